@@ -1,0 +1,156 @@
+//! Event classes: names, fields and their kinds.
+
+use core::ffi::c_char;
+use core::sync::atomic::{AtomicI32, AtomicU32};
+
+/// What a field holds. The numbers are shared with C (`include/dormouse/abi/class.h`) and travel on the wire.
+#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Kind {
+    U8 = 1,
+    U16 = 2,
+    U32 = 3,
+    U64 = 4,
+    I8 = 5,
+    I16 = 6,
+    I32 = 7,
+    I64 = 8,
+    F32 = 9,
+    F64 = 10,
+    /// One byte, 0 or 1.
+    Bool = 11,
+    /// An address: 8 bytes, shown in hexadecimal.
+    Pointer = 12,
+    /// UTF-8 text: bytes up to and with a terminating NUL.
+    Str = 13,
+    /// A `u32` count, then that many bytes, shown as integers.
+    Bytes = 14,
+}
+
+impl Kind {
+    /// Every kind, in the order of its number.
+    pub const ALL: [Kind; 14] = [
+        Kind::U8,
+        Kind::U16,
+        Kind::U32,
+        Kind::U64,
+        Kind::I8,
+        Kind::I16,
+        Kind::I32,
+        Kind::I64,
+        Kind::F32,
+        Kind::F64,
+        Kind::Bool,
+        Kind::Pointer,
+        Kind::Str,
+        Kind::Bytes,
+    ];
+
+    /// The kind with this number, if there is one.
+    pub fn from_u8(number: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Bytes of one element: the value itself, or one byte of a string or byte slice.
+    pub const fn element_size_bytes(self) -> usize {
+        match self {
+            Kind::U8 | Kind::I8 | Kind::Bool | Kind::Str | Kind::Bytes => 1,
+            Kind::U16 | Kind::I16 => 2,
+            Kind::U32 | Kind::I32 | Kind::F32 => 4,
+            Kind::U64 | Kind::I64 | Kind::F64 | Kind::Pointer => 8,
+        }
+    }
+}
+
+/// The type of a field: a kind, alone or in a sequence.
+///
+/// On the wire and in C it is one byte: the kind, plus [`SEQUENCE`] for a `u32` count followed by that many elements.
+/// A sequence is of integers, floats, booleans or pointers; never of strings or byte slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FieldType {
+    /// Kind of the value or of each element.
+    pub kind: Kind,
+    /// Whether the field is a counted sequence of that kind.
+    pub sequence: bool,
+}
+
+/// Bit of a type byte that marks a sequence.
+pub const SEQUENCE: u8 = 0x80;
+
+impl FieldType {
+    /// A single value.
+    pub const fn scalar(kind: Kind) -> FieldType {
+        FieldType { kind, sequence: false }
+    }
+
+    /// A counted sequence.
+    pub const fn sequence(kind: Kind) -> FieldType {
+        FieldType { kind, sequence: true }
+    }
+
+    /// The type byte.
+    pub const fn to_u8(self) -> u8 {
+        self.kind as u8 | if self.sequence { SEQUENCE } else { 0 }
+    }
+
+    /// Reads a type byte; `None` for unknown kinds and for sequences of strings or byte slices.
+    pub fn from_u8(byte: u8) -> Option<FieldType> {
+        let kind = Kind::from_u8(byte & !SEQUENCE)?;
+        let sequence = byte & SEQUENCE != 0;
+        (!sequence || !matches!(kind, Kind::Str | Kind::Bytes)).then_some(FieldType { kind, sequence })
+    }
+
+    /// Bytes of the field in a record when that does not depend on the value.
+    pub const fn fixed_size_bytes(self) -> Option<usize> {
+        match self {
+            FieldType { sequence: true, .. } | FieldType { kind: Kind::Str | Kind::Bytes, .. } => None,
+            FieldType { kind, .. } => Some(kind.element_size_bytes()),
+        }
+    }
+}
+
+/// Most fields an event class may have.
+pub const FIELD_COUNT_MAX: usize = 32;
+/// Longest provider, event or field name in bytes.
+pub const NAME_LEN_MAX: usize = 255;
+
+/// One field as a C program lays it out.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CField {
+    /// NUL-terminated name.
+    pub name: *const c_char,
+    /// Type byte ([`FieldType::to_u8`]).
+    pub field_type: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}
+
+/// An event class as a C program lays it out. The gate's count comes first, so a class's address is its key's address.
+#[repr(C)]
+#[derive(Debug)]
+pub struct CClass {
+    /// How many have enabled the class; above zero means armed.
+    pub enabled: AtomicI32,
+    /// The id that the session has given, or [`CLASS_ID_NONE`].
+    pub id: AtomicU32,
+    /// NUL-terminated provider name.
+    pub provider: *const c_char,
+    /// NUL-terminated event name.
+    pub name: *const c_char,
+    /// `field_count` fields.
+    pub fields: *const CField,
+    /// How many fields.
+    pub field_count: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// No id yet: the class is not in a session.
+pub const CLASS_ID_NONE: u32 = u32::MAX;
+/// Ids from here on belong to the session owner.
+pub const CLASS_ID_MAX: u16 = 0xFFEF;
+
+const _: () = assert!(size_of::<CField>() == 16);
+const _: () = assert!(size_of::<CClass>() == 40);

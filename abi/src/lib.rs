@@ -1,0 +1,37 @@
+//! Every byte layout that two parties of Dormouse share, and nothing else.
+//!
+//! The write side (traced programs) and the read side (the session owner) are separate programs, often of separate
+//! versions. They meet only in this crate: constants, `repr(C)` structures whose sizes are proven by const asserts, and
+//! pure encoders and decoders. No system call, no allocation outside [`wire`], no policy.
+//!
+//! ```text
+//!   one memfd, made by the session owner, sealed against shrinking
+//!   ┌────────────────┬─────────────┬───────────────────────┬────────────────────────┬───────────────────┐
+//!   │ SessionHeader  │ owner words │ StreamControl × n     │ ring region × n        │ pages             │
+//!   │ 4 KiB          │ 8 B a page  │ one stride each       │ chain, desc, avail,    │ page_size each:   │
+//!   │                │             │                       │ used                   │ a CTF packet      │
+//!   └────────────────┴─────────────┴───────────────────────┴────────────────────────┴───────────────────┘
+//!     session          session       session, percpu         vring                    page, record
+//! ```
+//!
+//! * [`site`]: the 16-byte record of a patchable site, and the section names.
+//! * [`class`]: event classes as C programs lay them out, and the kinds of a field.
+//! * [`session`]: header, state word, owner word, control block of a stream.
+//! * [`page`]: the header of a page, which is a CTF packet header and context.
+//! * [`record`]: the header of an event record.
+//! * [`vring`]: the split virtqueue (VirtIO 1.2, clause 2.7).
+//! * [`rseq`]: the kernel's restartable-sequence area and descriptor.
+//! * [`txn`]: a list of stores that becomes visible by its final store.
+//! * [`wire`]: the messages on the two Unix sockets.
+#![no_std]
+extern crate alloc;
+
+pub mod class;
+pub mod page;
+pub mod record;
+pub mod rseq;
+pub mod session;
+pub mod site;
+pub mod txn;
+pub mod vring;
+pub mod wire;

@@ -1,0 +1,388 @@
+//! The memory of a session: header, state word, owner word, control block.
+//!
+//! # State word
+//! Everything that a writer commits goes through one word per stream:
+//!
+//! ```text
+//!   63      48 47                  24 23                   0
+//!   ┌─────────┬──────────────────────┬─────────────────────┐
+//!   │ seq u16 │ page, in 4 KiB units │ offset in that page │
+//!   └─────────┴──────────────────────┴─────────────────────┘
+//! ```
+//!
+//! `seq` counts the pages that the stream has had, so it is also the number of pages that are full and may be offered.
+//! Bytes below `offset` are committed and never change; bytes above it mean nothing.
+//!
+//! # Owner word
+//! Who holds a page. Each transition is one compare-and-swap, so whoever comes first does it and a repetition does nothing:
+//!
+//! ```text
+//!   FREE ──draw (any producer)──▶ DRAWN(process, stream) ──close, with the state word──▶ QUEUED(stream, seq) ──▶ FREE
+//!     ▲                               │ unlinked and its process dead (session owner)         used or overwritten │
+//!     └───────────────────────────────┴─────────────────────────────────────────────────────────────────────────┘
+//! ```
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::vring::RingLayout;
+
+/// "DORMOUSE", little-endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
+/// Layout version; a producer that does not know it stays out.
+pub const VERSION: u32 = 1;
+/// Bytes of the session header.
+pub const HEADER_SIZE_BYTES: usize = 4096;
+/// Bytes from one stream's control block to the next.
+pub const STREAM_STRIDE_BYTES: usize = 4096;
+/// Most streams a session may have.
+pub const STREAM_COUNT_MAX: u32 = 16_383;
+/// Most pages a session may have.
+pub const PAGE_COUNT_MAX: u32 = crate::vring::RING_SIZE_MAX;
+/// Unit of the page part of a state word.
+pub const UNIT_BYTES: usize = 4096;
+
+/// [`SessionHeader::mode`]: full pages go to the consumer; without a free page new events are dropped and counted.
+pub const MODE_DISCARD: u32 = 0;
+/// [`SessionHeader::mode`]: full pages stay; without a free page the oldest is overwritten.
+pub const MODE_OVERWRITE: u32 = 1;
+
+/// [`SessionHeader::clock`]: the timestamp counter, ticks.
+pub const CLOCK_TSC: u32 = 0;
+/// [`SessionHeader::clock`]: `CLOCK_MONOTONIC`, nanoseconds.
+pub const CLOCK_MONOTONIC: u32 = 1;
+
+/// First 4 KiB of a session's memory. Written by the owner before anybody else maps it, but for the atomics.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SessionHeader {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`MODE_DISCARD`] or [`MODE_OVERWRITE`].
+    pub mode: u32,
+    /// Bytes of all the memory.
+    pub size_bytes: u64,
+    /// Bytes of a page, a power of two.
+    pub page_size_bytes: u32,
+    /// How many pages.
+    pub page_count: u32,
+    /// Streams 0..`cpu_count` belong to processors and are written under rseq.
+    pub cpu_count: u32,
+    /// The streams from `cpu_count` on are claimed by writers without rseq.
+    pub stream_count: u32,
+    /// Entries of each stream's ring, a power of two, at least `page_count`.
+    pub ring_size: u32,
+    /// [`CLOCK_TSC`] or [`CLOCK_MONOTONIC`].
+    pub clock: u32,
+    /// Offset of the owner words.
+    pub owners_offset: u64,
+    /// Offset of the first control block.
+    pub streams_offset: u64,
+    /// Offset of the first ring region.
+    pub rings_offset: u64,
+    /// Bytes from one ring region to the next.
+    pub ring_stride_bytes: u64,
+    /// Offset of the first page.
+    pub pages_offset: u64,
+    /// The trace's identity, in every packet.
+    pub uuid: [u8; 16],
+    /// Not zero once the owner has ended the session: producers leave at their next page.
+    pub stopped: Line<AtomicU32>,
+    /// Futex: producers add one and wake when the consumer asked for it.
+    pub kick: Line<AtomicU32>,
+    /// How often a page became free; a producer that found none looks again when it has changed.
+    pub freed: Line<AtomicU64>,
+}
+
+/// A cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub struct Line<T>(pub T);
+
+const _: () = assert!(size_of::<SessionHeader>() <= HEADER_SIZE_BYTES);
+
+/// A stream's control block.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct StreamControl {
+    /// The state word.
+    pub state: AtomicU64,
+    /// `timestamp_begin` of the current page.
+    pub begin_timestamp: AtomicU64,
+    /// The next page, see [`spare`].
+    pub spare: AtomicU64,
+    /// Zero, or who claims the stream: [`claim`]. Only streams without rseq.
+    pub claim: AtomicU64,
+    /// Pages whose descriptors are written (the driver's shadow of `avail.idx`, not wrapping).
+    pub published: Line<AtomicU64>,
+    /// Pages that were taken back: used by the consumer, or overwritten. Pages from here on are retained.
+    pub reclaimed: AtomicU64,
+    /// Value of [`SessionHeader::freed`] when the last search for a page failed, plus one.
+    pub search_failed_at: AtomicU64,
+    /// Events dropped because no page was free.
+    pub records_lost_full: Line<AtomicU64>,
+    /// Events dropped because they exceed a page.
+    pub records_lost_big: AtomicU64,
+}
+
+const _: () = assert!(size_of::<StreamControl>() == 320 && size_of::<StreamControl>() <= STREAM_STRIDE_BYTES);
+const _: () = assert!(core::mem::offset_of!(StreamControl, state) == 0);
+const _: () = assert!(core::mem::offset_of!(StreamControl, begin_timestamp) == 8);
+
+/// A state word, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Number of the current page, modulo 2^16.
+    pub seq: u16,
+    /// Where the page starts in the session's memory, in [`UNIT_BYTES`]; zero is no page.
+    pub unit: u32,
+    /// Where the next record goes.
+    pub offset: u32,
+}
+
+/// Bits of the offset.
+pub const STATE_OFFSET_BITS: u32 = 24;
+/// Bits of the unit.
+pub const STATE_UNIT_BITS: u32 = 24;
+/// State of a stream that never had a page: any record finds it full, and the first page gets number 0.
+pub const STATE_EMPTY: u64 = State { seq: u16::MAX, unit: 0, offset: (1 << STATE_OFFSET_BITS) - 1 }.to_word();
+
+impl State {
+    /// Takes a word apart.
+    pub const fn from_word(word: u64) -> State {
+        State {
+            seq: (word >> 48) as u16,
+            unit: (word >> STATE_OFFSET_BITS) as u32 & ((1 << STATE_UNIT_BITS) - 1),
+            offset: word as u32 & ((1 << STATE_OFFSET_BITS) - 1),
+        }
+    }
+
+    /// Puts a word together.
+    pub const fn to_word(self) -> u64 {
+        (self.seq as u64) << 48
+            | (self.unit as u64 & ((1 << STATE_UNIT_BITS) - 1)) << STATE_OFFSET_BITS
+            | self.offset as u64 & ((1 << STATE_OFFSET_BITS) - 1)
+    }
+}
+
+/// The spare word: a page drawn ahead for one particular number, so that it is spent by the state word's moving on.
+pub mod spare {
+    /// Unit `unit` is to become page number `seq`.
+    pub const fn to_word(seq: u16, unit: u32) -> u64 {
+        (seq as u64) << 48 | unit as u64
+    }
+
+    /// The unit, if this spare is for page number `seq` (and is one at all).
+    pub const fn unit_for(word: u64, seq: u16) -> Option<u32> {
+        let unit = word as u32;
+        if unit != 0 && (word >> 48) as u16 == seq { Some(unit) } else { None }
+    }
+}
+
+/// The claim word of a stream without rseq.
+pub mod claim {
+    /// Claimed by thread `tid` of process `process` (both as the session counts them, never zero together).
+    pub const fn to_word(process: u16, tid: u32) -> u64 {
+        1 << 63 | (process as u64) << 32 | tid as u64
+    }
+
+    /// The process that claims, if anybody does.
+    pub const fn process(word: u64) -> Option<u16> {
+        if word == 0 { None } else { Some((word >> 32) as u16) }
+    }
+}
+
+/// An owner word, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody's.
+    Free,
+    /// Drawn by a process for a stream: its spare or current page, or on the way there.
+    Drawn {
+        /// The session's number for the process.
+        process: u16,
+        /// The stream.
+        stream: u16,
+    },
+    /// Closed (or being closed) as page number `seq` of a stream.
+    Queued {
+        /// The stream.
+        stream: u16,
+        /// Full page number, 40 bits of it.
+        seq: u64,
+    },
+}
+
+const OWNER_SEQ_BITS: u32 = 40;
+
+impl Owner {
+    /// Takes a word apart; unknown kinds read as free of nobody, that is `None`.
+    pub const fn from_word(word: u64) -> Option<Owner> {
+        let stream = (word >> OWNER_SEQ_BITS) as u16 & 0x3FFF;
+        match word >> 62 {
+            0 if word == 0 => Some(Owner::Free),
+            1 => Some(Owner::Drawn { process: word as u16, stream }),
+            2 => Some(Owner::Queued { stream, seq: word & ((1 << OWNER_SEQ_BITS) - 1) }),
+            _ => None,
+        }
+    }
+
+    /// Puts a word together.
+    pub const fn to_word(self) -> u64 {
+        match self {
+            Owner::Free => 0,
+            Owner::Drawn { process, stream } => 1 << 62 | (stream as u64) << OWNER_SEQ_BITS | process as u64,
+            Owner::Queued { stream, seq } => {
+                2 << 62 | (stream as u64) << OWNER_SEQ_BITS | seq & ((1 << OWNER_SEQ_BITS) - 1)
+            }
+        }
+    }
+}
+
+/// A session's geometry, from which every offset follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a page, a power of two.
+    pub page_size_bytes: u32,
+    /// How many pages.
+    pub page_count: u32,
+    /// Streams written under rseq.
+    pub cpu_count: u32,
+    /// All streams.
+    pub stream_count: u32,
+}
+
+impl Geometry {
+    /// Entries of each ring.
+    pub const fn ring_size(&self) -> u32 {
+        let size = self.page_count.next_power_of_two();
+        if size < 8 { 8 } else { size }
+    }
+    /// The virtqueue within a ring region.
+    pub const fn ring(&self) -> RingLayout {
+        RingLayout { size: self.ring_size() }
+    }
+    /// Offset of the chain (a `u32` unit for each page number modulo the ring's size) within a ring region.
+    pub const fn chain_in_ring_region(&self) -> usize {
+        self.ring().size_bytes()
+    }
+    /// Bytes of a ring region: the virtqueue, then the chain.
+    pub const fn ring_stride_bytes(&self) -> usize {
+        (self.chain_in_ring_region() + 4 * self.ring_size() as usize).next_multiple_of(4096)
+    }
+    /// Offset of the owner words.
+    pub const fn owners_offset(&self) -> usize {
+        HEADER_SIZE_BYTES
+    }
+    /// Offset of the first control block.
+    pub const fn streams_offset(&self) -> usize {
+        (self.owners_offset() + 8 * self.page_count as usize).next_multiple_of(4096)
+    }
+    /// Offset of the first ring region.
+    pub const fn rings_offset(&self) -> usize {
+        self.streams_offset() + STREAM_STRIDE_BYTES * self.stream_count as usize
+    }
+    /// Offset of the first page.
+    pub const fn pages_offset(&self) -> usize {
+        (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize)
+            .next_multiple_of(self.page_size_bytes as usize)
+    }
+    /// Bytes of all the memory.
+    pub const fn size_bytes(&self) -> usize {
+        self.pages_offset() + self.page_size_bytes as usize * self.page_count as usize
+    }
+    /// Unit of page number `index` of the pool.
+    pub const fn unit_of_page(&self, index: u32) -> u32 {
+        ((self.pages_offset() + index as usize * self.page_size_bytes as usize) / UNIT_BYTES) as u32
+    }
+    /// Pool index of the page that starts at `unit`, if one does.
+    pub const fn page_of_unit(&self, unit: u32) -> Option<u32> {
+        let offset = unit as usize * UNIT_BYTES;
+        let page_size = self.page_size_bytes as usize;
+        if offset < self.pages_offset() || !(offset - self.pages_offset()).is_multiple_of(page_size) {
+            return None;
+        }
+        let index = (offset - self.pages_offset()) / page_size;
+        if index < self.page_count as usize { Some(index as u32) } else { None }
+    }
+
+    /// Whether the numbers are within the format's limits.
+    pub const fn is_valid(&self) -> bool {
+        let page_size = self.page_size_bytes as usize;
+        page_size.is_power_of_two()
+            && page_size >= crate::page::PAGE_SIZE_MIN
+            && page_size <= crate::page::PAGE_SIZE_MAX
+            && self.page_count >= 1
+            && self.page_count <= PAGE_COUNT_MAX
+            && self.cpu_count <= self.stream_count
+            && self.stream_count >= 1
+            && self.stream_count <= STREAM_COUNT_MAX
+            && self.size_bytes() / UNIT_BYTES < 1 << STATE_UNIT_BITS
+    }
+
+    /// The geometry that a header states.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong, when the header is not this version's or contradicts itself or the memory's size.
+    pub fn from_header(header: &SessionHeader, memory_size_bytes: usize) -> Result<Geometry, &'static str> {
+        if header.magic != MAGIC {
+            return Err("this is not the memory of a Dormouse session");
+        }
+        if header.version != VERSION {
+            return Err("the session has another version of the memory layout");
+        }
+        let geometry = Geometry {
+            page_size_bytes: header.page_size_bytes,
+            page_count: header.page_count,
+            cpu_count: header.cpu_count,
+            stream_count: header.stream_count,
+        };
+        let agrees = geometry.is_valid()
+            && header.mode <= MODE_OVERWRITE
+            && header.clock <= CLOCK_MONOTONIC
+            && header.ring_size == geometry.ring_size()
+            && header.owners_offset == geometry.owners_offset() as u64
+            && header.streams_offset == geometry.streams_offset() as u64
+            && header.rings_offset == geometry.rings_offset() as u64
+            && header.ring_stride_bytes == geometry.ring_stride_bytes() as u64
+            && header.pages_offset == geometry.pages_offset() as u64
+            && header.size_bytes == geometry.size_bytes() as u64
+            && geometry.size_bytes() <= memory_size_bytes;
+        if agrees { Ok(geometry) } else { Err("the session's header contradicts itself") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back() {
+        let state = State { seq: 0xBEEF, unit: 0xABCDEF, offset: 0x123456 };
+        assert_eq!(State::from_word(state.to_word()), state);
+        for owner in [
+            Owner::Free,
+            Owner::Drawn { process: 65_535, stream: 16_383 },
+            Owner::Queued { stream: 7, seq: (1 << 40) - 1 },
+        ] {
+            assert_eq!(Owner::from_word(owner.to_word()), Some(owner));
+        }
+        assert_eq!(Owner::from_word(1), None);
+        assert_eq!(spare::unit_for(spare::to_word(3, 9), 3), Some(9));
+        assert_eq!(spare::unit_for(spare::to_word(3, 9), 4), None);
+        assert_eq!(spare::unit_for(0, 0), None);
+    }
+
+    #[test]
+    fn every_page_has_one_unit() {
+        let geometry = Geometry { page_size_bytes: 8192, page_count: 100, cpu_count: 4, stream_count: 12 };
+        assert!(geometry.is_valid());
+        for index in 0..100 {
+            assert_eq!(geometry.page_of_unit(geometry.unit_of_page(index)), Some(index));
+        }
+        assert_eq!(geometry.page_of_unit(geometry.unit_of_page(0) - 1), None);
+        assert_eq!(geometry.page_of_unit(geometry.unit_of_page(0) + 1), None);
+        assert_eq!(geometry.page_of_unit(geometry.unit_of_page(100)), None);
+    }
+}

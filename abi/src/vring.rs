@@ -1,0 +1,84 @@
+//! The split virtqueue's layout (VirtIO 1.2, clause 2.7). All fields little-endian.
+
+/// Descriptor table entry (clause 2.7.5).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Desc {
+    /// Where the buffer starts: here, bytes from the start of the session's memory.
+    pub addr: u64,
+    /// Bytes of the buffer: here, the packet's content.
+    pub len: u32,
+    /// [`DESC_F_NEXT`] and others.
+    pub flags: u16,
+    /// Next descriptor where `flags` says so.
+    pub next: u16,
+}
+
+/// The buffer goes on in `next` (clause 2.7.5).
+pub const DESC_F_NEXT: u16 = 1;
+/// The device writes the buffer (clause 2.7.5).
+pub const DESC_F_WRITE: u16 = 2;
+
+/// Used ring element (clause 2.7.8).
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct UsedElem {
+    /// Head of the used descriptor chain.
+    pub id: u32,
+    /// Bytes that the device wrote: here zero.
+    pub len: u32,
+}
+
+/// Largest ring (clause 2.7).
+pub const RING_SIZE_MAX: u32 = 32_768;
+
+/// Where the parts of a ring of `size` entries lie, in bytes from its start.
+///
+/// Producer-written and consumer-written parts never share a cache line, so each begins on one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingLayout {
+    /// Entries; a power of two.
+    pub size: u32,
+}
+
+impl RingLayout {
+    /// Descriptor table: `size` × 16 bytes.
+    pub const fn desc(self) -> usize {
+        0
+    }
+    /// Available ring: `flags u16, idx u16, ring u16 × size, used_event u16` (clause 2.7.6).
+    pub const fn avail(self) -> usize {
+        16 * self.size as usize
+    }
+    /// `avail.idx`.
+    pub const fn avail_idx(self) -> usize {
+        self.avail() + 2
+    }
+    /// `avail.ring`.
+    pub const fn avail_ring(self) -> usize {
+        self.avail() + 4
+    }
+    /// Used ring: `flags u16, idx u16, ring UsedElem × size, avail_event u16` (clause 2.7.8).
+    pub const fn used(self) -> usize {
+        (self.avail_ring() + 2 * self.size as usize + 2).next_multiple_of(64)
+    }
+    /// `used.idx`.
+    pub const fn used_idx(self) -> usize {
+        self.used() + 2
+    }
+    /// `used.ring`.
+    pub const fn used_ring(self) -> usize {
+        self.used() + 4
+    }
+    /// `used.avail_event` (clause 2.7.10).
+    pub const fn avail_event(self) -> usize {
+        self.used_ring() + 8 * self.size as usize
+    }
+    /// All of it.
+    pub const fn size_bytes(self) -> usize {
+        (self.avail_event() + 2).next_multiple_of(64)
+    }
+}
+
+const _: () = assert!(size_of::<Desc>() == 16);
+const _: () = assert!(size_of::<UsedElem>() == 8);

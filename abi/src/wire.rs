@@ -1,0 +1,474 @@
+//! Messages on the two Unix sockets: the session owner's, which programs join, and a program's own, which tools talk to.
+//!
+//! A frame is a `u32` length (of what follows), a type byte and the body. Strings are a `u16` length and UTF-8 bytes, lists
+//! a `u32` count and the items. Every decoder is total: hostile bytes give [`Malformed`], never a panic or a huge allocation.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::class::{FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
+
+/// Protocol version, first in [`Message::Hello`].
+pub const VERSION: u32 = 1;
+/// Longest frame body in bytes.
+pub const FRAME_SIZE_MAX_BYTES: usize = 4 << 20;
+/// Environment variable: path of the session's socket.
+pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
+/// Environment variable: `0` keeps a program from listening.
+pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
+/// Environment variable: `1` forces the path for machines without rseq.
+pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
+
+/// A frame that is not of this protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed;
+
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("malformed message")
+    }
+}
+
+impl core::error::Error for Malformed {}
+
+/// An event class as it is announced.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassDecl {
+    /// Provider.
+    pub provider: String,
+    /// Event name.
+    pub name: String,
+    /// Field names and types.
+    pub fields: Vec<(String, FieldType)>,
+}
+
+impl ClassDecl {
+    /// `provider:name`, as patterns match it and tools print it.
+    pub fn full_name(&self) -> String {
+        alloc::format!("{}:{}", self.provider, self.name)
+    }
+}
+
+/// A class as a program lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassStatus {
+    /// The class.
+    pub decl: ClassDecl,
+    /// Whether its events are recorded now.
+    pub armed: bool,
+    /// How many sites emit it.
+    pub site_count: u32,
+    /// How many of these are patched (the others read the variable).
+    pub patched_count: u32,
+}
+
+/// What the owner grants for one announced class, in the order of the announcement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The class's id in the trace, or `u32::MAX` where none is left.
+    pub id: u32,
+    /// Whether to arm it now.
+    pub armed: bool,
+}
+
+/// Any message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// Program → owner: joins. The answer is [`Message::Welcome`] with the memory's descriptor attached.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+        /// The program's id as it sees it itself.
+        vpid: u32,
+        /// Path of the executable.
+        program: String,
+        /// The command line, arguments separated by blanks.
+        command_line: String,
+        /// Every class known by now.
+        classes: Vec<ClassDecl>,
+    },
+    /// Owner → program.
+    Welcome {
+        /// The session's number for the process.
+        process: u16,
+        /// One grant for each class.
+        grants: Vec<Grant>,
+    },
+    /// Program → owner: classes that came later (`dlopen`). The answer is [`Message::Welcome`] without a descriptor.
+    MoreClasses {
+        /// The session's number for the process.
+        process: u16,
+        /// The new classes.
+        classes: Vec<ClassDecl>,
+    },
+    /// Tool → owner of an attached session: ends it. The answer is [`Message::Stopped`] once the trace is complete.
+    Stop,
+    /// Owner → tool: the summary line.
+    Stopped {
+        /// What `record` prints at its end.
+        summary: String,
+    },
+    /// Tool → program. The answer is [`Message::Classes`].
+    List,
+    /// Program → tool.
+    Classes {
+        /// Socket of the session that the program is in, or empty.
+        session: String,
+        /// The classes.
+        classes: Vec<ClassStatus>,
+        /// How sites are patched, or why they are not.
+        patching: String,
+    },
+    /// Tool → program: arms the classes that match any pattern. The answer is [`Message::Changed`].
+    Arm {
+        /// Patterns with `*` and `?`, matched against `provider:name`.
+        patterns: Vec<String>,
+    },
+    /// Tool → program: disarms. The answer is [`Message::Changed`].
+    Disarm {
+        /// Patterns.
+        patterns: Vec<String>,
+    },
+    /// Owner → program: join the session at this socket, then arm what its grants say. The answer is [`Message::Changed`].
+    Attach {
+        /// Path of the session's socket.
+        session: String,
+    },
+    /// Owner → program: disarm everything and leave the session. The answer is [`Message::Changed`].
+    Detach,
+    /// Program → tool.
+    Changed {
+        /// Classes that matched.
+        matched: u32,
+        /// Classes of the program that are armed now.
+        armed: u32,
+        /// Socket of the session that the program is in, or empty.
+        session: String,
+    },
+    /// Either way: one line that says what is wrong.
+    Error {
+        /// The line.
+        text: String,
+    },
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+    fn u16(&mut self, value: u16) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+    fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+    /// Longer strings are cut at a character boundary.
+    fn str(&mut self, text: &str) {
+        let mut len = text.len().min(u16::MAX as usize);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        self.u16(len as u16);
+        self.0.extend_from_slice(&text.as_bytes()[..len]);
+    }
+    fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Self, &T)) {
+        self.u32(items.len() as u32);
+        for item in items {
+            each(self, item);
+        }
+    }
+    fn decl(&mut self, decl: &ClassDecl) {
+        self.str(&decl.provider);
+        self.str(&decl.name);
+        self.list(&decl.fields, |w, (name, field_type)| {
+            w.str(name);
+            w.u8(field_type.to_u8());
+        });
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (head, tail) = self.0.split_at_checked(len).ok_or(Malformed)?;
+        self.0 = tail;
+        Ok(head)
+    }
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        Ok(self.take(1)?[0])
+    }
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.take(2)?.try_into().map(u16::from_le_bytes).map_err(|_| Malformed)
+    }
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.take(4)?.try_into().map(u32::from_le_bytes).map_err(|_| Malformed)
+    }
+    fn bool(&mut self) -> Result<bool, Malformed> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+    fn str(&mut self) -> Result<String, Malformed> {
+        let len = self.u16()? as usize;
+        core::str::from_utf8(self.take(len)?).map(String::from).map_err(|_| Malformed)
+    }
+    /// A list whose items take at least one byte each, so that a count never asks for more than the frame holds.
+    fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
+        let count = self.u32()? as usize;
+        if count > self.0.len() {
+            return Err(Malformed);
+        }
+        (0..count).map(|_| each(self)).collect()
+    }
+    fn name(&mut self) -> Result<String, Malformed> {
+        let name = self.str()?;
+        if is_name(&name) { Ok(name) } else { Err(Malformed) }
+    }
+    fn decl(&mut self) -> Result<ClassDecl, Malformed> {
+        let provider = self.name()?;
+        let name = self.name()?;
+        let fields = self.list(|r| Ok((r.name()?, FieldType::from_u8(r.u8()?).ok_or(Malformed)?)))?;
+        if fields.len() > FIELD_COUNT_MAX {
+            return Err(Malformed);
+        }
+        Ok(ClassDecl { provider, name, fields })
+    }
+}
+
+/// Whether a provider, event or field may be called so: a C identifier of at most [`NAME_LEN_MAX`] bytes.
+pub fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    name.len() <= NAME_LEN_MAX
+        && bytes.next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
+        && bytes.all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
+}
+
+/// Whether `text` matches `pattern`, in which `*` stands for any run of characters and `?` for any one.
+///
+/// `.` and `:` match each other, so `http.request` and `http:request` are the same name.
+pub fn matches(pattern: &str, text: &str) -> bool {
+    fn canonical(byte: u8) -> u8 {
+        if byte == b'.' { b':' } else { byte }
+    }
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                retry = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&byte) if byte == b'?' || canonical(byte) == canonical(text[t]) => {
+                p += 1;
+                t += 1;
+            }
+            _ => match retry {
+                Some((star, from)) => {
+                    retry = Some((star, from + 1));
+                    p = star;
+                    t = from + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+impl Message {
+    /// The frame: length, type, body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer(alloc::vec![0; 4]);
+        match self {
+            Message::Hello { version, vpid, program, command_line, classes } => {
+                w.u8(1);
+                w.u32(*version);
+                w.u32(*vpid);
+                w.str(program);
+                w.str(command_line);
+                w.list(classes, Writer::decl);
+            }
+            Message::Welcome { process, grants } => {
+                w.u8(2);
+                w.u16(*process);
+                w.list(grants, |w, grant| {
+                    w.u32(grant.id);
+                    w.u8(grant.armed as u8);
+                });
+            }
+            Message::MoreClasses { process, classes } => {
+                w.u8(3);
+                w.u16(*process);
+                w.list(classes, Writer::decl);
+            }
+            Message::Stop => w.u8(4),
+            Message::Stopped { summary } => {
+                w.u8(5);
+                w.str(summary);
+            }
+            Message::List => w.u8(6),
+            Message::Classes { session, classes, patching } => {
+                w.u8(7);
+                w.str(session);
+                w.list(classes, |w, class| {
+                    w.decl(&class.decl);
+                    w.u8(class.armed as u8);
+                    w.u32(class.site_count);
+                    w.u32(class.patched_count);
+                });
+                w.str(patching);
+            }
+            Message::Arm { patterns } => {
+                w.u8(8);
+                w.list(patterns, |w, pattern| w.str(pattern));
+            }
+            Message::Disarm { patterns } => {
+                w.u8(9);
+                w.list(patterns, |w, pattern| w.str(pattern));
+            }
+            Message::Attach { session } => {
+                w.u8(10);
+                w.str(session);
+            }
+            Message::Detach => w.u8(11),
+            Message::Changed { matched, armed, session } => {
+                w.u8(12);
+                w.u32(*matched);
+                w.u32(*armed);
+                w.str(session);
+            }
+            Message::Error { text } => {
+                w.u8(13);
+                w.str(text);
+            }
+        }
+        let body_len = (w.0.len() - 4) as u32;
+        w.0[..4].copy_from_slice(&body_len.to_le_bytes());
+        w.0
+    }
+
+    /// Reads a frame's type and body (without the length).
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything that [`Message::encode`] cannot have written.
+    pub fn decode(frame: &[u8]) -> Result<Message, Malformed> {
+        let mut r = Reader(frame);
+        let message = match r.u8()? {
+            1 => Message::Hello {
+                version: r.u32()?,
+                vpid: r.u32()?,
+                program: r.str()?,
+                command_line: r.str()?,
+                classes: r.list(Reader::decl)?,
+            },
+            2 => Message::Welcome {
+                process: r.u16()?,
+                grants: r.list(|r| Ok(Grant { id: r.u32()?, armed: r.bool()? }))?,
+            },
+            3 => Message::MoreClasses { process: r.u16()?, classes: r.list(Reader::decl)? },
+            4 => Message::Stop,
+            5 => Message::Stopped { summary: r.str()? },
+            6 => Message::List,
+            7 => Message::Classes {
+                session: r.str()?,
+                classes: r.list(|r| {
+                    Ok(ClassStatus { decl: r.decl()?, armed: r.bool()?, site_count: r.u32()?, patched_count: r.u32()? })
+                })?,
+                patching: r.str()?,
+            },
+            8 => Message::Arm { patterns: r.list(Reader::str)? },
+            9 => Message::Disarm { patterns: r.list(Reader::str)? },
+            10 => Message::Attach { session: r.str()? },
+            11 => Message::Detach,
+            12 => Message::Changed { matched: r.u32()?, armed: r.u32()?, session: r.str()? },
+            13 => Message::Error { text: r.str()? },
+            _ => return Err(Malformed),
+        };
+        if r.0.is_empty() { Ok(message) } else { Err(Malformed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::Kind;
+    use alloc::vec;
+
+    fn samples() -> Vec<Message> {
+        let decl = ClassDecl {
+            provider: "http".into(),
+            name: "request".into(),
+            fields: vec![
+                ("id".into(), FieldType::scalar(Kind::U64)),
+                ("sizes".into(), FieldType::sequence(Kind::I16)),
+                ("path".into(), FieldType::scalar(Kind::Str)),
+            ],
+        };
+        vec![
+            Message::Hello {
+                version: VERSION,
+                vpid: 7,
+                program: "/bin/true".into(),
+                command_line: "true".into(),
+                classes: vec![decl.clone()],
+            },
+            Message::Welcome { process: 3, grants: vec![Grant { id: 5, armed: true }] },
+            Message::MoreClasses { process: 3, classes: vec![] },
+            Message::Stop,
+            Message::Stopped { summary: "done".into() },
+            Message::List,
+            Message::Classes {
+                session: String::new(),
+                classes: vec![ClassStatus { decl, armed: false, site_count: 2, patched_count: 1 }],
+                patching: "mprotect".into(),
+            },
+            Message::Arm { patterns: vec!["*".into()] },
+            Message::Disarm { patterns: vec![] },
+            Message::Attach { session: "/run/x".into() },
+            Message::Detach,
+            Message::Changed { matched: 1, armed: 2, session: "s".into() },
+            Message::Error { text: "no".into() },
+        ]
+    }
+
+    #[test]
+    fn messages_come_back_and_every_cut_is_malformed() {
+        for message in samples() {
+            let frame = message.encode();
+            assert_eq!(frame.len(), 4 + u32::from_le_bytes(frame[..4].try_into().unwrap()) as usize);
+            assert_eq!(Message::decode(&frame[4..]).as_ref(), Ok(&message));
+            for len in 4..frame.len() {
+                assert_eq!(Message::decode(&frame[4..len]), Err(Malformed), "{message:?} cut at {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_beyond_the_frame_is_malformed() {
+        assert_eq!(Message::decode(&[8, 255, 255, 255, 255]), Err(Malformed));
+    }
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("*", "a:b", true),
+            ("a:*", "a:b", true),
+            ("a.*", "a:b", true),
+            ("a:?", "a:b", true),
+            ("a:?", "a:bc", false),
+            ("*:b*d", "x:bad", true),
+            ("*:b*d", "x:badly", false),
+            ("a:b", "a:b", true),
+            ("", "a:b", false),
+            ("a*b*c", "aXbXbXc", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}
