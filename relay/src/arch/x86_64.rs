@@ -1,0 +1,303 @@
+//! x86-64: reserve, write and commit as one rseq critical section.
+//!
+//! ```text
+//!   rseq_cpu_session_reserve_write_commit(record):
+//!       rseq.rseq_cs = &descriptor
+//!     start:
+//!       if rseq.cpu_id != cpu            → Aborted
+//!       if *session_word != session      → Gone
+//!       base = *session
+//!       state = control.state
+//!       if offset(state) + size + slack > page_size → Full
+//!       timestamp = rdtsc
+//!       if timestamp - control.begin_timestamp ≥ 2^46 → Full
+//!       page[offset] = head, context, segments…
+//!       control.state = state + size     ← the final store
+//!     post_commit:
+//! ```
+//! The variant with a given timestamp compares the state word with the one that was read before the clock, so that
+//! timestamps never decrease within a stream there either.
+//!
+//! Register use: the kernel restarts nothing by itself; an abort reports [`Written::Aborted`] and the caller starts over, so
+//! inputs may be overwritten once they have served.
+
+use core::arch::asm;
+use core::mem::offset_of;
+
+use dormouse_abi::record::PACKET_SPAN_BITS;
+use dormouse_abi::rseq;
+use dormouse_abi::session::{SessionHeader, StreamControl};
+
+use crate::{Record, Written};
+
+/// What a writer knows when it enters the section.
+#[derive(Debug, Clone, Copy)]
+pub struct Site {
+    /// Offset of the thread's rseq area from the thread pointer.
+    pub rseq_offset: isize,
+    /// The processor that was chosen.
+    pub cpu: u32,
+    /// Its stream's control block.
+    pub control: *const StreamControl,
+    /// A word that holds `session` as long as the session lasts.
+    pub session_word: *const *const *mut u8,
+    /// A word, never unmapped, that holds the address of the session's memory.
+    pub session: *const *mut u8,
+}
+
+macro_rules! section {
+    (clock = [$($clock:literal),*], copy = [$($copy:literal),*], $($operands:tt)*) => {
+        asm!(
+            // Descriptor of this section.
+            ".pushsection __rseq_cs, \"aw\"",
+            ".balign 32",
+            "66:",
+            ".long 0, 0",
+            ".quad 20f, 40f - 20f, 60f",
+            ".popsection",
+            "lea rax, [rip + 66b]",
+            "mov qword ptr fs:[{rseq} + {RSEQ_CS}], rax",
+            "20:",
+            "cmp dword ptr fs:[{rseq} + {CPU_ID}], {cpu:e}",
+            "jne 51f",
+            "cmp qword ptr [{word}], {base}",
+            "jne 53f",
+            "mov {base}, qword ptr [{base}]",
+            // From here on `word` is the state, `cpu` the offset, `rseq` the destination.
+            "mov {word}, qword ptr [{control}]",
+            $($clock,)*
+            "mov {cpu:e}, {word:e}",
+            "and {cpu:e}, 0xffffff",
+            "lea {rseq:e}, [{cpu:r} + {size:r} + {SLACK}]",
+            "cmp {rseq:e}, dword ptr [{base} + {PAGE_SIZE}]",
+            "ja 52f",
+            "mov rax, rdx",
+            "sub rax, qword ptr [{control} + {BEGIN}]",
+            "shr rax, {SPAN_BITS}",
+            "jnz 52f",
+            "mov {rseq}, {word}",
+            "shr {rseq}, 24",
+            "and {rseq:e}, 0xffffff",
+            "shl {rseq}, 12",
+            "add {rseq}, {base}",
+            "add {rseq}, {cpu:r}",
+            "shl rdx, 16",
+            "or rdx, {id}",
+            "mov qword ptr [{rseq}], rdx",
+            "mov qword ptr [{rseq} + 8], {context}",
+            $($copy,)*
+            "add {word}, {size:r}",
+            "mov qword ptr [{control}], {word}",
+            "40:",
+            "xor eax, eax",
+            "jmp 55f",
+            "51: mov eax, 1",
+            "jmp 55f",
+            "52: mov eax, 2",
+            "jmp 55f",
+            "53: mov eax, 3",
+            "jmp 55f",
+            // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long {SIGNATURE}",
+            "60:",
+            "jmp 51b",
+            "55:",
+            RSEQ_CS = const rseq::OFFSET_RSEQ_CS,
+            CPU_ID = const rseq::OFFSET_CPU_ID,
+            SIGNATURE = const rseq::SIGNATURE_X86,
+            SLACK = const dormouse_abi::page::SLACK_BYTES,
+            PAGE_SIZE = const offset_of!(SessionHeader, page_size_bytes),
+            BEGIN = const offset_of!(StreamControl, begin_timestamp),
+            SPAN_BITS = const PACKET_SPAN_BITS,
+            $($operands)*
+        )
+    };
+}
+
+macro_rules! sections {
+    ($single:ident, $list:ident, ($($argument:ident: $type:ty),*), clock = [$($clock:literal),*], $rax:expr, $rdx:expr) => {
+        /// One segment, copied by whole words (or none).
+        ///
+        /// # Safety
+        /// As the public functions.
+        #[inline(always)]
+        unsafe fn $single(site: Site, record: &Record<'_>, source: *const u8, words: u64 $(, $argument: $type)*) -> u64 {
+            let status: u64;
+            // SAFETY: the section writes only the thread's rseq area and, having found the processor and the session
+            // unchanged, bytes above the committed offset of the page that the state word names, within that page; its final
+            // store commits them. Sources are readable by the caller's word.
+            unsafe {
+                section!(
+                    clock = [$($clock),*],
+                    copy = [
+                        "test {words}, {words}",
+                        "jz 31f",
+                        "30:",
+                        "mov rax, qword ptr [{source} + {words} * 8 - 8]",
+                        "mov qword ptr [{rseq} + {words} * 8 + 8], rax",
+                        "dec {words}",
+                        "jnz 30b",
+                        "31:"
+                    ],
+                    rseq = inout(reg) site.rseq_offset => _,
+                    cpu = inout(reg) site.cpu as u64 => _,
+                    word = inout(reg) site.session_word => _,
+                    base = inout(reg) site.session => _,
+                    control = in(reg) site.control,
+                    size = in(reg) record.size_bytes,
+                    id = in(reg) record.id as u64,
+                    context = in(reg) record.context,
+                    source = in(reg) source,
+                    words = inout(reg) words => _,
+                    inout("rax") $rax => status,
+                    inout("rdx") $rdx => _,
+                    options(nostack)
+                );
+            }
+            status
+        }
+
+        /// A list of segments.
+        ///
+        /// # Safety
+        /// As the public functions.
+        #[inline(never)]
+        unsafe fn $list(site: Site, record: &Record<'_> $(, $argument: $type)*) -> u64 {
+            let status: u64;
+            // SAFETY: as above; the segments' lengths add up to the record's size, which the section has checked for room.
+            unsafe {
+                section!(
+                    clock = [$($clock),*],
+                    copy = [
+                        "add {rseq}, 16",
+                        "30:",
+                        "test {count}, {count}",
+                        "jz 31f",
+                        "mov {id}, qword ptr [{segment}]",
+                        "mov {context}, qword ptr [{segment} + 8]",
+                        "xor edx, edx",
+                        "32:",
+                        "cmp rdx, {context}",
+                        "jae 33f",
+                        "mov rax, qword ptr [{id} + rdx * 8]",
+                        "mov qword ptr [{rseq} + rdx * 8], rax",
+                        "inc rdx",
+                        "jmp 32b",
+                        "33:",
+                        "lea {id}, [{id} + rdx * 8]",
+                        "lea {context}, [{rseq} + rdx * 8]",
+                        "mov edx, dword ptr [{segment} + 16]",
+                        "34:",
+                        "test edx, edx",
+                        "jz 35f",
+                        "dec edx",
+                        "mov al, byte ptr [{id} + rdx]",
+                        "mov byte ptr [{context} + rdx], al",
+                        "jmp 34b",
+                        "35:",
+                        "mov eax, dword ptr [{segment} + 20]",
+                        "add {rseq}, rax",
+                        "add {segment}, 24",
+                        "dec {count}",
+                        "jmp 30b",
+                        "31:"
+                    ],
+                    rseq = inout(reg) site.rseq_offset => _,
+                    cpu = inout(reg) site.cpu as u64 => _,
+                    word = inout(reg) site.session_word => _,
+                    base = inout(reg) site.session => _,
+                    control = in(reg) site.control,
+                    size = in(reg) record.size_bytes,
+                    id = inout(reg) record.id as u64 => _,
+                    context = inout(reg) record.context => _,
+                    segment = inout(reg) record.segments.as_ptr() => _,
+                    count = inout(reg) record.segments.len() => _,
+                    inout("rax") $rax => status,
+                    inout("rdx") $rdx => _,
+                    options(nostack)
+                );
+            }
+            status
+        }
+    };
+}
+
+sections!(
+    rseq_reserve_rdtsc_write_words_commit,
+    rseq_reserve_rdtsc_write_segments_commit,
+    (),
+    clock = ["rdtsc", "shl rdx, 32", "or rdx, rax"],
+    0u64,
+    0u64
+);
+sections!(
+    rseq_cmpeq_state_write_words_commit,
+    rseq_cmpeq_state_write_segments_commit,
+    (state: u64, timestamp: u64),
+    clock = ["cmp {word}, rax", "jne 51f"],
+    state,
+    timestamp
+);
+
+fn status(number: u64) -> Written {
+    match number {
+        0 => Written::Done,
+        1 => Written::Aborted,
+        2 => Written::Full,
+        _ => Written::Gone,
+    }
+}
+
+/// The fields of a record that is one run of whole words, or has none.
+#[inline(always)]
+fn single(record: &Record<'_>) -> Option<(*const u8, u64)> {
+    match record.segments {
+        [] => Some((core::ptr::null(), 0)),
+        [only] => only.words_only(),
+        _ => None,
+    }
+}
+
+/// Writes a record to the stream of the processor, stamped by the timestamp counter inside the section.
+///
+/// Wait-free for each call; the caller repeats on [`Written::Aborted`]. Async-signal-safe.
+///
+/// # Safety
+/// While `*site.session_word` is `site.session`, `*site.session` is the address of a session's memory and `site.control` the
+/// control block of its stream `site.cpu` (whoever changes the word waits for running sections by membarrier before it
+/// unmaps);
+/// the thread's rseq area is registered at `site.rseq_offset`; every segment's source may be read.
+#[inline(always)]
+pub unsafe fn rseq_write(site: Site, record: &Record<'_>) -> Written {
+    status(match single(record) {
+        // SAFETY: the caller's word.
+        Some((source, words)) => unsafe { rseq_reserve_rdtsc_write_words_commit(site, record, source, words) },
+        // SAFETY: the caller's word.
+        None => unsafe { rseq_reserve_rdtsc_write_segments_commit(site, record) },
+    })
+}
+
+/// Writes a record with a timestamp that was read after the state word `state`.
+///
+/// As [`rseq_write`]; [`Written::Aborted`] also when the state word has changed.
+///
+/// # Safety
+/// As [`rseq_write`].
+pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, state: u64, timestamp: u64) -> Written {
+    status(match single(record) {
+        // SAFETY: the caller's word.
+        Some((source, words)) => unsafe {
+            rseq_cmpeq_state_write_words_commit(site, record, source, words, state, timestamp)
+        },
+        // SAFETY: the caller's word.
+        None => unsafe { rseq_cmpeq_state_write_segments_commit(site, record, state, timestamp) },
+    })
+}
+
+/// The timestamp counter, in ticks.
+#[inline(always)]
+pub fn timestamp() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and Linux lets user mode use it.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}

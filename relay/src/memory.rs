@@ -1,0 +1,311 @@
+//! The session's memory as writers and readers see it: typed access by offset, drawing pages, planning transactions.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use dormouse_abi::page;
+use dormouse_abi::session::{
+    Geometry, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES, spare,
+};
+use dormouse_abi::txn::{Store, Txn};
+
+/// A view of a session's memory. Copying it copies the address only; whoever made it keeps the mapping alive.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory {
+    base: *mut u8,
+    geometry: Geometry,
+}
+
+// SAFETY: the view is an address and numbers; everything behind it that can change is reached through atomics, through raw
+// copies of bytes that only one writer owns at a time (module documentation), or under rseq.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Views `size_bytes` bytes at `base`.
+    ///
+    /// # Errors
+    /// A sentence that says why the memory is not a session's.
+    ///
+    /// # Safety
+    /// The bytes are mapped for reading and writing, aligned to 4 KiB, and stay mapped while any copy of the view is used.
+    pub unsafe fn from_raw(base: *mut u8, size_bytes: usize) -> Result<Memory, &'static str> {
+        if size_bytes < dormouse_abi::session::HEADER_SIZE_BYTES {
+            return Err("the session's memory is smaller than its header");
+        }
+        // SAFETY: mapped, aligned and large enough by the caller's word and the check above; the plain fields never change
+        // after the owner has handed the memory out.
+        let header = unsafe { &*base.cast::<SessionHeader>() };
+        let geometry = Geometry::from_header(header, size_bytes)?;
+        Ok(Memory { base, geometry })
+    }
+
+    /// Where the memory starts.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The geometry.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The session's header.
+    pub fn header(&self) -> &SessionHeader {
+        // SAFETY: `from_raw` has checked that a header lies here.
+        unsafe { &*self.base.cast::<SessionHeader>() }
+    }
+
+    /// Whether full pages stay with the producer.
+    pub fn is_overwrite(&self) -> bool {
+        self.header().mode == MODE_OVERWRITE
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset < self.geometry.size_bytes());
+        self.base.wrapping_add(offset)
+    }
+
+    /// Offset of the control blocks, for those who compute addresses themselves.
+    pub fn streams_base(&self) -> *mut u8 {
+        self.at(self.geometry.streams_offset())
+    }
+
+    /// Control block of a stream. Panics when there is no such stream.
+    pub fn stream(&self, stream: u32) -> &StreamControl {
+        assert!(stream < self.geometry.stream_count);
+        let offset = self.geometry.streams_offset() + stream as usize * STREAM_STRIDE_BYTES;
+        // SAFETY: the geometry keeps every control block inside the memory; all its fields are atomics.
+        unsafe { &*self.at(offset).cast::<StreamControl>() }
+    }
+
+    /// Where the virtqueue of a stream starts.
+    pub fn ring(&self, stream: u32) -> *mut u8 {
+        assert!(stream < self.geometry.stream_count);
+        self.at(self.geometry.rings_offset() + stream as usize * self.geometry.ring_stride_bytes())
+    }
+
+    fn owner(&self, index: u32) -> &AtomicU64 {
+        assert!(index < self.geometry.page_count);
+        let offset = self.geometry.owners_offset() + 8 * index as usize;
+        // SAFETY: inside the memory by the geometry, aligned to 8, and only ever used as an atomic or by a transaction.
+        unsafe { &*self.at(offset).cast::<AtomicU64>() }
+    }
+
+    /// Who owns page `index` of the pool; `None` for a word that nobody writes.
+    pub fn owner_of(&self, index: u32) -> Option<Owner> {
+        Owner::from_word(self.owner(index).load(Ordering::Acquire))
+    }
+
+    fn chain_slot(&self, stream: u32, seq: u64) -> &AtomicU32 {
+        let ring_size = self.geometry.ring_size() as u64;
+        let offset = self.geometry.chain_in_ring_region() + 4 * (seq % ring_size) as usize;
+        // SAFETY: inside the stream's ring region by the geometry, aligned to 4, only used as an atomic or by a transaction.
+        unsafe { &*self.ring(stream).wrapping_add(offset).cast::<AtomicU32>() }
+    }
+
+    /// Unit of page number `seq` of a stream, as long as the page is retained or was not yet used.
+    pub fn chain(&self, stream: u32, seq: u64) -> u32 {
+        self.chain_slot(stream, seq).load(Ordering::Acquire)
+    }
+
+    /// Where the page at `unit` starts, if a page of the pool does.
+    pub fn page(&self, unit: u32) -> Option<*mut u8> {
+        self.geometry.page_of_unit(unit).map(|_| self.at(unit as usize * UNIT_BYTES))
+    }
+
+    fn page_word(&self, unit: u32, field: usize) -> &AtomicU64 {
+        let page = self.page(unit).unwrap_or(self.at(self.geometry.pages_offset()));
+        // SAFETY: inside a page's header, aligned to 8, shared only as an atomic or by a transaction.
+        unsafe { &*page.wrapping_add(field).cast::<AtomicU64>() }
+    }
+
+    /// A 64-bit field of a page's header ([`dormouse_abi::page`]'s offsets from `timestamp_begin` on).
+    pub fn page_field(&self, unit: u32, field: usize) -> u64 {
+        self.page_word(unit, field).load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store_bytes<const N: usize>(&self, offset: usize, bytes: &[u8; N]) {
+        // SAFETY: `bytes` is readable for its length.
+        unsafe { self.copy_in(offset, bytes.as_ptr(), N) }
+    }
+
+    /// Copies into the memory.
+    ///
+    /// # Safety
+    /// `len` bytes at `source` may be read, and the caller owns that part of the memory for now.
+    pub(crate) unsafe fn copy_in(&self, offset: usize, source: *const u8, len: usize) {
+        assert!(offset + len <= self.geometry.size_bytes());
+        // SAFETY: the source by the caller's word, the target by the check; they cannot overlap in any way that matters,
+        // because nobody else writes a page that is drawn or claimed.
+        unsafe { core::ptr::copy(source, self.at(offset), len) }
+    }
+
+    /// Number of the page that `state` speaks of, not wrapping. Zero for a stream that never had one.
+    fn seq_full(&self, state: State) -> u64 {
+        if state.unit == 0 { 0 } else { self.page_field(state.unit, page::OFFSET_SEQ) }
+    }
+
+    /// Draws a free page for `stream` and fills in the part of its header that never changes.
+    ///
+    /// `used(s)` tells how many pages of stream `s` are no longer needed: a page queued with a lower number is as good as
+    /// free. Lock-free; async-signal-safe.
+    pub fn draw(&self, process: u16, stream: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
+        let count = self.geometry.page_count;
+        let first = (stream as u64 * count as u64 / self.geometry.stream_count as u64) as u32;
+        let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
+        for step in 0..count {
+            let index = (first + step) % count;
+            // (B) Acquire pairs with the Release of whoever freed the page (D), so that its bytes are no longer read.
+            let word = self.owner(index).load(Ordering::Acquire);
+            let free = match Owner::from_word(word) {
+                Some(Owner::Free) => true,
+                Some(Owner::Queued { stream, seq }) if (stream as u32) < self.geometry.stream_count => {
+                    seq < used(stream as u32)
+                }
+                _ => false,
+            };
+            if free && self.owner(index).compare_exchange(word, drawn, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                let unit = self.geometry.unit_of_page(index);
+                self.prepare(unit, stream);
+                return Some(unit);
+            }
+        }
+        None
+    }
+
+    fn prepare(&self, unit: u32, stream: u32) {
+        let mut header = [0u8; page::HEADER_SIZE_BYTES];
+        let cpu = if stream < self.geometry.cpu_count { stream } else { page::CPU_UNKNOWN };
+        let packet_size_bits = self.geometry.page_size_bytes as u64 * 8;
+        header[page::OFFSET_MAGIC..][..4].copy_from_slice(&page::MAGIC.to_le_bytes());
+        header[page::OFFSET_UUID..][..16].copy_from_slice(&self.header().uuid);
+        header[page::OFFSET_STREAM_ID..][..4].copy_from_slice(&page::STREAM_EVENTS.to_le_bytes());
+        header[page::OFFSET_INSTANCE..][..4].copy_from_slice(&stream.to_le_bytes());
+        header[page::OFFSET_CPU_ID..][..4].copy_from_slice(&cpu.to_le_bytes());
+        header[page::OFFSET_PACKET_SIZE..][..8].copy_from_slice(&packet_size_bits.to_le_bytes());
+        self.store_bytes(unit as usize * UNIT_BYTES, &header);
+    }
+
+    /// Gives a page back that was drawn and not linked. Wait-free; async-signal-safe.
+    pub fn give_back(&self, process: u16, stream: u32, unit: u32) {
+        if let Some(index) = self.geometry.page_of_unit(unit) {
+            let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
+            // (D) Release pairs with (B). A failure means that the owner has taken it from a process it believes dead.
+            let _ = self.owner(index).compare_exchange(drawn, 0, Ordering::Release, Ordering::Relaxed);
+            self.header().freed.0.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Frees every page that `process` had drawn and not linked. For the session owner, once the process is dead.
+    ///
+    /// Returns how many there were.
+    pub fn reclaim_drawn(&self, process: u16) -> u32 {
+        let mut reclaimed = 0;
+        for index in 0..self.geometry.page_count {
+            let word = self.owner(index).load(Ordering::Acquire);
+            let Some(Owner::Drawn { process: drawer, stream }) = Owner::from_word(word) else { continue };
+            if drawer != process || stream as u32 >= self.geometry.stream_count {
+                continue;
+            }
+            if !self.is_linked(stream as u32, self.geometry.unit_of_page(index)) {
+                // The owner word is read again by the exchange: a page that was linked and closed meanwhile is QUEUED.
+                let freed = self.owner(index).compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+                reclaimed += freed.is_ok() as u32;
+            }
+        }
+        self.header().freed.0.fetch_add(1, Ordering::Release);
+        reclaimed
+    }
+
+    /// Whether a page is the current or the next one of a stream. A dead process cannot link it any more.
+    fn is_linked(&self, stream: u32, unit: u32) -> bool {
+        let control = self.stream(stream);
+        loop {
+            let before = control.state.load(Ordering::Acquire);
+            let next = control.spare.load(Ordering::Acquire);
+            if control.state.load(Ordering::Acquire) != before {
+                core::hint::spin_loop();
+                continue;
+            }
+            let state = State::from_word(before);
+            return state.unit == unit || spare::unit_for(next, state.seq.wrapping_add(1)) == Some(unit);
+        }
+    }
+
+    /// Pages of a stream that are closed and not yet taken back (overwrite mode).
+    pub fn retained(&self, stream: u32) -> u32 {
+        let control = self.stream(stream);
+        let state = State::from_word(control.state.load(Ordering::Acquire));
+        if state.unit == 0 {
+            return 0;
+        }
+        state.seq.wrapping_sub(control.reclaimed.load(Ordering::Acquire) as u16) as u32
+    }
+
+    /// Overwrite mode: gives up the oldest page of the stream that retains the most, so that [`Memory::draw`] finds it.
+    ///
+    /// Returns false when no stream retains any. Lock-free; async-signal-safe.
+    pub fn evict(&self, stream: u32) -> bool {
+        let mut victim = (self.retained(stream), stream);
+        for other in 0..self.geometry.stream_count {
+            let retained = self.retained(other);
+            // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
+            if retained > victim.0 + 1 {
+                victim = (retained, other);
+            }
+        }
+        if victim.0 == 0 {
+            return false;
+        }
+        let control = self.stream(victim.1);
+        let oldest = control.reclaimed.load(Ordering::Acquire);
+        // (E) AcqRel pairs with the Acquire in `draw`'s `used` and in readers, who check again after they have copied.
+        // A failure means that somebody else has just evicted: as good.
+        let _ = control.reclaimed.compare_exchange(oldest, oldest + 1, Ordering::AcqRel, Ordering::Relaxed);
+        true
+    }
+
+    /// Plans to keep a drawn page as the stream's next one. The guard is the spare word itself.
+    pub fn plan_spare(&self, stream: u32, seen: u64, seq_next: u16, unit: u32) -> Txn {
+        let word = &self.stream(stream).spare;
+        let last = Store { target: word.as_ptr().cast(), value: spare::to_word(seq_next, unit), width: 8 };
+        Txn::new(word.as_ptr(), seen, last)
+    }
+
+    /// Plans to close the current page (if there is one) and to open `unit` as the next.
+    ///
+    /// `timestamp` was read after `seen`, the stream's state word: the guard makes sure that nothing was written since, so it
+    /// is neither before the old page's last record nor after the new page's first.
+    pub fn plan_switch(&self, stream: u32, seen: u64, unit: u32, timestamp: u64) -> Txn {
+        let control = self.stream(stream);
+        let state = State::from_word(seen);
+        let next = State { seq: state.seq.wrapping_add(1), unit, offset: page::HEADER_SIZE_BYTES as u32 };
+        let last = Store { target: control.state.as_ptr().cast(), value: next.to_word(), width: 8 };
+        let mut txn = Txn::new(control.state.as_ptr(), seen, last);
+        let mut seq_next = 0;
+        if let Some(index) = self.geometry.page_of_unit(state.unit) {
+            let seq = self.seq_full(state);
+            seq_next = seq + 1;
+            let field = |offset| self.page_word(state.unit, offset).as_ptr().cast::<u8>();
+            txn.store(field(page::OFFSET_CONTENT_SIZE), state.offset as u64 * 8, 8);
+            txn.store(field(page::OFFSET_TIMESTAMP_END), timestamp, 8);
+            txn.store(field(page::OFFSET_DISCARDED), self.discarded(stream), 8);
+            txn.store(self.chain_slot(stream, seq).as_ptr().cast(), state.unit as u64, 4);
+            let queued = Owner::Queued { stream: stream as u16, seq };
+            txn.store(self.owner(index).as_ptr().cast(), queued.to_word(), 8);
+        }
+        let field = |offset| self.page_word(unit, offset).as_ptr().cast::<u8>();
+        txn.store(field(page::OFFSET_SEQ), seq_next, 8);
+        txn.store(field(page::OFFSET_TIMESTAMP_BEGIN), timestamp, 8);
+        txn.store(control.begin_timestamp.as_ptr().cast(), timestamp, 8);
+        txn
+    }
+
+    /// Events of a stream that were dropped so far, for whatever cause.
+    pub fn discarded(&self, stream: u32) -> u64 {
+        let control = self.stream(stream);
+        // Two counters, each exact; their sum is read without stopping anybody and is exact once the writers rest.
+        control.records_lost_full.0.load(Ordering::Acquire) + control.records_lost_big.load(Ordering::Acquire)
+    }
+}

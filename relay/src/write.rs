@@ -1,0 +1,128 @@
+//! Records and the path for writers that hold their stream exclusively.
+
+use core::sync::atomic::Ordering;
+
+use dormouse_abi::page;
+use dormouse_abi::record::{self, PACKET_SPAN_BITS};
+use dormouse_abi::session::{State, UNIT_BYTES};
+
+use crate::Memory;
+
+/// A run of bytes to copy into a record.
+///
+/// The critical section copies `words` × 8 bytes and then `tail` single bytes, and the next run begins `advance` bytes on.
+/// So a run whose source is padded may be copied by whole words ([`Segment::padded`]); any other is copied exactly.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Segment {
+    source: *const u8,
+    words: u64,
+    tail: u32,
+    advance: u32,
+}
+
+impl Segment {
+    /// No bytes.
+    pub const EMPTY: Segment = Segment { source: core::ptr::null(), words: 0, tail: 0, advance: 0 };
+
+    /// `len` bytes at `source`, copied exactly.
+    #[inline(always)]
+    pub fn exact(source: *const u8, len: usize) -> Segment {
+        Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: len as u32 }
+    }
+
+    /// `len` bytes at `source`, where up to seven more bytes may be read.
+    #[inline(always)]
+    pub fn padded(source: *const u8, len: usize) -> Segment {
+        Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: len as u32 }
+    }
+
+    /// Bytes that the run adds to the record.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.advance as usize
+    }
+
+    /// Source and count of words, for a run that has no single bytes.
+    #[inline(always)]
+    pub(crate) fn words_only(&self) -> Option<(*const u8, u64)> {
+        if self.tail == 0 { Some((self.source, self.words)) } else { None }
+    }
+
+    /// Whether it adds none.
+    pub fn is_empty(&self) -> bool {
+        self.advance == 0
+    }
+}
+
+/// A record to write: its head and the runs of its fields.
+#[derive(Debug)]
+pub struct Record<'a> {
+    /// Event class id.
+    pub id: u16,
+    /// [`record::context_word`].
+    pub context: u64,
+    /// Bytes of header and fields.
+    pub size_bytes: usize,
+    /// The fields.
+    pub segments: &'a [Segment],
+}
+
+impl<'a> Record<'a> {
+    /// A record of these runs.
+    #[inline(always)]
+    pub fn new(id: u16, context: u64, segments: &'a [Segment]) -> Record<'a> {
+        let mut size_bytes = record::HEADER_SIZE_BYTES;
+        for segment in segments {
+            size_bytes += segment.len();
+        }
+        Record { id, context, size_bytes, segments }
+    }
+}
+
+/// How a write ended.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// Committed.
+    Done = 0,
+    /// Preempted, migrated or interrupted: nothing happened, try again from the choice of the processor on.
+    Aborted = 1,
+    /// No room in the current page, or the page spans too much time: switch pages.
+    Full = 2,
+    /// The session word no longer holds this session.
+    Gone = 3,
+}
+
+/// Writes a record to a stream that only the caller writes (a claimed stream). `now` reads the session's clock.
+///
+/// Wait-free. Async-signal-safe as long as a handler does not write to the stream that the interrupted thread has claimed.
+///
+/// # Safety
+/// The caller has claimed `stream`, which is below the geometry's `stream_count`; every segment's source may be read.
+pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>, now: impl FnOnce() -> u64) -> Written {
+    let control = memory.stream(stream);
+    // Relaxed: only the claimant writes the word, and claiming has synchronised with the claimant before.
+    let state = State::from_word(control.state.load(Ordering::Relaxed));
+    let end = state.offset as usize + record.size_bytes;
+    if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize {
+        return Written::Full;
+    }
+    let timestamp = now();
+    if timestamp.wrapping_sub(control.begin_timestamp.load(Ordering::Relaxed)) >> PACKET_SPAN_BITS != 0 {
+        return Written::Full;
+    }
+    let start = state.unit as usize * UNIT_BYTES + state.offset as usize;
+    memory.store_bytes(start, &record::head_word(record.id, timestamp).to_le_bytes());
+    memory.store_bytes(start + 8, &record.context.to_le_bytes());
+    let mut at = start + record::HEADER_SIZE_BYTES;
+    for segment in record.segments {
+        // SAFETY: the caller vouches for the segment's source; `len` never exceeds what its constructor was told.
+        unsafe { memory.copy_in(at, segment.source, segment.len()) };
+        at += segment.len();
+    }
+    let committed = State { offset: end as u32, ..state }.to_word();
+    // (A) Release pairs with the consumer's Acquire (C) of the state word: the bytes come before the offset that covers them.
+    control.state.store(committed, Ordering::Release);
+    Written::Done
+}
