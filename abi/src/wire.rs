@@ -19,6 +19,25 @@ pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
 /// Environment variable: `1` forces the path for machines without rseq.
 pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
 
+/// The directory of a user's sockets, given `$XDG_RUNTIME_DIR` (if set and not empty) and the user's id.
+pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
+    match xdg_runtime_dir.filter(|dir| !dir.is_empty()) {
+        Some(dir) => alloc::format!("{dir}/dormouse"),
+        None => alloc::format!("/tmp/dormouse-{uid}"),
+    }
+}
+
+/// File name of a program's socket. A process has several where several of its objects carry a tracer of their own.
+pub fn program_socket_name(pid: u32, number: u32) -> String {
+    alloc::format!("{pid}.{number}.sock")
+}
+
+/// Whether a file name is that of a socket of process `pid`.
+pub fn is_program_socket(file_name: &str, pid: u32) -> bool {
+    let number = file_name.strip_prefix(&alloc::format!("{pid}.")).and_then(|rest| rest.strip_suffix(".sock"));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 /// A frame that is not of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;

@@ -43,6 +43,18 @@ impl Segment {
         self.advance as usize
     }
 
+    /// The bytes of the run.
+    ///
+    /// # Safety
+    /// The source that the run was made of may be read.
+    pub unsafe fn bytes(&self) -> &[u8] {
+        if self.is_empty() {
+            return &[];
+        }
+        // SAFETY: by the caller's word; constructors were told this length.
+        unsafe { core::slice::from_raw_parts(self.source, self.len()) }
+    }
+
     /// Source and count of words, for a run that has no single bytes.
     #[inline(always)]
     pub(crate) fn words_only(&self) -> Option<(*const u8, u64)> {

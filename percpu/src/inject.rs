@@ -1,0 +1,29 @@
+//! Injection points: delays at numbered places inside the critical sections. Only in tests.
+//!
+//! | point | where |
+//! | --- | --- |
+//! | 1 | after arming, before `cpu_id` is compared |
+//! | 2 | after that, before the guard (or the word to add to) is read |
+//! | 3 | after that |
+//! | 4 | after each plain store |
+//! | 5 | before the final store |
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::arch::Outcome;
+
+/// Rounds of an empty loop at each point; index 0 is no point.
+pub static DELAYS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
+
+/// Sections that the kernel aborted, in this process.
+pub static ABORTED_BY_KERNEL: AtomicU64 = AtomicU64::new(0);
+/// Sections that began on another CPU than asked for, in this process.
+pub static OTHER_CPU: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn count(outcome: Outcome) {
+    match outcome {
+        Outcome::AbortedByKernel => _ = ABORTED_BY_KERNEL.fetch_add(1, Relaxed),
+        Outcome::OtherCpu => _ = OTHER_CPU.fetch_add(1, Relaxed),
+        Outcome::Done | Outcome::GuardChanged => {}
+    }
+}

@@ -1,0 +1,537 @@
+//! Delays, migrations, signals, forks and kills against the critical sections; counters prove that aborts happened.
+//!
+//! The delays and the counts of aborts belong to the whole process, so these tests take turns.
+
+use std::collections::VecDeque;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dormouse_abi::txn::{Store, Txn};
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::thread::CpuSet;
+
+use crate::inject::{ABORTED_BY_KERNEL, DELAYS};
+use crate::{Area, Commit, Counter, CounterSlot, Offsets, PerCpu, Rseq, apply_exclusive};
+
+const STRIDE_SHIFT: u32 = 21;
+/// A test that has not come to its end by then hangs.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// One test at a time; ends with all delays at zero.
+struct Turn(#[expect(dead_code, reason = "held, not read")] MutexGuard<'static, ()>);
+
+impl Turn {
+    fn take(delays: [u64; 6]) -> Turn {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = Turn(TURN.lock().unwrap_or_else(PoisonError::into_inner));
+        set_delays(delays);
+        turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        set_delays([0; 6]);
+    }
+}
+
+fn set_delays(delays: [u64; 6]) {
+    for (delay, value) in DELAYS.iter().zip(delays) {
+        delay.store(value, Relaxed);
+    }
+}
+
+/// rseq, or a line in the test's output that says why there is nothing to test.
+fn rseq() -> Option<Rseq> {
+    let rseq = Rseq::detect();
+    if rseq.is_none() {
+        eprintln!("skipped: libc has not registered restartable sequences here");
+    }
+    rseq
+}
+
+fn cpus() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+fn run_on(thread: Option<Pid>, cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    // A thread that has ended meanwhile is no error.
+    _ = rustix::thread::sched_setaffinity(thread, &set);
+}
+
+/// Zeroed memory that forked children share, with a stride for each CPU there may be.
+struct Shared {
+    area: Area,
+}
+
+impl Shared {
+    fn new() -> Shared {
+        let count = cpus().last().unwrap() + 1;
+        let size_bytes = count << STRIDE_SHIFT;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(null_mut(), size_bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        // SAFETY: the mapping has that size, is zero (valid for all that the tests keep in it) and is never unmapped.
+        Shared { area: unsafe { Area::new(base.unwrap().cast(), STRIDE_SHIFT, count as u32) } }
+    }
+
+    fn counter(&self) -> Counter {
+        // SAFETY: zeroes are a slot; one `Offsets` for the area.
+        let slot = unsafe { Offsets::new(0, STRIDE_SHIFT).alloc::<CounterSlot>() };
+        Counter::new(self.area, slot.unwrap()).unwrap()
+    }
+}
+
+/// Records of a ring: two words that belong together, reached through `count`.
+const RECORDS_MAX: u64 = 1 << 16;
+
+#[repr(C)]
+struct Ring {
+    count: AtomicU64,
+    records: [[AtomicU64; 2]; RECORDS_MAX as usize],
+}
+
+const _: () = assert!(size_of::<Ring>() <= 1 << STRIDE_SHIFT);
+const KEY: u64 = 0x9E37_79B9_7F4A_7C15;
+
+fn rings(shared: &Shared) -> Vec<&Ring> {
+    // SAFETY: zeroes are a ring; these tests keep nothing else in the area.
+    let ring = unsafe { PerCpu::<Ring>::new(0) };
+    (0..shared.area.count()).map(|cpu| shared.area.get(ring, cpu).unwrap()).collect()
+}
+
+/// Appends `value` as record `k` unless there is one already.
+fn plan_append(ring: &Ring, k: u64, value: u64) -> Txn {
+    let count = ring.count.as_ptr();
+    let mut txn = Txn::new(count, k, Store { target: count.cast(), value: k + 1, width: 8 });
+    let [first, second] = &ring.records[k as usize];
+    txn.store(first.as_ptr().cast(), value, 8);
+    // The second word in two halves, to have every width.
+    let check = value ^ KEY;
+    txn.store(second.as_ptr().cast(), check & 0xFFFF_FFFF, 4);
+    txn.store(second.as_ptr().wrapping_byte_add(4).cast(), check >> 32 & 0xFFFF, 2);
+    txn.store(second.as_ptr().wrapping_byte_add(6).cast(), check >> 48, 2);
+    txn
+}
+
+/// Appends on whatever CPU the thread is; returns the CPU and the record's number, or nothing when that ring is full.
+fn append(rseq: Rseq, rings: &[&Ring], value: u64) -> Option<(u32, u64)> {
+    loop {
+        let cpu = rseq.cpu_id_start();
+        let ring = rings[cpu as usize];
+        let k = ring.count.load(Relaxed);
+        if k == RECORDS_MAX {
+            return None;
+        }
+        let txn = plan_append(ring, k, value);
+        // SAFETY: guard and targets are the CPU's ring, aligned, shared and never unmapped; records from `count` on are
+        // written by sections on this CPU only.
+        if unsafe { rseq.commit(cpu, &txn) } == Commit::Done {
+            return Some((cpu, k));
+        }
+    }
+}
+
+/// Every record that can be reached is whole.
+fn assert_whole(rings: &[&Ring]) {
+    for ring in rings {
+        let count = ring.count.load(Acquire); // (A) pairs with the sections' final stores
+        for (k, [value, check]) in ring.records.iter().take(count as usize).enumerate() {
+            assert_eq!(value.load(Relaxed) ^ KEY, check.load(Relaxed), "record {k} is torn");
+        }
+    }
+}
+
+/// Flips each thread to and fro between the CPUs until told to stop.
+fn flip(threads: &Mutex<Vec<Pid>>, stop: &AtomicBool) {
+    let cpus = cpus();
+    for turn in 0.. {
+        for (index, &thread) in threads.lock().unwrap().iter().enumerate() {
+            run_on(Some(thread), cpus[(turn + index) % cpus.len()]);
+        }
+        if stop.load(Relaxed) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn aborted() -> u64 {
+    ABORTED_BY_KERNEL.load(Relaxed)
+}
+
+#[test]
+fn sums_are_exact_under_forced_migration() {
+    let Some(rseq) = rseq() else { return };
+    let _turn = Turn::take([0, 300, 300, 2000, 0, 2000]);
+    let shared = Shared::new();
+    // SAFETY: zeroes are a slot; nothing else is in the area.
+    let slot = unsafe { PerCpu::<u64>::new(64) };
+    let (threads, stop, total) = (Mutex::new(Vec::new()), AtomicBool::new(false), AtomicU64::new(0));
+    let (before, begin) = (aborted(), Instant::now());
+    std::thread::scope(|scope| {
+        let flipper = scope.spawn(|| flip(&threads, &stop));
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    threads.lock().unwrap().push(rustix::thread::gettid());
+                    let mut done = 0;
+                    while aborted() - before < 12_000 {
+                        let cpu = rseq.cpu_id_start();
+                        let target = shared.area.ptr(slot, cpu).unwrap();
+                        // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
+                        done += u64::from(unsafe { rseq.add(cpu, target, 1) });
+                        assert!(begin.elapsed() < PATIENCE, "only {} aborts", aborted() - before);
+                    }
+                    total.fetch_add(done, Relaxed);
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        stop.store(true, Relaxed);
+        flipper.join().unwrap();
+    });
+    let sum: u64 = (0..shared.area.count())
+        .map(|cpu| {
+            let target = shared.area.ptr(slot, cpu).unwrap();
+            // SAFETY: inside the area, aligned; all writers have been joined.
+            unsafe { target.read() }
+        })
+        .sum();
+    assert_eq!(sum, total.load(Relaxed));
+    assert!(aborted() - before >= 10_000);
+}
+
+#[test]
+fn counters_are_exact_by_both_ladders_at_once() {
+    let _turn = Turn::take([0, 100, 100, 500, 0, 500]);
+    let rseq = rseq();
+    let counter = Shared::new().counter();
+    let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let flipper = scope.spawn(|| flip(&threads, &stop));
+        let workers: Vec<_> = (0..6)
+            .map(|index| {
+                let threads = &threads;
+                scope.spawn(move || {
+                    threads.lock().unwrap().push(rustix::thread::gettid());
+                    for _ in 0..20_000 {
+                        counter.add(rseq.filter(|_| index % 2 == 0), 3);
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        stop.store(true, Relaxed);
+        flipper.join().unwrap();
+    });
+    assert_eq!(counter.sum(), 6 * 20_000 * 3);
+}
+
+#[test]
+fn appended_records_match_the_oracle() {
+    let Some(rseq) = rseq() else { return };
+    let _turn = Turn::take([0, 50, 100, 300, 300, 500]);
+    let shared = Shared::new();
+    let rings = rings(&shared);
+    let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let before = aborted();
+    let mut committed: Vec<(u32, u64, u64)> = std::thread::scope(|scope| {
+        let flipper = scope.spawn(|| flip(&threads, &stop));
+        let workers: Vec<_> = (0..4_u64)
+            .map(|writer| {
+                let (rings, threads) = (&rings, &threads);
+                scope.spawn(move || {
+                    threads.lock().unwrap().push(rustix::thread::gettid());
+                    let appends = (0..8_000).map(|n| writer << 32 | n);
+                    appends.map(|value| append(rseq, rings, value).map(|(cpu, k)| (cpu, k, value)).unwrap()).collect()
+                })
+            })
+            .collect();
+        let committed = workers.into_iter().flat_map(|worker| -> Vec<_> { worker.join().unwrap() }).collect();
+        stop.store(true, Relaxed);
+        flipper.join().unwrap();
+        committed
+    });
+    committed.sort_unstable();
+    assert_whole(&rings);
+    for (cpu, ring) in rings.iter().enumerate() {
+        let mut oracle: VecDeque<(u64, u64)> =
+            committed.iter().filter(|&&(on, ..)| on as usize == cpu).map(|&(_, k, value)| (k, value)).collect();
+        assert_eq!(ring.count.load(Relaxed), oracle.len() as u64);
+        for (k, [value, _]) in ring.records.iter().enumerate().take(oracle.len()) {
+            assert_eq!(oracle.pop_front(), Some((k as u64, value.load(Relaxed))));
+        }
+    }
+    assert!(aborted() > before, "no section was ever aborted");
+}
+
+#[test]
+fn outcomes_and_widths() {
+    let _turn = Turn::take([0; 6]);
+    let (guard, target) = (AtomicU64::new(7), AtomicU64::new(u64::MAX));
+    let expected_by_width = [(2, 0xFFFF_FFFF_FFFF_7788), (4, 0xFFFF_FFFF_5566_7788), (8, 0x1122_3344_5566_7788)];
+    let commit = |txn: &Txn, by_rseq: Option<Rseq>| match by_rseq {
+        // SAFETY: guard and targets are the two words above, written by this thread only.
+        None => unsafe { apply_exclusive(txn) },
+        Some(rseq) => loop {
+            // SAFETY: guard and targets are the two words above, written by this thread only.
+            let outcome = unsafe { rseq.commit(rseq.cpu_id_start(), txn) };
+            if outcome != Commit::Aborted {
+                break outcome;
+            }
+        },
+    };
+    for by_rseq in [None, rseq()] {
+        for (width, expected) in expected_by_width {
+            for guarded in [7, 8] {
+                target.store(u64::MAX, Relaxed);
+                let value = 0x1122_3344_5566_7788;
+                let txn = Txn::new(guard.as_ptr(), guarded, Store { target: target.as_ptr().cast(), value, width });
+                let outcome = commit(&txn, by_rseq);
+                if guarded == 7 {
+                    assert_eq!((outcome, target.load(Relaxed)), (Commit::Done, expected));
+                } else {
+                    assert_eq!((outcome, target.load(Relaxed)), (Commit::GuardChanged, u64::MAX));
+                }
+            }
+        }
+    }
+    if let Some(rseq) = rseq() {
+        let txn = Txn::new(guard.as_ptr(), 7, Store { target: target.as_ptr().cast(), value: 1, width: 8 });
+        target.store(0, Relaxed);
+        // SAFETY: as above; the section ends at the comparison of the CPU, for there is no CPU of that number.
+        assert_eq!(unsafe { rseq.commit(u32::MAX >> 1, &txn) }, Commit::Aborted);
+        assert_eq!(target.load(Relaxed), 0);
+        assert_eq!(rseq.cpu_id().map(|cpu| cpus().contains(&(cpu as usize))), Some(true));
+    }
+}
+
+/// What the handler of `a_signal_handler_may_commit_inside` works on.
+struct Handled {
+    rseq: Rseq,
+    counter: Counter,
+    shared: Shared,
+    additions: AtomicU64,
+    appends: AtomicU64,
+}
+
+static HANDLED: std::sync::OnceLock<Handled> = std::sync::OnceLock::new();
+
+extern "C" fn handler(_signal: libc::c_int) {
+    if let Some(handled) = HANDLED.get() {
+        handled.counter.add(Some(handled.rseq), 1);
+        handled.additions.fetch_add(1, Relaxed);
+        handled.append();
+    }
+}
+
+impl Handled {
+    /// As [`append`], but without a `Vec`.
+    fn append(&self) {
+        // SAFETY: zeroes are a ring; it begins behind the counter's slot, and nothing else is there.
+        let ring = unsafe { PerCpu::<Ring>::new(64) };
+        loop {
+            let cpu = self.rseq.cpu_id_start();
+            let Some(ring) = self.shared.area.get(ring, cpu) else { return };
+            let k = ring.count.load(Relaxed);
+            if k == RECORDS_MAX {
+                return;
+            }
+            let txn = plan_append(ring, k, k.wrapping_mul(KEY));
+            // SAFETY: as in `append`.
+            if unsafe { self.rseq.commit(cpu, &txn) } == Commit::Done {
+                self.appends.fetch_add(1, Relaxed);
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_signal_handler_may_commit_inside() {
+    let Some(rseq) = rseq() else { return };
+    let _turn = Turn::take([0, 200, 200, 2000, 500, 2000]);
+    let shared = Shared::new();
+    let counter = shared.counter();
+    let handled = HANDLED.get_or_init(|| Handled {
+        rseq,
+        counter,
+        shared,
+        additions: AtomicU64::new(0),
+        appends: AtomicU64::new(0),
+    });
+    // SAFETY: all zeroes is a valid `sigaction` and a valid `sigevent`, both plain data.
+    let (mut action, mut event): (libc::sigaction, libc::sigevent) = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as extern "C" fn(libc::c_int) as usize;
+    action.sa_flags = libc::SA_RESTART;
+    event.sigev_notify = libc::SIGEV_THREAD_ID;
+    event.sigev_signo = libc::SIGRTMIN();
+    event.sigev_notify_thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+    // SAFETY: the handler calls only what is async-signal-safe: atomics and this crate's sections.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGRTMIN(), &action, null_mut()) }, 0);
+    let mut timer: libc::timer_t = null_mut();
+    // SAFETY: valid pointers to an event and to a place for the timer (timer_create(2)).
+    assert_eq!(unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) }, 0);
+    let every = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
+    let spec = libc::itimerspec { it_interval: every, it_value: every };
+    // SAFETY: the timer was just made.
+    assert_eq!(unsafe { libc::timer_settime(timer, 0, &spec, null_mut()) }, 0);
+
+    let (before, begin) = (aborted(), Instant::now());
+    let (mut additions, mut appends) = (0, 0);
+    while aborted() - before < 2_000 {
+        let cpu = rseq.cpu_id_start();
+        // SAFETY: zeroes are a word, and nothing else is there.
+        let word = unsafe { PerCpu::<u64>::new(32) };
+        let target = handled.shared.area.ptr(word, cpu).unwrap();
+        // SAFETY: this CPU's word, written by this thread only, under rseq.
+        additions += u64::from(unsafe { rseq.add(cpu, target, 1) });
+        counter.add(Some(rseq), 1);
+        appends += 1;
+        handled.append();
+        assert!(begin.elapsed() < PATIENCE, "only {} aborts", aborted() - before);
+    }
+    // SAFETY: the timer was made above and is not used any more.
+    assert_eq!(unsafe { libc::timer_delete(timer) }, 0);
+
+    assert!(additions > 0);
+    assert_eq!(counter.sum(), appends + handled.additions.load(Relaxed));
+    let mut records = 0;
+    for cpu in 0..handled.shared.area.count() {
+        // SAFETY: as in `Handled::append`.
+        let ring = handled.shared.area.get(unsafe { PerCpu::<Ring>::new(64) }, cpu).unwrap();
+        assert_whole(&[ring]);
+        let count = ring.count.load(Relaxed);
+        records += count;
+        for (k, [value, _]) in (0..count).zip(&ring.records) {
+            assert_eq!(value.load(Relaxed), k.wrapping_mul(KEY));
+        }
+    }
+    assert_eq!(records, handled.appends.load(Relaxed));
+}
+
+/// Forks a child that runs `work` and ends without running anything else of the test's.
+fn fork(work: impl FnOnce()) -> Pid {
+    // SAFETY: the child of this threaded process calls only what is async-signal-safe, and then `_exit` (fork(2)).
+    match unsafe { libc::fork() } {
+        0 => {
+            work();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        }
+        child => Pid::from_raw(child).expect("fork"),
+    }
+}
+
+#[test]
+fn two_processes_share_an_area() {
+    let Some(rseq) = rseq() else { return };
+    let _turn = Turn::take([0, 50, 50, 200, 0, 200]);
+    let shared = Shared::new();
+    // SAFETY: zeroes are a word; nothing else is in the area.
+    let word = unsafe { PerCpu::<u64>::new(0) };
+    let cpus = cpus();
+    let work = |shift: usize| {
+        for n in 0..60_000 {
+            if n % 64 == 0 {
+                run_on(None, cpus[(n / 64 + shift) % cpus.len()]);
+            }
+            loop {
+                let cpu = rseq.cpu_id_start();
+                let Some(target) = shared.area.ptr(word, cpu) else { return };
+                // SAFETY: this CPU's word, written by such sections only, of both processes.
+                if unsafe { rseq.add(cpu, target, 1) } {
+                    break;
+                }
+            }
+        }
+    };
+    let child = fork(|| work(1));
+    work(0);
+    let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0));
+    let sum: u64 = (0..shared.area.count())
+        .map(|cpu| {
+            let target = shared.area.ptr(word, cpu).unwrap();
+            // SAFETY: inside the area; both writers have ended.
+            unsafe { target.read() }
+        })
+        .sum();
+    assert_eq!(sum, 120_000);
+}
+
+#[test]
+fn a_killed_process_leaves_whole_records() {
+    let Some(rseq) = rseq() else { return };
+    // Long sections: nearly every kill falls inside one.
+    let _turn = Turn::take([0, 0, 0, 100_000, 100_000, 100_000]);
+    let shared = Shared::new();
+    let rings = rings(&shared);
+    let mut value = 0;
+    for round in 0..40_u64 {
+        let child = fork(|| {
+            let mut value = round << 32;
+            while append(rseq, &rings, value).is_some() {
+                value += 1;
+            }
+        });
+        for _ in 0..2 {
+            value += 1;
+            append(rseq, &rings, value).unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(1_000 + 137 * round));
+        rustix::process::kill_process(child, Signal::KILL).unwrap();
+        let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.terminating_signal(), Some(libc::SIGKILL));
+        assert_whole(&rings);
+    }
+    // Whatever plain stores the killed ones left behind, others go on.
+    set_delays([0; 6]);
+    for (cpu, ring) in rings.iter().enumerate().filter(|(cpu, _)| cpus().contains(cpu)) {
+        let count = ring.count.load(Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                run_on(None, cpu);
+                assert_eq!(append(rseq, &rings, 1), Some((cpu as u32, count)));
+            });
+        });
+    }
+    assert_whole(&rings);
+}
+
+#[test]
+fn offsets_are_aligned_and_end_with_the_stride() {
+    let mut offsets = Offsets::new(1, 6);
+    // SAFETY: the handles are never used with an area.
+    let mut alloc = || unsafe { offsets.alloc::<u64>() }.map(PerCpu::offset);
+    assert_eq!((0..8).map_while(|_| alloc()).collect::<Vec<_>>(), [8, 16, 24, 32, 40, 48, 56]);
+    assert_eq!(alloc(), None);
+    assert_eq!(offsets.remaining_size_bytes(), 0);
+}
+
+#[test]
+fn what_is_outside_the_area_has_no_address() {
+    let mut memory = [0_u64; 16];
+    // SAFETY: two strides of 64 bytes, as long as the area is used; only its addresses are.
+    let area = unsafe { Area::new(memory.as_mut_ptr().cast(), 6, 2) };
+    // SAFETY: zeroes are words.
+    let last = unsafe { PerCpu::<u64>::new(56) };
+    // SAFETY: never more than compared.
+    let beyond = unsafe { PerCpu::<u64>::new(57) };
+    assert_eq!(area.ptr(last, 1).map(|p| p.addr()), Some(memory.as_ptr().addr() + 120));
+    assert_eq!(area.ptr(last, 2), None);
+    assert_eq!(area.ptr(beyond, 0), None);
+}

@@ -1,0 +1,80 @@
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, Ordering::Release};
+
+use dormouse_abi::txn::{STORES_MAX, Store, Txn};
+
+/// How an attempt to commit a transaction ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "only `Done` has changed anything"]
+pub enum Commit {
+    /// The final store was made.
+    Done,
+    /// The guard held something else: plan again from what is there now.
+    GuardChanged,
+    /// The thread was interrupted or is on another CPU: try again, or plan again for the CPU that it is on.
+    Aborted,
+}
+
+/// A planner's defects, found in tests.
+#[inline]
+pub(crate) fn check(txn: &Txn) {
+    debug_assert!(txn.store_count <= STORES_MAX as u64);
+    debug_assert!(txn.guard.is_aligned() && is_proper(&txn.last));
+    debug_assert!(txn.stores.iter().take(txn.store_count as usize).all(is_proper));
+}
+
+fn is_proper(store: &Store) -> bool {
+    matches!(store.width, 2 | 4 | 8) && (store.target.addr() as u64).is_multiple_of(store.width)
+}
+
+/// # Safety
+/// `target` is writable and aligned for `width`, and accessed by others only atomically.
+#[inline]
+unsafe fn store(store: &Store, ordering: Ordering) {
+    match store.width {
+        8 => {
+            // SAFETY: the caller's promise is that of `AtomicU64::from_ptr`.
+            let target = unsafe { AtomicU64::from_ptr(store.target.cast()) };
+            target.store(store.value, ordering);
+        }
+        4 => {
+            // SAFETY: the caller's promise is that of `AtomicU32::from_ptr`.
+            let target = unsafe { AtomicU32::from_ptr(store.target.cast()) };
+            target.store(store.value as u32, ordering);
+        }
+        _ => {
+            // SAFETY: the caller's promise is that of `AtomicU16::from_ptr`.
+            let target = unsafe { AtomicU16::from_ptr(store.target.cast()) };
+            target.store(store.value as u16, ordering);
+        }
+    }
+}
+
+/// Commits a transaction plainly, for somebody who alone may write what it writes: the claimant of a stream.
+///
+/// Killed at any instruction, the claimant leaves what an aborted section leaves: plain stores that nobody goes by.
+/// Never [`Commit::Aborted`].
+///
+/// Wait-free. Async-signal-safe only if the handler leaves alone what the interrupted thread has claimed.
+///
+/// # Safety
+/// * `guard` is readable, every target is writable, for the width stated, and aligned to it, until the call returns.
+/// * Every width is 2, 4 or 8.
+/// * Nobody else writes the guard or the targets meanwhile, and others read them only atomically.
+#[inline]
+pub unsafe fn apply_exclusive(txn: &Txn) -> Commit {
+    check(txn);
+    // SAFETY: the caller's promise is that of `AtomicU64::from_ptr`, for loads.
+    let guard = unsafe { AtomicU64::from_ptr(txn.guard.cast_mut()) };
+    // Relaxed: the only writer is the caller, or was ordered before it by whatever made it the only one.
+    if guard.load(Relaxed) != txn.expected {
+        return Commit::GuardChanged;
+    }
+    for plain in txn.stores.iter().take(txn.store_count as usize) {
+        // SAFETY: the caller's promise.
+        unsafe { store(plain, Relaxed) };
+    }
+    // (A) pairs with the acquire by which readers load the final word.
+    // SAFETY: the caller's promise.
+    unsafe { store(&txn.last, Release) };
+    Commit::Done
+}

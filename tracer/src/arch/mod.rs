@@ -1,0 +1,46 @@
+//! Thread-local words that the record path and a signal handler may read at any time.
+//!
+//! `std::thread_local!` may allocate on first use in a library that came by `dlopen`, so on x86-64 the words live in the
+//! static TLS block (initial-exec model); elsewhere the std facility has to do.
+
+/// A thread's words.
+///
+/// | offset | word |
+/// | ---: | --- |
+/// | 0 | `vpid` and `vtid` as records carry them ([`dormouse_abi::record::context_word`]), or 0: not known |
+/// | 8 | thread id of the parent whose `vfork` is under way, or 0 |
+/// | 12 | not zero: the tracer itself is at work in this thread |
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Tls {
+    pub(crate) context: core::cell::Cell<u64>,
+    pub(crate) vfork_parent: core::cell::Cell<u32>,
+    pub(crate) busy: core::cell::Cell<u32>,
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::{context, tls};
+
+#[cfg(not(target_arch = "x86_64"))]
+mod generic {
+    use super::Tls;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static TLS: Tls = const { Tls { context: Cell::new(0), vfork_parent: Cell::new(0), busy: Cell::new(0) } };
+    }
+
+    /// The calling thread's words.
+    pub(crate) fn tls() -> *const Tls {
+        TLS.with(|tls| core::ptr::from_ref(tls))
+    }
+
+    /// The calling thread's context word.
+    pub(crate) fn context() -> u64 {
+        TLS.with(|tls| tls.context.get())
+    }
+}
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use generic::{context, tls};

@@ -1,0 +1,214 @@
+//! Event classes of this process: who announces them, what id the session gave, which are armed.
+
+use core::ffi::{CStr, c_char};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use dormouse_abi::class::{CClass, CLASS_ID_NONE, CField, FIELD_COUNT_MAX, FieldType};
+use dormouse_abi::site::EventRecord;
+use dormouse_abi::wire::{self, ClassDecl};
+use dormouse_imv::StaticKey;
+
+use crate::value::Description;
+
+/// What an `event!` leaves in static memory: its gate and the ids of its classes.
+///
+/// One expression in a generic function is several classes (the field types differ) behind one gate. The first has its id
+/// here, the others in a list.
+#[repr(C)]
+#[derive(Debug)]
+pub struct EventKey {
+    gate: StaticKey,
+    id: AtomicU32,
+    primary: AtomicPtr<Description>,
+    others: AtomicPtr<Other>,
+    provider: &'static str,
+    name: &'static str,
+    fields: &'static [&'static str],
+}
+
+/// A further class of a key. Never freed: records may be on their way at any time.
+#[derive(Debug)]
+struct Other {
+    description: &'static Description,
+    id: AtomicU32,
+    next: *mut Other,
+}
+
+impl EventKey {
+    /// A key that no session knows.
+    pub const fn new(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> EventKey {
+        EventKey {
+            gate: StaticKey::new(),
+            id: AtomicU32::new(CLASS_ID_NONE),
+            primary: AtomicPtr::new(ptr::null_mut()),
+            others: AtomicPtr::new(ptr::null_mut()),
+            provider,
+            name,
+            fields,
+        }
+    }
+
+    /// Whether the event is armed.
+    pub fn is_armed(&self) -> bool {
+        self.gate.is_enabled()
+    }
+
+    /// The id of the class with these field types. Wait-free; async-signal-safe.
+    #[inline(always)]
+    pub fn id(&self, description: &'static Description) -> u32 {
+        // Relaxed: the description is compared by its address only, and the id is a number of its own.
+        if ptr::eq(self.primary.load(Ordering::Relaxed), description) {
+            return self.id.load(Ordering::Relaxed);
+        }
+        self.id_of_other(description)
+    }
+
+    #[cold]
+    fn id_of_other(&self, description: &'static Description) -> u32 {
+        // (F) Acquire pairs with the Release in `slot`: a node is complete before it is linked.
+        let mut node = self.others.load(Ordering::Acquire);
+        // SAFETY: nodes are leaked boxes, linked once they are complete.
+        while let Some(other) = unsafe { node.as_ref() } {
+            if ptr::eq(other.description, description) {
+                return other.id.load(Ordering::Relaxed);
+            }
+            node = other.next;
+        }
+        CLASS_ID_NONE
+    }
+
+    /// The id's place for these field types, made if need be. Called under the registry's lock.
+    fn slot(&'static self, description: &'static Description) -> &'static AtomicU32 {
+        let primary = self.primary.load(Ordering::Relaxed);
+        if primary.is_null() {
+            self.primary.store(ptr::from_ref(description).cast_mut(), Ordering::Relaxed);
+            return &self.id;
+        }
+        if ptr::eq(primary, description) {
+            return &self.id;
+        }
+        let head = self.others.load(Ordering::Relaxed);
+        let mut node = head;
+        // SAFETY: as in `id_of_other`.
+        while let Some(other) = unsafe { node.as_ref() } {
+            if ptr::eq(other.description, description) {
+                return &other.id;
+            }
+            node = other.next;
+        }
+        let other = Box::leak(Box::new(Other { description, id: AtomicU32::new(CLASS_ID_NONE), next: head }));
+        // (G) Release pairs with (F).
+        self.others.store(ptr::from_mut(other), Ordering::Release);
+        // SAFETY: just leaked.
+        unsafe { &(*ptr::from_mut(other)).id }
+    }
+}
+
+/// One class of this process.
+#[derive(Debug)]
+pub(crate) struct Class {
+    /// Which object announced it (the start of its event records).
+    pub(crate) object: usize,
+    /// Its gate, which it may share with others.
+    pub(crate) gate: &'static StaticKey,
+    /// Where its id goes.
+    pub(crate) id: &'static AtomicU32,
+    /// Names and types.
+    pub(crate) decl: ClassDecl,
+    /// Whether this process has enabled the gate for it.
+    pub(crate) armed: bool,
+}
+
+/// Function that gives a Rust class's field types; an event record of a C class has none.
+pub type DescribeFn = extern "C" fn() -> *const Description;
+
+/// What [`EventRecord::describe`] points to for a list of field types.
+pub extern "C" fn describe<List: crate::value::TypeList>() -> *const Description {
+    crate::value::description::<List>()
+}
+
+/// Reads an object's event records and gives the classes that are not in `known`.
+///
+/// Records repeat where code was inlined or instantiated; classes with names that no trace can hold are left out.
+///
+/// # Safety
+/// `start..stop` is an object's event section, as the compiler and the macros made it, and stays mapped until the object is
+/// unregistered.
+pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventRecord, known: &[Class]) -> Vec<Class> {
+    let mut found: Vec<Class> = Vec::new();
+    let object = start as usize;
+    let mut record = start;
+    while record < stop {
+        // SAFETY: within the section by the caller's word; the two fields are distances from themselves.
+        let EventRecord { key, describe } = unsafe { record.read() };
+        let base = record.cast::<u8>();
+        let key = base.wrapping_offset(key as isize);
+        record = record.wrapping_add(1);
+        let class = if describe == 0 {
+            // SAFETY: the C macro points at a class of static storage.
+            unsafe { c_class(key.cast(), object) }
+        } else {
+            let describe = base.wrapping_offset(core::mem::offset_of!(EventRecord, describe) as isize + describe as isize);
+            // SAFETY: the Rust macro points at an `EventKey` and a `DescribeFn`.
+            unsafe { rust_class(key.cast(), describe, object) }
+        };
+        let Some(class) = class else { continue };
+        let is_known = |other: &Class| ptr::eq(other.id, class.id);
+        if !known.iter().any(is_known) && !found.iter().any(is_known) {
+            found.push(class);
+        }
+    }
+    found
+}
+
+/// # Safety
+/// `key` is an [`EventKey`] and `describe` a [`DescribeFn`], both for as long as the object stays.
+unsafe fn rust_class(key: *const EventKey, describe: *const u8, object: usize) -> Option<Class> {
+    // SAFETY: the caller's word.
+    let key: &'static EventKey = unsafe { &*key };
+    // SAFETY: the caller's word.
+    let describe: DescribeFn = unsafe { core::mem::transmute(describe) };
+    // SAFETY: a `DescribeFn` returns a promoted constant.
+    let description: &'static Description = unsafe { &*describe() };
+    let names = key.fields.iter().map(|name| name.to_string());
+    let decl = ClassDecl {
+        provider: key.provider.into(),
+        name: key.name.into(),
+        fields: names.zip(description.types()).collect(),
+    };
+    is_valid(&decl).then(|| Class { object, gate: &key.gate, id: key.slot(description), decl, armed: false })
+}
+
+/// # Safety
+/// `class` is a complete [`CClass`] of static storage.
+unsafe fn c_class(class: *const CClass, object: usize) -> Option<Class> {
+    // SAFETY: the caller's word; only its atomics change.
+    let class: &'static CClass = unsafe { &*class };
+    let mut fields = Vec::new();
+    for index in 0..class.field_count.min(FIELD_COUNT_MAX as u32 + 1) as usize {
+        // SAFETY: `fields` has `field_count` elements.
+        let field: &CField = unsafe { &*class.fields.add(index) };
+        fields.push((text(field.name)?, FieldType::from_u8(field.field_type)?));
+    }
+    let decl = ClassDecl { provider: text(class.provider)?, name: text(class.name)?, fields };
+    // SAFETY: `StaticKey` is one `AtomicI32`, as `enabled` is, and it is the first field.
+    let gate: &'static StaticKey = unsafe { &*ptr::from_ref(&class.enabled).cast::<StaticKey>() };
+    is_valid(&decl).then_some(Class { object, gate, id: &class.id, decl, armed: false })
+}
+
+fn text(name: *const c_char) -> Option<String> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: names are string literals.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().ok().map(String::from)
+}
+
+fn is_valid(decl: &ClassDecl) -> bool {
+    wire::is_name(&decl.provider)
+        && wire::is_name(&decl.name)
+        && decl.fields.len() <= FIELD_COUNT_MAX
+        && decl.fields.iter().all(|(name, _)| wire::is_name(name))
+}

@@ -1,0 +1,236 @@
+//! The process's own affairs, all under one lock: the registry of classes, the session, what is armed, fork.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dormouse_abi::class::CLASS_ID_NONE;
+use dormouse_abi::site::EventRecord;
+use dormouse_abi::wire::{self, ClassDecl, ClassStatus, Grant, Message};
+
+use crate::class::{Class, read_records};
+use crate::process::{Attached, CURRENT, Joining};
+
+/// Everything that changes rarely.
+#[derive(Debug)]
+pub(crate) struct Control {
+    classes: Vec<Class>,
+    joining: Joining,
+}
+
+static CONTROL: Mutex<Control> = Mutex::new(Control { classes: Vec::new(), joining: Joining::new() });
+
+/// The lock, held.
+pub(crate) type Locked = MutexGuard<'static, Control>;
+
+/// Takes the lock. A panic while it is held would leave the registry usable: every step of a change is complete in itself.
+pub(crate) fn lock() -> Locked {
+    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn current() -> Option<&'static Attached> {
+    // SAFETY: what `CURRENT` points to is never freed.
+    unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
+}
+
+impl Control {
+    pub(crate) fn set_no_rseq(&mut self, no_rseq: bool) {
+        self.joining.no_rseq = no_rseq;
+    }
+
+    /// Adds an object's classes, and announces them to the session that the process is in.
+    ///
+    /// # Safety
+    /// As [`read_records`].
+    pub(crate) unsafe fn register(&mut self, start: *const EventRecord, stop: *const EventRecord) {
+        // SAFETY: the caller's word.
+        let mut fresh = unsafe { read_records(start, stop, &self.classes) };
+        if fresh.is_empty() {
+            return;
+        }
+        if let Some(attached) = current() {
+            let decls: Vec<ClassDecl> = fresh.iter().map(|class| class.decl.clone()).collect();
+            if let Ok(grants) = self.joining.announce(attached, &decls) {
+                grant(&mut fresh, &grants);
+            }
+        }
+        self.classes.append(&mut fresh);
+    }
+
+    /// Forgets an object's classes; their static memory is about to go.
+    pub(crate) fn unregister(&mut self, start: *const EventRecord) {
+        self.classes.retain(|class| class.object != start as usize);
+    }
+
+    /// Joins a session in place of any other.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn join(&mut self, socket: &Path) -> Result<(), String> {
+        self.leave();
+        let decls: Vec<ClassDecl> = self.classes.iter().map(|class| class.decl.clone()).collect();
+        let (_, grants) = self.joining.join(socket, &decls)?;
+        grant(&mut self.classes, &grants);
+        Ok(())
+    }
+
+    /// Disarms everything and leaves the session.
+    pub(crate) fn leave(&mut self) {
+        for class in &mut self.classes {
+            set_armed(class, false);
+        }
+        self.joining.leave();
+        for class in &self.classes {
+            class.id.store(CLASS_ID_NONE, Ordering::Relaxed);
+        }
+    }
+
+    fn set_matching(&mut self, patterns: &[String], armed: bool) -> u32 {
+        let mut matched = 0;
+        for class in &mut self.classes {
+            let name = class.decl.full_name();
+            if patterns.iter().any(|pattern| wire::matches(pattern, &name)) {
+                set_armed(class, armed);
+                matched += 1;
+            }
+        }
+        matched
+    }
+
+    fn armed_count(&self) -> u32 {
+        self.classes.iter().filter(|class| class.armed).count() as u32
+    }
+
+    fn changed(&self, matched: u32) -> Message {
+        Message::Changed { matched, armed: self.armed_count(), session: session_name() }
+    }
+
+    /// Answers a tool.
+    pub(crate) fn answer(&mut self, question: Message) -> Message {
+        match question {
+            Message::List => Message::Classes {
+                session: session_name(),
+                classes: self.classes.iter().map(status).collect(),
+                patching: dormouse_imv::status().to_string(),
+            },
+            Message::Arm { patterns } => {
+                if current().is_none() {
+                    return Message::Error { text: "the program is in no session".into() };
+                }
+                let matched = self.set_matching(&patterns, true);
+                self.changed(matched)
+            }
+            Message::Disarm { patterns } => {
+                let matched = self.set_matching(&patterns, false);
+                self.changed(matched)
+            }
+            Message::Attach { session } => {
+                if let Some(attached) = current()
+                    && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
+                {
+                    let text = format!("the program is already in the session {}", attached.socket.display());
+                    return Message::Error { text };
+                }
+                match self.join(Path::new(&session)) {
+                    Ok(()) => self.changed(self.armed_count()),
+                    Err(text) => Message::Error { text },
+                }
+            }
+            Message::Detach => {
+                self.leave();
+                self.changed(0)
+            }
+            _ => Message::Error { text: "a program does not answer this".into() },
+        }
+    }
+
+    /// In a forked child: a process of its own in the same session.
+    pub(crate) fn after_fork(&mut self) {
+        self.joining.after_fork();
+        let Some(socket) = current().map(|attached| attached.socket.clone()) else { return };
+        let armed: Vec<bool> = self.classes.iter().map(|class| class.armed).collect();
+        let decls: Vec<ClassDecl> = self.classes.iter().map(|class| class.decl.clone()).collect();
+        match self.joining.join(&socket, &decls) {
+            Ok((_, grants)) => {
+                // What the parent had armed or disarmed by hand holds for the child too.
+                let ids = grants.iter().zip(armed).map(|(grant, armed)| Grant { id: grant.id, armed });
+                grant(&mut self.classes, &ids.collect::<Vec<_>>());
+            }
+            Err(_) => self.leave(),
+        }
+    }
+}
+
+fn session_name() -> String {
+    current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn status(class: &Class) -> ClassStatus {
+    let (sites, patched) = dormouse_imv::key_sites(class.gate);
+    ClassStatus {
+        decl: class.decl.clone(),
+        armed: class.armed,
+        site_count: sites as u32,
+        patched_count: patched as u32,
+    }
+}
+
+/// Gives ids first and arms then, so that no event is written with another session's id.
+fn grant(classes: &mut [Class], grants: &[Grant]) {
+    for (class, grant) in classes.iter_mut().zip(grants) {
+        class.id.store(grant.id, Ordering::SeqCst);
+        set_armed(class, grant.armed && grant.id != CLASS_ID_NONE);
+    }
+}
+
+fn set_armed(class: &mut Class, armed: bool) {
+    if class.armed == armed {
+        return;
+    }
+    // A failure (the lock is this thread's own: a signal handler) leaves the gate as it is.
+    let result = if armed { dormouse_imv::enable(class.gate) } else { dormouse_imv::disable(class.gate) };
+    if result.is_ok() {
+        class.armed = armed;
+    }
+}
+
+static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
+
+/// The lock, held by the forking thread from before to after the fork.
+static FORKING: Mutex<Forking> = Mutex::new(Forking(None));
+
+struct Forking(Option<Locked>);
+
+// SAFETY: the guard is made and dropped by the one thread that forks; in the child that thread is the only one.
+unsafe impl Send for Forking {}
+
+/// Follows forks from now on.
+pub(crate) fn follow_forks() {
+    if !FORK_HANDLERS.swap(true, Ordering::SeqCst) {
+        // SAFETY: the handlers are functions of this object, which is never unloaded (`pin`).
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
+    }
+}
+
+fn forking() -> MutexGuard<'static, Forking> {
+    FORKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+extern "C" fn before_fork() {
+    let locked = lock();
+    forking().0 = Some(locked);
+}
+
+extern "C" fn after_fork_parent() {
+    drop(forking().0.take());
+}
+
+extern "C" fn after_fork_child() {
+    let _inside = crate::thread::enter_tracer();
+    crate::thread::forget();
+    let Some(mut locked) = forking().0.take() else { return };
+    locked.after_fork();
+    drop(locked);
+    crate::listen::after_fork();
+}
+

@@ -1,0 +1,180 @@
+//! Dormouse: always-on tracing for native Linux programs.
+//!
+//! ```
+//! fn serve(id: u64, path: &str) {
+//!     dormouse::event!(http.request, id, path);
+//!     let status = 200u16;
+//!     dormouse::event!(http.response, id, status = status, bytes = [1u32, 2, 3]);
+//! }
+//! # serve(7, "/");
+//! ```
+//!
+//! A dormant event is five bytes of code (`test eax, imm32`): no load, no branch taken, no argument evaluated. Armed, it is
+//! one restartable sequence that reserves, stamps, writes and commits a record in memory that outlives the program.
+//!
+//! # How it is armed
+//! * `dormouse record -e 'http:*' -- ./server` starts the program in a session (environment variable `DORMOUSE_SESSION`).
+//! * `dormouse arm PID 'http:*'` reaches a program that runs already, through the socket in `$XDG_RUNTIME_DIR/dormouse` on
+//!   which one thread of the program sleeps. `DORMOUSE_LISTEN=0` does without.
+//! * `DORMOUSE_NO_RSEQ=1` forces the path for machines without restartable sequences.
+//!
+//! # Where things are
+//! ```text
+//!   event!  →  gate (imv)  →  value: bytes and types  →  write: stream of the processor (percpu), record (relay), offer (vring)
+//!   start: constructor   process: the session   control: registry and lock   listen: the socket   thread: who writes
+//! ```
+//!
+//! # What it never does
+//! It never blocks, aborts or prints in the traced program, and the record path never allocates. What cannot be recorded
+//! is counted in the session's memory.
+//!
+//! # Limits
+//! * Patching and rseq are for x86-64; elsewhere the gate is a load and the write path an atomic claim.
+//! * An event has at most 32 fields, and a record fits a page (64 KiB by default).
+//! * A process is in at most one session at a time.
+//! * A child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD` must not trace: it runs on its parent's thread-local
+//!   data. `vfork` is taken care of where libdormouse or the preload library is in the process.
+
+mod arch;
+mod class;
+mod control;
+mod listen;
+mod membarrier;
+mod process;
+mod start;
+mod thread;
+mod value;
+mod write;
+
+pub use start::{Listen, start};
+pub use thread::{before_vfork, enter_tracer};
+pub use value::Value;
+
+/// Traces an event.
+///
+/// ```text
+///   event!(provider.name);
+///   event!(provider.name, field = expression, field = expression, …);
+///   event!(provider.name, variable, …);                a variable stands for field = variable
+/// ```
+///
+/// Expressions are evaluated only when the event is armed, by reference; their types are those that implement [`Value`].
+/// It may stand in generic functions, closures, inline functions and shared libraries. `return`, `?` and `await` cannot
+/// stand in an expression.
+///
+/// Wait-free and async-signal-safe if the expressions are.
+#[macro_export]
+macro_rules! event {
+    ($provider:ident . $name:ident $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
+        static KEY: $crate::__private::EventKey = $crate::__private::EventKey::new(
+            ::core::stringify!($provider),
+            ::core::stringify!($name),
+            &[$(::core::stringify!($field)),*],
+        );
+        /// The gate: one site for each list of field types.
+        #[inline(always)]
+        fn gate<List: $crate::__private::TypeList, const BYTES: usize, const RUNS: usize>(
+            _: &impl ::core::ops::FnOnce($crate::__private::Recorder<'_, $crate::__private::Nil, BYTES, RUNS>)
+                -> $crate::__private::Recorded<List>,
+        ) -> bool {
+            $crate::__private::static_branch!(
+                KEY,
+                announce("dormouse_events", $crate::__private::describe::<List>)
+            )
+        }
+        const COUNT: usize = 0 $(+ { let _ = ::core::stringify!($field); 1 })*;
+        let fields = $crate::__private::fields::<{ 8 * (COUNT + 1) }, { 2 * COUNT + 1 }, _, _>(
+            |recorder| recorder $(.field(&($crate::__private::value!($field $(= $value)?))))* .end()
+        );
+        if gate(&fields) {
+            $crate::__private::emit(&KEY, fields);
+        }
+    }};
+}
+
+/// What `event!` expands to. Not part of the interface.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::class::{EventKey, describe};
+    pub use crate::value::{Cons, Nil, Payload, TypeList};
+    pub use dormouse_imv::static_branch;
+
+    use crate::value::{Value, description};
+    use core::marker::PhantomData;
+
+    /// A variable, or the expression of a field.
+    #[doc(hidden)]
+    #[macro_export]
+    macro_rules! __value {
+        ($field:ident) => {
+            $field
+        };
+        ($field:ident = $value:expr) => {
+            $value
+        };
+    }
+    pub use crate::__value as value;
+
+    /// Takes an event's fields one after the other.
+    #[derive(Debug)]
+    pub struct Recorder<'a, List, const BYTES: usize, const RUNS: usize> {
+        key: &'static EventKey,
+        payload: &'a mut Payload<BYTES, RUNS>,
+        list: PhantomData<List>,
+    }
+
+    /// The event is written; what remains are its field types.
+    #[derive(Debug)]
+    pub struct Recorded<List>(PhantomData<List>);
+
+    impl<'a, List: TypeList, const BYTES: usize, const RUNS: usize> Recorder<'a, List, BYTES, RUNS> {
+        /// Adds a field.
+        #[inline(always)]
+        pub fn field<T: Value + ?Sized>(self, value: &T) -> Recorder<'a, Cons<List, T::Type>, BYTES, RUNS> {
+            value.put(self.payload);
+            Recorder { key: self.key, payload: self.payload, list: PhantomData }
+        }
+
+        /// Writes the record.
+        #[inline(always)]
+        pub fn end(self) -> Recorded<List> {
+            let id = self.key.id(description::<List>());
+            crate::write::record(id, self.payload.runs());
+            Recorded(PhantomData)
+        }
+    }
+
+    /// Gives a closure the type that it needs.
+    #[inline(always)]
+    pub fn fields<const BYTES: usize, const RUNS: usize, List, F>(fields: F) -> F
+    where
+        F: FnOnce(Recorder<'_, Nil, BYTES, RUNS>) -> Recorded<List>,
+    {
+        fields
+    }
+
+    /// Evaluates an armed event's fields and writes it.
+    #[inline(always)]
+    pub fn emit<List, const BYTES: usize, const RUNS: usize>(
+        key: &'static EventKey,
+        fields: impl FnOnce(Recorder<'_, Nil, BYTES, RUNS>) -> Recorded<List>,
+    ) {
+        let mut payload = Payload::new();
+        fields(Recorder { key, payload: &mut payload, list: PhantomData });
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = {
+    extern "C" fn constructor() {
+        start(default_listen());
+    }
+    constructor
+};
+
+/// What the constructor does when nobody has called [`start`] before.
+fn default_listen() -> Listen {
+    Listen::ByDefault
+}

@@ -1,0 +1,161 @@
+//! The socket on which tools talk to the program, and the one thread that sleeps on it.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dormouse_abi::wire::{self, FRAME_SIZE_MAX_BYTES, Message};
+
+use crate::control;
+
+static LISTENING: AtomicBool = AtomicBool::new(false);
+
+/// How long a tool may take over its question.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Starts to listen. Without a place for the socket or a thread, the program simply cannot be reached.
+pub(crate) fn start() {
+    if LISTENING.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let Some((listener, path)) = bind() else {
+        LISTENING.store(false, Ordering::SeqCst);
+        return;
+    };
+    // Signals belong to the program's own threads: the listener's thread inherits a mask that blocks them all.
+    let unmasked = SignalMask::block_all();
+    let spawned = std::thread::Builder::new()
+        .name("dormouse".into())
+        .stack_size(256 << 10)
+        .spawn(move || serve(&listener, &path));
+    drop(unmasked);
+    if spawned.is_err() {
+        LISTENING.store(false, Ordering::SeqCst);
+    }
+}
+
+/// In a forked child, which has no such thread: starts one when the parent had one.
+pub(crate) fn after_fork() {
+    if LISTENING.swap(false, Ordering::SeqCst) {
+        start();
+    }
+}
+
+/// Removes the socket at the end of the process.
+pub(crate) extern "C" fn at_exit() {
+    if LISTENING.load(Ordering::SeqCst)
+        && let Some(dir) = directory()
+    {
+        for number in 0..NUMBER_COUNT {
+            let path = dir.join(wire::program_socket_name(std::process::id(), number));
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A process has hardly more than a few objects with a tracer of their own.
+const NUMBER_COUNT: u32 = 8;
+
+fn directory() -> Option<PathBuf> {
+    let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
+    let dir = PathBuf::from(wire::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()));
+    let _ = std::fs::DirBuilder::new().mode(0o700).create(&dir);
+    // In /tmp anybody could have made it: only a directory of this user that nobody else can write to will do.
+    let metadata = std::fs::symlink_metadata(&dir).ok()?;
+    let ours = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
+    ours.then_some(dir)
+}
+
+fn bind() -> Option<(UnixListener, PathBuf)> {
+    let dir = directory()?;
+    for number in 0..NUMBER_COUNT {
+        let path = dir.join(wire::program_socket_name(std::process::id(), number));
+        // A socket that nobody answers is left over from an earlier process of this id.
+        if path.exists() && UnixStream::connect(&path).is_err() {
+            let _ = std::fs::remove_file(&path);
+        }
+        if let Ok(listener) = UnixListener::bind(&path) {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).ok()?;
+            return Some((listener, path));
+        }
+    }
+    None
+}
+
+fn serve(listener: &UnixListener, path: &Path) {
+    let _inside = crate::thread::enter_tracer();
+    // A program that closes descriptors it does not know may put another file in this one's place.
+    while still_ours(listener, path) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let _ = converse(stream);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    LISTENING.store(false, Ordering::SeqCst);
+    // Dropping the listener would close a descriptor that is the program's by now.
+    if !still_ours(listener, path) {
+        let foreign: OwnedFd = match listener.try_clone() {
+            Ok(clone) => clone.into(),
+            Err(_) => return,
+        };
+        drop(foreign);
+    }
+}
+
+fn still_ours(listener: &UnixListener, path: &Path) -> bool {
+    listener.as_fd().as_raw_fd() >= 0
+        && listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
+}
+
+fn converse(mut stream: UnixStream) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        let refusal = Message::Error { text: "only the program's own user may talk to it".into() };
+        return stream.write_all(&refusal.encode());
+    }
+    let mut head = [0u8; 4];
+    stream.read_exact(&mut head)?;
+    let len = u32::from_le_bytes(head) as usize;
+    if len > FRAME_SIZE_MAX_BYTES {
+        return Ok(());
+    }
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body)?;
+    let answer = match Message::decode(&body) {
+        Ok(question) => control::lock().answer(question),
+        Err(malformed) => Message::Error { text: malformed.to_string() },
+    };
+    stream.write_all(&answer.encode())
+}
+
+/// Blocks every signal in the calling thread until dropped.
+struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    fn block_all() -> SignalMask {
+        let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: fills the set it is given.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: reads an initialised set, fills the other.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: filled just now.
+        SignalMask(unsafe { before.assume_init() })
+    }
+}
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        // SAFETY: restores a set that the same call has filled.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,287 @@
+//! The session that this process is in: joining, leaving, and the word that the record path goes by.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dormouse_abi::session::{CLOCK_TSC, STREAM_STRIDE_BYTES, StreamControl};
+use dormouse_abi::wire::{ClassDecl, FRAME_SIZE_MAX_BYTES, Grant, Message, VERSION};
+use dormouse_backing::Mapping;
+use dormouse_percpu::{Area, PerCpu, Rseq};
+use dormouse_relay::Memory;
+
+/// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Attached {
+    /// First field: the critical section reads the base through the pointer in [`CURRENT`].
+    base: *mut u8,
+    pub(crate) memory: Memory,
+    /// Restartable sequences, where the process has them.
+    pub(crate) rseq: Option<Rseq>,
+    /// The same, where the clock can be read inside a section as well.
+    pub(crate) fast_rseq: Option<Rseq>,
+    /// The control blocks of the processors' streams.
+    streams: Area,
+    clock: u32,
+    /// The session's number for this process.
+    pub(crate) process: u16,
+    /// The session's socket.
+    pub(crate) socket: PathBuf,
+}
+
+// SAFETY: plain data, written once; what the pointers lead to is shared memory (`Memory` is `Sync` for the same reason).
+unsafe impl Sync for Attached {}
+// SAFETY: as above.
+unsafe impl Send for Attached {}
+
+/// A stream's control block, first in its stride.
+// SAFETY: offset 0 is aligned for anything, and the block fits the stride (const assert in `abi`).
+const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
+
+/// The session, or null.
+pub(crate) static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
+
+/// How many threads touch the memory outside critical sections just now.
+static USERS: AtomicU64 = AtomicU64::new(0);
+
+impl Attached {
+    /// What the critical section needs for a processor; `None` for one that has no stream.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn site(&self, rseq: Rseq, cpu: u32) -> Option<dormouse_relay::arch::Site> {
+        let control = self.streams.ptr(CONTROL_BLOCK, cpu)?;
+        Some(dormouse_relay::arch::Site {
+            rseq_offset: rseq.offset(),
+            cpu,
+            control,
+            session_word: (&raw const CURRENT).cast(),
+            session: core::ptr::from_ref(self).cast(),
+        })
+    }
+
+    /// The session's clock.
+    pub(crate) fn now(&self) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        if self.clock == CLOCK_TSC {
+            return dormouse_relay::arch::timestamp();
+        }
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
+
+/// Keeps the session's memory mapped while it is touched outside critical sections. Async-signal-safe.
+pub(crate) struct Guard {
+    attached: &'static Attached,
+}
+
+impl core::ops::Deref for Guard {
+    type Target = Attached;
+    fn deref(&self) -> &Attached {
+        self.attached
+    }
+}
+
+impl Guard {
+    /// `None` when the process has left the session meanwhile.
+    pub(crate) fn enter(attached: &'static Attached) -> Option<Guard> {
+        // (K) SeqCst pairs with (L): either this thread sees that the session is left, or the leaver sees this user.
+        USERS.fetch_add(1, Ordering::SeqCst);
+        let guard = Guard { attached };
+        core::ptr::eq(CURRENT.load(Ordering::SeqCst), attached).then_some(guard)
+    }
+
+    /// Leaves a session that its owner has ended. The memory stays mapped until the next session is joined: unmapping waits
+    /// for threads, which a record path must not.
+    pub(crate) fn leave(&self) {
+        let mine = core::ptr::from_ref(self.attached).cast_mut();
+        let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        USERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How this process joins sessions, found out once.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    /// `DORMOUSE_NO_RSEQ=1`.
+    pub(crate) no_rseq: bool,
+    mapping: Option<Mapping>,
+    /// The uuid of the session that `mapping` is of.
+    uuid: [u8; 16],
+}
+
+/// How long a program waits for a session owner at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Joining {
+    /// In no session.
+    pub(crate) const fn new() -> Joining {
+        Joining { no_rseq: false, mapping: None, uuid: [0; 16] }
+    }
+
+    /// Joins the session at `socket`; the classes get the grants that are returned.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn join(&mut self, socket: &Path, classes: &[ClassDecl]) -> Result<(&'static Attached, Vec<Grant>), String> {
+        let hello = Message::Hello {
+            version: VERSION,
+            vpid: std::process::id(),
+            program: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+            command_line: command_line(),
+            classes: classes.to_vec(),
+        };
+        let (answer, fd) = ask(socket, &hello)?;
+        let Message::Welcome { process, grants } = answer else { return Err(refusal(answer)) };
+        let fd = fd.ok_or("the session owner sent no memory")?;
+        self.adopt(fd)?;
+        let mapping = self.mapping.as_ref().ok_or("the session's memory is not mapped")?;
+        // SAFETY: the mapping lives in `self` until `leave` has waited for everybody who uses it.
+        let memory = unsafe { Memory::from_raw(mapping.as_ptr(), mapping.len()) }?;
+        let header = memory.header();
+        if header.clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
+            return Err("the session's clock is not to be had on this machine".into());
+        }
+        // SAFETY: the geometry places the control blocks there, one in each stride; they are all atomics.
+        let streams = unsafe {
+            Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
+        };
+        let rseq = if self.no_rseq { None } else { Rseq::detect() };
+        let attached = Box::leak(Box::new(Attached {
+            base: memory.base(),
+            memory,
+            rseq,
+            fast_rseq: rseq.filter(|_| header.clock == CLOCK_TSC),
+            streams,
+            clock: header.clock,
+            process,
+            socket: socket.into(),
+        }));
+        CURRENT.store(attached, Ordering::SeqCst);
+        Ok((attached, grants))
+    }
+
+    /// Maps the memory, or keeps the mapping when it is of the same session (in a forked child).
+    fn adopt(&mut self, fd: OwnedFd) -> Result<(), String> {
+        let fresh = Mapping::map(fd, false).map_err(|error| error.to_string())?;
+        // SAFETY: just mapped, and not unmapped before the end of the function.
+        let uuid = unsafe { Memory::from_raw(fresh.as_ptr(), fresh.len()) }?.header().uuid;
+        if self.mapping.is_none() || self.uuid != uuid {
+            self.leave();
+            self.mapping = Some(fresh);
+            self.uuid = uuid;
+        }
+        Ok(())
+    }
+
+    /// Announces classes that came later.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn announce(&self, attached: &Attached, classes: &[ClassDecl]) -> Result<Vec<Grant>, String> {
+        let more = Message::MoreClasses { process: attached.process, classes: classes.to_vec() };
+        match ask(&attached.socket, &more)?.0 {
+            Message::Welcome { grants, .. } => Ok(grants),
+            other => Err(refusal(other)),
+        }
+    }
+
+    /// Leaves the session, if any, and unmaps its memory once no thread uses it.
+    pub(crate) fn leave(&mut self) {
+        // (L) pairs with (K).
+        CURRENT.store(core::ptr::null_mut(), Ordering::SeqCst);
+        let Some(mapping) = self.mapping.take() else { return };
+        // Critical sections that have compared the word before are restarted, and compare it again.
+        let fenced = crate::membarrier::restart_sections();
+        // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.
+        for _ in 0..1_000 {
+            if USERS.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        if !fenced || USERS.load(Ordering::SeqCst) != 0 {
+            // Better a mapping too many than one too few.
+            core::mem::forget(mapping);
+        }
+    }
+
+    /// In a forked child: nobody else is at work, whatever the parent's threads were doing.
+    pub(crate) fn after_fork(&mut self) {
+        USERS.store(0, Ordering::SeqCst);
+    }
+}
+
+fn command_line() -> String {
+    let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let arguments = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
+    arguments.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ")
+}
+
+fn refusal(answer: Message) -> String {
+    match answer {
+        Message::Error { text } => text,
+        _ => "the session owner speaks another language".into(),
+    }
+}
+
+/// One question, one answer, perhaps with a descriptor.
+fn ask(socket: &Path, question: &Message) -> Result<(Message, Option<OwnedFd>), String> {
+    let failed = |error: std::io::Error| format!("session {}: {error}", socket.display());
+    let mut stream = UnixStream::connect(socket).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    check_owner(&stream)?;
+    stream.write_all(&question.encode()).map_err(failed)?;
+    let mut head = [0u8; 4];
+    let fd = receive_with_fd(&stream, &mut head).map_err(failed)?;
+    let len = u32::from_le_bytes(head) as usize;
+    if len > FRAME_SIZE_MAX_BYTES {
+        return Err("the session owner's answer is too long".into());
+    }
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body).map_err(failed)?;
+    Ok((Message::decode(&body).map_err(|error| error.to_string())?, fd))
+}
+
+/// Only the same user or root may own a session that a program joins.
+fn check_owner(stream: &UnixStream) -> Result<(), String> {
+    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|error| error.to_string())?;
+    if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
+        Ok(())
+    } else {
+        Err("the session belongs to another user".into())
+    }
+}
+
+/// Fills `head`, and takes a descriptor that comes with it.
+fn receive_with_fd(stream: &UnixStream, head: &mut [u8; 4]) -> std::io::Result<Option<OwnedFd>> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut fd = None;
+    let mut filled = 0;
+    while filled < head.len() {
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [std::io::IoSliceMut::new(&mut head[filled..])];
+        let received = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                fd = descriptors.into_iter().next().or(fd);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        filled += received.bytes;
+    }
+    Ok(fd)
+}

@@ -1,0 +1,105 @@
+//! How tracing starts: a constructor of the object that contains the crate.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::path::PathBuf;
+
+use dormouse_abi::site::EventRecord;
+use dormouse_abi::wire::{ENV_LISTEN, ENV_NO_RSEQ, ENV_SESSION};
+
+use crate::{control, listen, membarrier, thread};
+
+/// Whether a program listens when its environment does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen {
+    /// A linked program: yes.
+    ByDefault,
+    /// A preloaded library in somebody else's program: no, because that costs a thread.
+    OnRequest,
+}
+
+const BEFORE: u8 = 0;
+const UNDER_WAY: u8 = 1;
+const DONE: u8 = 2;
+static STATE: AtomicU8 = AtomicU8::new(BEFORE);
+
+/// Starts tracing in this object, once: registers sites and classes, joins the session that the environment names, follows
+/// forks and listens. Runs by itself as a constructor; a library that is called before constructors calls it earlier.
+///
+/// Returns whether it has been done. Not async-signal-safe.
+pub fn start(listen: Listen) -> bool {
+    if STATE.compare_exchange(BEFORE, UNDER_WAY, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return STATE.load(Ordering::SeqCst) == DONE;
+    }
+    let inside = thread::enter_tracer();
+    // Before the process has threads, registering costs microseconds.
+    membarrier::register();
+    dormouse_imv::ensure_registered();
+    pin();
+    {
+        let mut control = control::lock();
+        control.set_no_rseq(flag(ENV_NO_RSEQ) == Some(true));
+        let (first, last) = own_records();
+        // SAFETY: this object's own section; it is pinned.
+        unsafe { control.register(first, last) };
+        if let Some(socket) = std::env::var_os(ENV_SESSION).filter(|path| !path.is_empty()) {
+            // A session that cannot be joined leaves the program as it is without one; the owner counts who came.
+            let _ = control.join(&PathBuf::from(socket));
+        }
+    }
+    control::follow_forks();
+    if flag(ENV_LISTEN).unwrap_or(listen == Listen::ByDefault) {
+        listen::start();
+        // SAFETY: the handler is a function of this object, which is pinned.
+        unsafe { libc::atexit(listen::at_exit) };
+    }
+    drop(inside);
+    STATE.store(DONE, Ordering::SeqCst);
+    true
+}
+
+/// `0` and `1`; anything else is as good as nothing.
+fn flag(name: &str) -> Option<bool> {
+    match std::env::var(name).as_deref() {
+        Ok("0") => Some(false),
+        Ok("1") => Some(true),
+        _ => None,
+    }
+}
+
+/// Keeps this object mapped although it may have come by `dlopen`: a thread and handlers run its code from now on.
+fn pin() {
+    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    let here = own_records as fn() -> _ as *const libc::c_void;
+    // SAFETY: looks an address up; fills `info` when it returns non-zero.
+    if unsafe { libc::dladdr(here, info.as_mut_ptr()) } == 0 {
+        return;
+    }
+    // SAFETY: filled.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: only raises the object's own count; for the program itself it finds nothing, and nothing is needed.
+    unsafe { libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+}
+
+/// This object's event records.
+fn own_records() -> (*const EventRecord, *const EventRecord) {
+    let start;
+    let stop;
+    // SAFETY: two addresses that the linker defines for the section, of which the same block gives every object one.
+    unsafe {
+        core::arch::asm!(
+            ".pushsection dormouse_events,\"aR\",@progbits",
+            ".balign 8",
+            ".popsection",
+            ".weak __start_dormouse_events",
+            ".hidden __start_dormouse_events",
+            ".weak __stop_dormouse_events",
+            ".hidden __stop_dormouse_events",
+            "lea {start}, [rip + __start_dormouse_events]",
+            "lea {stop}, [rip + __stop_dormouse_events]",
+            start = out(reg) start,
+            stop = out(reg) stop,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    (start, stop)
+}

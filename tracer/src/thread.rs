@@ -1,0 +1,86 @@
+//! Who is writing: process and thread ids, cached in a thread-local word.
+//!
+//! The cached word is dropped where it would lie: in a forked child (`fork` handler) and around `vfork`, whose child runs
+//! on its parent's thread-local data, not registered for rseq. There the word is 0, the record path takes its slow way, and
+//! [`identify`] finds out by the thread id which of the two is running.
+
+use dormouse_abi::record::context_word;
+
+use crate::arch;
+
+/// The writer of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Writer {
+    /// Process and thread as records carry them.
+    pub(crate) context: u64,
+    /// Whether the thread runs on its own thread-local data, so that rseq may be used.
+    pub(crate) owns_tls: bool,
+}
+
+fn words() -> &'static arch::Tls {
+    // SAFETY: the words live as long as the thread, and the reference does not leave the calling function's thread.
+    unsafe { &*arch::tls() }
+}
+
+/// Finds out who is calling, and remembers it where that stays true. Async-signal-safe.
+pub(crate) fn identify() -> Writer {
+    let words = words();
+    let cached = words.context.get();
+    if cached != 0 {
+        return Writer { context: cached, owns_tls: true };
+    }
+    let vtid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    let vpid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+    let context = context_word(vpid, vtid);
+    let parent = words.vfork_parent.get();
+    let owns_tls = parent == 0 || parent == vtid;
+    if owns_tls {
+        words.vfork_parent.set(0);
+        words.context.set(context);
+    }
+    Writer { context, owns_tls }
+}
+
+/// Forgets the ids: the thread is now another process's only one.
+pub(crate) fn forget() {
+    let words = words();
+    words.context.set(0);
+    words.vfork_parent.set(0);
+}
+
+/// To be called just before `vfork`: from now on the thread-local data may be in the child's hands.
+#[doc(hidden)]
+pub fn before_vfork() {
+    let words = words();
+    // A vfork in a vfork child keeps the first parent: whoever has another id does not own the data.
+    if words.vfork_parent.get() == 0 {
+        words.vfork_parent.set(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    }
+    words.context.set(0);
+}
+
+/// Marks the calling thread as being inside the tracer, for libraries whose wrappers the tracer itself may call.
+///
+/// `None` when it is already. Async-signal-safe.
+#[doc(hidden)]
+#[inline]
+pub fn enter_tracer() -> Option<Inside> {
+    let words = words();
+    if words.busy.get() != 0 {
+        return None;
+    }
+    words.busy.set(1);
+    Some(Inside(()))
+}
+
+/// Ends with the tracer's work in this thread.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Inside(());
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        words().busy.set(0);
+    }
+}

@@ -1,0 +1,312 @@
+//! The record path: choose the processor's stream, write and commit, switch pages, offer them, count what is lost.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use dormouse_abi::page;
+use dormouse_abi::record::PACKET_SPAN_BITS;
+use dormouse_abi::session::{State, claim, spare};
+use dormouse_abi::txn::Txn;
+use dormouse_percpu::{Commit, Rseq, apply_exclusive};
+use dormouse_relay::{Record, Segment, Written, write_exclusive};
+use dormouse_vring::SplitDriver;
+
+use crate::process::{Attached, CURRENT, Guard};
+use crate::thread::{self, Writer};
+
+/// Writes one record of class `id` into the session that the process is in, if any.
+///
+/// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing,
+/// cannot fail: what finds no room is counted in the session's memory.
+#[inline(never)]
+pub fn record(id: u32, segments: &[Segment]) {
+    let session = CURRENT.load(Ordering::Acquire);
+    // SAFETY: what `CURRENT` points to is never freed.
+    let Some(attached) = (unsafe { session.as_ref() }) else { return };
+    let context = crate::arch::context();
+    let record = Record::new(id as u16, context, segments);
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(rseq), true) = (attached.fast_rseq, context != 0) {
+        loop {
+            let cpu = rseq.cpu_id_start();
+            let Some(site) = attached.site(rseq, cpu) else { break };
+            // SAFETY: `site` describes the session that `CURRENT` held; the section itself checks that it still does.
+            match unsafe { dormouse_relay::arch::rseq_write(site, &record) } {
+                Written::Done => return,
+                Written::Aborted => {}
+                Written::Full | Written::Gone => break,
+            }
+        }
+    }
+    if id > dormouse_abi::class::CLASS_ID_MAX as u32 {
+        return;
+    }
+    record_slowly(attached, record);
+}
+
+/// Everything but the plain case: page switches, unknown thread, no rseq, no timestamp counter.
+#[cold]
+#[inline(never)]
+fn record_slowly(attached: &'static Attached, mut record: Record<'_>) {
+    // From here on the memory is touched outside critical sections, so its unmapping has to wait.
+    let Some(guard) = Guard::enter(attached) else { return };
+    let writer = thread::identify();
+    record.context = writer.context;
+    if guard.memory.header().stopped.0.load(Ordering::Acquire) != 0 {
+        guard.leave();
+        return;
+    }
+    match attached.rseq {
+        Some(rseq) if writer.owns_tls => record_under_rseq(attached, rseq, &record),
+        _ => record_claimed(attached, writer, &record),
+    }
+}
+
+/// Whether a record goes into the current page of a stream.
+fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize) -> bool {
+    let state = State::from_word(state);
+    let begin = attached.memory.stream(stream).begin_timestamp.load(Ordering::Acquire);
+    state.unit != 0
+        && state.offset as usize + size_bytes + page::SLACK_BYTES <= attached.memory.geometry().page_size_bytes as usize
+        && attached.now().wrapping_sub(begin) >> PACKET_SPAN_BITS == 0
+}
+
+fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
+    record.size_bytes > page::record_size_max_bytes(attached.memory.geometry().page_size_bytes as usize)
+}
+
+/// One way to change a stream: under rseq on its processor, or as its claimant.
+#[derive(Debug, Clone, Copy)]
+enum Hold {
+    Rseq(Rseq, u32),
+    Claim(u32),
+}
+
+impl Hold {
+    fn stream(self) -> u32 {
+        match self {
+            Hold::Rseq(_, cpu) => cpu,
+            Hold::Claim(stream) => stream,
+        }
+    }
+
+    fn commit(self, txn: &Txn) -> Commit {
+        match self {
+            // SAFETY: `Memory` and `SplitDriver` plan inside the mapping; streams of processors are only written so.
+            Hold::Rseq(rseq, cpu) => unsafe { rseq.commit(cpu, txn) },
+            // SAFETY: as above, and the stream is claimed.
+            Hold::Claim(_) => unsafe { apply_exclusive(txn) },
+        }
+    }
+
+    /// Counts one lost event. False: aborted, nothing was counted.
+    fn count(self, counter: &core::sync::atomic::AtomicU64) -> bool {
+        match self {
+            // SAFETY: a counter of this processor's control block, only written under rseq.
+            Hold::Rseq(rseq, cpu) => unsafe { rseq.add(cpu, counter.as_ptr(), 1) },
+            Hold::Claim(_) => {
+                counter.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+        }
+    }
+}
+
+/// What to do after a page switch was tried.
+#[derive(Debug, PartialEq, Eq)]
+enum Switch {
+    /// Look again: there is a new page, or somebody else was at work, or the thread has moved.
+    Again,
+    /// No page is free.
+    NoPage,
+}
+
+#[cfg(target_arch = "x86_64")]
+fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_>) {
+    loop {
+        let cpu = rseq.cpu_id_start();
+        let Some(site) = attached.site(rseq, cpu) else {
+            // A processor that the session does not know (it came after the session was sized).
+            return record_claimed(attached, thread::identify(), record);
+        };
+        let hold = Hold::Rseq(rseq, cpu);
+        let control = attached.memory.stream(cpu);
+        if is_too_big(attached, record) {
+            if hold.count(&control.records_lost_big) {
+                return;
+            }
+            continue;
+        }
+        let state = control.state.load(Ordering::Acquire);
+        if fits(attached, cpu, state, record.size_bytes) {
+            let written = if attached.fast_rseq.is_some() {
+                // SAFETY: `site` describes the session, which the guard keeps mapped.
+                unsafe { dormouse_relay::arch::rseq_write(site, record) }
+            } else {
+                // SAFETY: as above; the clock is read after the state word.
+                unsafe { dormouse_relay::arch::rseq_write_at(site, record, state, attached.now()) }
+            };
+            match written {
+                Written::Done | Written::Gone => return,
+                Written::Aborted | Written::Full => continue,
+            }
+        }
+        if switch(attached, hold, state) == Switch::NoPage && hold.count(&control.records_lost_full.0) {
+            return;
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn record_under_rseq(attached: &'static Attached, _rseq: Rseq, record: &Record<'_>) {
+    record_claimed(attached, thread::identify(), record);
+}
+
+/// Where a thread without rseq looked last: a hint that keeps threads apart.
+static CLAIM_HINT: AtomicU32 = AtomicU32::new(0);
+
+/// Writes as the claimant of a stream that belongs to no processor.
+fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'_>) {
+    let memory = &attached.memory;
+    let cpu_count = memory.geometry().cpu_count;
+    let count = memory.geometry().stream_count - cpu_count;
+    if count == 0 {
+        return;
+    }
+    let tid = (writer.context >> 32) as u32;
+    let mine = claim::to_word(attached.process, tid);
+    let first = tid.wrapping_add(CLAIM_HINT.load(Ordering::Relaxed));
+    for step in 0..count {
+        let stream = cpu_count + first.wrapping_add(step) % count;
+        let control = memory.stream(stream);
+        // (H) Acquire pairs with (I), the claimant's before: its stores to the stream come before this one's.
+        if control.claim.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        write_claimed(attached, stream, record);
+        // (I) Release pairs with (H). The exchange fails only if the session owner believes this process dead.
+        let _ = control.claim.compare_exchange(mine, 0, Ordering::Release, Ordering::Relaxed);
+        return;
+    }
+    // Everything is claimed by writers that were interrupted; these counters take additions from anybody.
+    CLAIM_HINT.fetch_add(1, Ordering::Relaxed);
+    let stream = cpu_count + first % count;
+    memory.stream(stream).records_lost_full.0.fetch_add(1, Ordering::Relaxed);
+}
+
+fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) {
+    let memory = &attached.memory;
+    let hold = Hold::Claim(stream);
+    let control = memory.stream(stream);
+    if is_too_big(attached, record) {
+        hold.count(&control.records_lost_big);
+        return;
+    }
+    loop {
+        let state = control.state.load(Ordering::Relaxed);
+        if fits(attached, stream, state, record.size_bytes) {
+            // SAFETY: the stream is claimed; the segments' sources are those of the call that is running.
+            match unsafe { write_exclusive(memory, stream, record, || attached.now()) } {
+                Written::Full => {}
+                _ => return,
+            }
+        }
+        if switch(attached, hold, state) == Switch::NoPage {
+            hold.count(&control.records_lost_full.0);
+            return;
+        }
+    }
+}
+
+/// Closes the current page and opens the next, then offers what is closed.
+fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
+    let memory = &attached.memory;
+    let stream = hold.stream();
+    let control = memory.stream(stream);
+    let seq_next = State::from_word(state).seq.wrapping_add(1);
+    let seen = control.spare.load(Ordering::Acquire);
+    let unit = match spare::unit_for(seen, seq_next) {
+        Some(unit) => unit,
+        None => {
+            let Some(unit) = draw(attached, stream) else { return Switch::NoPage };
+            if hold.commit(&memory.plan_spare(stream, seen, seq_next, unit)) != Commit::Done {
+                memory.give_back(attached.process, stream, unit);
+                return Switch::Again;
+            }
+            unit
+        }
+    };
+    // The clock is read after the state word, which guards the transaction.
+    let timestamp = attached.now();
+    if hold.commit(&memory.plan_switch(stream, state, unit, timestamp)) == Commit::Done && !memory.is_overwrite() {
+        offer(attached, hold);
+    }
+    Switch::Again
+}
+
+/// Draws a page; in overwrite mode at the price of the oldest one. Remembers a failure until a page becomes free.
+fn draw(attached: &Attached, stream: u32) -> Option<u32> {
+    let memory = &attached.memory;
+    let control = memory.stream(stream);
+    // (J) Acquire pairs with the Release of whoever freed a page: read before the search, so no freed page is missed.
+    let freed = memory.header().freed.0.load(Ordering::Acquire);
+    if control.search_failed_at.load(Ordering::Relaxed) == freed.wrapping_add(1) {
+        return None;
+    }
+    if memory.is_overwrite() {
+        let reclaimed = |stream: u32| memory.stream(stream).reclaimed.load(Ordering::Acquire);
+        loop {
+            match memory.draw(attached.process, stream, reclaimed) {
+                Some(unit) => return Some(unit),
+                None if memory.evict(stream) => {}
+                None => return None,
+            }
+        }
+    }
+    let used = |stream: u32| ring(attached, stream).used_count(&memory.stream(stream).published.0);
+    let unit = memory.draw(attached.process, stream, used);
+    if unit.is_none() {
+        // Only this stream reads it; a value that another writer of the stream leaves is as good.
+        control.search_failed_at.store(freed.wrapping_add(1), Ordering::Relaxed);
+    }
+    unit
+}
+
+fn ring(attached: &Attached, stream: u32) -> SplitDriver {
+    let memory = &attached.memory;
+    // SAFETY: the geometry places a ring of this size there, initialised by the session owner.
+    unsafe { SplitDriver::new(memory.ring(stream), memory.geometry().ring_size()) }
+}
+
+/// Puts every closed page that is not there yet into the virtqueue, also those that a killed writer has left, and wakes the
+/// consumer if it asked for it. Leaves off when the thread is moved: whoever comes next goes on.
+fn offer(attached: &Attached, hold: Hold) {
+    let memory = &attached.memory;
+    let stream = hold.stream();
+    let control = memory.stream(stream);
+    let driver = ring(attached, stream);
+    let published = &control.published.0;
+    let first = published.load(Ordering::Acquire);
+    let mut next = first;
+    loop {
+        let state = State::from_word(control.state.load(Ordering::Acquire));
+        if next as u16 == state.seq {
+            break;
+        }
+        let unit = memory.chain(stream, next);
+        let len = memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
+        let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
+        match hold.commit(&driver.plan_descriptor(published.as_ptr(), next, address, len as u32)) {
+            Commit::Done => next += 1,
+            Commit::GuardChanged => next = published.load(Ordering::Acquire),
+            Commit::Aborted => return,
+        }
+    }
+    // The descriptors come first: the index is read from the shadow, so a late writer never takes it back.
+    if hold.commit(&driver.plan_publish(published.as_ptr(), next)) == Commit::Done
+        && driver.needs_kick(first as u16, next as u16)
+    {
+        let kick = &memory.header().kick.0;
+        kick.fetch_add(1, Ordering::Release);
+        let _ = rustix::thread::futex::wake(kick, rustix::thread::futex::Flags::empty(), 1);
+    }
+}
