@@ -1,0 +1,347 @@
+//! Which objects have sites, and the one place where their bytes change.
+
+use core::cell::UnsafeCell;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use dormouse_abi::site::{SITE_BRANCH, SiteRecord, X86_SITE_LEN};
+
+use crate::lock::{OwnerLock, Reentered};
+use crate::segment::{Segment, executable_segment_of};
+use crate::writer::{Ladder, Store, Writer, synchronise_cores};
+use crate::{Error, StaticKey, arch};
+
+/// Most objects with sites that one registry knows. Sites of further ones stay as they were born.
+pub const OBJECT_COUNT_MAX: usize = 1024;
+
+/// The sites of one loaded object (program or shared library).
+#[derive(Clone)]
+struct Object {
+    sites: &'static [SiteRecord],
+    text: Segment,
+}
+
+/// A site and its key, as addresses.
+#[derive(Clone, Copy)]
+struct Site {
+    address: usize,
+    key: usize,
+}
+
+impl Site {
+    fn of(record: &SiteRecord) -> Option<Site> {
+        (record.kind == SITE_BRANCH).then(|| Site {
+            address: (&raw const record.site as usize).wrapping_add_signed(record.site as isize),
+            key: (&raw const record.key as usize).wrapping_add_signed(record.key as isize),
+        })
+    }
+
+    /// The first byte as it is now.
+    fn byte(self) -> u8 {
+        self.bytes()[0]
+    }
+
+    fn bytes(self) -> [u8; X86_SITE_LEN] {
+        // SAFETY: whoever registered the object vouched that its records name readable sites that stay loaded.
+        // Volatile, because other threads' view of code is outside the language; only the lock's owner writes it.
+        unsafe { (self.address as *const [u8; X86_SITE_LEN]).read_volatile() }
+    }
+
+    /// The first byte as the key wants it.
+    fn byte_wanted(self) -> u8 {
+        // SAFETY: whoever registered the object vouched that its records name static keys that stay loaded.
+        let key = unsafe { &*(self.key as *const StaticKey) };
+        arch::byte_when(key.enabled.load(Ordering::Relaxed) > 0)
+    }
+
+    /// The store that brings the site in line with its key, if it needs one and is in a state to take one.
+    fn store(self) -> Option<Store> {
+        let (seen, wanted) = (self.byte(), self.byte_wanted());
+        (seen != wanted && arch::is_site(seen)).then_some(Store { address: self.address, byte: wanted })
+    }
+}
+
+struct Registry {
+    objects: [Object; OBJECT_COUNT_MAX],
+    object_count: usize,
+    ladder: Ladder,
+    prepared: bool,
+}
+
+struct Locked {
+    lock: OwnerLock,
+    registry: UnsafeCell<Registry>,
+}
+
+// SAFETY: the registry is reached only through `with`, which holds the lock, and what it points to is static.
+unsafe impl Sync for Locked {}
+
+static LOCKED: Locked = Locked {
+    lock: OwnerLock::new(),
+    registry: UnsafeCell::new(Registry {
+        objects: [const { Object { sites: &[], text: Segment::EMPTY } }; OBJECT_COUNT_MAX],
+        object_count: 0,
+        ladder: if arch::PATCHED { Ladder::new() } else { Ladder::unpatched_architecture() },
+        prepared: false,
+    }),
+};
+
+fn with<R>(work: impl FnOnce(&mut Registry) -> R) -> Result<R, Error> {
+    LOCKED.lock.lock().map_err(|Reentered| Error::Reentered)?;
+    // SAFETY: the lock is held and refuses re-entry, so this is the only reference.
+    let registry = unsafe { &mut *LOCKED.registry.get() };
+    if !registry.prepared {
+        registry.prepared = true;
+        registry.ladder.prepare();
+    }
+    let answer = work(registry);
+    LOCKED.lock.unlock();
+    Ok(answer)
+}
+
+impl Registry {
+    fn objects(&self) -> &[Object] {
+        &self.objects[..self.object_count]
+    }
+
+    fn sites(&self) -> impl Iterator<Item = Site> {
+        self.objects().iter().flat_map(|object| object.sites).filter_map(Site::of)
+    }
+
+    /// Brings the sites in `objects` whose key passes `concerned` in line with their keys.
+    ///
+    /// ```text
+    ///   for each object with a site that differs:  write its differing sites (one change of protection)
+    ///   if anything was written:                   every core serialises (once)
+    /// ```
+    ///
+    /// An error means that some site of an enabled key still sleeps.
+    fn patch(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool) -> Result<(), Error> {
+        let mut differs = false;
+        let mut tried = false;
+        for object in &self.objects[objects.clone()] {
+            let stores =
+                object.sites.iter().filter_map(Site::of).filter(|site| concerned(site.key)).filter_map(Site::store);
+            let Some(span) = span_of(stores.clone()) else { continue };
+            differs = true;
+            tried |= self.ladder.writer != Writer::None;
+            // `stores` looks at the text anew, so a write that failed half-way leaves the next rung only the rest.
+            self.ladder.write(&object.text, span, stores);
+        }
+        // Also after a failed write, which may have done some of its stores.
+        if tried && !synchronise_cores() {
+            self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
+        }
+        if !differs {
+            return Ok(());
+        }
+        let asleep = self.objects[objects]
+            .iter()
+            .flat_map(|object| object.sites)
+            .filter_map(Site::of)
+            .filter(|site| concerned(site.key))
+            .any(|site| site.byte_wanted() == arch::byte_when(true) && site.byte() == arch::byte_when(false));
+        if asleep { Err(Error::Asleep) } else { Ok(()) }
+    }
+}
+
+/// From the first to one past the last address.
+fn span_of(stores: impl Iterator<Item = Store>) -> Option<Range<usize>> {
+    stores.fold(None, |span, store| {
+        let (start, end) = (store.address, store.address + 1);
+        Some(span.map_or(start..end, |span: Range<usize>| span.start.min(start)..span.end.max(end)))
+    })
+}
+
+/// Registers the sites of one object and puts those whose key is disabled to sleep, in one batch.
+///
+/// `start` and `stop` bound the object's `dormouse_sites` section. Registering the same start again changes nothing.
+/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; the sites then read their keys. Blocking; not
+/// async-signal-safe (it asks the loader how the text is protected).
+///
+/// # Safety
+///
+/// The records between `start` and `stop` are those that gates of a loaded object left behind, and neither the object's
+/// text nor its keys go away before [`unregister_object`].
+pub unsafe fn register_object(start: *const SiteRecord, stop: *const SiteRecord) -> Result<(), Error> {
+    let size_bytes = (stop as usize).saturating_sub(start as usize);
+    if !arch::PATCHED || size_bytes < size_of::<SiteRecord>() {
+        return Ok(());
+    }
+    // SAFETY: by this function's contract the range is the object's read-only table of records.
+    let sites = unsafe { core::slice::from_raw_parts(start, size_bytes / size_of::<SiteRecord>()) };
+    let text = match sites.iter().find_map(Site::of) {
+        Some(site) => executable_segment_of(site.address),
+        None => return Ok(()),
+    };
+    let object = Object { sites, text };
+    with(|registry| {
+        if registry.objects().iter().any(|known| known.sites.as_ptr() == start) {
+            return Ok(());
+        }
+        let index = registry.object_count;
+        *registry.objects.get_mut(index).ok_or(Error::TooManyObjects)? = object;
+        registry.object_count += 1;
+        registry.patch(index..index + 1, |_| true)
+    })?
+}
+
+/// Forgets an object, before it is unloaded. Its sites stay as they are. Unknown starts are ignored.
+///
+/// Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+pub fn unregister_object(start: *const SiteRecord) -> Result<(), Error> {
+    with(|registry| {
+        let Some(index) = registry.objects().iter().position(|known| known.sites.as_ptr() == start) else { return };
+        registry.object_count -= 1;
+        registry.objects[index] = registry.objects[registry.object_count].clone();
+    })
+}
+
+/// Registers the object that this crate is linked into. A constructor does it at load; code that may run before
+/// constructors (a preloaded library's wrappers) may call it first. Later calls do nothing.
+///
+/// Errors: as [`register_object`]. Blocking the first time, wait-free later; not async-signal-safe.
+pub fn ensure_registered() -> Result<(), Error> {
+    static FORK_HANDLED: AtomicBool = AtomicBool::new(false);
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+    if !arch::PATCHED || REGISTERED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    if !FORK_HANDLED.swap(true, Ordering::Relaxed) {
+        // SAFETY: pthread_atfork(3) with handlers that live as long as the object that registers them. A refusal (no
+        // memory) leaves a child that forks amid another thread's update unable to change keys; nothing else.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+    }
+    let (start, stop) = arch::own_sites();
+    // SAFETY: the linker's bounds of this object's own records, which live as long as this registry.
+    let answer = unsafe { register_object(start, stop) };
+    if answer == Err(Error::Reentered) {
+        REGISTERED.store(false, Ordering::Relaxed);
+    }
+    answer
+}
+
+unsafe extern "C" fn before_fork() {
+    LOCKED.lock.before_fork();
+}
+
+unsafe extern "C" fn after_fork_in_parent() {
+    LOCKED.lock.after_fork_in_parent();
+}
+
+unsafe extern "C" fn after_fork_in_child() {
+    LOCKED.lock.after_fork_in_child();
+}
+
+/// Runs [`ensure_registered`] when the object is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REGISTER_AT_LOAD: extern "C" fn() = {
+    extern "C" fn register_at_load() {
+        // What failed is in `status`: the program goes on with sites that read their keys.
+        let _ = ensure_registered();
+    }
+    register_at_load
+};
+
+/// Enables or disables several keys, with one change of protection per object and one synchronisation of the cores.
+///
+/// Counts: a key is enabled while it has been enabled more often than disabled. When this returns `Ok`, every later
+/// execution of a gate takes its branch if the key is enabled, and none does if it is not.
+///
+/// Errors: [`Error::Reentered`] (nothing was changed); [`Error::Unbalanced`] (that entry was left out, the others are
+/// done); [`Error::Asleep`]. Blocking; async-signal-safe. Cost: keys × sites comparisons and a few system calls.
+pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
+    with(|registry| {
+        let mut unbalanced = false;
+        let mut turned = false;
+        for (key, enable) in changes {
+            let step = if *enable { 1 } else { -1 };
+            let count = key.enabled.load(Ordering::Relaxed);
+            match count.checked_add(step).filter(|count| *count >= 0) {
+                Some(next) => {
+                    // (B) pairs with (A): what was prepared before the key was enabled is visible behind the gate.
+                    // Only the lock's owner changes keys, so a store loses nothing.
+                    key.enabled.store(next, Ordering::Release);
+                    turned |= (next > 0) != (count > 0);
+                }
+                None => unbalanced = true,
+            }
+        }
+        if turned {
+            let all = 0..registry.object_count;
+            registry
+                .patch(all, |address| changes.iter().any(|(key, _)| core::ptr::from_ref(*key) as usize == address))?;
+        }
+        if unbalanced { Err(Error::Unbalanced) } else { Ok(()) }
+    })?
+}
+
+/// Enables one key: [`apply`] of a single change.
+pub fn enable(key: &StaticKey) -> Result<(), Error> {
+    apply(&[(key, true)])
+}
+
+/// Disables one key: [`apply`] of a single change.
+pub fn disable(key: &StaticKey) -> Result<(), Error> {
+    apply(&[(key, false)])
+}
+
+/// Sites and how many of them stand as their key wants (the rest read their key).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SiteCount {
+    /// Registered sites.
+    pub sites: usize,
+    /// Those of them whose instruction agrees with the key: asleep when disabled, jumping when enabled.
+    pub patched: usize,
+}
+
+impl SiteCount {
+    fn of(sites: impl Iterator<Item = Site>) -> SiteCount {
+        sites.fold(SiteCount::default(), |count, site| SiteCount {
+            sites: count.sites + 1,
+            patched: count.patched + usize::from(site.byte() == site.byte_wanted()),
+        })
+    }
+}
+
+/// What the registry can say about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// How sites are written.
+    pub writer: Writer,
+    /// Why this writer, for people.
+    pub reason: &'static str,
+    /// Registered objects that have sites.
+    pub objects: usize,
+    /// Over all objects.
+    pub count: SiteCount,
+}
+
+/// The state of the registry. Reads the text of every site. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+pub fn status() -> Result<Status, Error> {
+    with(|registry| Status {
+        writer: registry.ladder.writer,
+        reason: registry.ladder.reason,
+        objects: registry.object_count,
+        count: SiteCount::of(registry.sites()),
+    })
+}
+
+/// The sites of one key. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+pub fn key_sites(key: &StaticKey) -> Result<SiteCount, Error> {
+    let address = core::ptr::from_ref(key) as usize;
+    with(|registry| SiteCount::of(registry.sites().filter(|site| site.key == address)))
+}
+
+/// Shows `visit` the address and the bytes of each site of one key. `visit` runs under the lock: whatever it asks of this
+/// crate is refused. Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is.
+pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, [u8; X86_SITE_LEN])) -> Result<(), Error> {
+    let address = core::ptr::from_ref(key) as usize;
+    with(|registry| {
+        for site in registry.sites().filter(|site| site.key == address) {
+            visit(site.address, site.bytes());
+        }
+    })
+}

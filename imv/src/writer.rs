@@ -1,0 +1,192 @@
+//! How a byte gets into the text of a running program.
+//!
+//! ```text
+//!   Unprobed ──first write──▶ Mprotect ──refused──▶ ProcMem ──refused──▶ None
+//! ```
+//!
+//! The ladder is only ever descended. What worked is remembered; when it is refused later (a sandbox closed after start,
+//! say), the next rung is tried in the same update.
+
+use core::ffi::{CStr, c_void};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::MprotectFlags;
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use crate::segment::{Segment, os_page_ceil, os_page_floor};
+
+/// How sites are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// Nothing has had to be written yet.
+    Unprobed,
+    /// The pages of the batch are made writable, and stay executable, for the time of the stores.
+    Mprotect,
+    /// `/proc/self/mem`, opened anew for every update.
+    ProcMem,
+    /// Sites stay as they were born and read their key.
+    None,
+}
+
+impl Writer {
+    /// The name that `DORMOUSE_IMV_WRITER` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Writer::Unprobed => "unprobed",
+            Writer::Mprotect => "mprotect",
+            Writer::ProcMem => "procmem",
+            Writer::None => "none",
+        }
+    }
+}
+
+/// The rung in use and why.
+pub(crate) struct Ladder {
+    pub(crate) writer: Writer,
+    pub(crate) reason: &'static str,
+    /// Chosen by `DORMOUSE_IMV_WRITER`: tried alone.
+    forced: bool,
+}
+
+/// One site to be written.
+#[derive(Clone, Copy)]
+pub(crate) struct Store {
+    pub(crate) address: usize,
+    pub(crate) byte: u8,
+}
+
+impl Ladder {
+    pub(crate) const fn new() -> Ladder {
+        Ladder { writer: Writer::Unprobed, reason: "no site has had to be written yet", forced: false }
+    }
+
+    pub(crate) const fn unpatched_architecture() -> Ladder {
+        Ladder { writer: Writer::None, reason: "this build reads keys: no patcher for the architecture", forced: true }
+    }
+
+    /// Reads `DORMOUSE_IMV_WRITER` and registers for the barrier, without which nothing may be written.
+    ///
+    /// Registration costs microseconds while the process has one thread and milliseconds later: hence at start.
+    pub(crate) fn prepare(&mut self) {
+        // SAFETY: getenv(3) with a NUL-terminated name; the answer is only read, at once.
+        let value = unsafe { libc::getenv(c"DORMOUSE_IMV_WRITER".as_ptr()) };
+        if !value.is_null() {
+            // SAFETY: a non-null answer of getenv(3) is NUL-terminated.
+            let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+            let rungs = [Writer::Mprotect, Writer::ProcMem, Writer::None];
+            if let Some(writer) = rungs.into_iter().find(|writer| writer.name().as_bytes() == value) {
+                *self = Ladder { writer, reason: "forced by DORMOUSE_IMV_WRITER", forced: true };
+            }
+        }
+        if self.writer != Writer::None && register_barrier().is_err() {
+            self.writer = Writer::None;
+            self.reason = "the kernel offers no membarrier(PRIVATE_EXPEDITED_SYNC_CORE)";
+        }
+    }
+
+    /// Writes `stores`, which lie within `span`, as far as the system lets it. The caller looks at the sites afterwards.
+    pub(crate) fn write(&mut self, segment: &Segment, span: Range<usize>, stores: impl Iterator<Item = Store> + Clone) {
+        if matches!(self.writer, Writer::Unprobed | Writer::Mprotect) {
+            match write_by_mprotect(segment, span, stores.clone()) {
+                Ok(()) => {
+                    if self.writer == Writer::Unprobed {
+                        *self = Ladder { writer: Writer::Mprotect, reason: "first choice", forced: false };
+                    }
+                    return;
+                }
+                Err(Refusal::ForeignSpan) => {
+                    // This object only: where it is refused, its sites read their keys.
+                    if !self.forced {
+                        let _ = write_by_proc_mem(stores);
+                    }
+                    return;
+                }
+                Err(Refusal::Kernel) if self.forced => self.refuse("forced mprotect was refused"),
+                Err(Refusal::Kernel) => {
+                    self.writer = Writer::ProcMem;
+                    self.reason = "mprotect of program text to rwx was refused";
+                }
+            }
+        }
+        if self.writer == Writer::ProcMem && write_by_proc_mem(stores).is_err() {
+            self.refuse(if self.forced {
+                "forced /proc/self/mem was refused"
+            } else {
+                "mprotect of program text to rwx and writing /proc/self/mem were both refused"
+            });
+        }
+    }
+
+    /// Descends to the last rung.
+    pub(crate) fn refuse(&mut self, reason: &'static str) {
+        self.writer = Writer::None;
+        self.reason = reason;
+    }
+}
+
+enum Refusal {
+    /// The kernel said no.
+    Kernel,
+    /// The sites are not all in the object's own text, so the protection to go back to is not known.
+    ForeignSpan,
+}
+
+/// ```text
+///   span := rwx        never rw: other threads execute there
+///   each byte
+///   span := as it was
+/// ```
+fn write_by_mprotect(
+    segment: &Segment,
+    span: Range<usize>,
+    stores: impl Iterator<Item = Store>,
+) -> Result<(), Refusal> {
+    let pages = os_page_floor(span.start)..os_page_ceil(span.end);
+    if pages.start < segment.addresses.start || pages.end > segment.addresses.end {
+        return Err(Refusal::ForeignSpan);
+    }
+    let rwx = MprotectFlags::READ | MprotectFlags::WRITE | MprotectFlags::EXEC;
+    protect(&pages, rwx).map_err(|_| Refusal::Kernel)?;
+    for store in stores {
+        // SAFETY: the address is a site's, inside `pages`, which are writable now; Rust holds no reference to text.
+        let byte = unsafe { AtomicU8::from_ptr(store.address as *mut u8) };
+        // (C) No acquire partner: the byte is fetched as code. Release keeps it behind the key's new value; the
+        // barrier of the update makes it binding.
+        byte.store(store.byte, Ordering::Release);
+    }
+    // Where going back is refused the pages stay rwx: less hardened, but the stores are done.
+    let _ = protect(&pages, segment.protection);
+    Ok(())
+}
+
+fn protect(pages: &Range<usize>, protection: MprotectFlags) -> Result<(), Errno> {
+    // SAFETY: whole pages of one loaded text segment, which stay readable and executable throughout.
+    unsafe { rustix::mm::mprotect(pages.start as *mut c_void, pages.len(), protection) }
+}
+
+/// The kernel's write ignores page protection. An inherited descriptor would write the parent's text, so each update
+/// opens its own.
+fn write_by_proc_mem(stores: impl Iterator<Item = Store>) -> Result<(), Errno> {
+    let memory = rustix::fs::open(c"/proc/self/mem", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    for store in stores {
+        rustix::io::pwrite(&memory, &[store.byte], store.address as u64)?;
+    }
+    Ok(())
+}
+
+fn register_barrier() -> Result<(), Errno> {
+    membarrier(MembarrierCommand::RegisterPrivateExpeditedSyncCore)
+}
+
+/// Makes every running thread of the process execute a core-serialising instruction before this returns.
+pub(crate) fn synchronise_cores() -> bool {
+    let barrier = || membarrier(MembarrierCommand::PrivateExpeditedSyncCore);
+    match barrier() {
+        // Not registered: the registration did not come along to this address space.
+        Err(Errno::PERM) => register_barrier().and_then(|()| barrier()).is_ok(),
+        answer => answer.is_ok(),
+    }
+}
