@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(crate) fn start() {
     let spawned = std::thread::Builder::new()
         .name("dormouse".into())
         .stack_size(256 << 10)
-        .spawn(move || serve(&listener, &path));
+        .spawn(move || serve(listener, &path));
     drop(unmasked);
     if spawned.is_err() {
         LISTENING.store(false, Ordering::SeqCst);
@@ -86,10 +86,10 @@ fn bind() -> Option<(UnixListener, PathBuf)> {
     None
 }
 
-fn serve(listener: &UnixListener, path: &Path) {
+fn serve(listener: UnixListener, path: &Path) {
     let _inside = crate::thread::enter_tracer();
     // A program that closes descriptors it does not know may put another file in this one's place.
-    while still_ours(listener, path) {
+    while still_ours(&listener, path) {
         match listener.accept() {
             Ok((stream, _)) => {
                 let _ = converse(stream);
@@ -99,19 +99,14 @@ fn serve(listener: &UnixListener, path: &Path) {
         }
     }
     LISTENING.store(false, Ordering::SeqCst);
-    // Dropping the listener would close a descriptor that is the program's by now.
-    if !still_ours(listener, path) {
-        let foreign: OwnedFd = match listener.try_clone() {
-            Ok(clone) => clone.into(),
-            Err(_) => return,
-        };
-        drop(foreign);
+    if !still_ours(&listener, path) {
+        // The descriptor is the program's by now.
+        let _ = listener.into_raw_fd();
     }
 }
 
 fn still_ours(listener: &UnixListener, path: &Path) -> bool {
-    listener.as_fd().as_raw_fd() >= 0
-        && listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
+    listener.local_addr().is_ok_and(|address| address.as_pathname() == Some(path))
 }
 
 fn converse(mut stream: UnixStream) -> std::io::Result<()> {

@@ -1,0 +1,130 @@
+//! The session's clock: which one, how fast, and where its zero lies.
+
+use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Environment variable: `monotonic` keeps the timestamp counter out.
+const ENV_CLOCK: &str = "DORMOUSE_CLOCK";
+
+/// A reading of all clocks at the same moment.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    ticks: u64,
+    monotonic_ns: u64,
+    realtime_ns: u64,
+}
+
+/// The clock of a session.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    /// `CLOCK_TSC` or `CLOCK_MONOTONIC`.
+    pub(crate) source: u32,
+    start: Reading,
+    estimate_hz: u64,
+}
+
+/// Frequency and zero point, as CTF states them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Calibration {
+    /// Ticks in a second.
+    pub(crate) frequency_hz: u64,
+    /// Seconds from the epoch to the clock's zero.
+    pub(crate) offset_s: i64,
+    /// Further ticks, less than a second's.
+    pub(crate) offset_ticks: u64,
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn ticks(source: u32) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if source == CLOCK_TSC {
+        return dormouse_relay::arch::timestamp();
+    }
+    let _ = source;
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Of several readings the one whose clock calls took least: nothing came in between.
+fn read(source: u32) -> Reading {
+    let once = || {
+        let before = ticks(source);
+        let monotonic_ns = nanoseconds(ClockId::Monotonic);
+        let realtime_ns = nanoseconds(ClockId::Realtime);
+        let after = ticks(source);
+        let middle = before + after.saturating_sub(before) / 2;
+        (after.saturating_sub(before), Reading { ticks: middle, monotonic_ns, realtime_ns })
+    };
+    let mut best = once();
+    for _ in 0..15 {
+        let next = once();
+        if next.0 < best.0 {
+            best = next;
+        }
+    }
+    best.1
+}
+
+/// The counter serves where it neither stops nor changes its pace.
+fn tsc_serves() -> bool {
+    if !cfg!(target_arch = "x86_64") || std::env::var(ENV_CLOCK).is_ok_and(|clock| clock == "monotonic") {
+        return false;
+    }
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+    has("constant_tsc") && has("nonstop_tsc")
+}
+
+impl Clock {
+    /// Chooses the clock and measures its pace for 20 ms.
+    pub(crate) fn new() -> Clock {
+        let source = if tsc_serves() { CLOCK_TSC } else { CLOCK_MONOTONIC };
+        let start = read(source);
+        let mut clock = Clock { source, start, estimate_hz: 1_000_000_000 };
+        if source == CLOCK_TSC {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            clock.estimate_hz = clock.frequency_hz(read(source));
+        }
+        clock
+    }
+
+    /// Now, in ticks.
+    pub(crate) fn now(&self) -> u64 {
+        ticks(self.source)
+    }
+
+    fn frequency_hz(&self, now: Reading) -> u64 {
+        let elapsed_ns = now.monotonic_ns.saturating_sub(self.start.monotonic_ns).max(1);
+        let elapsed_ticks = now.ticks.saturating_sub(self.start.ticks);
+        (elapsed_ticks as u128 * 1_000_000_000 / elapsed_ns as u128) as u64
+    }
+
+    fn calibration(&self, frequency_hz: u64) -> Calibration {
+        let frequency_hz = frequency_hz.max(1);
+        // Zero of the clock, in ticks after the epoch; before it on machines whose clock was set back below their uptime.
+        let since_epoch = self.start.realtime_ns as i128 * frequency_hz as i128 / 1_000_000_000;
+        let zero = since_epoch - self.start.ticks as i128;
+        Calibration {
+            frequency_hz,
+            offset_s: zero.div_euclid(frequency_hz as i128) as i64,
+            offset_ticks: zero.rem_euclid(frequency_hz as i128) as u64,
+        }
+    }
+
+    /// What is known at the beginning.
+    pub(crate) fn first_calibration(&self) -> Calibration {
+        self.calibration(self.estimate_hz)
+    }
+
+    /// What is known after some time: the longer, the better.
+    pub(crate) fn last_calibration(&self) -> Calibration {
+        if self.source == CLOCK_MONOTONIC {
+            return self.first_calibration();
+        }
+        self.calibration(self.frequency_hz(read(self.source)))
+    }
+}

@@ -1,0 +1,37 @@
+//! The session owner: holds the memory, hands it out, drains it and writes the trace.
+//!
+//! # The problem
+//! What a program commits must survive the program, and no program may suffer from whoever reads. So a separate process (or
+//! thread) owns the memory; programs only map it. The owner trusts nothing that it reads there.
+//!
+//! # The picture
+//! ```text
+//!   program ── hello, classes ──▶ ┌───────────────┐ ── metadata, state ──▶ DIR/metadata, DIR/state
+//!           ◀── memfd, ids ────── │ server thread │
+//!                                 └───────────────┘
+//!   program ── pages (memfd) ───▶ ┌───────────────┐ ── packets as they are ──▶ DIR/cpu_0, DIR/cpu_1, …
+//!           ◀── used pages ────── │ drain thread  │
+//!                                 └───────────────┘
+//! ```
+//! No connection lasts longer than its question: programs keep no descriptor of ours, and their death is seen by pidfd.
+//!
+//! # States of a session
+//! *open* (programs join, pages flow) → *stopped* (the flag in the header: producers leave at their next page switch) →
+//! *drained* (what the state words cover is on disk, nothing else is touched).
+//!
+//! # What is checked
+//! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
+//! the metadata, frames by `abi::wire`, and who connects by peer credentials. A packet that fails is counted, not written.
+//!
+//! # Limits
+//! One owner for each session; in overwrite mode the trace is what is retained when the session ends.
+
+mod clock;
+mod drain;
+mod program;
+mod server;
+mod session;
+mod trace;
+
+pub use program::{Program, ProgramError, socket_dir};
+pub use session::{Mode, Options, Session, SessionError, Summary, parse_size};

@@ -1,0 +1,135 @@
+//! Talking to a program that runs: finding its sockets, asking it.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dormouse_abi::wire::{self, FRAME_SIZE_MAX_BYTES, Message};
+
+/// Why a program cannot be reached. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// No such process.
+    #[error("there is no process {0}; `pgrep -a NAME` finds a program's id")]
+    NoProcess(u32),
+    /// It belongs to somebody else.
+    #[error("process {pid} belongs to user {uid}; run dormouse as that user or as root")]
+    OtherUser {
+        /// The process.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+    },
+    /// It does not listen.
+    #[error(
+        "process {pid} does not listen in {dir}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0, or has \
+         another XDG_RUNTIME_DIR"
+    )]
+    NotListening {
+        /// The process.
+        pid: u32,
+        /// Where its socket was looked for.
+        dir: String,
+    },
+    /// The conversation failed.
+    #[error("process {pid} did not answer: {reason}; is it stopped?")]
+    NoAnswer {
+        /// The process.
+        pid: u32,
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// The directory of the sockets of the calling user's programs.
+pub fn socket_dir() -> PathBuf {
+    let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
+    wire::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
+}
+
+/// A process that listens, perhaps on several sockets: one for each of its objects that carries a tracer of its own.
+#[derive(Debug)]
+pub struct Program {
+    /// Its id.
+    pub pid: u32,
+    sockets: Vec<PathBuf>,
+}
+
+impl Program {
+    /// Finds a process's sockets.
+    ///
+    /// # Errors
+    /// See [`ProgramError`].
+    pub fn find(pid: u32) -> Result<Program, ProgramError> {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let uid = std::fs::metadata(&proc).map_err(|_| ProgramError::NoProcess(pid))?.uid();
+        let me = rustix::process::geteuid();
+        if uid != me.as_raw() && !me.is_root() {
+            return Err(ProgramError::OtherUser { pid, uid });
+        }
+        let dir = program_socket_dir(&proc, uid);
+        let mut sockets: Vec<PathBuf> = std::fs::read_dir(&dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| wire::is_program_socket(&entry.file_name().to_string_lossy(), pid))
+            .map(|entry| entry.path())
+            .filter(|path| UnixStream::connect(path).is_ok())
+            .collect();
+        sockets.sort();
+        if sockets.is_empty() {
+            return Err(ProgramError::NotListening { pid, dir: dir.display().to_string() });
+        }
+        Ok(Program { pid, sockets })
+    }
+
+    /// Asks every tracer in the process, and gives the answers in the order of its sockets.
+    ///
+    /// # Errors
+    /// [`ProgramError::NoAnswer`].
+    pub fn ask(&self, question: &Message) -> Result<Vec<Message>, ProgramError> {
+        self.sockets
+            .iter()
+            .map(|socket| {
+                ask(socket, question, Duration::from_secs(5))
+                    .map_err(|reason| ProgramError::NoAnswer { pid: self.pid, reason })
+            })
+            .collect()
+    }
+}
+
+/// The program's own environment says where it listens.
+fn program_socket_dir(proc: &Path, uid: u32) -> PathBuf {
+    let environment = std::fs::read(proc.join("environ")).unwrap_or_default();
+    let xdg = environment.split(|byte| *byte == 0).find_map(|entry| {
+        std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR=")
+    });
+    wire::socket_dir(xdg, uid).into()
+}
+
+/// One question, one answer.
+pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<Message, String> {
+    let converse = || -> std::io::Result<Message> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        stream.write_all(&question.encode())?;
+        read_message(&mut stream)
+    };
+    converse().map_err(|error| error.to_string())
+}
+
+/// Reads one frame.
+pub(crate) fn read_message(stream: &mut impl Read) -> std::io::Result<Message> {
+    let mut head = [0u8; 4];
+    stream.read_exact(&mut head)?;
+    let len = u32::from_le_bytes(head) as usize;
+    if len > FRAME_SIZE_MAX_BYTES {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "the message is too long"));
+    }
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body)?;
+    Message::decode(&body).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+}

@@ -1,0 +1,309 @@
+//! The socket on which programs join, and the table of who has.
+
+use std::collections::HashMap;
+use std::io::{IoSlice, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dormouse_abi::class::CLASS_ID_NONE;
+use dormouse_abi::wire::{self, ClassDecl, Grant, Message};
+use dormouse_ctf::state::StateRecord;
+use dormouse_relay::Memory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::program::{Program, read_message, socket_dir};
+use crate::session::{Options, SessionError, Shared, Summary};
+
+/// How long a program may take over its hello.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The server's thread and its socket.
+#[derive(Debug)]
+pub(crate) struct Server {
+    path: PathBuf,
+    /// Closing the write end ends the thread.
+    closer: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    processes: Arc<Processes>,
+    stop: Arc<StopRequest>,
+}
+
+/// A tool that waits for the session's end.
+#[derive(Debug, Default)]
+struct StopRequest {
+    asked: AtomicBool,
+    asker: Mutex<Option<UnixStream>>,
+}
+
+/// Everybody who has joined.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    table: Mutex<Table>,
+    joined: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By the session's number.
+    live: HashMap<u16, Process>,
+    last_number: u16,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Processes {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a process that joins: never 0, never that of one that is alive.
+    fn add(&self, pid: u32, pidfd: OwnedFd) -> Option<u16> {
+        let mut table = self.lock();
+        let number = (1..=u16::MAX)
+            .map(|step| table.last_number.wrapping_add(step))
+            .find(|number| *number != 0 && !table.live.contains_key(number))?;
+        table.last_number = number;
+        table.live.insert(number, Process { pid, pidfd });
+        self.joined.fetch_add(1, Ordering::SeqCst);
+        Some(number)
+    }
+
+    pub(crate) fn joined(&self) -> u64 {
+        self.joined.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn are_all_dead(&self) -> bool {
+        self.joined() > 0 && self.lock().live.is_empty()
+    }
+
+    /// Takes back what dead processes held: pages drawn and not linked, streams claimed.
+    pub(crate) fn bury(&self, memory: &Memory) {
+        let dead: Vec<u16> = {
+            let mut table = self.lock();
+            let dead: Vec<u16> =
+                table.live.iter().filter(|(_, process)| is_dead(&process.pidfd)).map(|(number, _)| *number).collect();
+            for number in &dead {
+                table.live.remove(number);
+            }
+            dead
+        };
+        for number in dead {
+            release_claims(memory, number);
+            memory.reclaim_drawn(number);
+        }
+    }
+
+    /// Asks every program that listens to leave the session.
+    pub(crate) fn detach_all(&self) {
+        let pids: Vec<u32> = self.lock().live.values().filter(|p| !is_dead(&p.pidfd)).map(|p| p.pid).collect();
+        for pid in pids {
+            // One that does not listen leaves at its next page switch.
+            if let Ok(program) = Program::find(pid) {
+                let _ = program.ask(&Message::Detach);
+            }
+        }
+    }
+}
+
+/// A pidfd is readable once the last thread of the process has ended.
+fn is_dead(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
+}
+
+fn release_claims(memory: &Memory, number: u16) {
+    let geometry = memory.geometry();
+    for stream in geometry.cpu_count..geometry.stream_count {
+        let claim = &memory.stream(stream).claim;
+        let word = claim.load(Ordering::Acquire);
+        if dormouse_abi::session::claim::process(word) == Some(number) {
+            // What the dead claimant had not committed is above the stream's offset, and means nothing.
+            let _ = claim.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Server {
+    /// Makes the socket and the thread.
+    pub(crate) fn start(options: &Options, shared: Arc<Shared>) -> Result<Server, SessionError> {
+        let path = session_socket(&socket_dir())?;
+        let failed = |error| SessionError::Socket { path: path.clone(), error };
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let (wakened, closer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|error| SessionError::System { what: "pipe", error: error.into() })?;
+        let processes = Arc::new(Processes::default());
+        let stop = Arc::new(StopRequest::default());
+        let desk = Desk {
+            shared,
+            patterns: options.patterns.clone(),
+            processes: Arc::clone(&processes),
+            stop: Arc::clone(&stop),
+            may_be_stopped: options.may_be_stopped,
+        };
+        let thread = std::thread::Builder::new()
+            .name("dormouse-serve".into())
+            .spawn(move || desk.serve(&listener, &wakened))
+            .map_err(SessionError::Thread)?;
+        Ok(Server { path, closer: Some(closer), thread: Some(thread), processes, stop })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn processes(&self) -> Arc<Processes> {
+        Arc::clone(&self.processes)
+    }
+
+    pub(crate) fn is_stop_requested(&self) -> bool {
+        self.stop.asked.load(Ordering::SeqCst)
+    }
+
+    /// Lets nobody join any more.
+    pub(crate) fn close(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        self.closer = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Tells the tool that asked for the end how it ended.
+    pub(crate) fn answer_stop(&self, summary: &Summary) {
+        let asker = self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut stream) = asker {
+            let _ = stream.write_all(&Message::Stopped { summary: summary.to_string() }.encode());
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A fresh path in the directory of sockets, which is this user's alone.
+fn session_socket(dir: &Path) -> Result<PathBuf, SessionError> {
+    let failed = |error| SessionError::Socket { path: dir.into(), error };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
+    let metadata = std::fs::symlink_metadata(dir).map_err(failed)?;
+    if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+        return Err(failed(std::io::Error::other("it is another user's, or others may write to it")));
+    }
+    let pid = std::process::id();
+    let taken = |number: &u32| dir.join(format!("session-{pid}-{number}.sock")).exists();
+    let number = (0..).find(|number| !taken(number)).unwrap_or(0);
+    Ok(dir.join(format!("session-{pid}-{number}.sock")))
+}
+
+/// What the server's thread knows.
+struct Desk {
+    shared: Arc<Shared>,
+    patterns: Vec<String>,
+    processes: Arc<Processes>,
+    stop: Arc<StopRequest>,
+    may_be_stopped: bool,
+}
+
+impl Desk {
+    fn serve(&self, listener: &UnixListener, wakened: &OwnedFd) {
+        loop {
+            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(wakened, PollFlags::IN)];
+            if let Err(error) = poll(&mut fds, None)
+                && error != rustix::io::Errno::INTR
+            {
+                return;
+            }
+            let ready = |fd: &PollFd<'_>, flags: PollFlags| fd.revents().intersects(flags);
+            if ready(&fds[0], PollFlags::IN)
+                && let Ok((stream, _)) = listener.accept()
+            {
+                // Whoever breaks off or talks nonsense has no session; everybody else goes on.
+                let _ = self.converse(stream);
+            } else if ready(&fds[1], PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                return;
+            }
+        }
+    }
+
+    fn converse(&self, mut stream: UnixStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+            return refuse(&mut stream, "the session belongs to another user");
+        }
+        match read_message(&mut stream)? {
+            Message::Hello { version, .. } if version != wire::VERSION => {
+                refuse(&mut stream, "the program and dormouse are of different versions; rebuild the older one")
+            }
+            Message::Hello { vpid, program, command_line, classes, .. } => {
+                let pid = peer.pid.as_raw_nonzero().get() as u32;
+                let pidfd = rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?;
+                let Some(process) = self.processes.add(pid, pidfd) else {
+                    return refuse(&mut stream, "too many processes are in the session");
+                };
+                let record = StateRecord::Process {
+                    process: process.into(),
+                    pid,
+                    vpid,
+                    program: &program,
+                    command_line: &command_line,
+                };
+                // Without its record the process's events are in the trace all the same, under its bare id.
+                let _ = self.shared.trace.state(&self.shared.clock, &[record]);
+                let welcome = Message::Welcome { process, grants: self.grants(&classes) };
+                send_with_fd(&stream, &welcome.encode(), self.shared.pool.as_fd())
+            }
+            Message::MoreClasses { process, classes } => {
+                let welcome = Message::Welcome { process, grants: self.grants(&classes) };
+                stream.write_all(&welcome.encode())
+            }
+            Message::Stop if self.may_be_stopped => {
+                *self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+                self.stop.asked.store(true, Ordering::SeqCst);
+                Ok(())
+            }
+            Message::Stop => refuse(&mut stream, "the session ends with its command"),
+            _ => refuse(&mut stream, "a session owner does not answer this"),
+        }
+    }
+
+    fn grants(&self, classes: &[ClassDecl]) -> Vec<Grant> {
+        let grant = |decl: &ClassDecl| {
+            let id = self.shared.trace.class_id(decl);
+            let name = decl.full_name();
+            let wanted = self.patterns.iter().any(|pattern| wire::matches(pattern, &name));
+            Grant { id, armed: wanted && id != CLASS_ID_NONE }
+        };
+        classes.iter().map(grant).collect()
+    }
+}
+
+fn refuse(stream: &mut UnixStream, text: &str) -> std::io::Result<()> {
+    stream.write_all(&Message::Error { text: text.into() }.encode())
+}
+
+/// The descriptor goes with the first bytes.
+fn send_with_fd(stream: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let mut stream = stream;
+    stream.write_all(&bytes[sent..])
+}

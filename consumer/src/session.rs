@@ -1,0 +1,345 @@
+//! A session from its making to its end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use dormouse_abi::session::{
+    Geometry, HEADER_SIZE_BYTES, Line, MAGIC, MODE_DISCARD, MODE_OVERWRITE, STATE_EMPTY, SessionHeader, VERSION,
+};
+use dormouse_backing::{BackingError, Mapping, Pool};
+use dormouse_relay::Memory;
+
+use crate::clock::Clock;
+use crate::drain::{self, Drained};
+use crate::program::{Program, ProgramError};
+use crate::server::Server;
+use crate::trace::{Trace, TraceError};
+
+/// What happens when no page is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// New events are dropped and counted.
+    #[default]
+    Discard,
+    /// The oldest page is overwritten.
+    Overwrite,
+}
+
+impl Mode {
+    /// As the command line and the trace write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Discard => "discard",
+            Mode::Overwrite => "overwrite",
+        }
+    }
+}
+
+/// How a session is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The trace's directory, which must not exist or be empty.
+    pub dir: PathBuf,
+    /// Memory of all pages in bytes.
+    pub budget_bytes: u64,
+    /// What happens when no page is free.
+    pub mode: Mode,
+    /// Patterns of the classes to arm, matched against `provider:name`.
+    pub patterns: Vec<String>,
+    /// The command that is traced, for the trace.
+    pub command_line: String,
+    /// Whether a tool may end the session ([`dormouse_abi::wire::Message::Stop`]).
+    pub may_be_stopped: bool,
+}
+
+/// Smallest budget: sixteen pages of 4 KiB.
+pub const BUDGET_BYTES_MIN: u64 = 64 << 10;
+/// What a budget is by default.
+pub const BUDGET_BYTES_DEFAULT: u64 = 16 << 20;
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The budget is out of range.
+    #[error("a budget of {0} bytes is too small; give at least 64K")]
+    BudgetTooSmall(u64),
+    /// The budget is out of range.
+    #[error("a budget of {0} bytes is more than a session can address; give at most 32G")]
+    BudgetTooLarge(u64),
+    /// The memory is not to be had.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+    /// The trace cannot be written.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The socket cannot be made.
+    #[error("cannot make the session's socket {path}: {error}; set XDG_RUNTIME_DIR to a directory of your own")]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A thread cannot be made.
+    #[error("cannot start a thread: {0}; is the limit of processes (ulimit -u) reached?")]
+    Thread(std::io::Error),
+    /// Something else that the system refused.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        error: std::io::Error,
+    },
+}
+
+/// What a session came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Events in the trace.
+    pub events: u64,
+    /// Events that found no free page or were larger than a page.
+    pub lost: u64,
+    /// Events that were committed but could not be written to the trace.
+    pub lost_on_disk: u64,
+    /// Packets that were not a producer's honest work, and are not in the trace.
+    pub packets_refused: u64,
+    /// Processes that joined.
+    pub processes: u64,
+    /// Bytes of the trace's streams.
+    pub bytes: u64,
+    /// Why something could not be written, the first time.
+    pub write_error: Option<String>,
+}
+
+/// Memory, threads and files of a session that is open.
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+    server: Server,
+    drainer: Option<JoinHandle<Drained>>,
+}
+
+/// What the session's threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) memory: Memory,
+    pub(crate) clock: Clock,
+    pub(crate) trace: Trace,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Session {
+    /// Makes the directory, the memory and the socket, and starts to serve and to drain.
+    ///
+    /// # Errors
+    /// See [`SessionError`]; nothing is left behind but an empty directory.
+    pub fn create(options: &Options) -> Result<Session, SessionError> {
+        let geometry = geometry(options.budget_bytes)?;
+        let clock = Clock::new();
+        let uuid = new_uuid()?;
+        let trace = Trace::create(options, &clock, uuid, geometry.page_size_bytes)?;
+        let pool = Pool::new("dormouse-session", geometry.size_bytes())?;
+        let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
+        let shared = Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false) });
+        let server = Server::start(options, Arc::clone(&shared))?;
+        let drainer = {
+            let shared = Arc::clone(&shared);
+            let processes = server.processes();
+            let run = move || drain::run(&shared, &processes);
+            std::thread::Builder::new().name("dormouse-drain".into()).spawn(run).map_err(SessionError::Thread)?
+        };
+        Ok(Session { shared, server, drainer: Some(drainer) })
+    }
+
+    /// Where programs join: the value of `DORMOUSE_SESSION`.
+    pub fn socket(&self) -> &Path {
+        self.server.path()
+    }
+
+    /// How many processes have joined so far.
+    pub fn process_count(&self) -> u64 {
+        self.server.processes().joined()
+    }
+
+    /// Whether every process that ever joined is dead.
+    pub fn is_deserted(&self) -> bool {
+        self.server.processes().are_all_dead()
+    }
+
+    /// Whether a tool has asked the session to end.
+    pub fn is_stop_requested(&self) -> bool {
+        self.server.is_stop_requested()
+    }
+
+    /// Has a program that runs join, and arm the session's classes. Returns how many are armed.
+    ///
+    /// # Errors
+    /// When the program cannot be reached or refuses.
+    pub fn attach(&self, program: &Program) -> Result<u32, ProgramError> {
+        use dormouse_abi::wire::Message;
+        let session = self.socket().to_string_lossy().into_owned();
+        let mut total = 0;
+        for answer in program.ask(&Message::Attach { session })? {
+            match answer {
+                Message::Changed { armed, .. } => total += armed,
+                Message::Error { text } => return Err(ProgramError::Refused { pid: program.pid, text }),
+                _ => return Err(ProgramError::Refused { pid: program.pid, text: "it answered something else".into() }),
+            }
+        }
+        Ok(total)
+    }
+
+    /// Ends the session: nobody joins any more, what is committed is written, the trace is complete.
+    pub fn finish(mut self) -> Summary {
+        self.server.close();
+        self.server.processes().detach_all();
+        self.shared.memory.header().stopped.0.store(1, Ordering::SeqCst);
+        self.shared.stop.store(true, Ordering::SeqCst);
+        drain::wake(&self.shared.memory);
+        let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_default();
+        let mut summary = Summary {
+            events: drained.events,
+            lost: drained.lost,
+            lost_on_disk: drained.lost_on_disk,
+            packets_refused: drained.packets_refused,
+            processes: self.server.processes().joined(),
+            bytes: drained.bytes,
+            write_error: drained.write_error,
+        };
+        if let Err(error) = self.shared.trace.finish(&self.shared.clock, summary.lost_on_disk, summary.packets_refused) {
+            summary.write_error.get_or_insert(error.to_string());
+        }
+        self.server.answer_stop(&summary);
+        summary
+    }
+}
+
+fn new_uuid() -> Result<[u8; 16], SessionError> {
+    let mut uuid = [0u8; 16];
+    rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| SessionError::System { what: "random numbers", error: error.into() })?;
+    // RFC 9562, version 4.
+    uuid[6] = uuid[6] & 0x0F | 0x40;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    Ok(uuid)
+}
+
+/// How many processors there may ever be.
+fn possible_cpu_count() -> u32 {
+    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = possible.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
+    match last {
+        Some(last) => last + 1,
+        None => std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+    }
+}
+
+/// Pages of 64 KiB, smaller where the budget would then be fewer than 64 of them.
+fn geometry(budget_bytes: u64) -> Result<Geometry, SessionError> {
+    if budget_bytes < BUDGET_BYTES_MIN {
+        return Err(SessionError::BudgetTooSmall(budget_bytes));
+    }
+    let mut page_size_bytes = (64u64 << 10).min((budget_bytes / 64 + 1).next_power_of_two() / 2).max(4096);
+    while budget_bytes / page_size_bytes > dormouse_abi::session::PAGE_COUNT_MAX as u64 && page_size_bytes < 2 << 20 {
+        page_size_bytes *= 2;
+    }
+    let cpu_count = possible_cpu_count();
+    let geometry = Geometry {
+        page_size_bytes: page_size_bytes as u32,
+        page_count: (budget_bytes / page_size_bytes).min(u32::MAX as u64) as u32,
+        cpu_count,
+        stream_count: cpu_count + cpu_count.clamp(16, 64),
+    };
+    if geometry.is_valid() { Ok(geometry) } else { Err(SessionError::BudgetTooLarge(budget_bytes)) }
+}
+
+/// Writes the header and the empty state of every stream, and has all of it backed by memory.
+fn initialise(
+    pool: &Pool,
+    geometry: &Geometry,
+    mode: Mode,
+    clock: u32,
+    uuid: [u8; 16],
+) -> Result<Memory, SessionError> {
+    pool.prefault(0..geometry.size_bytes())?;
+    let header = SessionHeader {
+        magic: MAGIC,
+        version: VERSION,
+        mode: if mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD },
+        size_bytes: geometry.size_bytes() as u64,
+        page_size_bytes: geometry.page_size_bytes,
+        page_count: geometry.page_count,
+        cpu_count: geometry.cpu_count,
+        stream_count: geometry.stream_count,
+        ring_size: geometry.ring_size(),
+        clock,
+        owners_offset: geometry.owners_offset() as u64,
+        streams_offset: geometry.streams_offset() as u64,
+        rings_offset: geometry.rings_offset() as u64,
+        ring_stride_bytes: geometry.ring_stride_bytes() as u64,
+        pages_offset: geometry.pages_offset() as u64,
+        uuid,
+        stopped: Line::default(),
+        kick: Line::default(),
+        freed: Line::default(),
+    };
+    const { assert!(size_of::<SessionHeader>() <= HEADER_SIZE_BYTES) };
+    // SAFETY: the memory is this process's alone until the server hands it out, zeroed, aligned, larger than a header.
+    unsafe { pool.as_ptr().cast::<SessionHeader>().write(header) };
+    // SAFETY: mapped as long as the pool, which `Shared` keeps together with the view.
+    let memory = unsafe { Memory::from_raw(pool.as_ptr(), pool.len()) }
+        .map_err(|what| SessionError::System { what, error: std::io::ErrorKind::InvalidData.into() })?;
+    for stream in 0..geometry.stream_count {
+        memory.stream(stream).state.store(STATE_EMPTY, Ordering::Relaxed);
+        // SAFETY: a ring of this size lies there, and nobody else uses it yet.
+        unsafe { dormouse_vring::init(memory.ring(stream), geometry.ring_size()) }
+            .map_err(|error| SessionError::System { what: "ring", error: std::io::Error::other(error) })?;
+    }
+    Ok(memory)
+}
+
+/// Reads a size such as `64K`, `16M` or `1G` (powers of 1024).
+///
+/// # Errors
+/// One line.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim().trim_end_matches(['b', 'B']).trim_end_matches("i");
+    let (digits, shift) = match trimmed.chars().last() {
+        Some('k' | 'K') => (&trimmed[..trimmed.len() - 1], 10),
+        Some('m' | 'M') => (&trimmed[..trimmed.len() - 1], 20),
+        Some('g' | 'G') => (&trimmed[..trimmed.len() - 1], 30),
+        _ => (trimmed, 0),
+    };
+    let number: u64 = digits.trim().parse().map_err(|_| format!("`{text}` is not a size; write 512K, 16M or 1G"))?;
+    number.checked_shl(shift).filter(|size| size >> shift == number).ok_or(format!("`{text}` is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("64K"), Ok(64 << 10));
+        assert_eq!(parse_size("16MiB"), Ok(16 << 20));
+        assert_eq!(parse_size("1g"), Ok(1 << 30));
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert!(parse_size("many").is_err());
+        assert!(parse_size("99999999999G").is_err());
+    }
+
+    #[test]
+    fn every_budget_has_a_geometry_or_an_error() {
+        for budget in [64u64 << 10, 100_000, 1 << 20, 16 << 20, (16 << 20) + 1, 1 << 30, 32 << 30] {
+            let geometry = geometry(budget).unwrap();
+            assert!(geometry.page_count >= 16, "{budget}: {geometry:?}");
+            assert!(geometry.page_count as u64 * geometry.page_size_bytes as u64 <= budget);
+        }
+        assert!(geometry(1).is_err());
+        assert!(geometry(1 << 40).is_err());
+    }
+}

@@ -1,0 +1,251 @@
+//! The trace's files: metadata that grow, the state stream, one file for each stream of events.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
+use dormouse_abi::page::{CPU_UNKNOWN, STREAM_STATE};
+use dormouse_abi::session::CLOCK_TSC;
+use dormouse_abi::wire::ClassDecl;
+use dormouse_ctf::class::Classes;
+use dormouse_ctf::metadata::{Metadata, MetadataOptions};
+use dormouse_ctf::packet::{PacketHeader, PacketWriter};
+use dormouse_ctf::state::StateRecord;
+
+use crate::clock::{Calibration, Clock};
+use crate::session::Options;
+
+/// Why a trace cannot be written. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// There is something already.
+    #[error("{0} exists and is not empty; give another directory with -o, or remove it")]
+    NotEmpty(PathBuf),
+    /// The directory cannot be made.
+    #[error("cannot make the directory {path}: {error}; give another one with -o")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {error}; free space or give another directory with -o")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// Space that is set aside for the state stream, so that a full disk can still be told of.
+const STATE_RESERVE_BYTES: u64 = 64 << 10;
+
+/// The trace of a session.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    dir: PathBuf,
+    uuid: [u8; 16],
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: MetadataOptions,
+    decls: Vec<ClassDecl>,
+    classes: Classes,
+    metadata: File,
+    metadata_len: u64,
+    state: File,
+    state_len: u64,
+    state_seq: u64,
+    state_last: u64,
+}
+
+impl Trace {
+    /// Makes the directory, the metadata's beginning and the state stream with its first record.
+    pub(crate) fn create(
+        options: &Options,
+        clock: &Clock,
+        uuid: [u8; 16],
+        page_size_bytes: u32,
+    ) -> Result<Trace, TraceError> {
+        let dir = &options.dir;
+        let failed = |error| TraceError::Directory { path: dir.clone(), error };
+        DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(failed)?;
+        if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
+            return Err(TraceError::NotEmpty(dir.clone()));
+        }
+        let metadata_options = metadata_options(clock, clock.first_calibration(), uuid);
+        let preamble = Metadata::new(metadata_options.clone()).preamble();
+        let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
+        let state = create_file(&dir.join("state"), &[])?;
+        // Where the file system cannot set space aside, a full disk may swallow the note about itself.
+        let _ = rustix::fs::fallocate(&state, rustix::fs::FallocateFlags::KEEP_SIZE, 0, STATE_RESERVE_BYTES);
+        let trace = Trace {
+            dir: dir.clone(),
+            uuid,
+            inner: Mutex::new(Inner {
+                options: metadata_options,
+                decls: Vec::new(),
+                classes: Classes::new(),
+                metadata,
+                metadata_len: preamble.len() as u64,
+                state,
+                state_len: 0,
+                state_seq: 0,
+                state_last: 0,
+            }),
+        };
+        let first = StateRecord::Session {
+            mode: options.mode.name(),
+            budget_bytes: options.budget_bytes,
+            page_size_bytes: page_size_bytes.into(),
+            command_line: &options.command_line,
+        };
+        trace.state(clock, &[first])?;
+        Ok(trace)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The trace's identity.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// The file of a stream, made now.
+    pub(crate) fn create_stream(&self, name: &str) -> Result<File, TraceError> {
+        create_file(&self.dir.join(name), &[])
+    }
+
+    /// The classes as they are now.
+    pub(crate) fn classes(&self) -> Classes {
+        self.lock().classes.clone()
+    }
+
+    /// The id of a class, declared in the metadata before it is given out. [`CLASS_ID_NONE`] when ids or disk are used up.
+    pub(crate) fn class_id(&self, decl: &ClassDecl) -> u32 {
+        let mut inner = self.lock();
+        if let Some(id) = inner.decls.iter().position(|known| known == decl) {
+            return id as u32;
+        }
+        let id = inner.decls.len();
+        if id > CLASS_ID_MAX as usize {
+            return CLASS_ID_NONE;
+        }
+        let block = Metadata::class(id as u16, decl);
+        if inner.metadata.write_all_at(block.as_bytes(), inner.metadata_len).is_err() {
+            // Half a block would make all of the metadata unreadable.
+            let _ = inner.metadata.set_len(inner.metadata_len);
+            return CLASS_ID_NONE;
+        }
+        inner.metadata_len += block.len() as u64;
+        inner.classes.insert(id as u16, decl.clone());
+        inner.decls.push(decl.clone());
+        id as u32
+    }
+
+    /// Appends a packet of state records.
+    pub(crate) fn state(&self, clock: &Clock, records: &[StateRecord<'_>]) -> Result<(), TraceError> {
+        let mut inner = self.lock();
+        let now = clock.now().max(inner.state_last);
+        let mut writer = PacketWriter::new(PacketHeader {
+            uuid: self.uuid,
+            stream_id: STREAM_STATE,
+            stream_instance_id: 0,
+            cpu_id: CPU_UNKNOWN,
+            timestamp_begin: now,
+            timestamp_end: now,
+            content_size_bytes: 0,
+            packet_size_bytes: 0,
+            packet_seq_num: inner.state_seq,
+            events_discarded: 0,
+        });
+        for record in records {
+            writer.state(now, record);
+        }
+        let packet = writer.finish();
+        if let Err(error) = inner.state.write_all_at(&packet, inner.state_len) {
+            let _ = inner.state.set_len(inner.state_len);
+            return Err(TraceError::File { path: self.dir.join("state"), error });
+        }
+        inner.state_len += packet.len() as u64;
+        inner.state_seq += 1;
+        inner.state_last = now;
+        Ok(())
+    }
+
+    /// Tells what was lost, and states the clock's pace as it is known by now.
+    pub(crate) fn finish(&self, clock: &Clock, lost_on_disk: u64, packets_refused: u64) -> Result<(), TraceError> {
+        let mut records = Vec::new();
+        if lost_on_disk > 0 {
+            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_on_disk });
+        }
+        if packets_refused > 0 {
+            records.push(StateRecord::Lost { reason: "a packet was not valid (count: packets)", count: packets_refused });
+        }
+        if !records.is_empty() {
+            self.state(clock, &records)?;
+        }
+        let inner = self.lock();
+        // Releases what was set aside and not used.
+        let _ = inner.state.set_len(inner.state_len);
+        let options = MetadataOptions {
+            clock: ctf_clock(clock, clock.last_calibration()),
+            ..inner.options.clone()
+        };
+        let mut text = Metadata::new(options).preamble();
+        for (id, decl) in inner.decls.iter().enumerate() {
+            text.push_str(&Metadata::class(id as u16, decl));
+        }
+        let path = self.dir.join("metadata");
+        let fresh = self.dir.join(".metadata.new");
+        let written = create_file(&fresh, text.as_bytes()).and_then(|_| {
+            std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path: path.clone(), error })
+        });
+        if written.is_err() {
+            // The metadata that are there are valid; their clock is a little less exact.
+            let _ = std::fs::remove_file(&fresh);
+        }
+        Ok(())
+    }
+}
+
+fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
+    let failed = |error| TraceError::File { path: path.into(), error };
+    let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    Ok(file)
+}
+
+fn ctf_clock(clock: &Clock, calibration: Calibration) -> dormouse_ctf::metadata::Clock {
+    let (name, description) = match clock.source {
+        CLOCK_TSC => ("tsc", "Timestamp counter"),
+        _ => ("monotonic", "Monotonic clock"),
+    };
+    dormouse_ctf::metadata::Clock {
+        name: name.into(),
+        description: description.into(),
+        frequency_hz: calibration.frequency_hz,
+        offset_s: calibration.offset_s,
+        offset_cycles: calibration.offset_ticks,
+    }
+}
+
+fn metadata_options(clock: &Clock, calibration: Calibration, uuid: [u8; 16]) -> MetadataOptions {
+    let part = |text: &str| text.parse().unwrap_or(0);
+    MetadataOptions {
+        uuid,
+        hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        clock: ctf_clock(clock, calibration),
+        tracer_version: (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR"))),
+        start_time_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
+    }
+}
