@@ -1,0 +1,142 @@
+use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst, fence};
+
+use dormouse_abi::txn::{Store, Txn};
+use dormouse_abi::vring::UsedElem;
+
+use crate::error::RingError;
+use crate::region::Region;
+
+/// The driver side, planned as transactions. `Copy`, without private state: all of it is in the shadow word.
+#[derive(Debug, Clone, Copy)]
+pub struct SplitDriver {
+    region: Region,
+    published: *mut u64,
+}
+
+// SAFETY: addresses and a size. Through them a driver only loads atomically; what it plans is committed by others, whose
+// `unsafe` it is.
+unsafe impl Send for SplitDriver {}
+// SAFETY: as for `Send`; nothing in it can be changed through a shared reference.
+unsafe impl Sync for SplitDriver {}
+
+impl SplitDriver {
+    /// The driver of the ring of `size` entries at `ring`, whose shadow of `avail.idx` is `published`: a 64-bit word that
+    /// counts the descriptors written and does not wrap.
+    ///
+    /// Wait-free, async-signal-safe.
+    ///
+    /// # Errors
+    /// [`RingError::Size`] and [`RingError::Alignment`] (64 bytes for the ring, 8 for the shadow).
+    ///
+    /// # Safety
+    /// The region of [`dormouse_abi::vring::RingLayout::size_bytes`] bytes and the shadow are mapped readable and
+    /// writable as long as any copy of the driver or any of its transactions is used, and Rust code accesses them only
+    /// atomically.
+    pub unsafe fn new(ring: *mut u8, size: u32, published: *mut u64) -> Result<SplitDriver, RingError> {
+        // SAFETY: the caller's promise.
+        let region = unsafe { Region::new(ring, size) }?;
+        if !published.is_aligned() {
+            return Err(RingError::Alignment { address: published.addr() });
+        }
+        Ok(SplitDriver { region, published })
+    }
+
+    /// Plans to write descriptor number `k` (not wrapping), for a device-readable buffer, and to enter it in the avail
+    /// ring, without publishing it (2.7.13.1, 2.7.13.2). Guard: `published == k`.
+    ///
+    /// The caller sees to it that the descriptor is free: the device has used number `k - size`.
+    ///
+    /// Wait-free, async-signal-safe.
+    #[inline]
+    pub fn plan_descriptor(&self, k: u64, addr: u64, len: u32) -> Txn {
+        let slot = self.region.slot(k);
+        let last = Store { target: self.published.cast(), value: k.wrapping_add(1), width: 8 };
+        let mut txn = Txn::new(self.published, k, last);
+        let desc = self.region.desc_offset(slot);
+        txn.store(self.region.ptr(desc), addr.to_le(), 8);
+        // Length, and zero for flags and next.
+        txn.store(self.region.ptr(desc + 8), u64::from(len).to_le(), 8);
+        txn.store(self.region.ptr(self.region.avail_ring_offset(slot)), u64::from(slot.to_le()), 2);
+        txn
+    }
+
+    /// Plans to make all descriptors before number `k1` available (2.7.13.3). Guard: `published == k1`, so that
+    /// `avail.idx` never goes back. The final store (A) is a release in every executor; it pairs with (B).
+    ///
+    /// Planning it again, by anybody, changes nothing.
+    ///
+    /// Wait-free, async-signal-safe.
+    #[inline]
+    pub fn plan_publish(&self, k1: u64) -> Txn {
+        let target = self.region.ptr(self.region.layout.avail_idx());
+        Txn::new(self.published, k1, Store { target, value: u64::from((k1 as u16).to_le()), width: 2 })
+    }
+
+    /// Whether the device wants to be woken, after `avail.idx` went from `old` to `new` (2.7.10, 2.7.13.4).
+    ///
+    /// Wait-free, async-signal-safe.
+    #[inline]
+    pub fn needs_kick(&self, old: u16, new: u16) -> bool {
+        // (E) pairs with (F): `avail.idx` is stored before the event index is loaded.
+        fence(SeqCst);
+        need_event(u16::from_le(self.region.avail_event().load(Relaxed)), new, old)
+    }
+
+    /// What the device has used, from the driver's own position (not wrapping) on (2.7.14).
+    ///
+    /// While others may be the driver too, use what it yields only for transactions that are guarded by `from`: once
+    /// somebody else has taken the elements, the device may overwrite them.
+    ///
+    /// Wait-free, async-signal-safe; so is the iterator, which yields at most `size` elements.
+    #[inline]
+    pub fn used(&self, from: u64) -> Used {
+        let index = from as u16;
+        // (D) pairs with (C): the elements, and the device's last reads of the buffers, come before.
+        let value = u16::from_le(self.region.used_idx().load(Acquire));
+        let remaining = value.wrapping_sub(index);
+        if remaining > self.region.size() {
+            return Used { region: self.region, index, remaining: 0, lie: Some(value) };
+        }
+        Used { region: self.region, index, remaining, lie: None }
+    }
+}
+
+/// Used elements, or what is wrong with them. See [`SplitDriver::used`].
+///
+/// Each item, right or wrong, stands for one element; only [`RingError::UsedIndex`] stands for none, and is alone.
+#[derive(Debug, Clone)]
+#[must_use = "an iterator does nothing until it is asked"]
+pub struct Used {
+    region: Region,
+    index: u16,
+    remaining: u16,
+    lie: Option<u16>,
+}
+
+impl Iterator for Used {
+    type Item = Result<UsedElem, RingError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(value) = self.lie.take() {
+            return Some(Err(RingError::UsedIndex { index: self.index, value }));
+        }
+        self.remaining = self.remaining.checked_sub(1)?;
+        let index = self.index;
+        self.index = index.wrapping_add(1);
+        let (id, len) = self.region.used_ring(self.region.slot(index.into()));
+        let elem = UsedElem { id: u32::from_le(id.load(Relaxed)), len: u32::from_le(len.load(Relaxed)) };
+        if elem.id >= self.region.layout.size {
+            return Some(Err(RingError::UsedId { index, value: elem.id }));
+        }
+        Some(Ok(elem))
+    }
+}
+
+/// Whether the step from `old` to `new` passed `event`, in wrapping arithmetic (2.7.10.1: `vring_need_event`).
+///
+/// Wait-free, async-signal-safe.
+#[inline]
+pub const fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
