@@ -1,14 +1,11 @@
 //! Draining: pages from the rings to the trace, and at the end whatever the state words still cover.
 
 use std::fs::File;
-use std::io::IoSlice;
 use std::sync::atomic::Ordering;
 
 use dormouse_abi::page::{self, CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::session::{State, UNIT_BYTES};
-use dormouse_ctf::class::Classes;
-use dormouse_ctf::packet::PacketHeader;
-use dormouse_ctf::stream::count_records;
+use dormouse_ctf::{Classes, PacketHeader, count_records};
 use dormouse_relay::Memory;
 use dormouse_vring::Device;
 use rustix::thread::futex;
@@ -66,7 +63,7 @@ struct Stream {
     taken: u64,
     file: Option<File>,
     len: u64,
-    /// `packet_seq_num` of the next packet to be written is at least this.
+    /// `events_discarded` of the last packet that was written.
     discarded_last: u64,
 }
 
@@ -191,9 +188,9 @@ impl Drainer<'_> {
             self.drained.packets_refused += 1;
             return;
         };
-        let bytes = [IoSlice::new(&self.scratch[..header.packet_size_bytes as usize])];
+        let packet = &self.scratch[..header.packet_size_bytes as usize];
         let target = &mut self.streams[stream];
-        let written = open(self.shared, target, stream).and_then(|()| append(target, &bytes));
+        let written = open(self.shared, target, stream).and_then(|()| append(target, packet));
         match written {
             Ok(len) => {
                 target.discarded_last = header.events_discarded;
@@ -252,11 +249,14 @@ impl Drainer<'_> {
         }
         match PacketHeader::decode(&self.scratch) {
             Ok(header) if self.is_from(stream, &header) && header.packet_seq_num == seq => {
-                self.write(stream, PacketHeader {
-                    packet_size_bytes: memory.geometry().page_size_bytes.into(),
-                    content_size_bytes: len,
-                    ..header
-                });
+                self.write(
+                    stream,
+                    PacketHeader {
+                        packet_size_bytes: memory.geometry().page_size_bytes.into(),
+                        content_size_bytes: len,
+                        ..header
+                    },
+                );
             }
             _ => self.drained.packets_refused += 1,
         }
@@ -329,17 +329,13 @@ fn open(shared: &Shared, target: &mut Stream, stream: usize) -> Result<(), Strin
 }
 
 /// Appends all or nothing.
-fn append(target: &mut Stream, bytes: &[IoSlice<'_>]) -> Result<u64, String> {
+fn append(target: &mut Stream, packet: &[u8]) -> Result<u64, String> {
+    use std::os::unix::fs::FileExt;
     let Some(file) = &target.file else { return Err("the stream's file is not open".into()) };
-    let whole: u64 = bytes.iter().map(|part| part.len() as u64).sum();
-    let mut done = 0;
-    for part in bytes {
-        if let Err(error) = std::os::unix::fs::FileExt::write_all_at(file, part, target.len + done) {
-            let _ = file.set_len(target.len);
-            return Err(format!("cannot write the trace: {error}; free space or give another directory with -o"));
-        }
-        done += part.len() as u64;
+    if let Err(error) = file.write_all_at(packet, target.len) {
+        let _ = file.set_len(target.len);
+        return Err(format!("cannot write the trace: {error}; free space or give another directory with -o"));
     }
-    target.len += whole;
-    Ok(whole)
+    target.len += packet.len() as u64;
+    Ok(packet.len() as u64)
 }

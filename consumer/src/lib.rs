@@ -27,11 +27,13 @@
 //! One owner for each session; in overwrite mode the trace is what is retained when the session ends.
 
 mod clock;
+mod command;
 mod drain;
 mod program;
 mod server;
 mod session;
 mod trace;
 
+pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
 pub use program::{Program, ProgramError, socket_dir};
-pub use session::{Mode, Options, Session, SessionError, Summary, parse_size};
+pub use session::{BUDGET_BYTES_DEFAULT, Mode, Options, Session, SessionError, Summary, parse_size};

@@ -33,6 +33,14 @@ pub enum ProgramError {
         /// Where its socket was looked for.
         dir: String,
     },
+    /// It does not want to.
+    #[error("process {pid} refused: {text}")]
+    Refused {
+        /// The process.
+        pid: u32,
+        /// Its own words.
+        text: String,
+    },
     /// The conversation failed.
     #[error("process {pid} did not answer: {reason}; is it stopped?")]
     NoAnswer {
@@ -103,9 +111,9 @@ impl Program {
 /// The program's own environment says where it listens.
 fn program_socket_dir(proc: &Path, uid: u32) -> PathBuf {
     let environment = std::fs::read(proc.join("environ")).unwrap_or_default();
-    let xdg = environment.split(|byte| *byte == 0).find_map(|entry| {
-        std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR=")
-    });
+    let xdg = environment
+        .split(|byte| *byte == 0)
+        .find_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR="));
     wire::socket_dir(xdg, uid).into()
 }
 

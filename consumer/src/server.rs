@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::wire::{self, ClassDecl, Grant, Message};
-use dormouse_ctf::state::StateRecord;
+use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use dormouse_abi::session::{
     Geometry, HEADER_SIZE_BYTES, Line, MAGIC, MODE_DISCARD, MODE_OVERWRITE, STATE_EMPTY, SessionHeader, VERSION,
 };
-use dormouse_backing::{BackingError, Mapping, Pool};
+use dormouse_backing::{BackingError, Pool};
 use dormouse_relay::Memory;
 
 use crate::clock::Clock;
@@ -114,6 +114,26 @@ pub struct Summary {
     pub write_error: Option<String>,
 }
 
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = |count: u64| if count == 1 { "" } else { "es" };
+        let Summary { events, lost, processes, bytes, .. } = self;
+        write!(
+            f,
+            "{events} events, {} lost, {processes} process{}, {bytes} bytes",
+            lost + self.lost_on_disk,
+            plural(*processes)
+        )?;
+        if let Some(error) = &self.write_error {
+            write!(f, "; {} events could not be written: {error}", self.lost_on_disk)?;
+        }
+        if self.packets_refused > 0 {
+            write!(f, "; {} packets were not valid and were left out", self.packets_refused)?;
+        }
+        Ok(())
+    }
+}
+
 /// Memory, threads and files of a session that is open.
 #[derive(Debug)]
 pub struct Session {
@@ -210,7 +230,8 @@ impl Session {
             bytes: drained.bytes,
             write_error: drained.write_error,
         };
-        if let Err(error) = self.shared.trace.finish(&self.shared.clock, summary.lost_on_disk, summary.packets_refused) {
+        if let Err(error) = self.shared.trace.finish(&self.shared.clock, summary.lost_on_disk, summary.packets_refused)
+        {
             summary.write_error.get_or_insert(error.to_string());
         }
         self.server.answer_stop(&summary);

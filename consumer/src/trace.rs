@@ -7,13 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
-use dormouse_abi::page::{CPU_UNKNOWN, STREAM_STATE};
 use dormouse_abi::session::CLOCK_TSC;
 use dormouse_abi::wire::ClassDecl;
-use dormouse_ctf::class::Classes;
-use dormouse_ctf::metadata::{Metadata, MetadataOptions};
-use dormouse_ctf::packet::{PacketHeader, PacketWriter};
-use dormouse_ctf::state::StateRecord;
+use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord};
 
 use crate::clock::{Calibration, Clock};
 use crate::session::Options;
@@ -62,7 +58,7 @@ struct Inner {
     metadata_len: u64,
     state: File,
     state_len: u64,
-    state_seq: u64,
+    state_writer: PacketWriter,
     state_last: u64,
 }
 
@@ -97,7 +93,7 @@ impl Trace {
                 metadata_len: preamble.len() as u64,
                 state,
                 state_len: 0,
-                state_seq: 0,
+                state_writer: PacketWriter::state(uuid),
                 state_last: 0,
             }),
         };
@@ -156,28 +152,15 @@ impl Trace {
     pub(crate) fn state(&self, clock: &Clock, records: &[StateRecord<'_>]) -> Result<(), TraceError> {
         let mut inner = self.lock();
         let now = clock.now().max(inner.state_last);
-        let mut writer = PacketWriter::new(PacketHeader {
-            uuid: self.uuid,
-            stream_id: STREAM_STATE,
-            stream_instance_id: 0,
-            cpu_id: CPU_UNKNOWN,
-            timestamp_begin: now,
-            timestamp_end: now,
-            content_size_bytes: 0,
-            packet_size_bytes: 0,
-            packet_seq_num: inner.state_seq,
-            events_discarded: 0,
-        });
         for record in records {
-            writer.state(now, record);
+            inner.state_writer.push_state(now, record);
         }
-        let packet = writer.finish();
+        let packet = inner.state_writer.finish(0, 0);
         if let Err(error) = inner.state.write_all_at(&packet, inner.state_len) {
             let _ = inner.state.set_len(inner.state_len);
             return Err(TraceError::File { path: self.dir.join("state"), error });
         }
         inner.state_len += packet.len() as u64;
-        inner.state_seq += 1;
         inner.state_last = now;
         Ok(())
     }
@@ -189,7 +172,8 @@ impl Trace {
             records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_on_disk });
         }
         if packets_refused > 0 {
-            records.push(StateRecord::Lost { reason: "a packet was not valid (count: packets)", count: packets_refused });
+            records
+                .push(StateRecord::Lost { reason: "a packet was not valid (count: packets)", count: packets_refused });
         }
         if !records.is_empty() {
             self.state(clock, &records)?;
@@ -197,10 +181,7 @@ impl Trace {
         let inner = self.lock();
         // Releases what was set aside and not used.
         let _ = inner.state.set_len(inner.state_len);
-        let options = MetadataOptions {
-            clock: ctf_clock(clock, clock.last_calibration()),
-            ..inner.options.clone()
-        };
+        let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..inner.options.clone() };
         let mut text = Metadata::new(options).preamble();
         for (id, decl) in inner.decls.iter().enumerate() {
             text.push_str(&Metadata::class(id as u16, decl));

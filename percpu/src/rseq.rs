@@ -17,6 +17,14 @@ impl Rseq {
         Handle::detect().map(Rseq)
     }
 
+    /// Where a thread's area lies, in bytes from its thread pointer: for sections that are written elsewhere.
+    ///
+    /// Wait-free, async-signal-safe.
+    #[inline]
+    pub fn offset(self) -> isize {
+        self.0.offset()
+    }
+
     /// The CPU that the thread was on a moment ago; always a valid number, also on a thread that is not registered.
     ///
     /// Wait-free, async-signal-safe.

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use dormouse_abi::class::{CClass, CLASS_ID_NONE, CField, FIELD_COUNT_MAX, FieldType};
+use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType};
 use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{self, ClassDecl};
 use dormouse_imv::StaticKey;
@@ -35,6 +35,15 @@ struct Other {
     next: *mut Other,
 }
 
+/// An event's gate is a static branch like any other.
+impl core::ops::Deref for EventKey {
+    type Target = StaticKey;
+    #[inline(always)]
+    fn deref(&self) -> &StaticKey {
+        &self.gate
+    }
+}
+
 impl EventKey {
     /// A key that no session knows.
     pub const fn new(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> EventKey {
@@ -47,11 +56,6 @@ impl EventKey {
             name,
             fields,
         }
-    }
-
-    /// Whether the event is armed.
-    pub fn is_armed(&self) -> bool {
-        self.gate.is_enabled()
     }
 
     /// The id of the class with these field types. Wait-free; async-signal-safe.
@@ -149,7 +153,8 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
             // SAFETY: the C macro points at a class of static storage.
             unsafe { c_class(key.cast(), object) }
         } else {
-            let describe = base.wrapping_offset(core::mem::offset_of!(EventRecord, describe) as isize + describe as isize);
+            let describe =
+                base.wrapping_offset(core::mem::offset_of!(EventRecord, describe) as isize + describe as isize);
             // SAFETY: the Rust macro points at an `EventKey` and a `DescribeFn`.
             unsafe { rust_class(key.cast(), describe, object) }
         };

@@ -111,7 +111,7 @@ impl Control {
             Message::List => Message::Classes {
                 session: session_name(),
                 classes: self.classes.iter().map(status).collect(),
-                patching: dormouse_imv::status().to_string(),
+                patching: patching(),
             },
             Message::Arm { patterns } => {
                 if current().is_none() {
@@ -165,13 +165,24 @@ fn session_name() -> String {
     current().map(|attached| attached.socket.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
+/// How sites are patched, or why not, for people.
+fn patching() -> String {
+    match dormouse_imv::status() {
+        Ok(status) => {
+            let count = status.count;
+            format!("{:?} ({}): {} of {} sites", status.writer, status.reason, count.patched, count.sites)
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
 fn status(class: &Class) -> ClassStatus {
-    let (sites, patched) = dormouse_imv::key_sites(class.gate);
+    let count = dormouse_imv::key_sites(class.gate).unwrap_or_default();
     ClassStatus {
         decl: class.decl.clone(),
         armed: class.armed,
-        site_count: sites as u32,
-        patched_count: patched as u32,
+        site_count: count.sites as u32,
+        patched_count: count.patched as u32,
     }
 }
 
@@ -233,4 +244,3 @@ extern "C" fn after_fork_child() {
     drop(locked);
     crate::listen::after_fork();
 }
-

@@ -28,10 +28,8 @@ pub(crate) fn start() {
     };
     // Signals belong to the program's own threads: the listener's thread inherits a mask that blocks them all.
     let unmasked = SignalMask::block_all();
-    let spawned = std::thread::Builder::new()
-        .name("dormouse".into())
-        .stack_size(256 << 10)
-        .spawn(move || serve(listener, &path));
+    let spawned =
+        std::thread::Builder::new().name("dormouse".into()).stack_size(256 << 10).spawn(move || serve(listener, &path));
     drop(unmasked);
     if spawned.is_err() {
         LISTENING.store(false, Ordering::SeqCst);
@@ -66,7 +64,8 @@ fn directory() -> Option<PathBuf> {
     let _ = std::fs::DirBuilder::new().mode(0o700).create(&dir);
     // In /tmp anybody could have made it: only a directory of this user that nobody else can write to will do.
     let metadata = std::fs::symlink_metadata(&dir).ok()?;
-    let ours = metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
+    let ours =
+        metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
     ours.then_some(dir)
 }
 

@@ -132,7 +132,11 @@ impl Joining {
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn join(&mut self, socket: &Path, classes: &[ClassDecl]) -> Result<(&'static Attached, Vec<Grant>), String> {
+    pub(crate) fn join(
+        &mut self,
+        socket: &Path,
+        classes: &[ClassDecl],
+    ) -> Result<(&'static Attached, Vec<Grant>), String> {
         let hello = Message::Hello {
             version: VERSION,
             vpid: std::process::id(),

@@ -33,7 +33,8 @@ pub fn start(listen: Listen) -> bool {
     let inside = thread::enter_tracer();
     // Before the process has threads, registering costs microseconds.
     membarrier::register();
-    dormouse_imv::ensure_registered();
+    // Refused only within a registration of this very thread; sites that stay unpatched read their key.
+    let _ = dormouse_imv::ensure_registered();
     pin();
     {
         let mut control = control::lock();

@@ -40,11 +40,6 @@ pub trait Value {
     fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>);
 }
 
-/// Bytes of scratch space that a field may need.
-pub const FIELD_BYTES: usize = 8;
-/// Runs that a field may need.
-pub const FIELD_RUNS: usize = 2;
-
 /// The fields of one record: small values gathered in place, long ones by reference until the record is written.
 ///
 /// `BYTES` is at least 8 × (fields + 1), `RUNS` at least 2 × fields + 1.

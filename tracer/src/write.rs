@@ -262,7 +262,7 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
             }
         }
     }
-    let used = |stream: u32| ring(attached, stream).used_count(&memory.stream(stream).published.0);
+    let used = |stream: u32| ring(attached, stream).map_or(0, |driver| driver.used_count());
     let unit = memory.draw(attached.process, stream, used);
     if unit.is_none() {
         // Only this stream reads it; a value that another writer of the stream leaves is as good.
@@ -271,10 +271,11 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     unit
 }
 
-fn ring(attached: &Attached, stream: u32) -> SplitDriver {
+fn ring(attached: &Attached, stream: u32) -> Option<SplitDriver> {
     let memory = &attached.memory;
-    // SAFETY: the geometry places a ring of this size there, initialised by the session owner.
-    unsafe { SplitDriver::new(memory.ring(stream), memory.geometry().ring_size()) }
+    let published = memory.stream(stream).published.0.as_ptr();
+    // SAFETY: the geometry places a ring of this size there, initialised by the session owner and used by atomics only.
+    unsafe { SplitDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) }.ok()
 }
 
 /// Puts every closed page that is not there yet into the virtqueue, also those that a killed writer has left, and wakes the
@@ -283,7 +284,7 @@ fn offer(attached: &Attached, hold: Hold) {
     let memory = &attached.memory;
     let stream = hold.stream();
     let control = memory.stream(stream);
-    let driver = ring(attached, stream);
+    let Some(driver) = ring(attached, stream) else { return };
     let published = &control.published.0;
     let first = published.load(Ordering::Acquire);
     let mut next = first;
@@ -295,16 +296,14 @@ fn offer(attached: &Attached, hold: Hold) {
         let unit = memory.chain(stream, next);
         let len = memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
         let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
-        match hold.commit(&driver.plan_descriptor(published.as_ptr(), next, address, len as u32)) {
+        match hold.commit(&driver.plan_descriptor(next, address, len as u32)) {
             Commit::Done => next += 1,
             Commit::GuardChanged => next = published.load(Ordering::Acquire),
             Commit::Aborted => return,
         }
     }
     // The descriptors come first: the index is read from the shadow, so a late writer never takes it back.
-    if hold.commit(&driver.plan_publish(published.as_ptr(), next)) == Commit::Done
-        && driver.needs_kick(first as u16, next as u16)
-    {
+    if hold.commit(&driver.plan_publish(next)) == Commit::Done && driver.needs_kick(first as u16, next as u16) {
         let kick = &memory.header().kick.0;
         kick.fetch_add(1, Ordering::Release);
         let _ = rustix::thread::futex::wake(kick, rustix::thread::futex::Flags::empty(), 1);

@@ -1,4 +1,4 @@
-use core::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst, fence};
+use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use dormouse_abi::txn::{Store, Txn};
 use dormouse_abi::vring::UsedElem;
@@ -80,6 +80,21 @@ impl SplitDriver {
         // (E) pairs with (F): `avail.idx` is stored before the event index is loaded.
         fence(SeqCst);
         need_event(u16::from_le(self.region.avail_event().load(Relaxed)), new, old)
+    }
+
+    /// How many descriptors the device has used since the beginning (not wrapping), for those who only want to know what
+    /// is free again. A device that lies can name any position in the last 2^16 up to what was published.
+    ///
+    /// Wait-free, async-signal-safe.
+    #[inline]
+    pub fn used_count(&self) -> u64 {
+        // The shadow first: the device cannot have used what was not yet published then.
+        // SAFETY: `new`'s contract.
+        let published = unsafe { AtomicU64::from_ptr(self.published) }.load(Acquire);
+        // (D') pairs with (C), as (D).
+        let used = u16::from_le(self.region.used_idx().load(Acquire));
+        let pending = (published as u16).wrapping_sub(used);
+        published.saturating_sub(pending as u64)
     }
 
     /// What the device has used, from the driver's own position (not wrapping) on (2.7.14).

@@ -223,6 +223,11 @@ impl Handle {
     }
 
     #[inline]
+    pub(crate) fn offset(self) -> isize {
+        self.offset
+    }
+
+    #[inline]
     pub(crate) fn cpu_id_start(self) -> u32 {
         let cpu: u32;
         // SAFETY: `__rseq_offset` from the thread pointer lies the calling thread's area, for its whole life

@@ -1,0 +1,104 @@
+//! The event classes of a trace by their ids.
+
+use dormouse_abi::class::CLASS_ID_MAX;
+use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::wire::ClassDecl;
+
+use crate::state;
+
+/// An event class with its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// The id that records carry.
+    pub id: u16,
+    /// Names and fields.
+    pub decl: ClassDecl,
+    /// `provider:name`.
+    pub full_name: String,
+    /// Bytes of all fields where no value changes that.
+    pub(crate) fixed_size_bytes: Option<usize>,
+}
+
+/// Classes by id. Ids up to [`CLASS_ID_MAX`] belong to programs, those above to the state stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Classes {
+    /// Indexed by id.
+    events: Vec<Option<Class>>,
+    /// Indexed by id - [`CLASS_ID_MAX`] - 1.
+    state: Vec<Option<Class>>,
+}
+
+impl Default for Classes {
+    fn default() -> Classes {
+        Classes::new()
+    }
+}
+
+impl Classes {
+    /// The classes that every trace has: those of the state stream.
+    pub fn new() -> Classes {
+        let mut classes = Classes::empty();
+        for (id, decl) in state::classes() {
+            classes.insert(id, decl);
+        }
+        classes
+    }
+
+    pub(crate) fn empty() -> Classes {
+        Classes { events: Vec::new(), state: Vec::new() }
+    }
+
+    /// Whether the classes of the state stream are those that this crate reads.
+    pub(crate) fn has_state(&self) -> bool {
+        self.state == Classes::new().state
+    }
+
+    /// Adds a class. Returns whether the id was free; a class that is there already stays.
+    pub fn insert(&mut self, id: u16, decl: ClassDecl) -> bool {
+        let (table, index) = match id.checked_sub(CLASS_ID_MAX + 1) {
+            None => (&mut self.events, id as usize),
+            Some(index) => (&mut self.state, index as usize),
+        };
+        if table.len() <= index {
+            table.resize(index + 1, None);
+        }
+        let free = table[index].is_none();
+        if free {
+            let fixed_size_bytes = decl.fields.iter().map(|(_, field_type)| field_type.fixed_size_bytes()).sum();
+            table[index] = Some(Class { id, full_name: decl.full_name(), decl, fixed_size_bytes });
+        }
+        free
+    }
+
+    /// The class with this id in a stream with this `stream_id`.
+    pub fn get(&self, stream_id: u32, id: u16) -> Option<&Class> {
+        match (stream_id, id.checked_sub(CLASS_ID_MAX + 1)) {
+            (STREAM_EVENTS, None) => self.events.get(id as usize)?.as_ref(),
+            (STREAM_STATE, Some(index)) => self.state.get(index as usize)?.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The classes of programs, by rising id.
+    pub fn events(&self) -> impl Iterator<Item = &Class> {
+        self.events.iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_belongs_to_one_stream_and_is_given_once() {
+        let decl = |name: &str| ClassDecl { provider: "p".into(), name: name.into(), fields: vec![] };
+        let mut classes = Classes::new();
+        assert!(classes.insert(3, decl("a")) && !classes.insert(3, decl("b")));
+        assert_eq!(classes.get(STREAM_EVENTS, 3).unwrap().full_name, "p:a");
+        assert_eq!(classes.get(STREAM_STATE, 3), None);
+        assert_eq!(classes.get(STREAM_EVENTS, state::ID_PROCESS), None);
+        assert_eq!(classes.get(STREAM_STATE, state::ID_PROCESS).unwrap().full_name, "dormouse:process");
+        assert_eq!(classes.get(STREAM_STATE, u16::MAX), None);
+        assert_eq!(classes.events().count(), 1);
+    }
+}

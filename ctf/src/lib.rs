@@ -1,0 +1,81 @@
+//! CTF 1.8, bytes in and bytes out: writes the metadata and the state packets, reads the streams back.
+//!
+//! The problem: a page that traced programs fill goes to disk as it is, so the bytes *are* the trace and nobody
+//! formats them again. What is left is to describe them (the metadata, a text in TSDL) so that tools which nobody here
+//! wrote can read them, and to read them back without trusting them: a stream may be cut off, damaged or forged.
+//!
+//! ```text
+//!             Metadata::preamble, Metadata::class              Metadata::parse
+//!   ClassDecl ───────────────────────────────────▶ metadata ──────────────────┐
+//!                                                                             ▼
+//!   pages as programs fill them ─────────────────▶ stream files ──▶ StreamReader ─▶ Merge ─┬─▶ text::Formatter
+//!   StateRecord ─▶ PacketWriter ─────────────────▶                                         └─▶ Stats
+//!
+//!   one stream file:  ┌──────────────┬────────┬────────┬───┬─────────┬──────────────┬───
+//!                     │ PacketHeader │ record │ record │ … │ padding │ PacketHeader │ …
+//!                     └──────────────┴────────┴────────┴───┴─────────┴──────────────┴───
+//!                      80 bytes       content_size              packet_size
+//! ```
+//!
+//! * [`metadata`]: writes TSDL and reads the TSDL that it has written.
+//! * [`class`]: the event classes of a trace by their ids.
+//! * [`value`]: what a field holds, borrowed from the stream.
+//! * [`packet`]: the packet header, and a writer of whole packets.
+//! * [`state`]: the records of the state stream, which the session owner writes.
+//! * [`stream`]: packets and events of one stream.
+//! * [`merge`]: events of all streams in the order of time.
+//! * [`text`]: an event as `babeltrace2` prints it.
+//! * [`stats`]: what a whole trace holds.
+//! * [`testing`]: synthesises traces for tests.
+//!
+//! # Hostile bytes
+//! Every decoder is total. A length or count is compared with the bytes that are there before it is believed, nothing is
+//! allocated by the size that a stream claims, and what is wrong becomes a [`stream::Notice`]: reading goes on at
+//! the next packet wherever the sizes can still be trusted.
+//!
+//! # Limits
+//! * The metadata reader knows the layouts of this crate only; traces of other tracers are for `babeltrace2`.
+//! * Field names that occur twice in a class, or are no C identifiers, or would be words of TSDL (`Bool`), get a `_` where
+//!   that is needed: one careless program must not make the metadata of a whole session unreadable.
+//! * Ticks become nanoseconds by exact integer arithmetic. `babeltrace2` computes in floating point unless the clock runs
+//!   at 1 GHz, so its last digits can differ for other clocks.
+//!
+//! # Source
+//! Common Trace Format 1.8.3, <https://diamon.org/ctf/v1.8.3/>: clause 4 (types), 5 (packet header and context),
+//! 6 (event header and context), 7 (TSDL), 8 (clocks).
+#![forbid(unsafe_code)]
+
+pub mod class;
+pub mod merge;
+pub mod metadata;
+pub mod packet;
+pub mod state;
+pub mod stats;
+pub mod stream;
+pub mod testing;
+pub mod text;
+pub mod value;
+
+pub use class::{Class, Classes};
+pub use merge::Merge;
+pub use metadata::{Clock, Metadata, MetadataError, MetadataOptions};
+pub use packet::{PacketHeader, PacketWriter};
+pub use state::StateRecord;
+pub use stats::Stats;
+pub use stream::{Event, Notice, Problem, RecordError, StreamReader, count_records};
+pub use value::{Sequence, Value};
+
+/// Little-endian reads at an offset that the caller has checked.
+pub(crate) mod bytes {
+    pub fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+        let mut array = [0; N];
+        array.copy_from_slice(&bytes[offset..offset + N]);
+        array
+    }
+    pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+        u32::from_le_bytes(array(bytes, offset))
+    }
+    pub fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+        u64::from_le_bytes(array(bytes, offset))
+    }
+}

@@ -1,0 +1,81 @@
+//! Events of all streams in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::stream::{Event, Notice, StreamReader};
+
+/// Merges streams by timestamp; events of equal time come in the order of the streams. A notice comes when its place in the
+/// stream is reached, before the stream's next event.
+///
+/// Cost: one event of each stream is held, O(log streams) comparisons an event.
+#[derive(Debug)]
+pub struct Merge<'a> {
+    streams: Vec<StreamReader<'a>>,
+    /// The next event of each stream.
+    heads: Vec<Option<Event<'a>>>,
+    heap: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Streams whose next event is not known, the first to be asked last.
+    pending: Vec<usize>,
+}
+
+impl<'a> Merge<'a> {
+    /// Merges these streams.
+    pub fn new(streams: impl IntoIterator<Item = StreamReader<'a>>) -> Merge<'a> {
+        let streams: Vec<_> = streams.into_iter().collect();
+        let count = streams.len();
+        Merge {
+            streams,
+            heads: vec![None; count],
+            heap: BinaryHeap::with_capacity(count),
+            pending: (0..count).rev().collect(),
+        }
+    }
+
+    /// The streams, read as far as the merge has come.
+    pub fn streams(&self) -> &[StreamReader<'a>] {
+        &self.streams
+    }
+}
+
+impl<'a> Iterator for Merge<'a> {
+    type Item = Result<Event<'a>, Notice>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(index) = self.pending.last().copied() {
+            match self.streams[index].next() {
+                Some(Err(notice)) => return Some(Err(notice)),
+                Some(Ok(event)) => {
+                    self.heap.push(Reverse((event.timestamp, index)));
+                    self.heads[index] = Some(event);
+                }
+                None => {}
+            }
+            self.pending.pop();
+        }
+        let Reverse((_, index)) = self.heap.pop()?;
+        self.pending.push(index);
+        self.heads[index].take().map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::TraceBuilder;
+
+    #[test]
+    fn events_come_by_time_then_by_stream() {
+        let mut trace = TraceBuilder::new();
+        let class = trace.class("p", "e", &[]);
+        let times = [vec![1, 4, 4, 9], vec![], vec![2, 4, 10], vec![4]];
+        for (cpu, times) in times.iter().enumerate() {
+            let stream = trace.stream(cpu as u32);
+            times.iter().for_each(|time| trace.event(stream, *time, 1, 1, class, &[]));
+        }
+        let trace = trace.finish();
+        let metadata = trace.parse();
+        let merged: Vec<_> =
+            trace.readers(&metadata).map(Result::unwrap).map(|event| (event.timestamp, event.cpu_id)).collect();
+        assert_eq!(merged, [(1, 0), (2, 2), (4, 0), (4, 0), (4, 2), (4, 3), (9, 0), (10, 2)]);
+    }
+}

@@ -1,0 +1,221 @@
+//! Writes TSDL.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::wire::ClassDecl;
+
+use super::MetadataOptions;
+use crate::state;
+use crate::text::utc_datetime;
+
+/// First line of metadata (clause 7).
+pub(super) const FIRST_LINE: &str = "/* CTF 1.8 */";
+
+/// The name of a kind's type. `Str` has none: TSDL names that type itself.
+pub(super) fn type_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::U8 => "uint8_t",
+        Kind::U16 => "uint16_t",
+        Kind::U32 => "uint32_t",
+        Kind::U64 => "uint64_t",
+        Kind::I8 => "int8_t",
+        Kind::I16 => "int16_t",
+        Kind::I32 => "int32_t",
+        Kind::I64 => "int64_t",
+        Kind::F32 => "float32_t",
+        Kind::F64 => "float64_t",
+        Kind::Bool => "bool_t",
+        Kind::Pointer => "pointer_t",
+        Kind::Bytes => "byte_t",
+        Kind::Str => "string",
+    }
+}
+
+/// Packet header, packet context and event header: `dormouse_abi::page` and `dormouse_abi::record` in TSDL.
+const STREAM_COMMON: &str = "\
+\tevent.header := struct {
+\t\tuint16_t id;
+\t\tuint48_clock_t timestamp;
+\t} align(8);
+\tpacket.context := struct {
+\t\tuint32_t cpu_id;
+\t\tuint64_clock_t timestamp_begin;
+\t\tuint64_clock_t timestamp_end;
+\t\tuint64_t content_size;
+\t\tuint64_t packet_size;
+\t\tuint64_t packet_seq_num;
+\t\tuint64_t events_discarded;
+\t} align(8);
+";
+
+pub(super) fn preamble(options: &MetadataOptions) -> String {
+    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s } = options;
+    let clock_name = identifier(&clock.name);
+    let mut out = format!("{FIRST_LINE}\n\n");
+    for kind in Kind::ALL {
+        let size = kind.element_size_bytes() * 8;
+        let (class, properties) = match kind {
+            Kind::Str => continue,
+            Kind::F32 => ("floating_point", "exp_dig = 8; mant_dig = 24".to_string()),
+            Kind::F64 => ("floating_point", "exp_dig = 11; mant_dig = 53".to_string()),
+            Kind::Pointer => ("integer", format!("size = {size}; signed = false; base = 16")),
+            Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => ("integer", format!("size = {size}; signed = true")),
+            _ => ("integer", format!("size = {size}; signed = false")),
+        };
+        put(&mut out, format_args!("typealias {class} {{ {properties}; align = 8; }} := {};\n", type_name(kind)));
+    }
+    let uuid = uuid_text(uuid);
+    put(
+        &mut out,
+        format_args!(
+            "
+trace {{
+\tmajor = 1;
+\tminor = 8;
+\tuuid = \"{uuid}\";
+\tbyte_order = le;
+\tpacket.header := struct {{
+\t\tuint32_t magic;
+\t\tuint8_t uuid[16];
+\t\tuint32_t stream_id;
+\t\tuint32_t stream_instance_id;
+\t}} align(8);
+}};
+
+env {{
+\thostname = {};
+\tdomain = \"dormouse\";
+\ttracer_name = \"dormouse\";
+\ttracer_major = {major};
+\ttracer_minor = {minor};
+\ttrace_creation_datetime = \"{}\";
+\ttrace_creation_time_s = {start_time_s};
+}};
+
+clock {{
+\tname = \"{clock_name}\";
+\tdescription = {};
+\tfreq = {};
+\toffset_s = {};
+\toffset = {};
+\tabsolute = true;
+}};
+
+typealias integer {{ size = 48; signed = false; align = 8; map = clock.{clock_name}.value; }} := uint48_clock_t;
+typealias integer {{ size = 64; signed = false; align = 8; map = clock.{clock_name}.value; }} := uint64_clock_t;
+
+stream {{
+\tid = {STREAM_EVENTS};
+{STREAM_COMMON}\tevent.context := struct {{
+\t\tuint32_t vpid;
+\t\tuint32_t vtid;
+\t}} align(8);
+}};
+
+stream {{
+\tid = {STREAM_STATE};
+{STREAM_COMMON}}};
+",
+            quoted(hostname),
+            utc_datetime(*start_time_s),
+            quoted(&clock.description),
+            clock.frequency_hz,
+            clock.offset_s,
+            clock.offset_cycles,
+        ),
+    );
+    for (id, decl) in state::classes() {
+        out += &event(STREAM_STATE, id, &decl);
+    }
+    out
+}
+
+pub(super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {
+    let mut out = String::new();
+    let (provider, name) = (identifier(&decl.provider), identifier(&decl.name));
+    put(
+        &mut out,
+        format_args!(
+            "\nevent {{\n\tname = \"{provider}:{name}\";\n\tid = {id};\n\tstream_id = {stream_id};\n\tfields := struct {{\n"
+        ),
+    );
+    for ((_, field_type), name) in decl.fields.iter().zip(field_names(decl)) {
+        let FieldType { kind, sequence } = *field_type;
+        match kind {
+            Kind::Str => put(&mut out, format_args!("\t\tstring {{ encoding = UTF8; }} _{name};\n")),
+            Kind::Bytes => put_counted(&mut out, kind, &name),
+            _ if sequence => put_counted(&mut out, kind, &name),
+            _ => put(&mut out, format_args!("\t\t{} _{name};\n", type_name(kind))),
+        }
+    }
+    out += "\t} align(8);\n};\n";
+    out
+}
+
+fn put_counted(out: &mut String, kind: Kind, name: &str) {
+    put(out, format_args!("\t\tuint32_t __{name}_length;\n\t\t{} _{name}[__{name}_length];\n", type_name(kind)));
+}
+
+/// Words of TSDL that start with an underscore, without it: the one in front of a field's name would make it one of them.
+const RESERVED: [&str; 3] = ["Bool", "Complex", "Imaginary"];
+
+/// Names of the fields: C identifiers that differ from one another and from the names of the counts.
+fn field_names(decl: &ClassDecl) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    let name_of = |(name, field_type): &(String, FieldType)| {
+        let mut name = identifier(name);
+        let length_of =
+            |name: &str| (field_type.sequence || field_type.kind == Kind::Bytes).then(|| format!("_{name}_length"));
+        while RESERVED.contains(&name.as_str())
+            || taken.contains(&name)
+            || length_of(&name).is_some_and(|length| taken.contains(&length))
+        {
+            name.push('_');
+        }
+        taken.extend(length_of(&name));
+        taken.insert(name.clone());
+        name
+    };
+    decl.fields.iter().map(name_of).collect()
+}
+
+/// The nearest C identifier.
+pub(super) fn identifier(name: &str) -> String {
+    let mut name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    if name.chars().next().is_none_or(|first| first.is_ascii_digit()) {
+        name.insert(0, '_');
+    }
+    name
+}
+
+/// A TSDL string literal. Its escapes are those of C; a NUL would end the string for readers, so it is left out.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\0' => {}
+            c if c.is_ascii_control() => put(&mut out, format_args!("\\{:03o}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// As RFC 9562 writes it.
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut out = String::new();
+    for (index, byte) in uuid.iter().enumerate() {
+        let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+        put(&mut out, format_args!("{dash}{byte:02x}"));
+    }
+    out
+}
+
+fn put(out: &mut String, arguments: std::fmt::Arguments<'_>) {
+    out.write_fmt(arguments).expect("a String takes all text");
+}

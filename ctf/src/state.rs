@@ -1,0 +1,154 @@
+//! The records of the state stream, which the session owner writes: whose events these are, and what was lost.
+
+use dormouse_abi::class::{CLASS_ID_MAX, FieldType, Kind};
+use dormouse_abi::wire::ClassDecl;
+
+use crate::stream::Event;
+use crate::value::Value;
+
+/// Id of `dormouse:process`.
+pub const ID_PROCESS: u16 = CLASS_ID_MAX + 1;
+/// Id of `dormouse:lost`.
+pub const ID_LOST: u16 = CLASS_ID_MAX + 2;
+/// Id of `dormouse:session`.
+pub const ID_SESSION: u16 = CLASS_ID_MAX + 3;
+
+/// A record of the state stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateRecord<'a> {
+    /// A program joined the session, or became another by `exec`.
+    Process {
+        /// The session's number for the process.
+        process: u32,
+        /// Its id as the session owner sees it.
+        pid: u32,
+        /// Its id as it sees it itself, and as its events carry it.
+        vpid: u32,
+        /// Path of the executable.
+        program: &'a str,
+        /// The command line.
+        command_line: &'a str,
+    },
+    /// Events were lost that no packet could state, for want of disk space for example.
+    Lost {
+        /// Why.
+        reason: &'a str,
+        /// How many events.
+        count: u64,
+    },
+    /// How the session was set up.
+    Session {
+        /// `discard` or `overwrite`.
+        mode: &'a str,
+        /// Memory of all pages.
+        budget_bytes: u64,
+        /// Bytes of a page.
+        page_size_bytes: u64,
+        /// The command that was traced, or empty.
+        command_line: &'a str,
+    },
+}
+
+impl<'a> StateRecord<'a> {
+    /// The id of the record's class.
+    pub fn id(&self) -> u16 {
+        match self {
+            StateRecord::Process { .. } => ID_PROCESS,
+            StateRecord::Lost { .. } => ID_LOST,
+            StateRecord::Session { .. } => ID_SESSION,
+        }
+    }
+
+    /// Appends the fields.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let mut put = |value: Value<'_>| value.encode(out);
+        match *self {
+            StateRecord::Process { process, pid, vpid, program, command_line } => {
+                [process, pid, vpid].into_iter().for_each(|number| put(Value::U32(number)));
+                [program, command_line].into_iter().for_each(|text| put(Value::Str(text.as_bytes())));
+            }
+            StateRecord::Lost { reason, count } => {
+                put(Value::Str(reason.as_bytes()));
+                put(Value::U64(count));
+            }
+            StateRecord::Session { mode, budget_bytes, page_size_bytes, command_line } => {
+                put(Value::Str(mode.as_bytes()));
+                [budget_bytes, page_size_bytes].into_iter().for_each(|number| put(Value::U64(number)));
+                put(Value::Str(command_line.as_bytes()));
+            }
+        }
+    }
+
+    /// Reads an event of the state stream; `None` for every other event, and where text is not UTF-8.
+    pub fn decode(event: &Event<'a>) -> Option<StateRecord<'a>> {
+        if event.class.id <= CLASS_ID_MAX {
+            return None;
+        }
+        let mut fields = event.fields().map(|(_, value)| value);
+        let mut next = || fields.next();
+        Some(match event.class.id {
+            ID_PROCESS => StateRecord::Process {
+                process: number(next()?)? as u32,
+                pid: number(next()?)? as u32,
+                vpid: number(next()?)? as u32,
+                program: text(next()?)?,
+                command_line: text(next()?)?,
+            },
+            ID_LOST => StateRecord::Lost { reason: text(next()?)?, count: number(next()?)? },
+            ID_SESSION => StateRecord::Session {
+                mode: text(next()?)?,
+                budget_bytes: number(next()?)?,
+                page_size_bytes: number(next()?)?,
+                command_line: text(next()?)?,
+            },
+            _ => return None,
+        })
+    }
+}
+
+fn number(value: Value<'_>) -> Option<u64> {
+    match value {
+        Value::U32(number) => Some(number.into()),
+        Value::U64(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn text(value: Value<'_>) -> Option<&str> {
+    match value {
+        Value::Str(text) => std::str::from_utf8(text).ok(),
+        _ => None,
+    }
+}
+
+/// Ids and declarations of the state stream's classes.
+pub(crate) fn classes() -> [(u16, ClassDecl); 3] {
+    let class = |id: u16, name: &str, fields: &[(&str, Kind)]| {
+        let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
+        (id, ClassDecl { provider: "dormouse".into(), name: name.into(), fields })
+    };
+    [
+        class(
+            ID_PROCESS,
+            "process",
+            &[
+                ("process", Kind::U32),
+                ("pid", Kind::U32),
+                ("vpid", Kind::U32),
+                ("program", Kind::Str),
+                ("command_line", Kind::Str),
+            ],
+        ),
+        class(ID_LOST, "lost", &[("reason", Kind::Str), ("count", Kind::U64)]),
+        class(
+            ID_SESSION,
+            "session",
+            &[
+                ("mode", Kind::Str),
+                ("budget_bytes", Kind::U64),
+                ("page_size_bytes", Kind::U64),
+                ("command_line", Kind::Str),
+            ],
+        ),
+    ]
+}

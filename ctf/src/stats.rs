@@ -1,0 +1,330 @@
+//! What a whole trace holds.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use dormouse_abi::page::CPU_UNKNOWN;
+use serde::{Serialize, Serializer};
+
+use crate::merge::Merge;
+use crate::metadata::Metadata;
+use crate::state::StateRecord;
+use crate::stream::{Problem, StreamReader};
+
+/// What a whole trace holds. Events are those of programs; the state stream counts among packets and bytes only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Events recorded.
+    pub events: u64,
+    /// Events lost: what packets tell, and what the session owner has stated besides.
+    pub events_lost: u64,
+    /// Packets of all streams.
+    pub packets: u64,
+    /// Bytes of all streams, padding included.
+    pub bytes: u64,
+    /// Threads that have at least one event.
+    pub threads: u64,
+    /// Time from the first to the last event; `None` without events.
+    pub span: Option<Span>,
+    /// Event classes that have at least one event, most frequent first.
+    pub classes: Vec<ClassStats>,
+    /// Processors that have at least one event, unknown ones last.
+    pub cpus: Vec<CpuStats>,
+    /// Programs, most busy first.
+    pub processes: Vec<ProcessStats>,
+    /// What is wrong with the trace, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Time from the first to the last event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// The first event, nanoseconds since the epoch.
+    pub begin_ns: i64,
+    /// The last event, nanoseconds since the epoch.
+    pub end_ns: i64,
+    /// The time between them, nanoseconds.
+    pub duration_ns: u64,
+}
+
+/// Events of one class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClassStats {
+    /// `provider:name`.
+    pub name: String,
+    /// The id in this trace.
+    pub id: u16,
+    /// How many.
+    pub count: u64,
+    /// Bytes of their records, headers included.
+    pub bytes: u64,
+}
+
+/// Events of one processor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CpuStats {
+    /// The processor; `"unknown"` in JSON where the writer did not know it.
+    #[serde(serialize_with = "serialize_cpu")]
+    pub cpu: Option<u32>,
+    /// How many.
+    pub count: u64,
+}
+
+/// Events of one program. A process that has become another program by `exec` has several entries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessStats {
+    /// Its id as it sees it itself.
+    pub vpid: u32,
+    /// Path of the executable; empty where the session owner has not named it.
+    pub program: String,
+    /// How many.
+    pub count: u64,
+}
+
+fn serialize_cpu<S: Serializer>(cpu: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+    match cpu {
+        Some(cpu) => serializer.serialize_u32(*cpu),
+        None => serializer.serialize_str("unknown"),
+    }
+}
+
+impl Stats {
+    /// Reads the streams of a trace, each with a name for the warnings.
+    ///
+    /// Processes are told apart by `vpid`, so processes of several containers that share one count as one program after
+    /// another.
+    pub fn collect<'a>(metadata: &'a Metadata, streams: &[(&str, &'a [u8])]) -> Stats {
+        let mut warnings = Vec::new();
+        let (mut events, mut stated_lost) = (0, 0u64);
+        let mut classes: HashMap<u16, ClassStats> = HashMap::new();
+        let mut cpus: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut processes = Processes::default();
+        let mut threads = HashSet::new();
+        let mut ticks: Option<(u64, u64)> = None;
+
+        let readers = streams.iter().enumerate().map(|(index, (_, bytes))| StreamReader::new(metadata, index, bytes));
+        let mut merge = Merge::new(readers);
+        for item in &mut merge {
+            let event = match item {
+                Ok(event) => event,
+                // Counted by the reader.
+                Err(notice) if matches!(notice.problem, Problem::Discarded { .. }) => continue,
+                Err(notice) => {
+                    warnings.push(format!("{}: {notice}", streams[notice.stream].0));
+                    continue;
+                }
+            };
+            let Some((vpid, vtid)) = event.context else {
+                match StateRecord::decode(&event) {
+                    Some(StateRecord::Process { vpid, program, .. }) => processes.name(vpid, program),
+                    Some(StateRecord::Lost { reason, count }) => {
+                        stated_lost = stated_lost.saturating_add(count);
+                        warnings.push(format!("{}: {count} events lost: {reason}", streams[event.stream].0));
+                    }
+                    _ => {}
+                }
+                continue;
+            };
+            events += 1;
+            let class = classes.entry(event.class.id).or_insert_with(|| ClassStats {
+                name: event.class.full_name.clone(),
+                id: event.class.id,
+                count: 0,
+                bytes: 0,
+            });
+            class.count += 1;
+            class.bytes += event.size_bytes as u64;
+            *cpus.entry(event.cpu_id).or_default() += 1;
+            processes.count(vpid);
+            threads.insert((vpid, vtid));
+            let (begin, end) = ticks.unwrap_or((event.timestamp, event.timestamp));
+            ticks = Some((begin.min(event.timestamp), end.max(event.timestamp)));
+        }
+
+        let mut classes: Vec<_> = classes.into_values().collect();
+        classes.sort_by(|a, b| b.count.cmp(&a.count).then(a.id.cmp(&b.id)));
+        let mut processes = processes.rows;
+        processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
+        let packets_lost = merge.streams().iter().map(StreamReader::events_discarded);
+        Stats {
+            events,
+            events_lost: packets_lost.fold(stated_lost, u64::saturating_add),
+            packets: merge.streams().iter().map(StreamReader::packet_count).sum(),
+            bytes: streams.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
+            threads: threads.len() as u64,
+            span: ticks.map(|(begin, end)| {
+                let clock = &metadata.options.clock;
+                let (begin_ns, end_ns) = (clock.epoch_ns(begin), clock.epoch_ns(end));
+                Span { begin_ns, end_ns, duration_ns: end_ns.abs_diff(begin_ns) }
+            }),
+            classes,
+            // CPU_UNKNOWN is the largest number, so it comes last.
+            cpus: cpus
+                .into_iter()
+                .map(|(cpu, count)| CpuStats { cpu: (cpu != CPU_UNKNOWN).then_some(cpu), count })
+                .collect(),
+            processes,
+            warnings,
+        }
+    }
+}
+
+/// Which program a `vpid` is at the time that the merge has reached.
+#[derive(Default)]
+struct Processes {
+    rows: Vec<ProcessStats>,
+    row_of: HashMap<(u32, String), usize>,
+    current: HashMap<u32, usize>,
+}
+
+impl Processes {
+    fn name(&mut self, vpid: u32, program: &str) {
+        let rows = &mut self.rows;
+        let row = *self.row_of.entry((vpid, program.to_string())).or_insert_with(|| {
+            rows.push(ProcessStats { vpid, program: program.to_string(), count: 0 });
+            rows.len() - 1
+        });
+        self.current.insert(vpid, row);
+    }
+
+    fn count(&mut self, vpid: u32) {
+        if !self.current.contains_key(&vpid) {
+            self.name(vpid, "");
+        }
+        self.rows[self.current[&vpid]].count += 1;
+    }
+}
+
+impl fmt::Display for Stats {
+    /// A table for people: columns aligned, no colour.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let duration = self.span.map_or(0.0, |span| span.duration_ns as f64 / 1e9);
+        writeln!(f, "events    {}", self.events)?;
+        writeln!(f, "lost      {}", self.events_lost)?;
+        writeln!(f, "duration  {duration:.6} s")?;
+        writeln!(f, "threads   {}", self.threads)?;
+        writeln!(f, "packets   {}", self.packets)?;
+        writeln!(f, "bytes     {}", self.bytes)?;
+        let rows = self.classes.iter().map(|class| {
+            vec![class.count.to_string(), class.bytes.to_string(), class.id.to_string(), class.name.clone()]
+        });
+        table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
+        let rows = self
+            .cpus
+            .iter()
+            .map(|cpu| vec![cpu.count.to_string(), cpu.cpu.map_or("unknown".to_string(), |cpu| cpu.to_string())]);
+        table(f, &["EVENTS", "CPU"], rows.collect())?;
+        let rows = self.processes.iter().map(|process| {
+            let program = if process.program.is_empty() { "unknown" } else { &process.program };
+            // The name comes from a traced program: it must not move the cursor of whoever looks at it.
+            let program = program.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+            vec![process.count.to_string(), process.vpid.to_string(), program]
+        });
+        table(f, &["EVENTS", "VPID", "PROGRAM"], rows.collect())?;
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {warning}"))
+    }
+}
+
+/// Columns to the right, but for the last one.
+fn table(f: &mut fmt::Formatter<'_>, heads: &[&str], rows: Vec<Vec<String>>) -> fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let heads: Vec<String> = heads.iter().map(|head| head.to_string()).collect();
+    let last = heads.len() - 1;
+    let width = |column: usize| rows.iter().chain([&heads]).map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..last).map(width).collect();
+    writeln!(f)?;
+    for row in [&heads].into_iter().chain(&rows) {
+        for (cell, width) in row.iter().zip(&widths) {
+            write!(f, "{cell:>width$}  ")?;
+        }
+        writeln!(f, "{}", row[last])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TraceBuilder;
+    use crate::value::Value;
+    use dormouse_abi::class::{FieldType, Kind};
+
+    #[test]
+    fn a_trace_in_figures() {
+        let mut trace = TraceBuilder::new();
+        let u32 = FieldType::scalar(Kind::U32);
+        let (request, idle) = (trace.class("http", "request", &[("id", u32)]), trace.class("sched", "idle", &[]));
+        let (cpu3, unknown) = (trace.stream(3), trace.stream(CPU_UNKNOWN));
+        let process = |vpid, program| StateRecord::Process { process: 1, pid: 9, vpid, program, command_line: "" };
+        trace.state(10, &process(7, "/bin/sh"));
+        trace.state(30, &process(7, "/bin/ls"));
+        trace.state(31, &process(8, "/bin/\x1b[2J"));
+        trace.state(40, &StateRecord::Lost { reason: "the disk is full", count: 100 });
+        trace.event(cpu3, 20, 7, 7, request, &[Value::U32(1)]);
+        trace.packet(cpu3, 256, 5);
+        trace.event(cpu3, 35, 7, 70, request, &[Value::U32(1)]);
+        trace.event(cpu3, 36, 8, 8, request, &[Value::U32(1)]);
+        trace.packet(cpu3, 256, 2);
+        trace.event(unknown, 25, 5, 5, idle, &[]);
+        trace.event(unknown, 1_000_000_020, 7, 7, idle, &[]);
+        trace.packet(unknown, 0, 1);
+        let trace = trace.finish();
+        let metadata = trace.parse();
+        let names = ["state", "cpu3", "other"];
+        let mut streams: Vec<_> = names.into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+        streams.push(("odd", b"?"));
+        let stats = Stats::collect(&metadata, &streams);
+
+        let bytes = trace.streams.iter().map(Vec::len).sum::<usize>() + 1;
+        assert_eq!(
+            serde_json::to_value(&stats).unwrap(),
+            serde_json::json!({
+                "events": 5, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "span": {"begin_ns": 1_700_000_000_000_000_020u64, "end_ns": 1_700_000_001_000_000_020u64, "duration_ns": 1_000_000_000},
+                "classes": [
+                    {"name": "http:request", "id": 0, "count": 3, "bytes": 60},
+                    {"name": "sched:idle", "id": 1, "count": 2, "bytes": 32},
+                ],
+                "cpus": [{"cpu": 3, "count": 3}, {"cpu": "unknown", "count": 2}],
+                "processes": [
+                    {"vpid": 7, "program": "/bin/ls", "count": 2},
+                    {"vpid": 5, "program": "", "count": 1},
+                    {"vpid": 7, "program": "/bin/sh", "count": 1},
+                    {"vpid": 8, "program": "/bin/\x1b[2J", "count": 1},
+                ],
+                "warnings": ["odd: packet 0 at byte 0 is cut off: 1 of 80 bytes", "state: 100 events lost: the disk is full"],
+            })
+        );
+        let expected = format!(
+            "\
+events    5
+lost      108
+duration  1.000000 s
+threads   4
+packets   4
+bytes     {bytes}
+
+EVENTS  BYTES  ID  CLASS
+     3     60   0  http:request
+     2     32   1  sched:idle
+
+EVENTS  CPU
+     3  3
+     2  unknown
+
+EVENTS  VPID  PROGRAM
+     2     7  /bin/ls
+     1     5  unknown
+     1     7  /bin/sh
+     1     8  /bin/\u{fffd}[2J
+
+warning: odd: packet 0 at byte 0 is cut off: 1 of 80 bytes
+
+warning: state: 100 events lost: the disk is full
+"
+        );
+        assert_eq!(stats.to_string(), expected);
+    }
+}

@@ -1,0 +1,580 @@
+//! Packets and events of one stream.
+//!
+//! A stream is read from front to back. What is wrong with it comes as a [`Notice`] between the events, at the place where
+//! it was found; then reading goes on with the next record or packet that can be trusted:
+//!
+//! | what | reading goes on |
+//! | --- | --- |
+//! | gap, loss, packets out of order | with this packet |
+//! | record damaged, or outside the packet's time | with the next packet |
+//! | header damaged, packet cut off | not at all |
+
+use dormouse_abi::class::FieldType;
+use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::record::TIMESTAMP_BITS;
+
+use crate::bytes::{u32_at, u64_at};
+use crate::class::{Class, Classes};
+use crate::metadata::Metadata;
+use crate::packet::{HeaderError, PacketHeader};
+use crate::value::{Value, field_size};
+
+/// Why bytes are no record. Field indices count from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The content ends within the record's header.
+    #[error("a record's header is cut off")]
+    HeaderCut,
+    /// No class has this id.
+    #[error("a record has the class id {id}, which the metadata do not declare")]
+    UnknownClass {
+        /// The id.
+        id: u16,
+    },
+    /// The content ends within a field.
+    #[error("field {index} of a record is cut off")]
+    FieldCut {
+        /// Which field.
+        index: usize,
+    },
+    /// Text without its NUL.
+    #[error("field {index} of a record is text that does not end")]
+    Unterminated {
+        /// Which field.
+        index: usize,
+    },
+    /// A count of more elements than the content holds.
+    #[error("field {index} of a record claims {count} elements, more than the packet holds")]
+    Count {
+        /// Which field.
+        index: usize,
+        /// The count.
+        count: u32,
+    },
+}
+
+/// What a stream says besides its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("packet {packet} at byte {offset_bytes} {problem}")]
+pub struct Notice {
+    /// The stream, as [`StreamReader::new`] was told.
+    pub stream: usize,
+    /// Which packet of the stream, from 0.
+    pub packet: u64,
+    /// Where the packet starts.
+    pub offset_bytes: u64,
+    /// What it is.
+    pub problem: Problem,
+}
+
+/// What a [`Notice`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// Events were dropped since the packet before. Not damage: the tracer says so itself.
+    #[error("tells of {count} discarded events")]
+    Discarded {
+        /// How many.
+        count: u64,
+        /// End of the packet before, or begin of the first, ticks.
+        begin: u64,
+        /// End of this packet, ticks.
+        end: u64,
+    },
+    /// Packets are missing before this one.
+    #[error("has number {found} where {expected} was expected")]
+    SequenceGap {
+        /// One more than the packet before.
+        expected: u64,
+        /// `packet_seq_num`.
+        found: u64,
+    },
+    /// `events_discarded` is lower than in the packet before.
+    #[error("counts fewer discarded events than the packet before")]
+    DiscardedDecreases,
+    /// The packet begins before the one in front of it ends.
+    #[error("begins before the packet in front of it ends")]
+    Overlap,
+    /// The stream ends within the packet. What was complete has been read.
+    #[error("is cut off: {present_bytes} of {expected_bytes} bytes")]
+    CutOff {
+        /// Bytes there.
+        present_bytes: u64,
+        /// `packet_size`, or the header's size where even that is cut off.
+        expected_bytes: u64,
+    },
+    /// No packet header.
+    #[error("{0}")]
+    Header(#[from] HeaderError),
+    /// Another trace's packet.
+    #[error("belongs to another trace: its uuid is not that of the metadata")]
+    Uuid,
+    /// A stream id that the metadata do not declare.
+    #[error("has the stream id {0}, which the metadata do not declare")]
+    StreamId(u32),
+    /// A stream holds packets of one processor, one instance and one kind.
+    #[error("belongs to another stream: its {0} is not that of the packet before")]
+    Changed(&'static str),
+    /// `timestamp_end` < `timestamp_begin`.
+    #[error("ends before it begins")]
+    Times,
+    /// A record is no record.
+    #[error("is damaged at its byte {record_offset_bytes}: {error}")]
+    Record {
+        /// Where the record starts, from the packet's start.
+        record_offset_bytes: u64,
+        /// What is wrong.
+        error: RecordError,
+    },
+    /// A record's time is beyond the packet's `timestamp_end`.
+    #[error("is damaged at its byte {record_offset_bytes}: a record is younger than the packet's end")]
+    Timestamp {
+        /// Where the record starts, from the packet's start.
+        record_offset_bytes: u64,
+    },
+}
+
+/// An event, borrowed from its stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Event<'a> {
+    /// The stream, as [`StreamReader::new`] was told.
+    pub stream: usize,
+    /// Ticks of the trace's clock.
+    pub timestamp: u64,
+    /// Names and fields.
+    pub class: &'a Class,
+    /// The packet's processor, or `CPU_UNKNOWN`.
+    pub cpu_id: u32,
+    /// `vpid` and `vtid`; `None` in the state stream.
+    pub context: Option<(u32, u32)>,
+    /// Bytes of the record, header included.
+    pub size_bytes: usize,
+    /// The fields, validated against `class`.
+    payload: &'a [u8],
+}
+
+impl<'a> Event<'a> {
+    /// Names and values of the fields, in their order.
+    pub fn fields(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
+        let mut rest = self.payload;
+        self.class.decl.fields.iter().enumerate().map_while(move |(index, (name, field_type))| {
+            let (field, tail) = rest.split_at_checked(field_size(index, *field_type, rest).ok()?)?;
+            rest = tail;
+            Some((name.as_str(), Value::decode(*field_type, field)))
+        })
+    }
+}
+
+struct Record<'a> {
+    class: &'a Class,
+    timestamp_low: u64,
+    context: Option<(u32, u32)>,
+    size_bytes: usize,
+    payload: &'a [u8],
+}
+
+/// Reads the record at the start of `bytes`, which end where the packet's content ends.
+fn read_record<'a>(bytes: &'a [u8], stream_id: u32, classes: &'a Classes) -> Result<Record<'a>, RecordError> {
+    let header_size = if stream_id == STREAM_EVENTS { dormouse_abi::record::HEADER_SIZE_BYTES } else { 8 };
+    let (header, rest) = bytes.split_at_checked(header_size).ok_or(RecordError::HeaderCut)?;
+    let head = u64_at(header, 0);
+    let id = head as u16;
+    let class = classes.get(stream_id, id).ok_or(RecordError::UnknownClass { id })?;
+    let context = (header_size == 16).then(|| (u32_at(header, 8), u32_at(header, 12)));
+    let size = match class.fixed_size_bytes {
+        Some(size) if size <= rest.len() => size,
+        _ => fields_size(&class.decl.fields, rest)?,
+    };
+    let size_bytes = header_size + size;
+    Ok(Record { class, timestamp_low: head >> 16, context, size_bytes, payload: &rest[..size] })
+}
+
+fn fields_size(fields: &[(String, FieldType)], bytes: &[u8]) -> Result<usize, RecordError> {
+    fields
+        .iter()
+        .enumerate()
+        .try_fold(0, |offset, (index, (_, field_type))| Ok(offset + field_size(index, *field_type, &bytes[offset..])?))
+}
+
+/// Counts the records of a page whose header need not be filled in yet: a page of an event stream with
+/// `content_size_bytes` of header and records.
+///
+/// # Errors
+/// The offset from the page's start of the first bytes that are no record, and why. Records before it are whole.
+pub fn count_records(page: &[u8], content_size_bytes: usize, classes: &Classes) -> Result<u64, (usize, RecordError)> {
+    let content = &page[..content_size_bytes.min(page.len())];
+    let (mut offset, mut count) = (HEADER_SIZE_BYTES, 0);
+    while offset < content.len() {
+        offset += read_record(&content[offset..], STREAM_EVENTS, classes).map_err(|error| (offset, error))?.size_bytes;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// What a reader stands in.
+#[derive(Debug, Clone, Copy)]
+struct Packet<'a> {
+    header: PacketHeader,
+    /// From the header's start to the end of what is there of the content.
+    content: &'a [u8],
+    /// Offset of the next record from the packet's start.
+    offset: usize,
+    /// Time of the record before.
+    timestamp: u64,
+    /// Bytes of the packet that are there, if not all.
+    cut_bytes: Option<u64>,
+}
+
+/// Events of one stream with the notices between them.
+#[derive(Debug, Clone)]
+pub struct StreamReader<'a> {
+    metadata: &'a Metadata,
+    stream: usize,
+    bytes: &'a [u8],
+    /// Where the packet after the current one starts.
+    next_offset: usize,
+    /// Where the current one, or the one that just failed, starts.
+    offset: usize,
+    packet: Option<Packet<'a>>,
+    /// Header of the last packet that was opened.
+    last: Option<PacketHeader>,
+    packet_count: u64,
+    events_discarded: u64,
+    /// Notices about the header of the current packet, last one first.
+    notices: Vec<Problem>,
+}
+
+impl<'a> StreamReader<'a> {
+    /// Reads the bytes of a stream file. `stream` is a number of the caller's choice, which events and notices carry.
+    pub fn new(metadata: &'a Metadata, stream: usize, bytes: &'a [u8]) -> StreamReader<'a> {
+        StreamReader {
+            metadata,
+            stream,
+            bytes,
+            next_offset: 0,
+            offset: 0,
+            packet: None,
+            last: None,
+            packet_count: 0,
+            events_discarded: 0,
+            notices: Vec::new(),
+        }
+    }
+
+    /// Packets whose headers have been read so far.
+    pub fn packet_count(&self) -> u64 {
+        self.packet_count
+    }
+
+    /// Events that the stream has lost, as its packets so far tell.
+    pub fn events_discarded(&self) -> u64 {
+        self.events_discarded
+    }
+
+    /// Header of the packet that was opened last.
+    pub fn packet_header(&self) -> Option<&PacketHeader> {
+        self.last.as_ref()
+    }
+
+    fn notice(&self, problem: Problem) -> Notice {
+        // A packet whose header was refused has not been counted.
+        let packet = if self.offset == self.next_offset { self.packet_count } else { self.packet_count - 1 };
+        Notice { stream: self.stream, packet, offset_bytes: self.offset as u64, problem }
+    }
+
+    /// Opens the next packet; `None` at the end. After an error nothing follows.
+    fn open(&mut self) -> Option<Result<(), Problem>> {
+        self.offset = self.next_offset;
+        let rest = &self.bytes[self.offset..];
+        (!rest.is_empty()).then(|| {
+            let opened = self.open_at(rest);
+            if opened.is_err() {
+                self.bytes = &self.bytes[..self.offset];
+            }
+            opened
+        })
+    }
+
+    fn open_at(&mut self, rest: &'a [u8]) -> Result<(), Problem> {
+        let present_bytes = rest.len() as u64;
+        let header = match PacketHeader::decode(rest) {
+            Err(HeaderError::Short) => {
+                return Err(Problem::CutOff { present_bytes, expected_bytes: HEADER_SIZE_BYTES as u64 });
+            }
+            header => header?,
+        };
+        if header.uuid != self.metadata.options.uuid {
+            return Err(Problem::Uuid);
+        }
+        if !matches!(header.stream_id, STREAM_EVENTS | STREAM_STATE) {
+            return Err(Problem::StreamId(header.stream_id));
+        }
+        if let Some(last) = self.last {
+            for (name, before, now) in [
+                ("stream_id", last.stream_id, header.stream_id),
+                ("stream_instance_id", last.stream_instance_id, header.stream_instance_id),
+                ("cpu_id", last.cpu_id, header.cpu_id),
+            ] {
+                if before != now {
+                    return Err(Problem::Changed(name));
+                }
+            }
+            if header.timestamp_begin < last.timestamp_end {
+                self.notices.push(Problem::Overlap);
+            }
+            if header.events_discarded < last.events_discarded {
+                self.notices.push(Problem::DiscardedDecreases);
+            }
+            let expected = last.packet_seq_num.wrapping_add(1);
+            if header.packet_seq_num != expected {
+                self.notices.push(Problem::SequenceGap { expected, found: header.packet_seq_num });
+            }
+        }
+        if header.events_discarded > self.events_discarded {
+            self.notices.push(Problem::Discarded {
+                count: header.events_discarded - self.events_discarded,
+                begin: self.last.map_or(header.timestamp_begin, |last| last.timestamp_end),
+                end: header.timestamp_end,
+            });
+            self.events_discarded = header.events_discarded;
+        }
+        let times_valid = header.timestamp_begin <= header.timestamp_end;
+        if !times_valid {
+            self.notices.push(Problem::Times);
+        }
+        self.notices.reverse();
+        self.last = Some(header);
+        self.packet_count += 1;
+        self.next_offset += header.packet_size_bytes.min(present_bytes) as usize;
+        self.packet = Some(Packet {
+            header,
+            content: &rest[..header.content_size_bytes.min(present_bytes) as usize],
+            // Records of a packet without a valid time have none either.
+            offset: if times_valid { HEADER_SIZE_BYTES } else { usize::MAX },
+            timestamp: header.timestamp_begin,
+            cut_bytes: (header.packet_size_bytes > present_bytes).then_some(present_bytes),
+        });
+        Ok(())
+    }
+
+    /// The next event of the current packet; `None` at its end.
+    fn next_record(&mut self) -> Option<Result<Event<'a>, Problem>> {
+        let packet = self.packet.as_mut()?;
+        let bytes = packet.content.get(packet.offset..).filter(|bytes| !bytes.is_empty())?;
+        let record_offset_bytes = packet.offset as u64;
+        let record = match read_record(bytes, packet.header.stream_id, &self.metadata.classes) {
+            Ok(record) => record,
+            Err(error) => {
+                packet.offset = usize::MAX;
+                // The last record of a packet that is cut off is cut off too, which is not worth a second notice.
+                let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass { .. });
+                return (!expected).then_some(Err(Problem::Record { record_offset_bytes, error }));
+            }
+        };
+        let timestamp = extend(packet.timestamp, record.timestamp_low);
+        match timestamp {
+            Some(timestamp) if timestamp <= packet.header.timestamp_end => packet.timestamp = timestamp,
+            _ => {
+                packet.offset = usize::MAX;
+                return Some(Err(Problem::Timestamp { record_offset_bytes }));
+            }
+        }
+        packet.offset += record.size_bytes;
+        Some(Ok(Event {
+            stream: self.stream,
+            timestamp: packet.timestamp,
+            class: record.class,
+            cpu_id: packet.header.cpu_id,
+            context: record.context,
+            size_bytes: record.size_bytes,
+            payload: record.payload,
+        }))
+    }
+}
+
+/// The first time at or after `before` whose low 48 bits are `low`.
+fn extend(before: u64, low: u64) -> Option<u64> {
+    let span = 1u64 << TIMESTAMP_BITS;
+    let timestamp = before & !(span - 1) | low;
+    if timestamp >= before { Some(timestamp) } else { timestamp.checked_add(span) }
+}
+
+impl<'a> Iterator for StreamReader<'a> {
+    type Item = Result<Event<'a>, Notice>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(problem) = self.notices.pop() {
+                return Some(Err(self.notice(problem)));
+            }
+            if let Some(next) = self.next_record() {
+                return Some(next.map_err(|problem| self.notice(problem)));
+            }
+            let cut = self.packet.take().and_then(|packet| Some((packet.cut_bytes?, packet.header)));
+            if let Some((present_bytes, header)) = cut {
+                let expected_bytes = header.packet_size_bytes;
+                return Some(Err(self.notice(Problem::CutOff { present_bytes, expected_bytes })));
+            }
+            if let Err(problem) = self.open()? {
+                return Some(Err(self.notice(problem)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TraceBuilder;
+    use dormouse_abi::class::Kind;
+    use dormouse_abi::page::*;
+
+    /// Three packets of 4096 bytes with five events each.
+    fn stream() -> (Metadata, Vec<u8>) {
+        let mut trace = TraceBuilder::new();
+        let class = trace.class("p", "e", &[("n", FieldType::scalar(Kind::U32)), ("s", FieldType::scalar(Kind::Str))]);
+        let stream = trace.stream(0);
+        for n in 0..15u32 {
+            trace.event(stream, 100 + u64::from(n), 1, 2, class, &[Value::U32(n), Value::Str(b"abc")]);
+            if n % 5 == 4 {
+                trace.packet(stream, 4096, 0);
+            }
+        }
+        let trace = trace.finish();
+        (trace.parse(), trace.streams.into_iter().next_back().unwrap())
+    }
+
+    const RECORD_SIZE_BYTES: usize = 16 + 4 + 4;
+
+    /// Numbers of the events, and the notices.
+    fn read(metadata: &Metadata, bytes: &[u8]) -> (Vec<u32>, Vec<String>) {
+        let (mut numbers, mut notices) = (vec![], vec![]);
+        for item in StreamReader::new(metadata, 0, bytes) {
+            match item {
+                Ok(event) => match event.fields().next() {
+                    Some((_, Value::U32(number))) => numbers.push(number),
+                    other => panic!("{other:?}"),
+                },
+                Err(notice) => notices.push(notice.to_string()),
+            }
+        }
+        (numbers, notices)
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_off_gives_what_is_complete_and_says_so() {
+        let (metadata, bytes) = stream();
+        assert_eq!(read(&metadata, &bytes), ((0..15).collect(), vec![]));
+        let cut = |len: usize| read(&metadata, &bytes[..len]);
+        assert_eq!(cut(0), (vec![], vec![]));
+        assert_eq!(cut(8192), ((0..10).collect(), vec![]));
+        assert_eq!(
+            cut(8192 + 12),
+            ((0..10).collect(), vec!["packet 2 at byte 8192 is cut off: 12 of 80 bytes".to_string()])
+        );
+        let two = 8192 + 80 + 2 * RECORD_SIZE_BYTES;
+        for (len, count) in [(two - 1, 11), (two, 12), (two + 1, 12), (two + 8, 12), (two + 20, 12), (8192 + 4095, 15)]
+        {
+            let notice = format!("packet 2 at byte 8192 is cut off: {} of 4096 bytes", len - 8192);
+            assert_eq!(cut(len), ((0..count).collect(), vec![notice]), "{len}");
+        }
+    }
+
+    #[test]
+    fn damage_costs_a_packet_and_names_its_place() {
+        let (metadata, bytes) = stream();
+        let with = |offset: usize, patch: &[u8]| {
+            let mut bytes = bytes.clone();
+            bytes[offset..offset + patch.len()].copy_from_slice(patch);
+            read(&metadata, &bytes)
+        };
+        let without = |range: std::ops::Range<u32>| (0..15).filter(|n| !range.contains(n)).collect::<Vec<_>>();
+        let second = 4096 + 80 + RECORD_SIZE_BYTES;
+        let at = "packet 1 at byte 4096";
+        for (offset, patch, numbers, notice) in [
+            (
+                second,
+                &[9u8][..],
+                without(6..10),
+                "is damaged at its byte 104: a record has the class id 9, which the metadata do not declare",
+            ),
+            (second + 2, &[0], without(6..10), "is damaged at its byte 104: a record is younger than the packet's end"),
+            (4096, &[0], without(5..15), "does not start with the magic of CTF but with 0xc1fc1f00"),
+            (
+                4096 + OFFSET_UUID,
+                &[0],
+                without(5..15),
+                "belongs to another trace: its uuid is not that of the metadata",
+            ),
+            (4096 + OFFSET_STREAM_ID, &[2], without(5..15), "has the stream id 2, which the metadata do not declare"),
+            (
+                4096 + OFFSET_STREAM_ID,
+                &[1],
+                without(5..15),
+                "belongs to another stream: its stream_id is not that of the packet before",
+            ),
+            (
+                4096 + OFFSET_CPU_ID,
+                &[1],
+                without(5..15),
+                "belongs to another stream: its cpu_id is not that of the packet before",
+            ),
+            (
+                4096 + OFFSET_CONTENT_SIZE,
+                &[1],
+                without(5..15),
+                "has a size of 1537 bits, which is no whole number of bytes",
+            ),
+            (4096 + OFFSET_TIMESTAMP_END, &[0], without(5..10), "ends before it begins"),
+            (4096 + OFFSET_TIMESTAMP_BEGIN, &[0], vec![], "begins before the packet in front of it ends"),
+        ] {
+            // Bytes that happen to hold the value already would prove nothing.
+            assert_ne!(&bytes[offset..offset + patch.len()], patch);
+            let (found, notices) = with(offset, patch);
+            assert_eq!(notices.first(), Some(&format!("{at} {notice}")), "{notices:?}");
+            if !numbers.is_empty() {
+                assert_eq!(found, numbers, "{notice}");
+            }
+        }
+        let (numbers, notices) = with(4096 + OFFSET_SEQ, &[4]);
+        assert_eq!(numbers.len(), 15);
+        assert_eq!(
+            notices,
+            [
+                format!("{at} has number 4 where 1 was expected"),
+                "packet 2 at byte 8192 has number 2 where 5 was expected".into()
+            ]
+        );
+        let (numbers, notices) = with(4096 + OFFSET_DISCARDED, &[3]);
+        assert_eq!(numbers.len(), 15);
+        assert_eq!(
+            notices,
+            [
+                format!("{at} tells of 3 discarded events"),
+                "packet 2 at byte 8192 counts fewer discarded events than the packet before".into()
+            ]
+        );
+    }
+
+    #[test]
+    fn counting_needs_no_header() {
+        let (metadata, mut bytes) = stream();
+        let content = 80 + 5 * RECORD_SIZE_BYTES;
+        bytes[..80].fill(0xff);
+        let count = |size| count_records(&bytes[..4096], size, &metadata.classes);
+        assert_eq!(count(content), Ok(5));
+        assert_eq!(count(80), Ok(0));
+        assert_eq!(count(0), Ok(0));
+        assert_eq!(count(content - 1), Err((content - RECORD_SIZE_BYTES, RecordError::Unterminated { index: 1 })));
+        assert_eq!(count(content - 5), Err((content - RECORD_SIZE_BYTES, RecordError::FieldCut { index: 0 })));
+        assert_eq!(count(content + 1), Err((content, RecordError::HeaderCut)));
+    }
+
+    #[test]
+    fn low_bits_extend_to_the_first_time_not_before() {
+        let span = 1u64 << 48;
+        assert_eq!(extend(5, 5), Some(5));
+        assert_eq!(extend(5, 4), Some(span + 4));
+        assert_eq!(extend(3 * span - 1, 0), Some(3 * span));
+        assert_eq!(extend(u64::MAX, 0), None);
+    }
+}

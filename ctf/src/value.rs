@@ -1,0 +1,164 @@
+//! What a field holds, borrowed from the stream.
+
+use dormouse_abi::class::{FieldType, Kind};
+
+use crate::bytes::{array, u32_at};
+use crate::stream::RecordError;
+
+/// The value of a field.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs)]
+pub enum Value<'a> {
+    U8(u8),
+    U16(u16),
+    U32(u32),
+    U64(u64),
+    I8(i8),
+    I16(i16),
+    I32(i32),
+    I64(i64),
+    F32(f32),
+    F64(f64),
+    /// 0 or 1; any other byte that a stream holds is kept.
+    Bool(u8),
+    Pointer(u64),
+    /// Text without its terminating NUL; UTF-8 unless the program wrote something else.
+    Str(&'a [u8]),
+    Bytes(&'a [u8]),
+    Sequence(Sequence<'a>),
+}
+
+/// A counted sequence of scalars, as the bytes of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequence<'a> {
+    kind: Kind,
+    bytes: &'a [u8],
+}
+
+impl<'a> Sequence<'a> {
+    /// A sequence of the elements in `bytes`, little-endian and packed. Bytes beyond the last whole element are left out.
+    ///
+    /// Returns `None` for [`Kind::Str`] and [`Kind::Bytes`], of which there are no sequences.
+    pub fn new(kind: Kind, bytes: &'a [u8]) -> Option<Sequence<'a>> {
+        if matches!(kind, Kind::Str | Kind::Bytes) {
+            return None;
+        }
+        let len = bytes.len() - bytes.len() % kind.element_size_bytes();
+        Some(Sequence { kind, bytes: &bytes[..len] })
+    }
+
+    /// Kind of the elements.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// How many elements.
+    pub fn count(&self) -> usize {
+        self.bytes.len() / self.kind.element_size_bytes()
+    }
+
+    /// The elements.
+    pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
+        let kind = self.kind;
+        self.bytes.chunks_exact(kind.element_size_bytes()).map(move |element| Value::scalar(kind, element))
+    }
+}
+
+impl<'a> Value<'a> {
+    /// The type of the field that holds such a value.
+    pub fn field_type(&self) -> FieldType {
+        FieldType::scalar(match self {
+            Value::U8(_) => Kind::U8,
+            Value::U16(_) => Kind::U16,
+            Value::U32(_) => Kind::U32,
+            Value::U64(_) => Kind::U64,
+            Value::I8(_) => Kind::I8,
+            Value::I16(_) => Kind::I16,
+            Value::I32(_) => Kind::I32,
+            Value::I64(_) => Kind::I64,
+            Value::F32(_) => Kind::F32,
+            Value::F64(_) => Kind::F64,
+            Value::Bool(_) => Kind::Bool,
+            Value::Pointer(_) => Kind::Pointer,
+            Value::Str(_) => Kind::Str,
+            Value::Bytes(_) => Kind::Bytes,
+            Value::Sequence(sequence) => return FieldType::sequence(sequence.kind),
+        })
+    }
+
+    /// Appends the value as a record holds it. Text ends at its first NUL; elements beyond `u32::MAX` are left out.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match *self {
+            Value::U8(value) | Value::Bool(value) => out.push(value),
+            Value::U16(value) => out.extend(value.to_le_bytes()),
+            Value::U32(value) => out.extend(value.to_le_bytes()),
+            Value::U64(value) | Value::Pointer(value) => out.extend(value.to_le_bytes()),
+            Value::I8(value) => out.extend(value.to_le_bytes()),
+            Value::I16(value) => out.extend(value.to_le_bytes()),
+            Value::I32(value) => out.extend(value.to_le_bytes()),
+            Value::I64(value) => out.extend(value.to_le_bytes()),
+            Value::F32(value) => out.extend(value.to_le_bytes()),
+            Value::F64(value) => out.extend(value.to_le_bytes()),
+            Value::Str(text) => {
+                out.extend(text.iter().take_while(|byte| **byte != 0));
+                out.push(0);
+            }
+            Value::Bytes(bytes) => encode_counted(out, bytes, 1),
+            Value::Sequence(sequence) => encode_counted(out, sequence.bytes, sequence.kind.element_size_bytes()),
+        }
+    }
+
+    /// The value in exactly the bytes that [`field_size`] has measured.
+    pub(crate) fn decode(field_type: FieldType, bytes: &'a [u8]) -> Value<'a> {
+        match field_type {
+            FieldType { kind, sequence: true } => Value::Sequence(Sequence { kind, bytes: &bytes[4..] }),
+            FieldType { kind: Kind::Str, .. } => Value::Str(&bytes[..bytes.len() - 1]),
+            FieldType { kind: Kind::Bytes, .. } => Value::Bytes(&bytes[4..]),
+            FieldType { kind, .. } => Value::scalar(kind, bytes),
+        }
+    }
+
+    fn scalar(kind: Kind, bytes: &'a [u8]) -> Value<'a> {
+        match kind {
+            Kind::U8 => Value::U8(bytes[0]),
+            Kind::U16 => Value::U16(u16::from_le_bytes(array(bytes, 0))),
+            Kind::U32 => Value::U32(u32::from_le_bytes(array(bytes, 0))),
+            Kind::U64 => Value::U64(u64::from_le_bytes(array(bytes, 0))),
+            Kind::I8 => Value::I8(i8::from_le_bytes(array(bytes, 0))),
+            Kind::I16 => Value::I16(i16::from_le_bytes(array(bytes, 0))),
+            Kind::I32 => Value::I32(i32::from_le_bytes(array(bytes, 0))),
+            Kind::I64 => Value::I64(i64::from_le_bytes(array(bytes, 0))),
+            Kind::F32 => Value::F32(f32::from_le_bytes(array(bytes, 0))),
+            Kind::F64 => Value::F64(f64::from_le_bytes(array(bytes, 0))),
+            Kind::Bool => Value::Bool(bytes[0]),
+            Kind::Pointer => Value::Pointer(u64::from_le_bytes(array(bytes, 0))),
+            Kind::Str | Kind::Bytes => Value::Bytes(bytes),
+        }
+    }
+}
+
+fn encode_counted(out: &mut Vec<u8>, bytes: &[u8], element_size_bytes: usize) {
+    let count = u32::try_from(bytes.len() / element_size_bytes).unwrap_or(u32::MAX);
+    out.extend(count.to_le_bytes());
+    out.extend(&bytes[..count as usize * element_size_bytes]);
+}
+
+/// Bytes of the field at the start of `bytes`, which end where the packet's content ends. `index` is the field's.
+pub(crate) fn field_size(index: usize, field_type: FieldType, bytes: &[u8]) -> Result<usize, RecordError> {
+    if let Some(size) = field_type.fixed_size_bytes() {
+        return if size <= bytes.len() { Ok(size) } else { Err(RecordError::FieldCut { index }) };
+    }
+    if field_type == FieldType::scalar(Kind::Str) {
+        let len = bytes.iter().position(|byte| *byte == 0).ok_or(RecordError::Unterminated { index })?;
+        return Ok(len + 1);
+    }
+    if bytes.len() < 4 {
+        return Err(RecordError::FieldCut { index });
+    }
+    let count = u32_at(bytes, 0);
+    // Division instead of multiplication: the count is not trusted, so the product might not fit.
+    if count as usize > (bytes.len() - 4) / field_type.kind.element_size_bytes() {
+        return Err(RecordError::Count { index, count });
+    }
+    Ok(4 + count as usize * field_type.kind.element_size_bytes())
+}
