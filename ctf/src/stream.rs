@@ -196,7 +196,7 @@ fn fields_size(fields: &[(String, FieldType)], bytes: &[u8]) -> Result<usize, Re
 }
 
 /// Counts the records of a page whose header need not be filled in yet: a page of an event stream with
-/// `content_size_bytes` of header and records.
+/// `content_size_bytes` of header and records, of which no more is read than the page holds.
 ///
 /// # Errors
 /// The offset from the page's start of the first bytes that are no record, and why. Records before it are whole.
