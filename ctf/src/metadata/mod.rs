@@ -29,7 +29,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it can.
+    /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it
+    /// can.
     ///
     /// Unless the clock runs at 1 GHz this is a division in `f64`, exactly as in `babeltrace2`, so that both print the same
     /// digits. It never decreases with `timestamp`, and is rounded down but for the error of `f64`, which is at most 1.5 ns
@@ -108,7 +109,8 @@ impl Metadata {
         write::preamble(&self.options)
     }
 
-    /// The block that declares a class, to be appended before the first record with this id.
+    /// The block that declares a class, to be appended before the first record with this id. Ids of programs end at
+    /// [`CLASS_ID_MAX`](dormouse_abi::class::CLASS_ID_MAX).
     pub fn class(id: u16, decl: &ClassDecl) -> String {
         write::event(dormouse_abi::page::STREAM_EVENTS, id, decl)
     }
