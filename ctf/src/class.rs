@@ -23,9 +23,9 @@ pub struct Class {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
     /// Indexed by id.
-    events: Vec<Option<Class>>,
+    events: Vec<Option<Box<Class>>>,
     /// Indexed by id - [`CLASS_ID_MAX`] - 1.
-    state: Vec<Option<Class>>,
+    state: Vec<Option<Box<Class>>>,
 }
 
 impl Default for Classes {
@@ -65,7 +65,7 @@ impl Classes {
         let free = table[index].is_none();
         if free {
             let fixed_size_bytes = decl.fields.iter().map(|(_, field_type)| field_type.fixed_size_bytes()).sum();
-            table[index] = Some(Class { id, full_name: decl.full_name(), decl, fixed_size_bytes });
+            table[index] = Some(Box::new(Class { id, full_name: decl.full_name(), decl, fixed_size_bytes }));
         }
         free
     }
@@ -73,15 +73,15 @@ impl Classes {
     /// The class with this id in a stream with this `stream_id`.
     pub fn get(&self, stream_id: u32, id: u16) -> Option<&Class> {
         match (stream_id, id.checked_sub(CLASS_ID_MAX + 1)) {
-            (STREAM_EVENTS, None) => self.events.get(id as usize)?.as_ref(),
-            (STREAM_STATE, Some(index)) => self.state.get(index as usize)?.as_ref(),
+            (STREAM_EVENTS, None) => self.events.get(id as usize)?.as_deref(),
+            (STREAM_STATE, Some(index)) => self.state.get(index as usize)?.as_deref(),
             _ => None,
         }
     }
 
     /// The classes of programs, by rising id.
     pub fn events(&self) -> impl Iterator<Item = &Class> {
-        self.events.iter().flatten()
+        self.events.iter().flatten().map(Box::as_ref)
     }
 }
 

@@ -37,8 +37,8 @@
 //! * The metadata reader knows the layouts of this crate only; traces of other tracers are for `babeltrace2`.
 //! * Field names that occur twice in a class, or are no C identifiers, or would be words of TSDL (`Bool`), get a `_` where
 //!   that is needed: one careless program must not make the metadata of a whole session unreadable.
-//! * Ticks become nanoseconds by exact integer arithmetic. `babeltrace2` computes in floating point unless the clock runs
-//!   at 1 GHz, so its last digits can differ for other clocks.
+//! * Ticks become nanoseconds as in `babeltrace2`, with its rounding ([`Clock::epoch_ns`]); order and distance in ticks are
+//!   exact.
 //!
 //! # Source
 //! Common Trace Format 1.8.3, <https://diamon.org/ctf/v1.8.3/>: clause 4 (types), 5 (packet header and context),

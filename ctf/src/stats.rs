@@ -89,7 +89,8 @@ fn serialize_cpu<S: Serializer>(cpu: &Option<u32>, serializer: S) -> Result<S::O
 }
 
 impl Stats {
-    /// Reads the streams of a trace, each with a name for the warnings.
+    /// Reads the streams of a trace, each with a name for the warnings. The state stream should come first, so that a
+    /// process has its name before an event of the same tick.
     ///
     /// Processes are told apart by `vpid`, so processes of several containers that share one count as one program after
     /// another.
@@ -188,10 +189,13 @@ impl Processes {
     }
 
     fn count(&mut self, vpid: u32) {
-        if !self.current.contains_key(&vpid) {
-            self.name(vpid, "");
+        match self.current.get(&vpid) {
+            Some(row) => self.rows[*row].count += 1,
+            None => {
+                self.name(vpid, "");
+                self.count(vpid);
+            }
         }
-        self.rows[self.current[&vpid]].count += 1;
     }
 }
 
@@ -282,7 +286,11 @@ mod tests {
             serde_json::to_value(&stats).unwrap(),
             serde_json::json!({
                 "events": 5, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
-                "span": {"begin_ns": 1_700_000_000_000_000_020u64, "end_ns": 1_700_000_001_000_000_020u64, "duration_ns": 1_000_000_000},
+                "span": {
+                    "begin_ns": 1_700_000_000_000_000_020u64,
+                    "end_ns": 1_700_000_001_000_000_020u64,
+                    "duration_ns": 1_000_000_000,
+                },
                 "classes": [
                     {"name": "http:request", "id": 0, "count": 3, "bytes": 60},
                     {"name": "sched:idle", "id": 1, "count": 2, "bytes": 32},
@@ -294,7 +302,10 @@ mod tests {
                     {"vpid": 7, "program": "/bin/sh", "count": 1},
                     {"vpid": 8, "program": "/bin/\x1b[2J", "count": 1},
                 ],
-                "warnings": ["odd: packet 0 at byte 0 is cut off: 1 of 80 bytes", "state: 100 events lost: the disk is full"],
+                "warnings": [
+                    "odd: packet 0 at byte 0 is cut off: 1 of 80 bytes",
+                    "state: 100 events lost: the disk is full",
+                ],
             })
         );
         let expected = format!(

@@ -1,5 +1,7 @@
 //! What a field holds, borrowed from the stream.
 
+use std::ffi::CStr;
+
 use dormouse_abi::class::{FieldType, Kind};
 
 use crate::bytes::{array, u32_at};
@@ -120,7 +122,8 @@ impl<'a> Value<'a> {
 
     fn scalar(kind: Kind, bytes: &'a [u8]) -> Value<'a> {
         match kind {
-            Kind::U8 => Value::U8(bytes[0]),
+            // Text and byte slices are no elements (`FieldType::from_u8` refuses such sequences); their bytes would be.
+            Kind::U8 | Kind::Str | Kind::Bytes => Value::U8(bytes[0]),
             Kind::U16 => Value::U16(u16::from_le_bytes(array(bytes, 0))),
             Kind::U32 => Value::U32(u32::from_le_bytes(array(bytes, 0))),
             Kind::U64 => Value::U64(u64::from_le_bytes(array(bytes, 0))),
@@ -132,7 +135,6 @@ impl<'a> Value<'a> {
             Kind::F64 => Value::F64(f64::from_le_bytes(array(bytes, 0))),
             Kind::Bool => Value::Bool(bytes[0]),
             Kind::Pointer => Value::Pointer(u64::from_le_bytes(array(bytes, 0))),
-            Kind::Str | Kind::Bytes => Value::Bytes(bytes),
         }
     }
 }
@@ -149,8 +151,8 @@ pub(crate) fn field_size(index: usize, field_type: FieldType, bytes: &[u8]) -> R
         return if size <= bytes.len() { Ok(size) } else { Err(RecordError::FieldCut { index }) };
     }
     if field_type == FieldType::scalar(Kind::Str) {
-        let len = bytes.iter().position(|byte| *byte == 0).ok_or(RecordError::Unterminated { index })?;
-        return Ok(len + 1);
+        let text = CStr::from_bytes_until_nul(bytes).map_err(|_| RecordError::Unterminated { index })?;
+        return Ok(text.to_bytes_with_nul().len());
     }
     if bytes.len() < 4 {
         return Err(RecordError::FieldCut { index });

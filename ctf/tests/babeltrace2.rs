@@ -86,6 +86,11 @@ fn everything() -> TraceBuilder {
     let sequence_class = trace.class("every", "sequence", &as_str(&sequences));
     let keywords = ["string", "event", "int", "struct", "stream", "_x", "__y", "id", "enum", "uint8_t", "packet"];
     let keyword_class = trace.class("struct", "event", &keywords.map(|name| (name, FieldType::scalar(Kind::U8))));
+    // Names that our metadata change so that they stay readable: doubled, taken by a count, words of TSDL, no names.
+    let hard_names = ["Bool", "Complex", "Imaginary", "a", "a", "_b_length", "c d", "9", "", "ü"];
+    let mut hard_fields = hard_names.map(|name| (name, FieldType::scalar(Kind::U8))).to_vec();
+    hard_fields.push(("b", FieldType::scalar(Kind::Bytes)));
+    let hard_class = trace.class("1\"2", "x:y", &hard_fields);
     let empty_class = trace.class("no", "fields", &[]);
     let text_class = trace.class("a", "text", &[("text", FieldType::scalar(Kind::Str))]);
 
@@ -117,6 +122,9 @@ fn everything() -> TraceBuilder {
     trace.packet(cpu0, 4096, 0);
     trace.packet(cpu0, 4096, 0);
     trace.event(cpu1, wrap + 2_999_999_999, 12, 14, keyword_class, &[Value::U8(200); 11]);
+    let mut hard_values = vec![Value::U8(7); 10];
+    hard_values.push(Value::Bytes(b"z"));
+    trace.event(cpu1, wrap + 3_000_000_000, 12, 14, hard_class, &hard_values);
     let all_bytes: Vec<u8> = (1..=255).collect();
     let texts: [&[u8]; 5] =
         [b"", b"\"?'\\%s\n\t\r\x07\x08\x0b\x0c\x1b\x7f", "grüße ✓".as_bytes(), b"\xff\xfe\x80", &all_bytes];
@@ -194,23 +202,37 @@ fn discarded_events_agree() {
 
 #[test]
 fn a_clock_of_another_frequency_agrees() {
+    // More cycles than a second has, and a negative offset, are for readers to add up.
+    for (offset_s, offset_cycles) in
+        [(1_600_000_000, 1_234_567_890), (1_600_000_000, 9_234_567_890), (-3, 10_000_000_000)]
+    {
+        clock_agrees(offset_s, offset_cycles);
+    }
+}
+
+fn clock_agrees(offset_s: i64, offset_cycles: u64) {
     let mut trace = TraceBuilder::with_options(MetadataOptions {
         uuid: [9; 16],
         hostname: "a-b.c \"d\"".into(),
         clock: Clock {
             name: "tsc".into(),
             description: "time stamp counter".into(),
-            frequency_hz: 2_500_000_000,
-            offset_s: 1_600_000_000,
-            offset_cycles: 1_234_567_890,
+            frequency_hz: 2_899_999_999,
+            offset_s,
+            offset_cycles,
         },
         tracer_version: (0, 1),
         start_time_s: 0,
     });
     let class = trace.class("p", "e", &[]);
     let stream = trace.stream(0);
-    // Ticks whose nanoseconds are whole numbers, because babeltrace2 computes in floating point.
-    (0..100u64).for_each(|n| trace.event(stream, n * n * 5, 1, 1, class, &[]));
+    // The first ticks, a machine that has been up for minutes, and one for months: beyond what a double holds exactly.
+    for begin in [0u64, 1 << 40, 1 << 55] {
+        for n in 0..700 {
+            trace.event(stream, begin + n * n * n * 1_117, 1, 1, class, &[]);
+        }
+        trace.packet(stream, 0, 0);
+    }
     let trace = trace.finish();
     let Some((theirs, _)) = babeltrace2(&trace, "UTC", &[]) else { return };
     assert_same_lines(&view(&trace, ClockFormat::TimeOfDay, 0).0, &theirs);

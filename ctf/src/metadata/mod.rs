@@ -29,14 +29,20 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since the epoch, rounded down; times that an `i64` cannot hold (before 1678, after 2262) become the
-    /// nearest that it can.
+    /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it
+    /// can.
+    ///
+    /// Unless the clock runs at 1 GHz this is a division in `f64`, exactly as in `babeltrace2`, so that both print the same
+    /// digits. It never decreases with `timestamp`, and is rounded down but for the error of `f64`, which is at most 1.5 ns
+    /// for each 52 days (2^52 ns) that the clock has run.
     pub fn epoch_ns(&self, timestamp: u64) -> i64 {
         let ns = |ticks: u64| match self.frequency_hz {
-            1_000_000_000 => ticks.into(),
-            hz => i128::from(ticks) * 1_000_000_000 / i128::from(hz.max(1)),
+            1_000_000_000 => ticks,
+            hz => (1e9 * ticks as f64 / hz as f64) as u64,
         };
-        let sum = i128::from(self.offset_s) * 1_000_000_000 + ns(self.offset_cycles) + ns(timestamp);
+        let hz = self.frequency_hz.max(1);
+        let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
+        let sum = offset_s * 1_000_000_000 + i128::from(ns(self.offset_cycles % hz)) + i128::from(ns(timestamp));
         sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
 }
@@ -103,7 +109,8 @@ impl Metadata {
         write::preamble(&self.options)
     }
 
-    /// The block that declares a class, to be appended before the first record with this id.
+    /// The block that declares a class, to be appended before the first record with this id. Ids of programs end at
+    /// [`CLASS_ID_MAX`](dormouse_abi::class::CLASS_ID_MAX).
     pub fn class(id: u16, decl: &ClassDecl) -> String {
         write::event(dormouse_abi::page::STREAM_EVENTS, id, decl)
     }
