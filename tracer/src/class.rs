@@ -193,7 +193,7 @@ unsafe fn c_class(class: *const CClass, object: usize) -> Option<Class> {
     let mut fields = Vec::new();
     for index in 0..class.field_count.min(FIELD_COUNT_MAX as u32 + 1) as usize {
         // SAFETY: `fields` has `field_count` elements.
-        let field: &CField = unsafe { &*class.fields.add(index) };
+        let field: &CField = unsafe { &*class.fields.wrapping_add(index) };
         fields.push((text(field.name)?, FieldType::from_u8(field.field_type)?));
     }
     let decl = ClassDecl { provider: text(class.provider)?, name: text(class.name)?, fields };

@@ -115,14 +115,14 @@ macro_rules! section {
     };
 }
 
-macro_rules! sections {
-    ($single:ident, $list:ident, ($($argument:ident: $type:ty),*), clock = [$($clock:literal),*], $rax:expr, $rdx:expr) => {
+macro_rules! words_section {
+    ($single:ident, ($($argument:ident: $type:ty),*), clock = [$($clock:literal),*], $rax:expr, $rdx:expr) => {
         /// One segment, copied by whole words (or none).
         ///
         /// # Safety
         /// As the public functions.
         #[inline(always)]
-        unsafe fn $single(site: Site, record: &Record<'_>, source: *const u8, words: u64 $(, $argument: $type)*) -> u64 {
+        unsafe fn $single(site: Site, record: Words $(, $argument: $type)*) -> u64 {
             let status: u64;
             // SAFETY: the section writes only the thread's rseq area and, having found the processor and the session
             // unchanged, bytes above the committed offset of the page that the state word names, within that page; its final
@@ -148,8 +148,8 @@ macro_rules! sections {
                     size = in(reg) record.size_bytes,
                     id = in(reg) record.id as u64,
                     context = in(reg) record.context,
-                    source = in(reg) source,
-                    words = inout(reg) words => _,
+                    source = in(reg) record.source,
+                    words = inout(reg) record.words => _,
                     inout("rax") $rax => status,
                     inout("rdx") $rdx => _,
                     options(nostack)
@@ -157,7 +157,11 @@ macro_rules! sections {
             }
             status
         }
+    };
+}
 
+macro_rules! list_section {
+    ($list:ident, ($($argument:ident: $type:ty),*), clock = [$($clock:literal),*], $rax:expr, $rdx:expr) => {
         /// A list of segments.
         ///
         /// # Safety
@@ -223,16 +227,15 @@ macro_rules! sections {
     };
 }
 
-sections!(
-    rseq_reserve_rdtsc_write_words_commit,
+words_section!(rseq_reserve_rdtsc_write_words_commit, (), clock = ["rdtsc", "shl rdx, 32", "or rdx, rax"], 0u64, 0u64);
+list_section!(
     rseq_reserve_rdtsc_write_segments_commit,
     (),
     clock = ["rdtsc", "shl rdx, 32", "or rdx, rax"],
     0u64,
     0u64
 );
-sections!(
-    rseq_cmpeq_state_write_words_commit,
+list_section!(
     rseq_cmpeq_state_write_segments_commit,
     (state: u64, timestamp: u64),
     clock = ["cmp {word}, rax", "jne 51f"],
@@ -249,16 +252,6 @@ fn status(number: u64) -> Written {
     }
 }
 
-/// The fields of a record that is one run of whole words, or has none.
-#[inline(always)]
-fn single(record: &Record<'_>) -> Option<(*const u8, u64)> {
-    match record.segments {
-        [] => Some((core::ptr::null(), 0)),
-        [only] => only.words_only(),
-        _ => None,
-    }
-}
-
 /// Writes a record to the stream of the processor, stamped by the timestamp counter inside the section.
 ///
 /// Wait-free for each call; the caller repeats on [`Written::Aborted`]. Async-signal-safe.
@@ -268,14 +261,34 @@ fn single(record: &Record<'_>) -> Option<(*const u8, u64)> {
 /// control block of its stream `site.cpu` (whoever changes the word waits for running sections by membarrier before it
 /// unmaps);
 /// the thread's rseq area is registered at `site.rseq_offset`; every segment's source may be read.
-#[inline(always)]
 pub unsafe fn rseq_write(site: Site, record: &Record<'_>) -> Written {
-    status(match single(record) {
-        // SAFETY: the caller's word.
-        Some((source, words)) => unsafe { rseq_reserve_rdtsc_write_words_commit(site, record, source, words) },
-        // SAFETY: the caller's word.
-        None => unsafe { rseq_reserve_rdtsc_write_segments_commit(site, record) },
-    })
+    // SAFETY: the caller's word.
+    status(unsafe { rseq_reserve_rdtsc_write_segments_commit(site, record) })
+}
+
+/// A record whose fields are one run that may be copied by whole words.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// Event class id.
+    pub id: u16,
+    /// [`dormouse_abi::record::context_word`].
+    pub context: u64,
+    /// Bytes of header and fields.
+    pub size_bytes: usize,
+    /// The fields.
+    pub source: *const u8,
+    /// Words to copy: at least the fields, at most seven bytes more.
+    pub words: u64,
+}
+
+/// As [`rseq_write`], for the commonest and fastest case.
+///
+/// # Safety
+/// As [`rseq_write`]; `record.words` × 8 bytes at `record.source` may be read and exceed the fields by less than 8 bytes.
+#[inline(always)]
+pub unsafe fn rseq_write_words(site: Site, record: Words) -> Written {
+    // SAFETY: the caller's word.
+    status(unsafe { rseq_reserve_rdtsc_write_words_commit(site, record) })
 }
 
 /// Writes a record with a timestamp that was read after the state word `state`.
@@ -285,14 +298,8 @@ pub unsafe fn rseq_write(site: Site, record: &Record<'_>) -> Written {
 /// # Safety
 /// As [`rseq_write`].
 pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, state: u64, timestamp: u64) -> Written {
-    status(match single(record) {
-        // SAFETY: the caller's word.
-        Some((source, words)) => unsafe {
-            rseq_cmpeq_state_write_words_commit(site, record, source, words, state, timestamp)
-        },
-        // SAFETY: the caller's word.
-        None => unsafe { rseq_cmpeq_state_write_segments_commit(site, record, state, timestamp) },
-    })
+    // SAFETY: the caller's word.
+    status(unsafe { rseq_cmpeq_state_write_segments_commit(site, record, state, timestamp) })
 }
 
 /// The timestamp counter, in ticks.
