@@ -41,13 +41,7 @@ pub fn record_words(session: Current, id: u32, source: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
         let context = crate::arch::context();
-        let words = dormouse_relay::arch::Words {
-            id: id as u16,
-            context,
-            size_bytes: HEADER_SIZE_BYTES + len,
-            source,
-            words: (len as u64).div_ceil(8),
-        };
+        let words = dormouse_relay::arch::Words { id: id.into(), context, size_bytes: HEADER_SIZE_BYTES + len, source };
         // One attempt: whatever comes in between is sorted out on the slow path, which keeps this one short.
         if context != 0
             && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
