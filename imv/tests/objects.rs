@@ -65,12 +65,25 @@ fn child_can_fork() {
     assert_eq!(code, 0);
 }
 
+/// Builds the plugin as this test was built. `cargo test --test objects` alone would leave an old one, or none.
+fn plugin() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let profile = program.parent().and_then(Path::parent).unwrap();
+    let answer = Command::new(env!("CARGO"))
+        .args(["build", "--offline", "--quiet", "--example", "dormouse_imv_plugin", "--target-dir"])
+        .arg(profile.parent().unwrap())
+        .args(if profile.ends_with("release") { &["--release"][..] } else { &[] })
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    profile.join("examples/libdormouse_imv_plugin.so")
+}
+
 #[test]
 fn a_rust_library_brings_its_own_registry() {
     let _turn = TURN.lock().unwrap();
-    let directory = std::env::current_exe().unwrap().parent().unwrap().join("../examples");
-    let path = directory.join("libdormouse_imv_plugin.so");
-    assert!(path.exists(), "{} is built by `cargo test -p dormouse-imv`", path.display());
+    let path = plugin();
     let objects = status().unwrap().objects;
     for _ in 0..3 {
         let plugin = Library::open(&path);
@@ -174,6 +187,7 @@ fn exercise(path: &Path) {
     let key = unsafe { &*address() };
 
     assert_eq!((library.call(c"first_gates"), library.call(c"second_gates")), (0, 0), "born");
+    assert_eq!(library.call(c"announced_answer"), 42);
     for _ in 0..2 {
         // SAFETY: the library's own bounds; it is unregistered before it is closed.
         unsafe { register_object(start, stop) }.unwrap();
@@ -236,10 +250,11 @@ fn the_header_compiles_for_every_code_model() {
         for model in ["-fPIC", "-fPIE", "-fno-pic", "-DDORMOUSE_GENERIC"] {
             for level in ["-O0", "-O2", "-Os"] {
                 let output = directory.join("unit.o");
-                compile(compiler, &[level, model, "-c"], &[source("second.c")], &output);
+                compile(compiler, &[level, model, "-c"], &[source("first.c")], &output);
                 let sections = Command::new("readelf").args(["-SW"]).arg(&output).output();
                 let Ok(sections) = sections else { continue };
                 let text = String::from_utf8_lossy(&sections.stdout).into_owned();
+                assert!(text.contains("test_events"), "{text}");
                 assert_eq!(text.contains("dormouse_sites"), model != "-DDORMOUSE_GENERIC", "{text}");
             }
         }

@@ -51,13 +51,21 @@ int dormouse_static_key_enable(struct dormouse_static_key *key);
 int dormouse_static_key_disable(struct dormouse_static_key *key);
 
 /*
- * Registers the sites of an object, bounded by its dormouse_sites section, and forgets them again. Called by this header's
- * constructor and destructor. Registering the same start again changes nothing.
+ * Registers the sites of an object, bounded by its dormouse_sites section, and forgets them again. This header's
+ * constructor and destructor call them. Registering the same start again changes nothing.
  *
  * Errors: -EDEADLK as above; -ENOSPC too many objects, whose sites then read their keys. MT-safe, blocking.
  */
 int dormouse_imv_register(const struct dormouse_site_record *start, const struct dormouse_site_record *stop);
 int dormouse_imv_unregister(const struct dormouse_site_record *start);
+
+/*   section += { key - ., structure - . }   */
+#define DORMOUSE_I_PAIR(section)                                                                                       \
+    ".pushsection " section ",\"aR?\",%%progbits\n\t"                                                                  \
+    ".balign 8\n\t"                                                                                                    \
+    ".8byte %c[dormouse_i_key] - .\n\t"                                                                                \
+    ".8byte %c[dormouse_i_structure] - .\n\t"                                                                          \
+    ".popsection\n\t"
 
 #if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
 
@@ -88,8 +96,9 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  *   site:  E9 (slow - next)            born, armed: jmp slow        A9 ...: dormant
  *   next:
  *   section dormouse_sites += { site - ., DORMOUSE_SITE_BRANCH, key - . }
+ *   announcement
  */
-#define DORMOUSE_I_SITE(slow, key)                                                                                     \
+#define DORMOUSE_I_SITE(slow, announcement)                                                                            \
     "772:\n\t"                                                                                                         \
     ".byte 0xe9\n\t"                                                                                                   \
     ".long " slow " - 773f\n"                                                                                          \
@@ -98,8 +107,8 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
     ".balign 8\n\t"                                                                                                    \
     ".long 772b - .\n\t"                                                                                               \
     ".long 0\n\t"                                                                                                      \
-    ".quad " key " - .\n\t"                                                                                            \
-    ".popsection"
+    ".quad %c[dormouse_i_key] - .\n\t"                                                                                 \
+    ".popsection\n\t" announcement
 
 /*
  * Neither form declares memory as clobbered: a dormant answer synchronises with nothing, so the compiler may move
@@ -108,13 +117,13 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 #if !defined(__clang__) || __clang_major__ >= 17
 
 /*   site -> slow;  answer = false;  slow: answer = key.enabled > 0   */
-#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, announcement)                                           \
     __extension__({                                                                                                    \
         __label__ dormouse_i_slow, dormouse_i_done;                                                                    \
         int dormouse_i_taken = 0;                                                                                      \
-        __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", "%c0")                                                     \
+        __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", announcement)                                              \
                      :                                                                                                 \
-                     : "i"(&(key_lvalue).enabled)                                                                      \
+                     : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue))            \
                      : "cc"                                                                                            \
                      : dormouse_i_slow);                                                                               \
         goto dormouse_i_done;                                                                                          \
@@ -134,17 +143,16 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  *
  * A plain load is an acquire on x86-64; the empty asm keeps the compiler to it.
  */
-#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, announcement)                                           \
     __extension__({                                                                                                    \
         int32_t dormouse_i_count;                                                                                      \
-        __asm__ volatile("xorl %0, %0\n" DORMOUSE_I_SITE("774f", "%c1") "\n\t"                                         \
-                         ".subsection 1\n"                                                                             \
+        __asm__ volatile("xorl %0, %0\n" DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                       \
                          "774:\n\t"                                                                                    \
-                         "movl %c1(%%rip), %0\n\t"                                                                     \
+                         "movl %c[dormouse_i_key](%%rip), %0\n\t"                                                      \
                          "jmp 773b\n\t"                                                                                \
                          ".previous"                                                                                   \
                          : "=r"(dormouse_i_count)                                                                      \
-                         : "i"(&(key_lvalue).enabled)                                                                  \
+                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue))        \
                          : "cc");                                                                                      \
         if (__builtin_expect(dormouse_i_count > 0, 0))                                                                 \
             __asm__ volatile("" : : : "memory");                                                                       \
@@ -153,10 +161,29 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 
 #endif
 
+/* Whether the branch is to be taken: an int, 0 while the key is disabled. */
+#define DORMOUSE_STATIC_BRANCH(key_lvalue) DORMOUSE_I_STATIC_BRANCH(key_lvalue, key_lvalue, "")
+
+/*
+ * The same, and announces: appends a pair of the layout of struct dormouse_event_record to a section of the object, the
+ * addresses of the key and of a static structure (which may be the one that the key begins), each minus the address of
+ * its own field. It is announced whether or not the gate is ever reached.
+ */
+#define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
+    DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, DORMOUSE_I_PAIR(section))
+
 #else
 
 #define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
     __builtin_expect(__atomic_load_n(&(key_lvalue).enabled, __ATOMIC_ACQUIRE) > 0, 0)
+
+#define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
+    __extension__({                                                                                                    \
+        __asm__ volatile(DORMOUSE_I_PAIR(section)                                                                      \
+                         :                                                                                             \
+                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue)));      \
+        DORMOUSE_STATIC_BRANCH(key_lvalue);                                                                            \
+    })
 
 #endif
 
