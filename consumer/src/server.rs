@@ -265,7 +265,7 @@ impl Desk {
                 // Without its record the process's events are in the trace all the same, under its bare id.
                 let _ = self.shared.trace.state(&self.shared.clock, &[record]);
                 let welcome = Message::Welcome { process, grants: self.grants(&classes) };
-                send_with_fd(&stream, &welcome.encode(), self.shared.pool.as_fd())
+                send_with_fd(&stream, &welcome.encode(), self.shared.pool.file())
             }
             Message::MoreClasses { process, classes } => {
                 let welcome = Message::Welcome { process, grants: self.grants(&classes) };

@@ -291,13 +291,15 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     }
     if memory.is_overwrite() {
         let reclaimed = |stream: u32| memory.stream(stream).reclaimed.load(Ordering::Acquire);
-        loop {
+        // Others may draw what this one evicts, but not for ever.
+        for _ in 0..memory.geometry().page_count {
             match memory.draw(attached.process, stream, reclaimed) {
                 Some(unit) => return Some(unit),
                 None if memory.evict(stream) => {}
                 None => return None,
             }
         }
+        return None;
     }
     let used = |stream: u32| ring(attached, stream).map_or(0, |driver| driver.used_count());
     let unit = memory.draw(attached.process, stream, used);
@@ -325,7 +327,7 @@ fn offer(attached: &Attached, hold: Hold) {
     let published = &control.published.0;
     let first = published.load(Ordering::Acquire);
     let mut next = first;
-    loop {
+    for _ in 0..memory.geometry().ring_size() {
         let state = State::from_word(control.state.load(Ordering::Acquire));
         if next as u16 == state.seq {
             break;
