@@ -25,11 +25,11 @@
  * until the statement ends, which temporaries do, and text must not be changed by another thread meanwhile. The macro
  * never blocks, allocates or fails, and is async-signal-safe if the values are.
  *
- * Dormant, an event is the five bytes of one instruction. With DORMOUSE_DISABLE defined before this header is included it
- * is nothing at all: the values are compiled, never evaluated, and the library is not needed.
+ * Dormant, an event is the five bytes of one instruction. With DORMOUSE_DISABLE defined before this header is included
+ * it is nothing at all: the values are compiled, never evaluated, and the library is not needed.
  *
- * Names are C identifiers. One that is also a macro (errno, stdin) cannot be used, and does not compile. Cast bit-fields
- * in C. A C inline function must be static (C11 6.7.4p3). return, break and continue cannot stand in a value.
+ * Names are C identifiers. One that is also a macro (errno, stdin) cannot be used, and does not compile. Cast
+ * bit-fields in C. A C inline function must be static (C11 6.7.4p3).
  */
 #ifndef DORMOUSE_EVENT_H
 #define DORMOUSE_EVENT_H
