@@ -46,7 +46,8 @@ fn main() -> Result<()> {
     copy(&library_dir.join("libdormouse.so"), &lib.join(&versioned))?;
     let link = lib.join("libdormouse.so");
     let _ = fs::remove_file(&link);
-    std::os::unix::fs::symlink(&versioned, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
+    std::os::unix::fs::symlink(&versioned, &link)
+        .with_context(|| format!("cannot make the link {}", link.display()))?;
 
     let flags = SYSTEM_LIBRARIES.map(|name| format!("-l{name}")).join(" ");
     fill(&package.join("pkgconfig/dormouse.pc.in"), &lib.join("pkgconfig/dormouse.pc"), &flags)?;

@@ -18,6 +18,7 @@ extern "C" {
 int evaluate(int value);
 extern int evaluated;
 
+void every_type(void);
 void second_unit(void);
 void cpp_unit(void);
 void library_unit(void);
