@@ -68,13 +68,18 @@ impl EventKey {
         self.id_of_other(description)
     }
 
+    /// Descriptions that are equal may lie at several addresses, one for each codegen unit.
     #[cold]
     fn id_of_other(&self, description: &'static Description) -> u32 {
+        // SAFETY: a description that was announced, a promoted constant.
+        if unsafe { self.primary.load(Ordering::Relaxed).as_ref() } == Some(description) {
+            return self.id.load(Ordering::Relaxed);
+        }
         // (F) Acquire pairs with the Release in `slot`: a node is complete before it is linked.
         let mut node = self.others.load(Ordering::Acquire);
         // SAFETY: nodes are leaked boxes, linked once they are complete.
         while let Some(other) = unsafe { node.as_ref() } {
-            if ptr::eq(other.description, description) {
+            if other.description == description {
                 return other.id.load(Ordering::Relaxed);
             }
             node = other.next;
@@ -89,14 +94,15 @@ impl EventKey {
             self.primary.store(ptr::from_ref(description).cast_mut(), Ordering::Relaxed);
             return &self.id;
         }
-        if ptr::eq(primary, description) {
+        // SAFETY: as in `id_of_other`.
+        if unsafe { primary.as_ref() } == Some(description) {
             return &self.id;
         }
         let head = self.others.load(Ordering::Relaxed);
         let mut node = head;
         // SAFETY: as in `id_of_other`.
         while let Some(other) = unsafe { node.as_ref() } {
-            if ptr::eq(other.description, description) {
+            if other.description == description {
                 return &other.id;
             }
             node = other.next;
@@ -193,7 +199,7 @@ unsafe fn c_class(class: *const CClass, object: usize) -> Option<Class> {
     let mut fields = Vec::new();
     for index in 0..class.field_count.min(FIELD_COUNT_MAX as u32 + 1) as usize {
         // SAFETY: `fields` has `field_count` elements.
-        let field: &CField = unsafe { &*class.fields.add(index) };
+        let field: &CField = unsafe { &*class.fields.wrapping_add(index) };
         fields.push((text(field.name)?, FieldType::from_u8(field.field_type)?));
     }
     let decl = ClassDecl { provider: text(class.provider)?, name: text(class.name)?, fields };

@@ -17,8 +17,9 @@ use dormouse_relay::Memory;
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// First field: the critical section reads the base through the pointer in [`CURRENT`].
-    base: *mut u8,
+    /// First field: the critical section reads it through the pointer in [`CURRENT`].
+    #[cfg(target_arch = "x86_64")]
+    session: dormouse_relay::arch::Session,
     pub(crate) memory: Memory,
     /// Restartable sequences, where the process has them.
     pub(crate) rseq: Option<Rseq>,
@@ -59,7 +60,7 @@ impl Attached {
             cpu,
             control,
             session_word: (&raw const CURRENT).cast(),
-            session: core::ptr::from_ref(self).cast(),
+            session: &self.session,
         })
     }
 
@@ -150,7 +151,7 @@ impl Joining {
         self.adopt(fd)?;
         let mapping = self.mapping.as_ref().ok_or("the session's memory is not mapped")?;
         // SAFETY: the mapping lives in `self` until `leave` has waited for everybody who uses it.
-        let memory = unsafe { Memory::from_raw(mapping.as_ptr(), mapping.len()) }?;
+        let memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
         let header = memory.header();
         if header.clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
             return Err("the session's clock is not to be had on this machine".into());
@@ -161,7 +162,8 @@ impl Joining {
         };
         let rseq = if self.no_rseq { None } else { Rseq::detect() };
         let attached = Box::leak(Box::new(Attached {
-            base: memory.base(),
+            #[cfg(target_arch = "x86_64")]
+            session: dormouse_relay::arch::Session::new(&memory),
             memory,
             rseq,
             fast_rseq: rseq.filter(|_| header.clock == CLOCK_TSC),
@@ -176,9 +178,9 @@ impl Joining {
 
     /// Maps the memory, or keeps the mapping when it is of the same session (in a forked child).
     fn adopt(&mut self, fd: OwnedFd) -> Result<(), String> {
-        let fresh = Mapping::map(fd, false).map_err(|error| error.to_string())?;
+        let fresh = Mapping::map(&fd, false).map_err(|error| error.to_string())?;
         // SAFETY: just mapped, and not unmapped before the end of the function.
-        let uuid = unsafe { Memory::from_raw(fresh.as_ptr(), fresh.len()) }?.header().uuid;
+        let uuid = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?.header().uuid;
         if self.mapping.is_none() || self.uuid != uuid {
             self.leave();
             self.mapping = Some(fresh);

@@ -10,6 +10,8 @@ use core::mem::MaybeUninit;
 use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind};
 use dormouse_relay::Segment;
 
+use crate::write::Current;
+
 /// A field type as a Rust type; the parameter is [`FieldType::to_u8`].
 #[derive(Debug)]
 pub struct TypeByte<const TYPE: u8>;
@@ -98,9 +100,19 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
         }
     }
 
+    /// Writes the fields as a record of class `id`.
+    #[inline(always)]
+    pub(crate) fn record(&mut self, session: Current, id: u32) {
+        if self.run_count == 0 {
+            crate::write::record_words(session, id, self.scratch.as_ptr().cast(), self.scratch_len);
+        } else {
+            crate::write::record_segments(session, id, self.runs());
+        }
+    }
+
     /// All runs.
     #[inline(always)]
-    pub(crate) fn runs(&mut self) -> &[Segment] {
+    fn runs(&mut self) -> &[Segment] {
         self.close_run();
         &self.runs[..self.run_count]
     }

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
-use dormouse_abi::record::PACKET_SPAN_BITS;
+use dormouse_abi::record::{HEADER_SIZE_BYTES, PACKET_SPAN_BITS};
 use dormouse_abi::session::{State, claim, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
@@ -13,44 +14,77 @@ use dormouse_vring::SplitDriver;
 use crate::process::{Attached, CURRENT, Guard};
 use crate::thread::{self, Writer};
 
-/// Writes one record of class `id` into the session that the process is in, if any.
+/// The session that the process was in a moment ago. Everything that is written checks that it still is.
+#[derive(Debug, Clone, Copy)]
+pub struct Current(&'static Attached);
+
+impl Current {
+    /// To be asked before a class's id is read: leaving a session takes the ids back only when nobody can find it any more,
+    /// so an id that is read after the session belongs to that session or is none.
+    #[inline(always)]
+    pub fn get() -> Option<Current> {
+        // (M) Acquire pairs with the SeqCst stores of joining and leaving.
+        // SAFETY: what `CURRENT` points to is never freed.
+        unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.map(Current)
+    }
+}
+
+/// Writes one record of class `id` whose fields are `len` bytes at `source`, into the session that the process is in, if any.
+///
+/// Up to seven bytes beyond the fields are read.
 ///
 /// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing,
 /// cannot fail: what finds no room is counted in the session's memory.
 #[inline(never)]
-pub fn record(id: u32, segments: &[Segment]) {
-    let session = CURRENT.load(Ordering::Acquire);
-    // SAFETY: what `CURRENT` points to is never freed.
-    let Some(attached) = (unsafe { session.as_ref() }) else { return };
-    let context = crate::arch::context();
-    let record = Record::new(id as u16, context, segments);
+pub fn record_words(session: Current, id: u32, source: *const u8, len: usize) {
+    let attached = session.0;
     #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, context != 0) {
-        loop {
-            let cpu = rseq.cpu_id_start();
-            let Some(site) = attached.site(rseq, cpu) else { break };
+    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
+        let context = crate::arch::context();
+        let words = dormouse_relay::arch::Words { id: id.into(), context, size_bytes: HEADER_SIZE_BYTES + len, source };
+        // One attempt: whatever comes in between is sorted out on the slow path, which keeps this one short.
+        if context != 0
+            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
             // SAFETY: `site` describes the session that `CURRENT` held; the section itself checks that it still does.
-            match unsafe { dormouse_relay::arch::rseq_write(site, &record) } {
-                Written::Done => return,
-                Written::Aborted => {}
-                Written::Full | Written::Gone => break,
-            }
+            && unsafe { dormouse_relay::arch::rseq_write_words(site, words) } == Written::Done
+        {
+            return;
         }
     }
-    if id > dormouse_abi::class::CLASS_ID_MAX as u32 {
-        return;
+    record_slowly(attached, id, &[Segment::padded(source, len)]);
+}
+
+/// As [`record_words`], for fields in several runs.
+#[inline(never)]
+pub fn record_segments(session: Current, id: u32, segments: &[Segment]) {
+    let attached = session.0;
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
+        let context = crate::arch::context();
+        let record = Record::new(id as u16, context, segments);
+        if context != 0
+            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
+            // SAFETY: as in `record_words`.
+            && unsafe { dormouse_relay::arch::rseq_write(site, &record) } == Written::Done
+        {
+            return;
+        }
     }
-    record_slowly(attached, record);
+    record_slowly(attached, id, segments);
 }
 
 /// Everything but the plain case: page switches, unknown thread, no rseq, no timestamp counter.
 #[cold]
 #[inline(never)]
-fn record_slowly(attached: &'static Attached, mut record: Record<'_>) {
+fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
+    // No class has such an id: the owner had none left, or the class has just left a session.
+    if id > CLASS_ID_MAX as u32 {
+        return;
+    }
     // From here on the memory is touched outside critical sections, so its unmapping has to wait.
     let Some(guard) = Guard::enter(attached) else { return };
     let writer = thread::identify();
-    record.context = writer.context;
+    let record = Record::new(id as u16, writer.context, segments);
     if guard.memory.header().stopped.0.load(Ordering::Acquire) != 0 {
         guard.leave();
         return;
@@ -65,7 +99,7 @@ fn record_slowly(attached: &'static Attached, mut record: Record<'_>) {
 fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize) -> bool {
     let state = State::from_word(state);
     let begin = attached.memory.stream(stream).begin_timestamp.load(Ordering::Acquire);
-    state.unit != 0
+    attached.memory.page(state.unit).is_some()
         && state.offset as usize + size_bytes + page::SLACK_BYTES <= attached.memory.geometry().page_size_bytes as usize
         && attached.now().wrapping_sub(begin) >> PACKET_SPAN_BITS == 0
 }
@@ -122,12 +156,10 @@ enum Switch {
 
 #[cfg(target_arch = "x86_64")]
 fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_>) {
-    loop {
-        let cpu = rseq.cpu_id_start();
-        let Some(site) = attached.site(rseq, cpu) else {
-            // A processor that the session does not know (it came after the session was sized).
-            return record_claimed(attached, thread::identify(), record);
-        };
+    for _ in 0..ATTEMPTS_MAX {
+        // A thread that is not registered, or a processor that came after the session was sized.
+        let Some(cpu) = rseq.cpu_id() else { break };
+        let Some(site) = attached.site(rseq, cpu) else { break };
         let hold = Hold::Rseq(rseq, cpu);
         let control = attached.memory.stream(cpu);
         if is_too_big(attached, record) {
@@ -154,7 +186,12 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
             return;
         }
     }
+    record_claimed(attached, thread::identify(), record);
 }
+
+/// How often a write is tried under rseq. Only a debugger that steps through the section, or memory that somebody has
+/// scribbled over, needs more; a traced program must get on in any case.
+const ATTEMPTS_MAX: u32 = 1_000;
 
 #[cfg(not(target_arch = "x86_64"))]
 fn record_under_rseq(attached: &'static Attached, _rseq: Rseq, record: &Record<'_>) {
@@ -201,7 +238,7 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
         hold.count(&control.records_lost_big);
         return;
     }
-    loop {
+    for _ in 0..ATTEMPTS_MAX {
         let state = control.state.load(Ordering::Relaxed);
         if fits(attached, stream, state, record.size_bytes) {
             // SAFETY: the stream is claimed; the segments' sources are those of the call that is running.
@@ -211,10 +248,10 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
             }
         }
         if switch(attached, hold, state) == Switch::NoPage {
-            hold.count(&control.records_lost_full.0);
-            return;
+            break;
         }
     }
+    hold.count(&control.records_lost_full.0);
 }
 
 /// Closes the current page and opens the next, then offers what is closed.
@@ -254,13 +291,15 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     }
     if memory.is_overwrite() {
         let reclaimed = |stream: u32| memory.stream(stream).reclaimed.load(Ordering::Acquire);
-        loop {
+        // Others may draw what this one evicts, but not for ever.
+        for _ in 0..memory.geometry().page_count {
             match memory.draw(attached.process, stream, reclaimed) {
                 Some(unit) => return Some(unit),
                 None if memory.evict(stream) => {}
                 None => return None,
             }
         }
+        return None;
     }
     let used = |stream: u32| ring(attached, stream).map_or(0, |driver| driver.used_count());
     let unit = memory.draw(attached.process, stream, used);
@@ -288,7 +327,7 @@ fn offer(attached: &Attached, hold: Hold) {
     let published = &control.published.0;
     let first = published.load(Ordering::Acquire);
     let mut next = first;
-    loop {
+    for _ in 0..memory.geometry().ring_size() {
         let state = State::from_word(control.state.load(Ordering::Acquire));
         if next as u16 == state.seq {
             break;
