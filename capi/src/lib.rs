@@ -14,7 +14,8 @@
 //!   │ section dormouse_sites:  site, key       │───────────────────▶ dormouse_register_events  control: announces classes
 //!   │ section dormouse_events: class           │
 //!   │                                          │    armed
-//!   │ segments {source, length} on the stack   │───────────────────▶ dormouse_record           write: one rseq section
+//!   │ fields gathered on the stack, or         │───────────────────▶ dormouse_record_words     write: one rseq section
+//!   │ segments {source, length}                │───────────────────▶ dormouse_record
 //!   └─────────────────────────────────────────┘
 //!                                                    destructor (exit, dlclose)
 //!                                              ────────────────────▶ dormouse_unregister_events, dormouse_imv_unregister
@@ -54,14 +55,24 @@ pub extern "C" fn dormouse_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Writes one record of a class.
+/// Writes one record whose fields lie in one place.
 ///
 /// # Safety
-/// As [`tracer::foreign::record`].
+/// As [`tracer::foreign::record_words`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_record_words(class: *const CClass, fields: *const u8, len: usize) {
+    // SAFETY: handed on to the caller.
+    unsafe { tracer::foreign::record_words(class, fields, len) }
+}
+
+/// Writes one record whose fields lie in several places.
+///
+/// # Safety
+/// As [`tracer::foreign::record_segments`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_record(class: *const CClass, segments: *const Segment, count: usize) {
     // SAFETY: handed on to the caller.
-    unsafe { tracer::foreign::record(class, segments, count) }
+    unsafe { tracer::foreign::record_segments(class, segments, count) }
 }
 
 /// Starts the tracer if nothing has, and adds an object's event classes.

@@ -204,8 +204,12 @@ DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_bytes(struct dormouse_i_payload *pa
 DORMOUSE_I_ALWAYS_INLINE void dormouse_i_end(struct dormouse_i_payload *payload,
                                              const struct dormouse_class *event_class)
 {
-    dormouse_i_close_run(payload);
-    dormouse_record(event_class, payload->run_count > 0 ? payload->runs : NULL, payload->run_count);
+    if (payload->run_count == 0) {
+        dormouse_record_words(event_class, payload->scratch_len > 0 ? payload->scratch : NULL, payload->scratch_len);
+    } else {
+        dormouse_i_close_run(payload);
+        dormouse_record(event_class, payload->runs, payload->run_count);
+    }
 }
 
 /* Every object contributes, be it nothing: else an object without events would find another object's bounds. */

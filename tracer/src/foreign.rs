@@ -2,35 +2,46 @@
 
 use core::sync::atomic::Ordering;
 
-use dormouse_abi::class::{CClass, CLASS_ID_MAX};
+use dormouse_abi::class::CClass;
 use dormouse_abi::site::EventRecord;
 
 pub use dormouse_relay::Segment;
 
-use crate::{control, thread, write};
+use crate::write::{self, Current};
+use crate::{control, thread};
+
+/// Writes one record of `class`, whose fields are the `len` bytes at `fields`.
+///
+/// Wait-free and async-signal-safe, as the Rust `event!`.
+///
+/// # Safety
+/// `class` is a class of static storage; the bytes are the fields that it describes, and seven bytes after them may be read
+/// too. `fields` may be null if `len` is 0.
+#[inline(always)]
+pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) {
+    let Some(session) = Current::get() else { return };
+    // SAFETY: the caller's word.
+    let class = unsafe { &*class };
+    // Relaxed: the id is a number of its own, and `session` has been asked for before.
+    write::record_words(session, class.id.load(Ordering::Relaxed), fields, len);
+}
 
 /// Writes one record of `class`, whose fields are the `count` runs at `segments`.
 ///
-/// Wait-free as the Rust `event!`; async-signal-safe.
+/// Wait-free and async-signal-safe, as the Rust `event!`.
 ///
 /// # Safety
-/// `class` is a class of static storage; every one of the segments' sources may be read until this returns, and their
-/// bytes are the fields that the class describes. `segments` may be null if `count` is 0.
+/// `class` is a class of static storage; each segment's source may be read until this returns, and their bytes are the
+/// fields that the class describes, less than 4 GiB of them.
 #[inline(always)]
-pub unsafe fn record(class: *const CClass, segments: *const Segment, count: usize) {
+pub unsafe fn record_segments(class: *const CClass, segments: *const Segment, count: usize) {
+    let Some(session) = Current::get() else { return };
     // SAFETY: the caller's word.
     let class = unsafe { &*class };
-    // Relaxed: the id is a number of its own.
-    let id = class.id.load(Ordering::Relaxed);
-    // A gate that was passed just before the class left its session, or a class that a full session gave no id.
-    if id > CLASS_ID_MAX as u32 {
-        return;
-    }
-    if count == 0 {
-        return write::record(id, &[]);
-    }
     // SAFETY: the caller's word.
-    write::record(id, unsafe { core::slice::from_raw_parts(segments, count) });
+    let segments = unsafe { core::slice::from_raw_parts(segments, count) };
+    // Relaxed: as in `record_words`.
+    write::record_segments(session, class.id.load(Ordering::Relaxed), segments);
 }
 
 /// Adds an object's event classes, and announces them to the session that the process is in. Again changes nothing.
