@@ -2,9 +2,9 @@
 /*
  * A run of bytes to copy into a record. Twin of relay/src/write.rs.
  *
- * words * 8 bytes and then tail single bytes are copied, and the next run begins advance bytes on. So a run whose source is
- * padded by seven readable bytes may be copied by whole words: words = (len + 7) / 8, tail = 0, advance = len. Any other
- * is copied exactly: words = len / 8, tail = len % 8, advance = len.
+ * words * 8 bytes and then tail single bytes are copied, and the next run begins advance bytes on. So a run whose source
+ * is padded by seven readable bytes may be copied by whole words: words = (len + 7) / 8, tail = 0, advance = len. Any
+ * other is copied exactly: words = len / 8, tail = len % 8, advance = len.
  */
 #ifndef DORMOUSE_ABI_SEGMENT_H
 #define DORMOUSE_ABI_SEGMENT_H
