@@ -38,6 +38,8 @@
 mod arch;
 mod class;
 mod control;
+#[doc(hidden)]
+pub mod foreign;
 mod listen;
 mod membarrier;
 mod process;
