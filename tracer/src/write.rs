@@ -47,6 +47,9 @@ pub fn record(id: u32, segments: &[Segment]) {
 #[cold]
 #[inline(never)]
 fn record_slowly(attached: &'static Attached, mut record: Record<'_>) {
+    if thread::is_inside() {
+        return;
+    }
     // From here on the memory is touched outside critical sections, so its unmapping has to wait.
     let Some(guard) = Guard::enter(attached) else { return };
     let writer = thread::identify();
