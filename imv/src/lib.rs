@@ -50,7 +50,7 @@
 //! * The slow block's load of the key is an acquire (A) and the store is a release (B): what was prepared before
 //!   [`enable`] is visible to code behind the gate.
 //!
-//! Without that barrier (Linux before 4.16, valgrind, some sandboxes) nothing is written at all: Intel's manual (vol. 3,
+//! Without that barrier (Linux before 4.16, some sandboxes and emulators) nothing is written at all: Intel's manual (vol. 3,
 //! "Handling Self- and Cross-Modifying Code") asks each processor for a serialising instruction after the change, and
 //! there would be no way to have other threads execute one. It is one reason for the rung "none", whose programs are
 //! only slower.
@@ -65,6 +65,8 @@
 //!
 //! * x86-64 Linux is patched. Elsewhere, and with the feature `generic`, gates read their key and there are no sites.
 //! * A key and its gates lie in one object (program or shared library); a gate in another object needs its own key.
+//! * A Rust crate of type `dylib` exports its statics, which the linker then refuses in records; link it with `-Bsymbolic`.
+//!   `rlib`, `cdylib`, `staticlib` and programs need nothing.
 //! * Records keep the code that they describe from `--gc-sections`.
 //! * Sites outside the object's executable segment are written through `/proc/self/mem` or not at all.
 //! * While an update runs, the pages between its first and last site are writable as well as executable.

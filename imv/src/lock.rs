@@ -88,3 +88,49 @@ impl OwnerLock {
 fn this_thread() -> u32 {
     gettid().as_raw_nonzero().get() as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::UnsafeCell;
+    use std::thread;
+
+    use super::*;
+
+    struct Counter(UnsafeCell<u64>);
+    // SAFETY: the test reaches the count under the lock only.
+    unsafe impl Sync for Counter {}
+
+    #[test]
+    fn one_owner_at_a_time_and_nobody_sleeps_for_ever() {
+        static LOCK: OwnerLock = OwnerLock::new();
+        static COUNTER: Counter = Counter(UnsafeCell::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..20_000 {
+                        assert!(LOCK.lock().is_ok());
+                        // SAFETY: the lock is held.
+                        let count = unsafe { &mut *COUNTER.0.get() };
+                        *count += 1;
+                        if round % 1000 == 0 {
+                            thread::yield_now();
+                        }
+                        LOCK.unlock();
+                    }
+                });
+            }
+        });
+        // SAFETY: the threads are gone.
+        assert_eq!(unsafe { *COUNTER.0.get() }, 80_000);
+        assert_eq!(LOCK.word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_owner_is_refused() {
+        let lock = OwnerLock::new();
+        assert!(lock.lock().is_ok());
+        assert!(lock.lock().is_err());
+        lock.unlock();
+        assert!(lock.lock().is_ok());
+    }
+}

@@ -214,8 +214,9 @@ pub fn ensure_registered() -> Result<(), Error> {
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
     }
     let (start, stop) = arch::own_sites();
+    // The lock is taken once even if this object has no sites: the first time prepares the writer while threads are few.
     // SAFETY: the linker's bounds of this object's own records, which live as long as this registry.
-    let answer = unsafe { register_object(start, stop) };
+    let answer = with(|_| ()).and_then(|()| unsafe { register_object(start, stop) });
     if answer == Err(Error::Reentered) {
         REGISTERED.store(false, Ordering::Relaxed);
     }

@@ -71,6 +71,9 @@ impl Ladder {
     ///
     /// Registration costs microseconds while the process has one thread and milliseconds later: hence at start.
     pub(crate) fn prepare(&mut self) {
+        if self.writer == Writer::None {
+            return;
+        }
         // SAFETY: getenv(3) with a NUL-terminated name; the answer is only read, at once.
         let value = unsafe { libc::getenv(c"DORMOUSE_IMV_WRITER".as_ptr()) };
         if !value.is_null() {

@@ -55,12 +55,6 @@ impl Segment {
         unsafe { core::slice::from_raw_parts(self.source, self.len()) }
     }
 
-    /// Source and count of words, for a run that has no single bytes.
-    #[inline(always)]
-    pub(crate) fn words_only(&self) -> Option<(*const u8, u64)> {
-        if self.tail == 0 { Some((self.source, self.words)) } else { None }
-    }
-
     /// Whether it adds none.
     pub fn is_empty(&self) -> bool {
         self.advance == 0

@@ -99,7 +99,8 @@ pub mod __private {
     pub use crate::value::{Cons, Nil, Payload, TypeList};
     pub use dormouse_imv::static_branch;
 
-    use crate::value::{Value, description};
+    use crate::value::Value;
+    use crate::write::Current;
     use core::marker::PhantomData;
 
     /// A variable, or the expression of a field.
@@ -118,6 +119,7 @@ pub mod __private {
     /// Takes an event's fields one after the other.
     #[derive(Debug)]
     pub struct Recorder<'a, List, const BYTES: usize, const RUNS: usize> {
+        session: Current,
         key: &'static EventKey,
         payload: &'a mut Payload<BYTES, RUNS>,
         list: PhantomData<List>,
@@ -132,14 +134,14 @@ pub mod __private {
         #[inline(always)]
         pub fn field<T: Value + ?Sized>(self, value: &T) -> Recorder<'a, Cons<List, T::Type>, BYTES, RUNS> {
             value.put(self.payload);
-            Recorder { key: self.key, payload: self.payload, list: PhantomData }
+            Recorder { session: self.session, key: self.key, payload: self.payload, list: PhantomData }
         }
 
         /// Writes the record.
         #[inline(always)]
         pub fn end(self) -> Recorded<List> {
-            let id = self.key.id(description::<List>());
-            crate::write::record(id, self.payload.runs());
+            let id = self.key.id(const { List::DESCRIPTION.fingerprint() });
+            self.payload.record(self.session, id);
             Recorded(PhantomData)
         }
     }
@@ -159,8 +161,9 @@ pub mod __private {
         key: &'static EventKey,
         fields: impl FnOnce(Recorder<'_, Nil, BYTES, RUNS>) -> Recorded<List>,
     ) {
+        let Some(session) = Current::get() else { return };
         let mut payload = Payload::new();
-        fields(Recorder { key, payload: &mut payload, list: PhantomData });
+        fields(Recorder { session, key, payload: &mut payload, list: PhantomData });
     }
 }
 

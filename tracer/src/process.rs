@@ -17,8 +17,9 @@ use dormouse_relay::Memory;
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// First field: the critical section reads the base through the pointer in [`CURRENT`].
-    base: *mut u8,
+    /// First field: the critical section reads it through the pointer in [`CURRENT`].
+    #[cfg(target_arch = "x86_64")]
+    session: dormouse_relay::arch::Session,
     pub(crate) memory: Memory,
     /// Restartable sequences, where the process has them.
     pub(crate) rseq: Option<Rseq>,
@@ -59,7 +60,7 @@ impl Attached {
             cpu,
             control,
             session_word: (&raw const CURRENT).cast(),
-            session: core::ptr::from_ref(self).cast(),
+            session: &self.session,
         })
     }
 
@@ -161,7 +162,8 @@ impl Joining {
         };
         let rseq = if self.no_rseq { None } else { Rseq::detect() };
         let attached = Box::leak(Box::new(Attached {
-            base: memory.base(),
+            #[cfg(target_arch = "x86_64")]
+            session: dormouse_relay::arch::Session::new(&memory),
             memory,
             rseq,
             fast_rseq: rseq.filter(|_| header.clock == CLOCK_TSC),

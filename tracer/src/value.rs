@@ -10,6 +10,8 @@ use core::mem::MaybeUninit;
 use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind};
 use dormouse_relay::Segment;
 
+use crate::write::Current;
+
 /// A field type as a Rust type; the parameter is [`FieldType::to_u8`].
 #[derive(Debug)]
 pub struct TypeByte<const TYPE: u8>;
@@ -98,9 +100,19 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
         }
     }
 
+    /// Writes the fields as a record of class `id`.
+    #[inline(always)]
+    pub(crate) fn record(&mut self, session: Current, id: u32) {
+        if self.run_count == 0 {
+            crate::write::record_words(session, id, self.scratch.as_ptr().cast(), self.scratch_len);
+        } else {
+            crate::write::record_segments(session, id, self.runs());
+        }
+    }
+
     /// All runs.
     #[inline(always)]
-    pub(crate) fn runs(&mut self) -> &[Segment] {
+    fn runs(&mut self) -> &[Segment] {
         self.close_run();
         &self.runs[..self.run_count]
     }
@@ -217,16 +229,27 @@ pub struct Cons<List, Type>(PhantomData<(List, Type)>);
 pub struct Description {
     types: [u8; FIELD_COUNT_MAX],
     count: usize,
+    fingerprint: u64,
 }
 
+/// FNV-1a, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+const FNV_OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
+const FNV_PRIME: u64 = 0x100_0000_01B3;
+
 impl Description {
-    const EMPTY: Description = Description { types: [0; FIELD_COUNT_MAX], count: 0 };
+    const EMPTY: Description = Description { types: [0; FIELD_COUNT_MAX], count: 0, fingerprint: FNV_OFFSET_BASIS };
 
     const fn and(mut self, type_byte: u8) -> Description {
         assert!(self.count < FIELD_COUNT_MAX, "an event has at most 32 fields");
         self.types[self.count] = type_byte;
+        self.fingerprint = (self.fingerprint ^ type_byte as u64).wrapping_mul(FNV_PRIME);
         self.count += 1;
         self
+    }
+
+    /// A number that the few lists of one key do not have in common; never 0 in practice.
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// The field types, in order.
@@ -249,7 +272,7 @@ impl<List: TypeList, Type: HasTypeByte> TypeList for Cons<List, Type> {
     const DESCRIPTION: Description = List::DESCRIPTION.and(Type::TYPE);
 }
 
-/// The description of a list, one for each (the compiler may keep equal ones in one place).
+/// The description of a list. Its address tells nothing: there may be several copies of one, and one of several.
 #[inline(always)]
 pub fn description<List: TypeList>() -> &'static Description {
     const { &List::DESCRIPTION }

@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
-use dormouse_abi::record::PACKET_SPAN_BITS;
+use dormouse_abi::record::{HEADER_SIZE_BYTES, PACKET_SPAN_BITS};
 use dormouse_abi::session::{State, claim, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
@@ -13,47 +14,80 @@ use dormouse_vring::SplitDriver;
 use crate::process::{Attached, CURRENT, Guard};
 use crate::thread::{self, Writer};
 
-/// Writes one record of class `id` into the session that the process is in, if any.
+/// The session that the process was in a moment ago. Everything that is written checks that it still is.
+#[derive(Debug, Clone, Copy)]
+pub struct Current(&'static Attached);
+
+impl Current {
+    /// To be asked before a class's id is read: leaving a session takes the ids back only when nobody can find it any more,
+    /// so an id that is read after the session belongs to that session or is none.
+    #[inline(always)]
+    pub fn get() -> Option<Current> {
+        // (M) Acquire pairs with the SeqCst stores of joining and leaving.
+        // SAFETY: what `CURRENT` points to is never freed.
+        unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.map(Current)
+    }
+}
+
+/// Writes one record of class `id` whose fields are `len` bytes at `source`, into the session that the process is in, if any.
+///
+/// Up to seven bytes beyond the fields are read.
 ///
 /// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing,
 /// cannot fail: what finds no room is counted in the session's memory.
 #[inline(never)]
-pub fn record(id: u32, segments: &[Segment]) {
-    let session = CURRENT.load(Ordering::Acquire);
-    // SAFETY: what `CURRENT` points to is never freed.
-    let Some(attached) = (unsafe { session.as_ref() }) else { return };
-    let context = crate::arch::context();
-    let record = Record::new(id as u16, context, segments);
+pub fn record_words(session: Current, id: u32, source: *const u8, len: usize) {
+    let attached = session.0;
     #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, context != 0) {
-        loop {
-            let cpu = rseq.cpu_id_start();
-            let Some(site) = attached.site(rseq, cpu) else { break };
+    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
+        let context = crate::arch::context();
+        let words = dormouse_relay::arch::Words { id: id.into(), context, size_bytes: HEADER_SIZE_BYTES + len, source };
+        // One attempt: whatever comes in between is sorted out on the slow path, which keeps this one short.
+        if context != 0
+            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
             // SAFETY: `site` describes the session that `CURRENT` held; the section itself checks that it still does.
-            match unsafe { dormouse_relay::arch::rseq_write(site, &record) } {
-                Written::Done => return,
-                Written::Aborted => {}
-                Written::Full | Written::Gone => break,
-            }
+            && unsafe { dormouse_relay::arch::rseq_write_words(site, words) } == Written::Done
+        {
+            return;
         }
     }
-    if id > dormouse_abi::class::CLASS_ID_MAX as u32 {
-        return;
+    record_slowly(attached, id, &[Segment::padded(source, len)]);
+}
+
+/// As [`record_words`], for fields in several runs.
+#[inline(never)]
+pub fn record_segments(session: Current, id: u32, segments: &[Segment]) {
+    let attached = session.0;
+    #[cfg(target_arch = "x86_64")]
+    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
+        let context = crate::arch::context();
+        let record = Record::new(id as u16, context, segments);
+        if context != 0
+            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
+            // SAFETY: as in `record_words`.
+            && unsafe { dormouse_relay::arch::rseq_write(site, &record) } == Written::Done
+        {
+            return;
+        }
     }
-    record_slowly(attached, record);
+    record_slowly(attached, id, segments);
 }
 
 /// Everything but the plain case: page switches, unknown thread, no rseq, no timestamp counter.
 #[cold]
 #[inline(never)]
-fn record_slowly(attached: &'static Attached, mut record: Record<'_>) {
+fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
+    // No class has such an id: the owner had none left, or the class has just left a session.
+    if id > CLASS_ID_MAX as u32 {
+        return;
+    }
     if thread::is_inside() {
         return;
     }
     // From here on the memory is touched outside critical sections, so its unmapping has to wait.
     let Some(guard) = Guard::enter(attached) else { return };
     let writer = thread::identify();
-    record.context = writer.context;
+    let record = Record::new(id as u16, writer.context, segments);
     if guard.memory.header().stopped.0.load(Ordering::Acquire) != 0 {
         guard.leave();
         return;

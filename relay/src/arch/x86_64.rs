@@ -6,9 +6,9 @@
 //!     start:
 //!       if rseq.cpu_id != cpu            → Aborted
 //!       if *session_word != session      → Gone
-//!       base = *session
+//!       base = session.base
 //!       state = control.state
-//!       if offset(state) + size + slack > page_size → Full
+//!       if offset(state) + size + slack > page_size, or the page lies outside of the memory → Full
 //!       timestamp = rdtsc
 //!       if timestamp - control.begin_timestamp ≥ 2^46 → Full
 //!       page[offset] = head, context, segments…
@@ -28,7 +28,7 @@ use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::rseq;
 use dormouse_abi::session::{SessionHeader, StreamControl};
 
-use crate::{Record, Written};
+use crate::{Memory, Record, Written};
 
 /// What a writer knows when it enters the section.
 #[derive(Debug, Clone, Copy)]
@@ -40,13 +40,33 @@ pub struct Site {
     /// Its stream's control block.
     pub control: *const StreamControl,
     /// A word that holds `session` as long as the session lasts.
-    pub session_word: *const *const *mut u8,
-    /// A word, never unmapped, that holds the address of the session's memory.
-    pub session: *const *mut u8,
+    pub session_word: *const *const Session,
+    /// The session.
+    pub session: *const Session,
+}
+
+/// What the section reads of a session. Never unmapped, whatever happens to the session's memory.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Session {
+    base: *mut u8,
+    last_page_offset: usize,
+}
+
+impl Session {
+    /// The session whose memory this is.
+    pub fn new(memory: &Memory) -> Session {
+        let geometry = memory.geometry();
+        Session {
+            base: memory.base(),
+            // A record starts at most here: a whole page lies behind it, and a record is no larger than a page.
+            last_page_offset: geometry.size_bytes() - geometry.page_size_bytes as usize,
+        }
+    }
 }
 
 macro_rules! section {
-    (clock = [$($clock:literal),*], copy = [$($copy:literal),*], $($operands:tt)*) => {
+    (state = [$($state:literal),*], clock = [$($clock:literal),*], copy = [$($copy:literal),*], $($operands:tt)*) => {
         asm!(
             // Descriptor of this section.
             ".pushsection __rseq_cs, \"aw\"",
@@ -60,34 +80,39 @@ macro_rules! section {
             "20:",
             "cmp dword ptr fs:[{rseq} + {CPU_ID}], {cpu:e}",
             "jne 51f",
-            "cmp qword ptr [{word}], {base}",
+            "cmp qword ptr [{word}], {session}",
             "jne 53f",
-            "mov {base}, qword ptr [{base}]",
-            // From here on `word` is the state, `cpu` the offset, `rseq` the destination.
-            "mov {word}, qword ptr [{control}]",
-            $($clock,)*
-            "mov {cpu:e}, {word:e}",
+            // From here on `rseq` is the state, `word` the base and then the destination, `cpu` the offset.
+            "mov {rseq}, qword ptr [{control}]",
+            "mov {word}, qword ptr [{session}]",
+            $($state,)*
+            "mov {cpu:e}, {rseq:e}",
             "and {cpu:e}, 0xffffff",
-            "lea {rseq:e}, [{cpu:r} + {size:r} + {SLACK}]",
-            "cmp {rseq:e}, dword ptr [{base} + {PAGE_SIZE}]",
+            "lea eax, [{cpu:r} + {size:r} + {SLACK}]",
+            "cmp eax, dword ptr [{word} + {PAGE_SIZE}]",
             "ja 52f",
+            // The page's offset: the unit, in bits 24 to 47, times 4,096.
+            "mov rax, {rseq}",
+            "shl rax, 16",
+            "shr rax, 28",
+            "and rax, -4096",
+            "add {cpu:r}, rax",
+            // Whatever a stray pointer has left in the state word, nothing is written outside of the mapping.
+            "cmp {cpu:r}, qword ptr [{session} + {LIMIT}]",
+            "ja 52f",
+            "add {word}, {cpu:r}",
+            $($clock,)*
             "mov rax, rdx",
             "sub rax, qword ptr [{control} + {BEGIN}]",
             "shr rax, {SPAN_BITS}",
             "jnz 52f",
-            "mov {rseq}, {word}",
-            "shr {rseq}, 24",
-            "and {rseq:e}, 0xffffff",
-            "shl {rseq}, 12",
-            "add {rseq}, {base}",
-            "add {rseq}, {cpu:r}",
             "shl rdx, 16",
             "or rdx, {id}",
-            "mov qword ptr [{rseq}], rdx",
-            "mov qword ptr [{rseq} + 8], {context}",
+            "mov qword ptr [{word}], rdx",
+            "mov qword ptr [{word} + 8], {context}",
             $($copy,)*
-            "add {word}, {size:r}",
-            "mov qword ptr [{control}], {word}",
+            "add {rseq}, {size:r}",
+            "mov qword ptr [{control}], {rseq}",
             "40:",
             "xor eax, eax",
             "jmp 55f",
@@ -109,71 +134,75 @@ macro_rules! section {
             SLACK = const dormouse_abi::page::SLACK_BYTES,
             PAGE_SIZE = const offset_of!(SessionHeader, page_size_bytes),
             BEGIN = const offset_of!(StreamControl, begin_timestamp),
+            LIMIT = const offset_of!(Session, last_page_offset),
             SPAN_BITS = const PACKET_SPAN_BITS,
             $($operands)*
         )
     };
 }
 
-macro_rules! sections {
-    ($single:ident, $list:ident, ($($argument:ident: $type:ty),*), clock = [$($clock:literal),*], $rax:expr, $rdx:expr) => {
-        /// One segment, copied by whole words (or none).
-        ///
-        /// # Safety
-        /// As the public functions.
-        #[inline(always)]
-        unsafe fn $single(site: Site, record: &Record<'_>, source: *const u8, words: u64 $(, $argument: $type)*) -> u64 {
-            let status: u64;
-            // SAFETY: the section writes only the thread's rseq area and, having found the processor and the session
-            // unchanged, bytes above the committed offset of the page that the state word names, within that page; its final
-            // store commits them. Sources are readable by the caller's word.
-            unsafe {
-                section!(
-                    clock = [$($clock),*],
-                    copy = [
-                        "test {words}, {words}",
-                        "jz 31f",
-                        "30:",
-                        "mov rax, qword ptr [{source} + {words} * 8 - 8]",
-                        "mov qword ptr [{rseq} + {words} * 8 + 8], rax",
-                        "dec {words}",
-                        "jnz 30b",
-                        "31:"
-                    ],
-                    rseq = inout(reg) site.rseq_offset => _,
-                    cpu = inout(reg) site.cpu as u64 => _,
-                    word = inout(reg) site.session_word => _,
-                    base = inout(reg) site.session => _,
-                    control = in(reg) site.control,
-                    size = in(reg) record.size_bytes,
-                    id = in(reg) record.id as u64,
-                    context = in(reg) record.context,
-                    source = in(reg) source,
-                    words = inout(reg) words => _,
-                    inout("rax") $rax => status,
-                    inout("rdx") $rdx => _,
-                    options(nostack)
-                );
-            }
-            status
-        }
+/// One run, copied by whole words (or none), stamped inside the section.
+///
+/// # Safety
+/// As the public functions.
+#[inline(always)]
+unsafe fn rseq_reserve_rdtsc_write_words_commit(site: Site, record: Words) -> u64 {
+    let status: u64;
+    // SAFETY: the section writes only the thread's rseq area and, having found the processor and the session unchanged, bytes
+    // above the committed offset of the page that the state word names, within that page; its final store commits them.
+    // Sources are readable by the caller's word.
+    unsafe {
+        section!(
+            state = [],
+            clock = ["rdtsc", "shl rdx, 32", "or rdx, rax"],
+            copy = [
+                // Words of the fields: (size - header + 7) / 8.
+                "lea {cpu:r}, [{size:r} - 9]",
+                "shr {cpu:r}, 3",
+                "jz 31f",
+                "30:",
+                "mov rax, qword ptr [{source} + {cpu:r} * 8 - 8]",
+                "mov qword ptr [{word} + {cpu:r} * 8 + 8], rax",
+                "dec {cpu:r}",
+                "jnz 30b",
+                "31:"
+            ],
+            rseq = inout(reg) site.rseq_offset => _,
+            cpu = inout(reg) site.cpu as u64 => _,
+            word = inout(reg) site.session_word => _,
+            session = in(reg) site.session,
+            control = in(reg) site.control,
+            size = in(reg) record.size_bytes,
+            id = in(reg) record.id,
+            context = in(reg) record.context,
+            source = in(reg) record.source,
+            out("rax") status,
+            out("rdx") _,
+            options(nostack)
+        );
+    }
+    status
+}
 
-        /// A list of segments.
+macro_rules! list_section {
+    ($name:ident, ($($argument:ident: $type:ty),*), state = [$($state:literal),*], clock = [$($clock:literal),*], $rdx:expr) => {
+        /// A list of runs.
         ///
         /// # Safety
         /// As the public functions.
-        #[inline(never)]
-        unsafe fn $list(site: Site, record: &Record<'_> $(, $argument: $type)*) -> u64 {
+        unsafe fn $name(site: Site, record: &Record<'_> $(, $argument: $type)*) -> u64 {
             let status: u64;
-            // SAFETY: as above; the segments' lengths add up to the record's size, which the section has checked for room.
+            // SAFETY: as above; the runs' lengths add up to the record's size, which the section has checked for room.
             unsafe {
                 section!(
+                    state = [$($state),*],
                     clock = [$($clock),*],
                     copy = [
-                        "add {rseq}, 16",
+                        "add {word}, 16",
                         "30:",
                         "test {count}, {count}",
                         "jz 31f",
+                        // `id` is the source, `context` the words and then the destination of the single bytes.
                         "mov {id}, qword ptr [{segment}]",
                         "mov {context}, qword ptr [{segment} + 8]",
                         "xor edx, edx",
@@ -181,12 +210,12 @@ macro_rules! sections {
                         "cmp rdx, {context}",
                         "jae 33f",
                         "mov rax, qword ptr [{id} + rdx * 8]",
-                        "mov qword ptr [{rseq} + rdx * 8], rax",
+                        "mov qword ptr [{word} + rdx * 8], rax",
                         "inc rdx",
                         "jmp 32b",
                         "33:",
                         "lea {id}, [{id} + rdx * 8]",
-                        "lea {context}, [{rseq} + rdx * 8]",
+                        "lea {context}, [{word} + rdx * 8]",
                         "mov edx, dword ptr [{segment} + 16]",
                         "34:",
                         "test edx, edx",
@@ -197,7 +226,7 @@ macro_rules! sections {
                         "jmp 34b",
                         "35:",
                         "mov eax, dword ptr [{segment} + 20]",
-                        "add {rseq}, rax",
+                        "add {word}, rax",
                         "add {segment}, 24",
                         "dec {count}",
                         "jmp 30b",
@@ -206,14 +235,14 @@ macro_rules! sections {
                     rseq = inout(reg) site.rseq_offset => _,
                     cpu = inout(reg) site.cpu as u64 => _,
                     word = inout(reg) site.session_word => _,
-                    base = inout(reg) site.session => _,
+                    session = in(reg) site.session,
                     control = in(reg) site.control,
                     size = in(reg) record.size_bytes,
                     id = inout(reg) record.id as u64 => _,
                     context = inout(reg) record.context => _,
                     segment = inout(reg) record.segments.as_ptr() => _,
                     count = inout(reg) record.segments.len() => _,
-                    inout("rax") $rax => status,
+                    out("rax") status,
                     inout("rdx") $rdx => _,
                     options(nostack)
                 );
@@ -223,21 +252,28 @@ macro_rules! sections {
     };
 }
 
-sections!(
-    rseq_reserve_rdtsc_write_words_commit,
+list_section!(
     rseq_reserve_rdtsc_write_segments_commit,
     (),
+    state = [],
     clock = ["rdtsc", "shl rdx, 32", "or rdx, rax"],
-    0u64,
     0u64
 );
-sections!(
-    rseq_cmpeq_state_write_words_commit,
+
+/// A state word and the time that was read after it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Stamp {
+    state: u64,
+    timestamp: u64,
+}
+
+list_section!(
     rseq_cmpeq_state_write_segments_commit,
-    (state: u64, timestamp: u64),
-    clock = ["cmp {word}, rax", "jne 51f"],
-    state,
-    timestamp
+    (stamp: &Stamp),
+    state = ["cmp {rseq}, qword ptr [rdx]", "jne 51f"],
+    clock = ["mov rdx, qword ptr [rdx + 8]"],
+    core::ptr::from_ref(stamp)
 );
 
 fn status(number: u64) -> Written {
@@ -249,33 +285,41 @@ fn status(number: u64) -> Written {
     }
 }
 
-/// The fields of a record that is one run of whole words, or has none.
-#[inline(always)]
-fn single(record: &Record<'_>) -> Option<(*const u8, u64)> {
-    match record.segments {
-        [] => Some((core::ptr::null(), 0)),
-        [only] => only.words_only(),
-        _ => None,
-    }
-}
-
 /// Writes a record to the stream of the processor, stamped by the timestamp counter inside the section.
 ///
 /// Wait-free for each call; the caller repeats on [`Written::Aborted`]. Async-signal-safe.
 ///
 /// # Safety
-/// While `*site.session_word` is `site.session`, `*site.session` is the address of a session's memory and `site.control` the
-/// control block of its stream `site.cpu` (whoever changes the word waits for running sections by membarrier before it
+/// While `*site.session_word` is `site.session`, that describes mapped memory of a session, and `site.control` is the control
+/// block of its stream `site.cpu` (whoever changes the word waits for running sections by membarrier before it
 /// unmaps);
 /// the thread's rseq area is registered at `site.rseq_offset`; every segment's source may be read.
-#[inline(always)]
 pub unsafe fn rseq_write(site: Site, record: &Record<'_>) -> Written {
-    status(match single(record) {
-        // SAFETY: the caller's word.
-        Some((source, words)) => unsafe { rseq_reserve_rdtsc_write_words_commit(site, record, source, words) },
-        // SAFETY: the caller's word.
-        None => unsafe { rseq_reserve_rdtsc_write_segments_commit(site, record) },
-    })
+    // SAFETY: the caller's word.
+    status(unsafe { rseq_reserve_rdtsc_write_segments_commit(site, record) })
+}
+
+/// A record whose fields are one run that may be copied by whole words.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// Event class id, below 2^16.
+    pub id: u64,
+    /// [`dormouse_abi::record::context_word`].
+    pub context: u64,
+    /// Bytes of header and fields.
+    pub size_bytes: usize,
+    /// The fields; up to seven bytes more are read and copied.
+    pub source: *const u8,
+}
+
+/// As [`rseq_write`], for the commonest and fastest case.
+///
+/// # Safety
+/// As [`rseq_write`]; the fields at `record.source` may be read up to the next multiple of 8 bytes of their length.
+#[inline(always)]
+pub unsafe fn rseq_write_words(site: Site, record: Words) -> Written {
+    // SAFETY: the caller's word.
+    status(unsafe { rseq_reserve_rdtsc_write_words_commit(site, record) })
 }
 
 /// Writes a record with a timestamp that was read after the state word `state`.
@@ -285,14 +329,8 @@ pub unsafe fn rseq_write(site: Site, record: &Record<'_>) -> Written {
 /// # Safety
 /// As [`rseq_write`].
 pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, state: u64, timestamp: u64) -> Written {
-    status(match single(record) {
-        // SAFETY: the caller's word.
-        Some((source, words)) => unsafe {
-            rseq_cmpeq_state_write_words_commit(site, record, source, words, state, timestamp)
-        },
-        // SAFETY: the caller's word.
-        None => unsafe { rseq_cmpeq_state_write_segments_commit(site, record, state, timestamp) },
-    })
+    // SAFETY: the caller's word.
+    status(unsafe { rseq_cmpeq_state_write_segments_commit(site, record, &Stamp { state, timestamp }) })
 }
 
 /// The timestamp counter, in ticks.

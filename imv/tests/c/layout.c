@@ -1,0 +1,33 @@
+#include <dormouse/abi/site.h>
+#include <dormouse/static_key.h>
+#include <stdio.h>
+
+#define FIELD(type, field) printf(#type "." #field " %zu\n", offsetof(struct type, field))
+#define SIZE(type) printf(#type " %zu\n", sizeof(struct type))
+
+int dormouse_imv_register(const struct dormouse_site_record *start, const struct dormouse_site_record *stop)
+{
+    return start == stop ? 0 : -1;
+}
+
+int dormouse_imv_unregister(const struct dormouse_site_record *start)
+{
+    (void)start;
+    return 0;
+}
+
+int main(void)
+{
+    SIZE(dormouse_site_record);
+    FIELD(dormouse_site_record, site);
+    FIELD(dormouse_site_record, kind);
+    FIELD(dormouse_site_record, key);
+    SIZE(dormouse_event_record);
+    FIELD(dormouse_event_record, key);
+    FIELD(dormouse_event_record, describe);
+    SIZE(dormouse_static_key);
+    printf("jmp %d\ntest %d\nlen %d\nbranch %d\n", DORMOUSE_X86_JMP, DORMOUSE_X86_TEST, DORMOUSE_X86_SITE_LEN,
+           DORMOUSE_SITE_BRANCH);
+    printf("sites %s\nevents %s\n", DORMOUSE_SITES_SECTION, DORMOUSE_EVENTS_SECTION);
+    return 0;
+}

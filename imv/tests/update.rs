@@ -1,0 +1,286 @@
+//! Live updates: under load, by each writer, across fork and from signal handlers.
+#![cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "generic")))]
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::thread;
+
+use dormouse_abi::site::{X86_JMP, X86_TEST};
+use dormouse_imv::{
+    Error, StaticKey, Writer, disable, enable, ensure_registered, key_sites, static_branch, status, visit_key_sites,
+};
+
+/// Toggles a key while two threads run through its gate. Between updates the phase is even: 0 modulo 4 while the key is
+/// disabled, 2 while it is enabled. A thread that sees the same even phase before and after its gate knows the answer.
+/// SeqCst throughout: the test orders itself, so that only the gate can be wrong.
+fn toggle_under_load(times: u64) {
+    static KEY: StaticKey = StaticKey::new();
+    static PHASE: AtomicU64 = AtomicU64::new(0);
+    static STOP: AtomicBool = AtomicBool::new(false);
+    static WRONG: AtomicU64 = AtomicU64::new(0);
+    /// Right answers while disabled and while enabled.
+    static RIGHT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+    let run_gate = || {
+        while !STOP.load(Ordering::SeqCst) {
+            let before = PHASE.load(Ordering::SeqCst);
+            let taken = static_branch!(KEY);
+            if PHASE.load(Ordering::SeqCst) != before || !before.is_multiple_of(2) {
+                continue;
+            }
+            let count = if taken == (before % 4 == 2) { &RIGHT[usize::from(taken)] } else { &WRONG };
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    // Most updates follow each other at once; now and then somebody is to have passed the gate in between.
+    let stay = |enabled: bool, round: u64| {
+        PHASE.fetch_add(1, Ordering::SeqCst);
+        let seen = RIGHT[usize::from(enabled)].load(Ordering::SeqCst);
+        while round.is_multiple_of(256)
+            && RIGHT[usize::from(enabled)].load(Ordering::SeqCst) == seen
+            && WRONG.load(Ordering::SeqCst) == 0
+        {
+            thread::yield_now();
+        }
+        PHASE.fetch_add(1, Ordering::SeqCst);
+    };
+    thread::scope(|scope| {
+        scope.spawn(run_gate);
+        scope.spawn(run_gate);
+        scope.spawn(|| {
+            PHASE.fetch_add(1, Ordering::SeqCst);
+            for round in 0..times {
+                let enabled = enable(&KEY);
+                stay(true, round);
+                let disabled = disable(&KEY);
+                stay(false, round);
+                if enabled.is_err() || disabled.is_err() {
+                    WRONG.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            STOP.store(true, Ordering::SeqCst);
+        });
+    });
+    assert_eq!(WRONG.load(Ordering::SeqCst), 0);
+    assert!(RIGHT.iter().all(|count| count.load(Ordering::SeqCst) >= times / 256), "{RIGHT:?}");
+    assert!(!static_branch!(KEY));
+}
+
+#[test]
+fn threads_run_through_a_gate_that_is_toggled_100_000_times() {
+    toggle_under_load(100_000);
+}
+
+/// Runs one ignored test of this program in a process of its own.
+fn run_alone(name: &str, writer: Option<Writer>) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--ignored", "--nocapture"]).env_remove("DORMOUSE_IMV_WRITER");
+    if let Some(writer) = writer {
+        command.env("DORMOUSE_IMV_WRITER", writer.name());
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+}
+
+#[test]
+fn each_writer_can_be_forced() {
+    for writer in [Writer::Mprotect, Writer::ProcMem, Writer::None] {
+        run_alone("alone_under_the_forced_writer", Some(writer));
+    }
+}
+
+#[test]
+#[ignore = "run by each_writer_can_be_forced"]
+fn alone_under_the_forced_writer() {
+    static KEY: StaticKey = StaticKey::new();
+    let first_byte = || {
+        let mut first = None;
+        visit_key_sites(&KEY, |_, bytes| first = Some(bytes[0])).unwrap();
+        first.expect("a site")
+    };
+    let gate = || static_branch!(KEY);
+    let wanted = std::env::var("DORMOUSE_IMV_WRITER").unwrap();
+    let status = status().unwrap();
+    assert_eq!(status.writer.name(), wanted);
+    assert!(status.reason.contains("forced"));
+    let unpatched = status.writer == Writer::None;
+    let dormant = if unpatched { X86_JMP } else { X86_TEST };
+    assert_eq!(first_byte(), dormant);
+    assert_eq!(key_sites(&KEY).unwrap().patched == 0, unpatched);
+    assert!(!gate());
+    enable(&KEY).unwrap();
+    assert_eq!(first_byte(), X86_JMP);
+    assert!(gate());
+    disable(&KEY).unwrap();
+    assert_eq!(first_byte(), dormant);
+    assert!(!gate());
+    toggle_under_load(2_000);
+    // Pages do not stay writable.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains("rwx"), "{maps}");
+}
+
+#[test]
+fn a_writer_that_is_refused_after_start_is_left_for_the_next() {
+    run_alone("alone_with_mprotect_refused", None);
+}
+
+#[test]
+#[ignore = "run by a_writer_that_is_refused_after_start_is_left_for_the_next"]
+fn alone_with_mprotect_refused() {
+    static KEY: StaticKey = StaticKey::new();
+    let gate = || static_branch!(KEY);
+    assert_eq!(status().unwrap().writer, Writer::Mprotect);
+    // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers.
+    let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
+    if answer != 0 {
+        eprintln!("skipped: no PR_SET_MDWE");
+        return;
+    }
+    enable(&KEY).unwrap();
+    assert!(gate());
+    assert_eq!(status().unwrap().writer, Writer::ProcMem);
+    disable(&KEY).unwrap();
+    assert!(!gate());
+    let count = key_sites(&KEY).unwrap();
+    assert!(count.sites > 0 && count.patched == count.sites);
+}
+
+/// A forced writer has no next rung: the process stays right where it can, and says so where it cannot.
+#[test]
+fn a_failing_write_is_reported() {
+    run_alone("alone_with_every_write_refused", Some(Writer::Mprotect));
+}
+
+#[test]
+#[ignore = "run by a_failing_write_is_reported"]
+fn alone_with_every_write_refused() {
+    static ASLEEP: StaticKey = StaticKey::new();
+    static AWAKE: StaticKey = StaticKey::new_enabled();
+    let gates = || [static_branch!(ASLEEP), static_branch!(AWAKE)];
+    assert_eq!(gates(), [false, true]);
+    // SAFETY: as above.
+    let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
+    if answer != 0 {
+        eprintln!("skipped: no PR_SET_MDWE");
+        return;
+    }
+    disable(&AWAKE).unwrap();
+    assert_eq!(gates(), [false, false]);
+    assert_eq!(key_sites(&AWAKE).unwrap().patched, 0);
+    assert_eq!(enable(&ASLEEP), Err(Error::Asleep));
+    assert_eq!(status().unwrap().writer, Writer::None);
+    disable(&ASLEEP).unwrap();
+    enable(&AWAKE).unwrap();
+    assert_eq!(gates(), [false, true]);
+}
+
+static ANSWER: AtomicI32 = AtomicI32::new(-1);
+static FROM_HANDLER: StaticKey = StaticKey::new();
+
+extern "C" fn enable_in_handler(_signal: i32) {
+    let answer = match enable(&FROM_HANDLER) {
+        Ok(()) => 0,
+        Err(Error::Reentered) => 1,
+        Err(_) => 2,
+    };
+    ANSWER.store(answer, Ordering::Relaxed);
+}
+
+fn raise_with(signal: i32, handler: extern "C" fn(i32)) {
+    // SAFETY: signal(2) with a handler of the right type, which is async-signal-safe.
+    unsafe { libc::signal(signal, handler as *const () as usize) };
+    // SAFETY: raise(3) runs the handler before it returns.
+    unsafe { libc::raise(signal) };
+}
+
+#[test]
+fn a_signal_handler_amid_an_update_is_refused_and_elsewhere_served() {
+    let gate = || static_branch!(FROM_HANDLER);
+    visit_key_sites(&FROM_HANDLER, |_, _| raise_with(libc::SIGUSR1, enable_in_handler)).unwrap();
+    assert_eq!(ANSWER.load(Ordering::Relaxed), 1);
+    assert!(!gate());
+    raise_with(libc::SIGUSR1, enable_in_handler);
+    assert_eq!(ANSWER.load(Ordering::Relaxed), 0);
+    assert!(gate());
+}
+
+#[test]
+fn registering_again_changes_nothing() {
+    let before = status().unwrap();
+    ensure_registered().unwrap();
+    assert_eq!(status().unwrap().objects, before.objects);
+    assert!(before.objects >= 1);
+}
+
+/// Runs `child` in a forked process and asserts that it answers `true` within the time that `alarm` grants.
+fn in_child(child: impl FnOnce() -> bool) {
+    // SAFETY: the child only runs gates, updates and `_exit`, which take no lock that another thread may have held.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: alarm(2): a deadlock ends in SIGALRM.
+        unsafe { libc::alarm(20) };
+        let code = if child() { 0 } else { 1 };
+        // SAFETY: _exit(2) ends the child without the parent's destructors.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(pid > 0);
+    let mut code = 0;
+    // SAFETY: waitpid(2) for the child above, into a live integer.
+    unsafe { libc::waitpid(pid, &mut code, 0) };
+    let status = std::process::ExitStatus::from_raw(code);
+    assert!(status.success(), "{status:?}");
+}
+
+#[test]
+fn a_forked_child_has_its_own_state_even_amid_updates() {
+    static KEY: StaticKey = StaticKey::new();
+    static BUSY: StaticKey = StaticKey::new();
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let gate = || static_branch!(KEY);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !STOP.load(Ordering::Relaxed) {
+                enable(&BUSY).unwrap();
+                let _ = static_branch!(BUSY);
+                disable(&BUSY).unwrap();
+            }
+        });
+        for _ in 0..50 {
+            in_child(|| {
+                let off = !gate();
+                let set = enable(&KEY).is_ok();
+                let on = gate();
+                set && on && off && disable(&KEY).is_ok() && !gate()
+            });
+            assert!(!gate(), "the parent's text is its own");
+        }
+        STOP.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_fork_by_the_owner_of_the_lock_leaves_both_usable() {
+    static KEY: StaticKey = StaticKey::new();
+    let gate = || static_branch!(KEY);
+    in_child(|| {
+        let mut fork_answer = -1;
+        let mut refused = false;
+        let visited = visit_key_sites(&KEY, |_, _| {
+            // SAFETY: as in `in_child`.
+            fork_answer = unsafe { libc::fork() };
+            refused = enable(&KEY) == Err(Error::Reentered);
+        });
+        let well = visited.is_ok() && refused && enable(&KEY).is_ok() && gate();
+        if fork_answer == 0 {
+            // SAFETY: _exit(2).
+            unsafe { libc::_exit(if well { 0 } else { 1 }) };
+        }
+        let mut code = -1;
+        // SAFETY: waitpid(2) into a live integer.
+        unsafe { libc::waitpid(fork_answer, &mut code, 0) };
+        well && code == 0
+    });
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Static branches for C11 and C++11: gates that sleep in the instruction stream and are patched while the program runs.
+ *
+ *     static struct dormouse_static_key verbose = DORMOUSE_STATIC_KEY_INIT;
+ *     ...
+ *     if (DORMOUSE_STATIC_BRANCH(verbose)) { ... }         one instruction, no data access, while the key is disabled
+ *     ...
+ *     dormouse_static_key_enable(&verbose);                while other threads run through the gate
+ *
+ * A site is born as a jump to a slow path that reads the key; the object's constructor registers its sites and has them
+ * put to sleep. So where program text cannot be patched, and before the constructor, a gate is only slower.
+ *
+ * The key belongs to the object (program or shared library) that holds the gate: make it `static`, or give it hidden
+ * visibility. A local static of a C++ inline function or template is visible to other objects, and g++ -fPIC refuses it
+ * ("asm operand 0 probably does not match constraints"); use DORMOUSE_INLINE_STATIC_KEY there:
+ *
+ *     inline void work() { struct work_key {}; if (DORMOUSE_STATIC_BRANCH(DORMOUSE_INLINE_STATIC_KEY(work_key))) ... }
+ *
+ * Link with -ldormouse. On architectures without a patcher, and with DORMOUSE_GENERIC defined, gates read their key.
+ */
+#ifndef DORMOUSE_STATIC_KEY_H
+#define DORMOUSE_STATIC_KEY_H
+
+#include <stdint.h>
+
+#include <dormouse/abi/site.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A count of those who want the branch taken; above zero means enabled. Changed by the library only. */
+struct dormouse_static_key {
+    int32_t enabled;
+};
+
+#define DORMOUSE_STATIC_KEY_INIT { 0 }
+#define DORMOUSE_STATIC_KEY_INIT_ENABLED { 1 }
+
+/*
+ * Counts one who wants the branch more, or less. When it returns 0, every later execution of a gate takes its branch if
+ * the key is enabled, and none does if it is not.
+ *
+ * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
+ *         -EINVAL   disabled more often than enabled
+ *         -EACCES   program text can no longer be written, and some site of the enabled key still sleeps
+ * MT-safe, blocking, async-signal-safe.
+ */
+int dormouse_static_key_enable(struct dormouse_static_key *key);
+int dormouse_static_key_disable(struct dormouse_static_key *key);
+
+/*
+ * Registers the sites of an object, bounded by its dormouse_sites section, and forgets them again. This header's
+ * constructor and destructor call them. Registering the same start again changes nothing.
+ *
+ * Errors: -EDEADLK as above; -ENOSPC too many objects, whose sites then read their keys. MT-safe, blocking.
+ */
+int dormouse_imv_register(const struct dormouse_site_record *start, const struct dormouse_site_record *stop);
+int dormouse_imv_unregister(const struct dormouse_site_record *start);
+
+/*   section += { key - ., structure - . }   */
+#define DORMOUSE_I_PAIR(section)                                                                                       \
+    ".pushsection " section ",\"aR?\",%%progbits\n\t"                                                                  \
+    ".balign 8\n\t"                                                                                                    \
+    ".8byte %c[dormouse_i_key] - .\n\t"                                                                                \
+    ".8byte %c[dormouse_i_structure] - .\n\t"                                                                          \
+    ".popsection\n\t"
+
+#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
+
+/* Every object contributes, be it nothing: else an object without sites would find another object's bounds. */
+__asm__(".pushsection dormouse_sites,\"aR\",@progbits\n\t.balign 8\n\t.popsection");
+
+extern const struct dormouse_site_record __start_dormouse_sites[] __attribute__((weak, visibility("hidden")));
+extern const struct dormouse_site_record __stop_dormouse_sites[] __attribute__((weak, visibility("hidden")));
+
+/* How many of the object's translation units have been constructed: one variable per object. */
+extern int dormouse_i_units_registered __attribute__((weak, visibility("hidden")));
+int dormouse_i_units_registered = 0;
+
+/* Constructors and destructors of one object run one after another, in the loader. */
+__attribute__((constructor)) static void dormouse_i_register_unit(void)
+{
+    if (dormouse_i_units_registered++ == 0)
+        (void)dormouse_imv_register(__start_dormouse_sites, __stop_dormouse_sites);
+}
+
+__attribute__((destructor)) static void dormouse_i_unregister_unit(void)
+{
+    if (--dormouse_i_units_registered == 0)
+        (void)dormouse_imv_unregister(__start_dormouse_sites);
+}
+
+/*
+ *   site:  E9 (slow - next)            born, armed: jmp slow        A9 ...: dormant
+ *   next:
+ *   section dormouse_sites += { site - ., DORMOUSE_SITE_BRANCH, key - . }
+ *   announcement
+ */
+#define DORMOUSE_I_SITE(slow, announcement)                                                                            \
+    "772:\n\t"                                                                                                         \
+    ".byte 0xe9\n\t"                                                                                                   \
+    ".long " slow " - 773f\n"                                                                                          \
+    "773:\n\t"                                                                                                         \
+    ".pushsection dormouse_sites,\"aR?\",@progbits\n\t"                                                                \
+    ".balign 8\n\t"                                                                                                    \
+    ".long 772b - .\n\t"                                                                                               \
+    ".long 0\n\t"                                                                                                      \
+    ".quad %c[dormouse_i_key] - .\n\t"                                                                                 \
+    ".popsection\n\t" announcement
+
+/*
+ * Neither form declares memory as clobbered: a dormant answer synchronises with nothing, so the compiler may move
+ * accesses across it. An armed answer passes through an acquire load of the key.
+ */
+#if !defined(__clang__) || __clang_major__ >= 17
+
+/*   site -> slow;  answer = false;  slow: answer = key.enabled > 0   */
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, announcement)                                           \
+    __extension__({                                                                                                    \
+        __label__ dormouse_i_slow, dormouse_i_done;                                                                    \
+        int dormouse_i_taken = 0;                                                                                      \
+        __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", announcement)                                              \
+                     :                                                                                                 \
+                     : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue))            \
+                     : "cc"                                                                                            \
+                     : dormouse_i_slow);                                                                               \
+        goto dormouse_i_done;                                                                                          \
+    dormouse_i_slow:                                                                                                   \
+        dormouse_i_taken = __atomic_load_n(&(key_lvalue).enabled, __ATOMIC_ACQUIRE) > 0;                               \
+    dormouse_i_done:;                                                                                                  \
+        __builtin_expect(dormouse_i_taken, 0);                                                                         \
+    })
+
+#else
+
+/*
+ * clang before 17 takes the labels of one asm goto for targets of every other in the function, and refuses two gates.
+ * So the slow path is assembly too, at the end of the section:
+ *
+ *   count = 0;  site -> slow;  next: answer = count > 0;  slow: count = key.enabled; goto next
+ *
+ * A plain load is an acquire on x86-64; the empty asm keeps the compiler to it.
+ */
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, announcement)                                           \
+    __extension__({                                                                                                    \
+        int32_t dormouse_i_count;                                                                                      \
+        __asm__ volatile("xorl %0, %0\n" DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                       \
+                         "774:\n\t"                                                                                    \
+                         "movl %c[dormouse_i_key](%%rip), %0\n\t"                                                      \
+                         "jmp 773b\n\t"                                                                                \
+                         ".previous"                                                                                   \
+                         : "=r"(dormouse_i_count)                                                                      \
+                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue))        \
+                         : "cc");                                                                                      \
+        if (__builtin_expect(dormouse_i_count > 0, 0))                                                                 \
+            __asm__ volatile("" : : : "memory");                                                                       \
+        __builtin_expect(dormouse_i_count > 0, 0);                                                                     \
+    })
+
+#endif
+
+/* Whether the branch is to be taken: an int, 0 while the key is disabled. */
+#define DORMOUSE_STATIC_BRANCH(key_lvalue) DORMOUSE_I_STATIC_BRANCH(key_lvalue, key_lvalue, "")
+
+/*
+ * The same, and announces: appends a pair of the layout of struct dormouse_event_record to a section of the object, the
+ * addresses of the key and of a static structure (which may be the one that the key begins), each minus the address of
+ * its own field. It is announced whether or not the gate is ever reached.
+ */
+#define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
+    DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, DORMOUSE_I_PAIR(section))
+
+#else
+
+#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
+    __builtin_expect(__atomic_load_n(&(key_lvalue).enabled, __ATOMIC_ACQUIRE) > 0, 0)
+
+#define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
+    __extension__({                                                                                                    \
+        __asm__ volatile(DORMOUSE_I_PAIR(section)                                                                      \
+                         :                                                                                             \
+                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue)));      \
+        DORMOUSE_STATIC_BRANCH(key_lvalue);                                                                            \
+    })
+
+#endif
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+namespace dormouse {
+namespace detail {
+
+/* One key per tag type, shared by the translation units of an object and hidden from other objects. */
+template <class Tag> struct __attribute__((visibility("hidden"))) inline_static_key {
+    static struct dormouse_static_key key;
+};
+
+template <class Tag> struct dormouse_static_key inline_static_key<Tag>::key = DORMOUSE_STATIC_KEY_INIT;
+
+} /* namespace detail */
+} /* namespace dormouse */
+
+#define DORMOUSE_INLINE_STATIC_KEY(tag) (::dormouse::detail::inline_static_key<tag>::key)
+#endif
+
+#endif
