@@ -69,6 +69,7 @@
 //! * Events of several threads are in the order of their records, not of the calls' effects: a mutex may be seen locked by
 //!   one thread before it is seen unlocked by the other.
 //! * `_Fork`, `clone` and raw system calls go past the fork handlers: such a child records under its parent's ids.
+//! * A program that defines `malloc` or another of these functions itself calls its own.
 //! * Sanitizers want to be first in the list of libraries, and have allocators of their own: do not combine.
 //!
 //! # Source

@@ -110,7 +110,7 @@ unsafe impl GlobalAlloc for Real {
         }
         let mut ptr = core::ptr::null_mut();
         // SAFETY: the alignment is a power of two and, being greater than 16, a multiple of a pointer's size.
-        match unsafe { libc::posix_memalign(&mut ptr, layout.align(), layout.size()) } {
+        match unsafe { real::posix_memalign::call(&mut ptr, layout.align(), layout.size()) } {
             0 => ptr.cast(),
             _ => core::ptr::null_mut(),
         }

@@ -116,6 +116,7 @@ real! {
     // Nothing but the arena's blocks exists by then, and those do not come here.
     #[allocation] realloc(block: *mut c_void, size: size_t) -> *mut c_void, else arena::allocate(size);
     #[allocation] free(block: *mut c_void) -> (), else ();
+    posix_memalign(block: *mut *mut c_void, align: size_t, size: size_t) -> c_int, else libc::ENOMEM;
 
     open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else missing();
     open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else missing();
