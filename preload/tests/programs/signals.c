@@ -24,7 +24,7 @@ int main(void) {
     sigaction(SIGALRM, &action, NULL);
     struct itimerval timer = {{0, 50}, {0, 50}}, off = {{0, 0}, {0, 0}};
     setitimer(ITIMER_REAL, &timer, NULL);
-    for (int round = 0; round < 300000; round++) {
+    for (int round = 0; round < 100000; round++) {
         void *volatile block = malloc(50001);
         free(block);
     }
