@@ -1,66 +1,66 @@
-//! temporary
-use rustix::mm::*;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-#[derive(Debug)]
-pub struct BackingError(rustix::io::Errno);
-impl std::fmt::Display for BackingError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)
-    }
+//! Where the memory comes from, and whether it is really there.
+//!
+//! # The problem
+//! A traced program must never be killed for the tracer's sake, and must never be slow for reasons that nobody sees. Memory
+//! that several processes share can do both: it can be truncated by whoever holds its file (the next access is a
+//! `SIGBUS`), it can run out at the moment of the first write (`SIGBUS` again), and memory that nobody has written yet is
+//! a page fault at each first touch, or one single page of zeroes that makes a benchmark read too fast.
+//!
+//! # The picture
+//! ```text
+//!   session owner                                     traced program
+//!   Pool::new ─ memfd, sized ─ sealed ─ mapped        Mapping::map ─ seals checked ─ size read ─ mapped
+//!        │            │                                    ▲
+//!        │            └────────── the file, over a socket ─┘
+//!        └ prefault: is there enough? ─▶ allocate in the file ─▶ enter in the page table
+//!                      │ no                    │ refused             │ refused
+//!                      └───────────────────────┴─────────────────────┴──▶ an error that names cause and remedy
+//! ```
+//!
+//! # States and their owners
+//!
+//! | an `os_page` of the pool is | after | its first write |
+//! | --- | --- | --- |
+//! | nothing | `ftruncate` | faults and allocates; without memory `SIGBUS` or the OOM killer |
+//! | allocated in the file | [`Pool::prefault`] by anybody | faults once in each process |
+//! | in the page table | [`Pool::prefault`] by this process | is a store |
+//!
+//! The size belongs to nobody: after [`Pool::new`] the seals forbid any change of it, and of the seals, to everybody. Each
+//! [`Mapping`] belongs to its process and is unmapped when dropped.
+//!
+//! # Ordering
+//! None: the memory is made before anybody else has the file. Prefaulting may run beside users of the memory: what it
+//! stores, on kernels that leave it to us, is an atomic exchange of a byte for itself.
+//!
+//! # Cost
+//! Prefaulting costs about what the faults would have cost, once, and at a known time. [`unbacked_os_pages`] walks the
+//! page table once. `dormouse lab run zero-page` shows what memory that is not there does to a measurement.
+//!
+//! # Limits
+//! * The kernel lets whoever has the file punch holes in it; the next access to one allocates anew, as zeroes.
+//! * Memory that is there may be swapped out later; where that matters, there should be no swap, or `mlock`.
+//! * That there is enough memory is asked before it is taken. Between the two, others can take it.
+//! * Linux 3.17 or later. Before 5.14 prefaulting touches page by page; before 6.7 the audit cannot see the zero page.
+//!
+//! # Source
+//! `memfd_create(2)`, `fcntl(2)` on sealing, `madvise(2)`, the kernel's `Documentation/admin-guide/mm/pagemap.rst`;
+//! C. Chen's report on the zero page (2008).
+
+mod audit;
+mod available;
+mod error;
+mod mapping;
+mod pool;
+
+pub use audit::unbacked_os_pages;
+pub use error::BackingError;
+pub use mapping::Mapping;
+pub use pool::{Pool, PoolOptions};
+
+/// Bytes of a page of the operating system.
+pub fn os_page_size() -> usize {
+    rustix::param::page_size()
 }
-impl std::error::Error for BackingError {}
-#[derive(Debug)]
-pub struct Mapping {
-    base: *mut u8,
-    len: usize,
-}
-unsafe impl Send for Mapping {}
-unsafe impl Sync for Mapping {}
-impl Mapping {
-    pub fn map(fd: OwnedFd, _populate: bool) -> Result<Mapping, BackingError> {
-        let len = rustix::fs::fstat(&fd).map_err(BackingError)?.st_size as usize;
-        let base =
-            unsafe { mmap(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0) }
-                .map_err(BackingError)?;
-        Ok(Mapping { base: base.cast(), len })
-    }
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.base
-    }
-    pub fn len(&self) -> usize {
-        self.len
-    }
-}
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        let _ = unsafe { munmap(self.base.cast(), self.len) };
-    }
-}
-#[derive(Debug)]
-pub struct Pool {
-    fd: OwnedFd,
-    mapping: Mapping,
-}
-impl Pool {
-    pub fn new(name: &str, size: usize) -> Result<Pool, BackingError> {
-        let fd =
-            rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING)
-                .map_err(BackingError)?;
-        rustix::fs::ftruncate(&fd, size as u64).map_err(BackingError)?;
-        let mapping = Mapping::map(fd.try_clone().unwrap(), false)?;
-        Ok(Pool { fd, mapping })
-    }
-    pub fn prefault(&self, range: std::ops::Range<usize>) -> Result<(), BackingError> {
-        unsafe { madvise(self.mapping.base.wrapping_add(range.start).cast(), range.len(), Advice::LinuxPopulateWrite) }
-            .map_err(BackingError)
-    }
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.mapping.base
-    }
-    pub fn len(&self) -> usize {
-        self.mapping.len
-    }
-}
+
+#[cfg(test)]
+mod tests;

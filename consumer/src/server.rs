@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{IoSlice, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -265,7 +265,7 @@ impl Desk {
                 // Without its record the process's events are in the trace all the same, under its bare id.
                 let _ = self.shared.trace.state(&self.shared.clock, &[record]);
                 let welcome = Message::Welcome { process, grants: self.grants(&classes) };
-                send_with_fd(&stream, &welcome.encode(), self.shared.pool.as_fd())
+                send_with_fd(&stream, &welcome.encode(), self.shared.pool.file())
             }
             Message::MoreClasses { process, classes } => {
                 let welcome = Message::Welcome { process, grants: self.grants(&classes) };

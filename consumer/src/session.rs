@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use dormouse_abi::session::{
     Geometry, HEADER_SIZE_BYTES, Line, MAGIC, MODE_DISCARD, MODE_OVERWRITE, STATE_EMPTY, SessionHeader, VERSION,
 };
-use dormouse_backing::{BackingError, Pool};
+use dormouse_backing::{BackingError, Pool, PoolOptions};
 use dormouse_relay::Memory;
 
 use crate::clock::Clock;
@@ -162,7 +162,7 @@ impl Session {
         let clock = Clock::new();
         let uuid = new_uuid()?;
         let trace = Trace::create(options, &clock, uuid, geometry.page_size_bytes)?;
-        let pool = Pool::new("dormouse-session", geometry.size_bytes())?;
+        let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: true })?;
         let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
         let shared = Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false) });
         let server = Server::start(options, Arc::clone(&shared))?;
@@ -286,7 +286,6 @@ fn initialise(
     clock: u32,
     uuid: [u8; 16],
 ) -> Result<Memory, SessionError> {
-    pool.prefault(0..geometry.size_bytes())?;
     let header = SessionHeader {
         magic: MAGIC,
         version: VERSION,
@@ -310,9 +309,9 @@ fn initialise(
     };
     const { assert!(size_of::<SessionHeader>() <= HEADER_SIZE_BYTES) };
     // SAFETY: the memory is this process's alone until the server hands it out, zeroed, aligned, larger than a header.
-    unsafe { pool.as_ptr().cast::<SessionHeader>().write(header) };
+    unsafe { pool.base().cast::<SessionHeader>().write(header) };
     // SAFETY: mapped as long as the pool, which `Shared` keeps together with the view.
-    let memory = unsafe { Memory::from_raw(pool.as_ptr(), pool.len()) }
+    let memory = unsafe { Memory::from_raw(pool.base(), pool.size_bytes()) }
         .map_err(|what| SessionError::System { what, error: std::io::ErrorKind::InvalidData.into() })?;
     for stream in 0..geometry.stream_count {
         memory.stream(stream).state.store(STATE_EMPTY, Ordering::Relaxed);

@@ -47,6 +47,8 @@ impl Rseq {
     /// Commits a transaction as one critical section on `cpu`: if `*guard == expected`, all stores, else none that
     /// anybody goes by.
     ///
+    /// Bound the attempts: under a debugger that single-steps, or on a thread that libc did not register, each is aborted.
+    ///
     /// Plain stores of an aborted section may have been made: they must go where nobody looks before the final store.
     ///
     /// Wait-free (one attempt, a bounded number of steps), async-signal-safe: a handler that interrupts a section and
@@ -86,5 +88,11 @@ impl Rseq {
         #[cfg(any(test, feature = "inject"))]
         crate::inject::count(outcome);
         outcome == Outcome::Done
+    }
+
+    /// The thread's `rseq_cs`.
+    #[cfg(test)]
+    pub(crate) fn descriptor(self) -> u64 {
+        self.0.descriptor()
     }
 }

@@ -19,23 +19,27 @@ use crate::{Area, Commit, Counter, CounterSlot, Offsets, PerCpu, Rseq, apply_exc
 
 const STRIDE_SHIFT: u32 = 21;
 /// A test that has not come to its end by then hangs.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(300);
 
-/// One test at a time; ends with all delays at zero.
-struct Turn(#[expect(dead_code, reason = "held, not read")] MutexGuard<'static, ()>);
+/// One test at a time; ends with all delays at zero and the thread free to run anywhere it could before.
+struct Turn {
+    affinity: CpuSet,
+    _turn: MutexGuard<'static, ()>,
+}
 
 impl Turn {
     fn take(delays: [u64; 6]) -> Turn {
         static TURN: Mutex<()> = Mutex::new(());
-        let turn = Turn(TURN.lock().unwrap_or_else(PoisonError::into_inner));
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         set_delays(delays);
-        turn
+        Turn { affinity: rustix::thread::sched_getaffinity(None).unwrap(), _turn }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         set_delays([0; 6]);
+        _ = rustix::thread::sched_setaffinity(None, &self.affinity);
     }
 }
 
@@ -150,6 +154,15 @@ fn assert_whole(rings: &[&Ring]) {
     }
 }
 
+/// Says stop when the test ends, also when it fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Flips each thread to and fro between the CPUs until told to stop.
 fn flip(threads: &Mutex<Vec<Pid>>, stop: &AtomicBool) {
     let cpus = cpus();
@@ -171,14 +184,15 @@ fn aborted() -> u64 {
 #[test]
 fn sums_are_exact_under_forced_migration() {
     let Some(rseq) = rseq() else { return };
-    let _turn = Turn::take([0, 300, 300, 2000, 0, 2000]);
+    let _turn = Turn::take([0, 300, 300, 20_000, 0, 20_000]);
     let shared = Shared::new();
     // SAFETY: zeroes are a slot; nothing else is in the area.
     let slot = unsafe { PerCpu::<u64>::new(64) };
     let (threads, stop, total) = (Mutex::new(Vec::new()), AtomicBool::new(false), AtomicU64::new(0));
     let (before, begin) = (aborted(), Instant::now());
     std::thread::scope(|scope| {
-        let flipper = scope.spawn(|| flip(&threads, &stop));
+        let _stop = StopAtEnd(&stop);
+        scope.spawn(|| flip(&threads, &stop));
         let workers: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
@@ -198,8 +212,6 @@ fn sums_are_exact_under_forced_migration() {
         for worker in workers {
             worker.join().unwrap();
         }
-        stop.store(true, Relaxed);
-        flipper.join().unwrap();
     });
     let sum: u64 = (0..shared.area.count())
         .map(|cpu| {
@@ -219,7 +231,8 @@ fn counters_are_exact_by_both_ladders_at_once() {
     let counter = Shared::new().counter();
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let flipper = scope.spawn(|| flip(&threads, &stop));
+        let _stop = StopAtEnd(&stop);
+        scope.spawn(|| flip(&threads, &stop));
         let workers: Vec<_> = (0..6)
             .map(|index| {
                 let threads = &threads;
@@ -234,8 +247,6 @@ fn counters_are_exact_by_both_ladders_at_once() {
         for worker in workers {
             worker.join().unwrap();
         }
-        stop.store(true, Relaxed);
-        flipper.join().unwrap();
     });
     assert_eq!(counter.sum(), 6 * 20_000 * 3);
 }
@@ -249,7 +260,8 @@ fn appended_records_match_the_oracle() {
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let before = aborted();
     let mut committed: Vec<(u32, u64, u64)> = std::thread::scope(|scope| {
-        let flipper = scope.spawn(|| flip(&threads, &stop));
+        let _stop = StopAtEnd(&stop);
+        scope.spawn(|| flip(&threads, &stop));
         let workers: Vec<_> = (0..4_u64)
             .map(|writer| {
                 let (rings, threads) = (&rings, &threads);
@@ -260,10 +272,7 @@ fn appended_records_match_the_oracle() {
                 })
             })
             .collect();
-        let committed = workers.into_iter().flat_map(|worker| -> Vec<_> { worker.join().unwrap() }).collect();
-        stop.store(true, Relaxed);
-        flipper.join().unwrap();
-        committed
+        workers.into_iter().flat_map(|worker| -> Vec<_> { worker.join().unwrap() }).collect()
     });
     committed.sort_unstable();
     assert_whole(&rings);
@@ -317,6 +326,33 @@ fn outcomes_and_widths() {
         assert_eq!(target.load(Relaxed), 0);
         assert_eq!(rseq.cpu_id().map(|cpu| cpus().contains(&(cpu as usize))), Some(true));
     }
+}
+
+#[test]
+fn no_section_leaves_its_descriptor_behind() {
+    let Some(rseq) = rseq() else { return };
+    let _turn = Turn::take([0, 0, 500, 0, 0, 500]);
+    let word = AtomicU64::new(0);
+    let stores =
+        |expected| Txn::new(word.as_ptr(), expected, Store { target: word.as_ptr().cast(), value: 0, width: 8 });
+    let (threads, stop) = (Mutex::new(vec![rustix::thread::gettid()]), AtomicBool::new(false));
+    let mut outcomes = Vec::new();
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
+        scope.spawn(|| flip(&threads, &stop));
+        let (before, begin) = (aborted(), Instant::now());
+        while aborted() == before || outcomes.len() < 3 {
+            for (cpu, expected) in [(rseq.cpu_id_start(), 0), (rseq.cpu_id_start(), 1), (u32::MAX >> 1, 0)] {
+                // SAFETY: the guard and the target are the word above, written by this thread only.
+                let outcome = unsafe { rseq.commit(cpu, &stores(expected)) };
+                assert_eq!(rseq.descriptor(), 0, "{outcome:?}");
+                if !outcomes.contains(&outcome) {
+                    outcomes.push(outcome);
+                }
+            }
+            assert!(begin.elapsed() < PATIENCE, "only {outcomes:?}");
+        }
+    });
 }
 
 /// What the handler of `a_signal_handler_may_commit_inside` works on.
@@ -480,19 +516,23 @@ fn a_killed_process_leaves_whole_records() {
     let _turn = Turn::take([0, 0, 0, 100_000, 100_000, 100_000]);
     let shared = Shared::new();
     let rings = rings(&shared);
+    let cpus = cpus();
     let mut value = 0;
     for round in 0..40_u64 {
+        // Both on one CPU, so that each append of ours falls into the middle of one of the child's.
+        run_on(None, cpus[round as usize % cpus.len()]);
         let child = fork(|| {
             let mut value = round << 32;
             while append(rseq, &rings, value).is_some() {
                 value += 1;
             }
         });
-        for _ in 0..2 {
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_micros(500 + 37 * round));
             value += 1;
             append(rseq, &rings, value).unwrap();
         }
-        std::thread::sleep(Duration::from_micros(1_000 + 137 * round));
+        std::thread::sleep(Duration::from_micros(500 + 137 * round));
         rustix::process::kill_process(child, Signal::KILL).unwrap();
         let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
         assert_eq!(status.terminating_signal(), Some(libc::SIGKILL));
@@ -500,7 +540,7 @@ fn a_killed_process_leaves_whole_records() {
     }
     // Whatever plain stores the killed ones left behind, others go on.
     set_delays([0; 6]);
-    for (cpu, ring) in rings.iter().enumerate().filter(|(cpu, _)| cpus().contains(cpu)) {
+    for (cpu, ring) in rings.iter().enumerate().filter(|(cpu, _)| cpus.contains(cpu)) {
         let count = ring.count.load(Relaxed);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -151,7 +151,7 @@ impl Joining {
         self.adopt(fd)?;
         let mapping = self.mapping.as_ref().ok_or("the session's memory is not mapped")?;
         // SAFETY: the mapping lives in `self` until `leave` has waited for everybody who uses it.
-        let memory = unsafe { Memory::from_raw(mapping.as_ptr(), mapping.len()) }?;
+        let memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
         let header = memory.header();
         if header.clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
             return Err("the session's clock is not to be had on this machine".into());
@@ -178,9 +178,9 @@ impl Joining {
 
     /// Maps the memory, or keeps the mapping when it is of the same session (in a forked child).
     fn adopt(&mut self, fd: OwnedFd) -> Result<(), String> {
-        let fresh = Mapping::map(fd, false).map_err(|error| error.to_string())?;
+        let fresh = Mapping::map(&fd, false).map_err(|error| error.to_string())?;
         // SAFETY: just mapped, and not unmapped before the end of the function.
-        let uuid = unsafe { Memory::from_raw(fresh.as_ptr(), fresh.len()) }?.header().uuid;
+        let uuid = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?.header().uuid;
         if self.mapping.is_none() || self.uuid != uuid {
             self.leave();
             self.mapping = Some(fresh);

@@ -102,7 +102,7 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
 fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize) -> bool {
     let state = State::from_word(state);
     let begin = attached.memory.stream(stream).begin_timestamp.load(Ordering::Acquire);
-    state.unit != 0
+    attached.memory.page(state.unit).is_some()
         && state.offset as usize + size_bytes + page::SLACK_BYTES <= attached.memory.geometry().page_size_bytes as usize
         && attached.now().wrapping_sub(begin) >> PACKET_SPAN_BITS == 0
 }
@@ -159,12 +159,10 @@ enum Switch {
 
 #[cfg(target_arch = "x86_64")]
 fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_>) {
-    loop {
-        let cpu = rseq.cpu_id_start();
-        let Some(site) = attached.site(rseq, cpu) else {
-            // A processor that the session does not know (it came after the session was sized).
-            return record_claimed(attached, thread::identify(), record);
-        };
+    for _ in 0..ATTEMPTS_MAX {
+        // A thread that is not registered, or a processor that came after the session was sized.
+        let Some(cpu) = rseq.cpu_id() else { break };
+        let Some(site) = attached.site(rseq, cpu) else { break };
         let hold = Hold::Rseq(rseq, cpu);
         let control = attached.memory.stream(cpu);
         if is_too_big(attached, record) {
@@ -191,7 +189,12 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
             return;
         }
     }
+    record_claimed(attached, thread::identify(), record);
 }
+
+/// How often a write is tried under rseq. Only a debugger that steps through the section, or memory that somebody has
+/// scribbled over, needs more; a traced program must get on in any case.
+const ATTEMPTS_MAX: u32 = 1_000;
 
 #[cfg(not(target_arch = "x86_64"))]
 fn record_under_rseq(attached: &'static Attached, _rseq: Rseq, record: &Record<'_>) {
@@ -238,7 +241,7 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
         hold.count(&control.records_lost_big);
         return;
     }
-    loop {
+    for _ in 0..ATTEMPTS_MAX {
         let state = control.state.load(Ordering::Relaxed);
         if fits(attached, stream, state, record.size_bytes) {
             // SAFETY: the stream is claimed; the segments' sources are those of the call that is running.
@@ -248,10 +251,10 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
             }
         }
         if switch(attached, hold, state) == Switch::NoPage {
-            hold.count(&control.records_lost_full.0);
-            return;
+            break;
         }
     }
+    hold.count(&control.records_lost_full.0);
 }
 
 /// Closes the current page and opens the next, then offers what is closed.
@@ -291,13 +294,15 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     }
     if memory.is_overwrite() {
         let reclaimed = |stream: u32| memory.stream(stream).reclaimed.load(Ordering::Acquire);
-        loop {
+        // Others may draw what this one evicts, but not for ever.
+        for _ in 0..memory.geometry().page_count {
             match memory.draw(attached.process, stream, reclaimed) {
                 Some(unit) => return Some(unit),
                 None if memory.evict(stream) => {}
                 None => return None,
             }
         }
+        return None;
     }
     let used = |stream: u32| ring(attached, stream).map_or(0, |driver| driver.used_count());
     let unit = memory.draw(attached.process, stream, used);
@@ -325,7 +330,7 @@ fn offer(attached: &Attached, hold: Hold) {
     let published = &control.published.0;
     let first = published.load(Ordering::Acquire);
     let mut next = first;
-    loop {
+    for _ in 0..memory.geometry().ring_size() {
         let state = State::from_word(control.state.load(Ordering::Acquire));
         if next as u16 == state.seq {
             break;

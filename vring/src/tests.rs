@@ -339,7 +339,7 @@ fn two_threads_hand_over_in_order_and_lose_no_kick() {
     let (mut driver, mut device) = (memory.driver(16), memory.device(16));
     let (kick, kicked) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let device = scope.spawn(move || {
             let mut next = 0;
             while next < COUNT {
                 match device.pop().unwrap() {
@@ -369,6 +369,7 @@ fn two_threads_hand_over_in_order_and_lose_no_kick() {
                 while driver.take_used().unwrap().is_some() {
                     freed += 1;
                 }
+                assert!(!device.is_finished(), "the device failed");
                 std::thread::yield_now();
             }
             if n % 7 == 0 && driver.publish() {
@@ -380,7 +381,11 @@ fn two_threads_hand_over_in_order_and_lose_no_kick() {
             _ = kick.send(());
         }
         while freed < COUNT {
-            freed += u64::from(driver.take_used().unwrap().is_some());
+            let failed = device.is_finished();
+            match driver.take_used().unwrap() {
+                Some(_) => freed += 1,
+                None => assert!(!failed, "the device failed"),
+            }
         }
     });
 }

@@ -23,6 +23,11 @@ impl Handle {
         match self.0 {}
     }
 
+    #[cfg(test)]
+    pub(crate) fn descriptor(self) -> u64 {
+        match self.0 {}
+    }
+
     /// # Safety
     /// Never called: there is no `Handle`.
     pub(crate) unsafe fn commit(self, _cpu: u32, _txn: &Txn) -> Outcome {

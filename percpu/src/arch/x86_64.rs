@@ -250,6 +250,17 @@ impl Handle {
         cpu
     }
 
+    #[cfg(test)]
+    pub(crate) fn descriptor(self) -> u64 {
+        let descriptor: u64;
+        // SAFETY: as in `cpu_id_start`; `rseq_cs` is eight bytes in the area.
+        unsafe {
+            asm!("mov {descriptor}, qword ptr fs:[{offset} + {field}]", descriptor = out(reg) descriptor,
+                offset = in(reg) self.offset, field = const OFFSET_RSEQ_CS, options(nostack, readonly, preserves_flags));
+        }
+        descriptor
+    }
+
     rseq_load_cbne_stores_store!(rseq_load_cbne_stores_store_2, "mov word ptr [{a}], {b:x}");
     rseq_load_cbne_stores_store!(rseq_load_cbne_stores_store_4, "mov dword ptr [{a}], {b:e}");
     rseq_load_cbne_stores_store!(rseq_load_cbne_stores_store_8, "mov qword ptr [{a}], {b}");

@@ -59,7 +59,7 @@ impl Session {
         let geometry = memory.geometry();
         Session {
             base: memory.base(),
-            // A record starts at most here: a whole page lies behind it, and a record is no larger than a page.
+            // No page starts further on, and no record leaves its page.
             last_page_offset: geometry.size_bytes() - geometry.page_size_bytes as usize,
         }
     }
@@ -96,10 +96,10 @@ macro_rules! section {
             "shl rax, 16",
             "shr rax, 28",
             "and rax, -4096",
-            "add {cpu:r}, rax",
             // Whatever a stray pointer has left in the state word, nothing is written outside of the mapping.
-            "cmp {cpu:r}, qword ptr [{session} + {LIMIT}]",
+            "cmp rax, qword ptr [{session} + {LIMIT}]",
             "ja 52f",
+            "add {word}, rax",
             "add {word}, {cpu:r}",
             $($clock,)*
             "mov rax, rdx",

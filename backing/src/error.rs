@@ -1,0 +1,97 @@
+use std::fmt;
+
+use rustix::io::Errno;
+
+/// Why there is no memory, and what to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackingError {
+    /// A pool of no bytes, or of more than an address space has.
+    Size {
+        /// The size asked for.
+        size_bytes: usize,
+    },
+    /// The machine or the control group has not as much.
+    NotEnough {
+        /// Bytes that are wanted in addition to those that are there.
+        wanted_bytes: u64,
+        /// Bytes that can be had.
+        available_bytes: u64,
+    },
+    /// The file is not sealed against shrinking, so its sender could kill us.
+    NotSealed,
+    /// The file is no memory file.
+    NotMemory,
+    /// The range is not inside the memory.
+    Range {
+        /// Where it starts.
+        start: usize,
+        /// Where it ends.
+        end: usize,
+        /// Bytes of the memory.
+        size_bytes: usize,
+    },
+    /// The kernel refused a call.
+    System {
+        /// What it was to do.
+        purpose: &'static str,
+        /// What it said.
+        errno: Errno,
+    },
+}
+
+impl BackingError {
+    /// For `map_err`.
+    pub(crate) fn system(purpose: &'static str) -> impl Fn(Errno) -> BackingError {
+        move |errno| BackingError::System { purpose, errno }
+    }
+}
+
+fn remedy(errno: Errno) -> Option<&'static str> {
+    match errno {
+        Errno::NOMEM | Errno::NOSPC => Some("there is not enough memory; choose a smaller --budget"),
+        Errno::MFILE => Some("this process has too many open files; raise its limit (ulimit -n)"),
+        Errno::NFILE => Some("the machine has too many open files; raise fs.file-max"),
+        Errno::FAULT => Some("the memory went away while it was being prefaulted; choose a smaller --budget"),
+        Errno::NOSYS => Some("the kernel is too old or a sandbox forbids the call"),
+        Errno::PERM | Errno::ACCESS => Some("a sandbox or a security policy forbids it"),
+        _ => None,
+    }
+}
+
+struct Mib(u64);
+
+impl fmt::Display for Mib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} MiB", self.0 as f64 / f64::from(1 << 20))
+    }
+}
+
+impl fmt::Display for BackingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            BackingError::Size { size_bytes } => write!(f, "memory of {size_bytes} bytes cannot be had"),
+            BackingError::NotEnough { wanted_bytes, available_bytes } => write!(
+                f,
+                "{} of memory are wanted and {} are available here; choose a smaller --budget",
+                Mib(wanted_bytes),
+                Mib(available_bytes)
+            ),
+            BackingError::NotSealed => {
+                write!(f, "the memory is not sealed against shrinking; only a session owner's memory is used")
+            }
+            BackingError::NotMemory => {
+                write!(f, "the file is no memory file (memfd); only a session owner's memory is used")
+            }
+            BackingError::Range { start, end, size_bytes } => {
+                write!(f, "bytes {start} to {end} are not inside memory of {size_bytes} bytes")
+            }
+            BackingError::System { purpose, errno } => {
+                write!(f, "cannot {purpose}: {errno}")?;
+                remedy(errno).map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+            }
+        }
+    }
+}
+
+impl std::error::Error for BackingError {}

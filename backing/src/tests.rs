@@ -1,0 +1,185 @@
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::ptr::null_mut;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::audit::{backed_by_pagemap, backed_by_scan};
+use crate::{BackingError, Mapping, Pool, PoolOptions, os_page_size, unbacked_os_pages};
+
+const LAZY: PoolOptions = PoolOptions { prefault: false };
+
+/// Page faults that this thread has had.
+fn faults() -> i64 {
+    // SAFETY: all zeroes is a valid `rusage`, plain data.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the answer (getrusage(2)).
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_minflt + usage.ru_majflt
+}
+
+/// Writes one byte of each `os_page` and counts the faults that it takes.
+fn faults_of_writing(mapping: &Mapping) -> i64 {
+    let before = faults();
+    for offset in (0..mapping.len()).step_by(os_page_size()) {
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe { mapping.base().wrapping_add(offset).write_volatile(7) };
+    }
+    faults() - before
+}
+
+#[test]
+fn a_prefaulted_pool_is_there_and_does_not_fault() {
+    let pool = Pool::new("dormouse-test", 3 << 20, PoolOptions::default()).unwrap();
+    assert_eq!(pool.size_bytes(), 3 << 20);
+    assert_eq!(pool.unbacked_os_pages(0..3 << 20), Ok(0));
+    assert_eq!(faults_of_writing(pool.mapping()), 0);
+
+    // Another mapping starts with an empty page table, whatever the file has.
+    let lazy = Mapping::map(&pool, false).unwrap();
+    assert_eq!(lazy.unbacked_os_pages(0..lazy.len()), Ok(lazy.len() / os_page_size()));
+    let populated = Mapping::map(pool.file(), true).unwrap();
+    assert_eq!(populated.unbacked_os_pages(0..populated.len()), Ok(0));
+    assert_eq!(faults_of_writing(&populated), 0);
+    // SAFETY: inside the mapping, of which no reference exists.
+    assert_eq!(unsafe { pool.base().read_volatile() }, 7);
+}
+
+#[test]
+fn a_part_is_prefaulted_and_keeps_its_bytes() {
+    let os_page = os_page_size();
+    let pool = Pool::new("dormouse-test", 10 * os_page - 1, LAZY).unwrap();
+    assert_eq!(pool.size_bytes(), 10 * os_page);
+    assert_eq!(pool.unbacked_os_pages(0..10 * os_page), Ok(10));
+    // SAFETY: inside the mapping, of which no reference exists.
+    unsafe { pool.base().write_volatile(9) };
+    pool.prefault(os_page - 1..2 * os_page + 1).unwrap();
+    assert_eq!(pool.unbacked_os_pages(0..3 * os_page), Ok(0));
+    assert_eq!(pool.unbacked_os_pages(0..10 * os_page), Ok(7));
+    assert_eq!(pool.unbacked_os_pages(2 * os_page + 5..4 * os_page + 5), Ok(2));
+    pool.mapping().touch(0..10 * os_page);
+    assert_eq!(pool.unbacked_os_pages(0..10 * os_page), Ok(0));
+    assert_eq!(faults_of_writing(&Mapping::map(&pool, true).unwrap()), 0);
+    // SAFETY: inside the mapping, of which no reference exists.
+    unsafe { pool.base().write_volatile(9) };
+    pool.mapping().touch(0..os_page);
+    // SAFETY: inside the mapping, of which no reference exists.
+    assert_eq!(unsafe { pool.base().read_volatile() }, 9);
+}
+
+#[test]
+fn nothing_is_wanted_of_an_empty_or_impossible_range() {
+    let size_bytes = 4 * os_page_size();
+    let pool = Pool::new("dormouse-test", size_bytes, LAZY).unwrap();
+    assert_eq!(pool.prefault(5..5), Ok(()));
+    assert_eq!(pool.unbacked_os_pages(5..5), Ok(0));
+    assert_eq!(pool.unbacked_os_pages(5..6), Ok(1));
+    let error = BackingError::Range { start: 0, end: size_bytes + 1, size_bytes };
+    assert_eq!(pool.prefault(0..size_bytes + 1), Err(error));
+    assert_eq!(pool.unbacked_os_pages(0..size_bytes + 1), Err(error));
+}
+
+#[test]
+fn the_seals_refuse_truncation_and_more_seals() {
+    let pool = Pool::new("dormouse-test", 1 << 20, LAZY).unwrap();
+    assert_eq!(rustix::fs::ftruncate(&pool, 0), Err(Errno::PERM));
+    assert_eq!(rustix::fs::ftruncate(&pool, 2 << 20), Err(Errno::PERM));
+    assert_eq!(rustix::fs::fcntl_add_seals(&pool, SealFlags::WRITE), Err(Errno::PERM));
+    assert!(rustix::io::fcntl_getfd(&pool).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    let (file, mapping) = pool.into_parts();
+    drop(file);
+    assert_eq!(faults_of_writing(&mapping), (1 << 20) / os_page_size() as i64);
+}
+
+#[test]
+fn what_could_shrink_is_refused() {
+    let file = rustix::fs::memfd_create("dormouse-test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    assert_eq!(Mapping::map(&file, false).map(|_| ()), Err(BackingError::NotSealed));
+    rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+    assert_eq!(Mapping::map(&file, false).map(|_| ()), Err(BackingError::NotSealed));
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    assert_eq!(Mapping::map(&file, true).map(|mapping| mapping.len()), Ok(4096));
+
+    let unsealable = rustix::fs::memfd_create("dormouse-test", MemfdFlags::empty()).unwrap();
+    assert_eq!(Mapping::map(&unsealable, false).map(|_| ()), Err(BackingError::NotSealed));
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    assert_eq!(Mapping::map(&reader, false).map(|_| ()), Err(BackingError::NotMemory));
+    let empty = rustix::fs::memfd_create("dormouse-test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::fcntl_add_seals(&empty, SealFlags::SHRINK).unwrap();
+    assert_eq!(Mapping::map(&empty, false).map(|_| ()), Err(BackingError::Size { size_bytes: 0 }));
+}
+
+#[test]
+fn a_file_of_an_odd_size_is_populated() {
+    let file = rustix::fs::memfd_create("dormouse-test", MemfdFlags::ALLOW_SEALING).unwrap();
+    let mut file = File::from(file);
+    file.write_all(&[5; 5000]).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    let mapping = Mapping::map(file.as_fd(), true).unwrap();
+    assert_eq!((mapping.len(), mapping.unbacked_os_pages(0..5000)), (5000, Ok(0)));
+}
+
+#[test]
+fn too_much_is_an_error_that_names_the_remedy() {
+    // More than any machine has, less than an address space.
+    let error = Pool::new("dormouse-test", 64 << 40, PoolOptions::default()).map(|_| ()).unwrap_err();
+    assert!(matches!(error, BackingError::NotEnough { wanted_bytes, .. } if wanted_bytes == 64 << 40), "{error}");
+    assert!(error.to_string().ends_with("choose a smaller --budget"), "{error}");
+    let error = BackingError::System { purpose: "make a memory file", errno: Errno::MFILE };
+    assert!(error.to_string().ends_with("too many open files; raise its limit (ulimit -n)"), "{error}");
+    let error = Pool::new("dormouse-test", 1 << 60, LAZY).map(|_| ()).unwrap_err();
+    assert!(error.to_string().ends_with("choose a smaller --budget"), "{error}");
+    for size_bytes in [0, usize::MAX, isize::MAX as usize + 1] {
+        assert_eq!(Pool::new("dormouse-test", size_bytes, LAZY).map(|_| ()), Err(BackingError::Size { size_bytes }));
+    }
+}
+
+#[test]
+fn both_audits_agree_but_for_the_zero_page() {
+    let os_page = os_page_size();
+    let len = 1200 * os_page;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping where the kernel likes (mmap(2)).
+    let base = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) }.unwrap();
+    let base: *mut u8 = base.cast();
+    // SAFETY: the mapping just made; huge pages would make neighbours be there (madvise(2)).
+    unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
+    // Every second one is written, so that there are more regions than one call returns; one is only read.
+    for index in (0..1200).step_by(2) {
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe { base.wrapping_add(index * os_page).write_volatile(1) };
+    }
+    // SAFETY: inside the mapping, of which no reference exists.
+    assert_eq!(unsafe { base.wrapping_add(os_page).read_volatile() }, 0);
+
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let range = base.addr()..base.addr() + len;
+    assert_eq!(backed_by_pagemap(&pagemap, range.clone()).unwrap(), 601);
+    match backed_by_scan(&pagemap, range.clone()) {
+        Ok(backed) => {
+            assert_eq!(backed, 600);
+            assert_eq!(unbacked_os_pages(range), Ok(600));
+        }
+        Err(error) => {
+            eprintln!("PAGEMAP_SCAN skipped: {error}");
+            assert_eq!(unbacked_os_pages(range), Ok(599));
+        }
+    }
+    // SAFETY: the mapping made above, whole, of which nothing is used any more.
+    unsafe { rustix::mm::munmap(base.cast(), len) }.unwrap();
+}
+
+#[test]
+fn a_mapping_may_be_left_in_place() {
+    let pool = Pool::new("dormouse-test", os_page_size(), PoolOptions::default()).unwrap();
+    let (file, mapping) = pool.into_parts();
+    drop(file);
+    let (base, len) = mapping.into_raw();
+    assert_eq!(len, os_page_size());
+    // SAFETY: nobody unmaps it any more, and no reference exists.
+    unsafe { base.write_volatile(1) };
+}
