@@ -22,10 +22,7 @@ impl<T> After<T> {
 impl<T> Drop for After<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: the address of the thread's own errno.
-        let place = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        unsafe { place.write(self.errno) };
+        set_errno(self.errno);
     }
 }
 
@@ -42,6 +39,13 @@ pub(crate) fn errno() -> c_int {
     let place = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     unsafe { place.read() }
+}
+
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the address of the thread's own errno.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { place.write(errno) };
 }
 
 /// A result of a call that returns -1 and sets `errno` when it fails: `-errno` then, as system calls have it.

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{mode_t, pthread_mutex_t, size_t, ssize_t};
 
-use crate::arena;
+use crate::{arena, outcome};
 
 /// Whether a look-up is under way that may allocate.
 static LOOKING_UP: AtomicBool = AtomicBool::new(false);
@@ -29,8 +29,7 @@ fn look_up(name: &CStr, is_allocation: bool) -> *mut c_void {
 
 /// A function that libc does not have.
 fn missing() -> c_int {
-    // SAFETY: the address of the thread's own errno.
-    unsafe { libc::__errno_location().write(libc::ENOSYS) };
+    outcome::set_errno(libc::ENOSYS);
     -1
 }
 

@@ -11,7 +11,7 @@ fn blocks_are_apart_aligned_and_end() {
         if block.is_null() {
             break;
         }
-        assert!(arena::contains(block) && block as usize % 16 == 0);
+        assert!(arena::contains(block) && (block as usize).is_multiple_of(16));
         // SAFETY: a block of the arena.
         assert!(unsafe { arena::size_of_block(block) } >= size);
         assert!(blocks.iter().all(|(start, end)| block as usize >= *end || (block as usize + size) <= *start));
