@@ -317,6 +317,10 @@ fn nothing_is_left_behind() {
     let directory = tempfile::tempdir().unwrap();
     let residue = compiled(directory.path(), "residue.c");
     alike(&[residue.as_os_str()]);
+    let mut command = Command::new(&residue);
+    let plain = command.output().unwrap();
+    let without_session = command.env("LD_PRELOAD", built().join("libdormouse_libc.so")).output().unwrap();
+    assert_eq!(without_session, plain);
     alike(&["sh".as_ref(), "-c".as_ref(), format!("{0}; ({0}); kill -9 $$", residue.display()).as_ref()]);
 }
 
