@@ -1,27 +1,39 @@
 //! The command `dormouse`: arguments in, text out. What it does is in `consumer` and `ctf`.
 
+mod live;
+mod read;
 mod record;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Always-on tracing for native Linux programs.
+/// Always-on tracing for native Linux programs
 #[derive(Debug, Parser)]
 #[command(name = "dormouse", version, propagate_version = true, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
-    command: Subcommands,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Subcommands {
+enum Command {
     Record(record::Record),
+    List(live::List),
+    Arm(live::Arm),
+    Disarm(live::Disarm),
+    View(read::View),
+    Stats(read::StatsCommand),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Subcommands::Record(record) => record.run(),
+        Command::Record(record) => record.run(),
+        Command::List(list) => list.run(),
+        Command::Arm(arm) => arm.run(),
+        Command::Disarm(disarm) => disarm.run(),
+        Command::View(view) => view.run(),
+        Command::Stats(stats) => stats.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),

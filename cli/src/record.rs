@@ -1,59 +1,191 @@
 //! `dormouse record`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::Context;
 use clap::{Args, ValueEnum};
-use dormouse_consumer::{BUDGET_BYTES_DEFAULT, Mode, Options, Session, Traced, find_libc_library, parse_size};
+use dormouse_consumer::{End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Run a command and record the events of all its processes.
+/// Run a command and record the events of all its processes, or join a program that runs already
+///
+/// The trace is a directory in the Common Trace Format 1.8: `dormouse view`, `dormouse stats`, babeltrace2 and Trace
+/// Compass read it. The command's input, output, signals and exit code are its own; a line on standard error at the end
+/// tells what was recorded.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse record -- ./server                     all events of an instrumented program
+  dormouse record -e 'http:*' -e db:query -- ./server
+  dormouse record --libc -o trace -- make -j2     malloc, open, read, … of a whole build
+  dormouse record --attach 1234 -e 'http:*'       a program that runs; Ctrl-C ends it
+
+Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
 pub(crate) struct Record {
-    /// Directory of the trace; must not exist or be empty.
+    /// Directory of the trace; must not exist or be empty [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Arm the events that match; `*` and `?` are wild.
+    /// Arm the events that match `provider:name`; `*` and `?` are wild; may be repeated [default: all]
     #[arg(short, long = "event", value_name = "PATTERN")]
     events: Vec<String>,
-    /// Trace libc's functions too.
+    /// Also trace malloc, open, read, write, close, mutexes … of unmodified programs (events libc:*)
     #[arg(long)]
     libc: bool,
-    /// Memory for events that are not written yet.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    budget: Option<u64>,
-    /// What happens when the memory is full.
-    #[arg(long, value_enum, default_value = "discard")]
-    mode: ModeArgument,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[command(flatten)]
+    memory: Memory,
+    /// Join the program PID instead of running a command
+    #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
+    attach: Option<u32>,
+    /// Say `ready` on standard output once the program has joined, and let go of the terminal (for `dormouse arm`)
+    #[arg(long, hide = true, requires = "attach")]
+    background: bool,
+    /// The command and its arguments
+    #[arg(last = true, required_unless_present = "attach", value_name = "CMD")]
     command: Vec<OsString>,
 }
 
+/// Memory of a session.
+#[derive(Debug, Args)]
+pub(crate) struct Memory {
+    /// Memory for events that are not on disk yet, such as 512K, 16M or 1G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
+    pub(crate) budget: u64,
+    /// When the memory is full: drop and count new events, or overwrite the oldest and keep the end of the story
+    #[arg(long, value_enum, default_value = "discard")]
+    pub(crate) mode: ModeArgument,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum ModeArgument {
+pub(crate) enum ModeArgument {
     Discard,
     Overwrite,
 }
 
+impl ModeArgument {
+    pub(crate) fn name(self) -> &'static str {
+        Mode::from(self).name()
+    }
+}
+
+impl From<ModeArgument> for Mode {
+    fn from(argument: ModeArgument) -> Mode {
+        match argument {
+            ModeArgument::Discard => Mode::Discard,
+            ModeArgument::Overwrite => Mode::Overwrite,
+        }
+    }
+}
+
+/// A directory name that says when.
+pub(crate) fn default_dir() -> PathBuf {
+    let now = jiff::Zoned::now();
+    PathBuf::from(format!("dormouse-{}", now.strftime("%Y%m%d-%H%M%S")))
+}
+
 impl Record {
     pub(crate) fn run(self) -> anyhow::Result<u8> {
-        let dir = self.output.unwrap_or_else(|| "dormouse-trace".into());
+        let dir = self.output.clone().unwrap_or_else(default_dir);
+        match self.attach {
+            Some(pid) => self.attach(pid, &dir),
+            None => self.run_command(&dir),
+        }
+    }
+
+    fn options(&self, dir: &Path, command_line: String) -> Options {
+        let mut patterns = self.events.clone();
+        if patterns.is_empty() {
+            patterns.push("*".into());
+        } else if self.libc && !patterns.iter().any(|pattern| pattern.starts_with("libc")) {
+            patterns.push("libc:*".into());
+        }
+        Options {
+            dir: dir.into(),
+            budget_bytes: self.memory.budget,
+            mode: self.memory.mode.into(),
+            patterns,
+            command_line,
+            may_be_stopped: self.attach.is_some(),
+        }
+    }
+
+    fn run_command(self, dir: &Path) -> anyhow::Result<u8> {
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
-        let options = Options {
-            dir: dir.clone(),
-            budget_bytes: self.budget.unwrap_or(BUDGET_BYTES_DEFAULT),
-            mode: match self.mode {
-                ModeArgument::Discard => Mode::Discard,
-                ModeArgument::Overwrite => Mode::Overwrite,
-            },
-            patterns: if self.events.is_empty() { vec!["*".into()] } else { self.events },
-            command_line: self.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>().join(" "),
-            may_be_stopped: false,
-        };
+        let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
+        let options = self.options(dir, command_line.join(" "));
         let session = Session::create(&options)?;
-        let code = Traced::start(&self.command, session.socket(), preload.as_deref())?.wait()?;
-        let summary = session.finish();
-        eprintln!("dormouse: {summary}; see `dormouse stats {0}` or `babeltrace2 {0}`", dir.display());
+        let traced = match Traced::start(&self.command, session.socket(), preload.as_deref()) {
+            Ok(traced) => traced,
+            Err(error) => {
+                // Nothing has run, so nothing is to be kept.
+                session.finish();
+                let _ = std::fs::remove_dir_all(dir);
+                return Err(error.into());
+            }
+        };
+        let code = traced.wait()?;
+        report(&session.finish(), dir);
         Ok(code as u8)
     }
+
+    fn attach(self, pid: u32, dir: &Path) -> anyhow::Result<u8> {
+        // Found before anything is made.
+        let program = Program::find(pid)?;
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("cannot handle signals")?;
+        }
+        let session = Session::create(&self.options(dir, format!("--attach {pid}")))?;
+        let armed = match session.attach(&program) {
+            Ok(armed) => armed,
+            Err(error) => {
+                session.finish();
+                let _ = std::fs::remove_dir_all(dir);
+                return Err(error.into());
+            }
+        };
+        if self.background {
+            println!("ready {armed}");
+            let_go_of_terminal()?;
+        } else {
+            eprintln!(
+                "dormouse: recording {armed} event classes of process {pid} into {}; Ctrl-C ends it",
+                dir.display()
+            );
+        }
+        let end = session.wait(|| interrupted.load(Ordering::SeqCst));
+        if end == End::Deserted && !self.background {
+            eprintln!("dormouse: process {pid} has ended");
+        }
+        let summary = session.finish();
+        if !self.background {
+            report(&summary, dir);
+        }
+        Ok(0)
+    }
+}
+
+fn report(summary: &Summary, dir: &Path) {
+    let dir = dir.display();
+    if summary.processes == 0 {
+        eprintln!(
+            "dormouse: no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
+             environment); `--libc` traces unmodified programs; the empty trace is in {dir}"
+        );
+        return;
+    }
+    eprintln!("dormouse: {summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2");
+}
+
+/// In the background: a session of its own, and nothing of the terminal's.
+fn let_go_of_terminal() -> anyhow::Result<()> {
+    // Fails for a group leader only, which a child that was just started is not.
+    let _ = rustix::process::setsid();
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
 }

@@ -29,11 +29,13 @@
 mod clock;
 mod command;
 mod drain;
+mod files;
 mod program;
 mod server;
 mod session;
 mod trace;
 
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
-pub use program::{Program, ProgramError, socket_dir};
-pub use session::{BUDGET_BYTES_DEFAULT, Mode, Options, Session, SessionError, Summary, parse_size};
+pub use files::{OpenError, TraceFiles};
+pub use program::{Program, ProgramError, socket_dir, stop_session};
+pub use session::{End, Mode, Options, Session, SessionError, Summary, parse_size};

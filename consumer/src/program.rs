@@ -117,6 +117,19 @@ fn program_socket_dir(proc: &Path, uid: u32) -> PathBuf {
     wire::socket_dir(xdg, uid).into()
 }
 
+/// Asks the owner of a session of attached programs to end it, and gives its summary.
+///
+/// # Errors
+/// One line.
+pub fn stop_session(socket: &Path) -> Result<String, String> {
+    // The trace's last pages have to reach the disk.
+    match ask(socket, &Message::Stop, Duration::from_secs(60))? {
+        Message::Stopped { summary } => Ok(summary),
+        Message::Error { text } => Err(text),
+        _ => Err("the session owner answered something else".into()),
+    }
+}
+
 /// One question, one answer.
 pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<Message, String> {
     let converse = || -> std::io::Result<Message> {

@@ -56,8 +56,6 @@ pub struct Options {
 
 /// Smallest budget: sixteen pages of 4 KiB.
 pub const BUDGET_BYTES_MIN: u64 = 64 << 10;
-/// What a budget is by default.
-pub const BUDGET_BYTES_DEFAULT: u64 = 16 << 20;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +130,17 @@ impl std::fmt::Display for Summary {
         }
         Ok(())
     }
+}
+
+/// Why a session of attached programs is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The user wants it.
+    Interrupted,
+    /// A tool has asked for it.
+    StopRequested,
+    /// Every process is dead.
+    Deserted,
 }
 
 /// Memory, threads and files of a session that is open.
@@ -211,6 +220,22 @@ impl Session {
             }
         }
         Ok(total)
+    }
+
+    /// Waits until `is_over`, the session is deserted, or a tool asks for its end.
+    pub fn wait(&self, is_over: impl Fn() -> bool) -> End {
+        loop {
+            if is_over() {
+                return End::Interrupted;
+            }
+            if self.is_stop_requested() {
+                return End::StopRequested;
+            }
+            if self.is_deserted() {
+                return End::Deserted;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 
     /// Ends the session: nobody joins any more, what is committed is written, the trace is complete.

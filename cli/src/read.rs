@@ -1,0 +1,118 @@
+//! `dormouse view` and `dormouse stats`: traces on disk.
+
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use dormouse_consumer::TraceFiles;
+use dormouse_ctf::text::{ClockFormat, Formatter};
+use dormouse_ctf::{Merge, Problem, Stats, StreamReader};
+
+/// Print a trace's events in the order of time, as babeltrace2 does
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0; 1 if the trace is damaged (what can be read is printed); 2 if it cannot be read."
+)]
+pub(crate) struct View {
+    /// Directory of the trace
+    dir: PathBuf,
+    /// How times are printed
+    #[arg(long, value_enum, default_value = "time")]
+    clock: ClockArgument,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ClockArgument {
+    /// Time of day, local
+    Time,
+    /// Date and time of day, local
+    Date,
+    /// Seconds since 1970
+    Seconds,
+}
+
+/// Print what a trace holds: events by class, by processor and by process, losses, span
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0; 1 if the trace is damaged (what can be read is counted); 2 if it cannot be read."
+)]
+pub(crate) struct StatsCommand {
+    /// Directory of the trace
+    dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A reader that has seen enough (`head`) is no error.
+fn unless_closed(result: std::io::Result<()>) -> anyhow::Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("cannot write to standard output"),
+    }
+}
+
+/// Bytes of text gathered before they are written.
+const CHUNK_BYTES: usize = 64 << 10;
+
+impl View {
+    pub(crate) fn run(self) -> anyhow::Result<u8> {
+        let files = TraceFiles::open(&self.dir)?;
+        let streams = files.streams();
+        // The state stream is for tools; `stats` tells what is in it.
+        let is_shown = |name: &str| name != "state";
+        let readers = streams
+            .iter()
+            .enumerate()
+            .filter(|(_, (name, _))| is_shown(name))
+            .map(|(index, (_, bytes))| StreamReader::new(&files.metadata, index, bytes));
+        let format = match self.clock {
+            ClockArgument::Time => ClockFormat::TimeOfDay,
+            ClockArgument::Date => ClockFormat::DateTime,
+            ClockArgument::Seconds => ClockFormat::Seconds,
+        };
+        let zone = jiff::tz::TimeZone::system();
+        let offset = |epoch_s: i64| {
+            jiff::Timestamp::from_second(epoch_s).map_or(0, |timestamp| zone.to_offset(timestamp).seconds())
+        };
+        let mut formatter = Formatter::new(&files.metadata, format, offset);
+        let mut out = std::io::stdout().lock();
+        let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
+        let mut is_damaged = false;
+        for item in Merge::new(readers) {
+            match item {
+                Ok(event) => formatter.event(&event, &mut text),
+                Err(notice) => {
+                    // What comes before the notice comes out before it.
+                    if !unless_closed(out.write_all(&text))? {
+                        return Ok(0);
+                    }
+                    text.clear();
+                    is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
+                    eprintln!("dormouse: {}", formatter.warning(&notice, streams[notice.stream].0));
+                }
+            }
+            if text.len() >= CHUNK_BYTES {
+                if !unless_closed(out.write_all(&text))? {
+                    return Ok(0);
+                }
+                text.clear();
+            }
+        }
+        unless_closed(out.write_all(&text).and_then(|()| out.flush()))?;
+        Ok(is_damaged.into())
+    }
+}
+
+impl StatsCommand {
+    pub(crate) fn run(self) -> anyhow::Result<u8> {
+        let files = TraceFiles::open(&self.dir)?;
+        let stats = Stats::collect(&files.metadata, &files.streams());
+        let mut out = std::io::stdout().lock();
+        let text = if self.json { serde_json::to_string_pretty(&stats)? + "\n" } else { stats.to_string() };
+        unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+        Ok((!stats.warnings.is_empty()).into())
+    }
+}
