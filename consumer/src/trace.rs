@@ -166,11 +166,11 @@ impl Trace {
     }
 
     /// Tells what was lost, and states the clock's pace as it is known by now.
-    pub(crate) fn finish(&self, clock: &Clock, lost_on_disk: u64, packets_refused: u64) -> Result<(), TraceError> {
+    pub(crate) fn finish(&self, clock: &Clock, lost_untold: u64, packets_refused: u64) -> Result<(), TraceError> {
         let refused = format!("{packets_refused} packets were not valid and were left out");
         let mut records = Vec::new();
-        if lost_on_disk > 0 {
-            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_on_disk });
+        if lost_untold > 0 {
+            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_untold });
         }
         if packets_refused > 0 {
             records.push(StateRecord::Lost { reason: &refused, count: 0 });
