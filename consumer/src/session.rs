@@ -251,7 +251,7 @@ impl Session {
             packets_refused: drained.packets_refused,
             processes: self.server.processes().joined(),
             bytes: drained.bytes,
-            write_error: drained.write_error,
+            write_error: drained.write_error.or_else(|| self.shared.trace.write_error()),
         };
         if let Err(error) = self.shared.trace.finish(
             &self.shared.clock,
