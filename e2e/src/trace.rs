@@ -87,11 +87,13 @@ impl Trace {
 
     /// Losses that the session owner states: reason and count.
     pub fn stated_losses(&self) -> Vec<(String, u64)> {
+        let (name, state) = &self.streams[0];
+        assert_eq!(name, "state");
         let lost = |event: Event<'_>| match StateRecord::decode(&event) {
             Some(StateRecord::Lost { reason, count }) => Some((reason.to_string(), count)),
             _ => None,
         };
-        self.events().filter_map(lost).collect()
+        StreamReader::new(&self.metadata, 0, state).flatten().filter_map(lost).collect()
     }
 
     /// Numbers of the events of [`emit::step`]. Panics when one is torn, or when a thread's numbers do not rise.

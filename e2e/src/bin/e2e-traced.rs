@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::fs::OpenOptions;
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::thread::JoinHandleExt;
@@ -292,7 +292,7 @@ fn dormant(events: u64) {
 #[inline(never)]
 pub extern "C" fn dormouse_e2e_golden(number: u64) -> u64 {
     dormouse::event!(e2e.golden, number);
-    number + 1
+    number.wrapping_add(1)
 }
 
 /// Compares the program's text in memory with the file: prints each byte that differs with its address in the file's own
@@ -453,23 +453,17 @@ fn hostile(seed: u64, stores: u64) {
     println!("scribbled {stores}");
 }
 
-/// Offers pages that were never filled, without end.
+/// Offers pages that were never filled, without end: the ring is always half full.
 fn flood() {
     let (words, geometry) = session_memory();
     println!("ready");
-    std::io::stdout().flush().expect("an output");
-    let avail = |stream: u32| {
-        let ring = geometry.rings_offset() + stream as usize * geometry.ring_stride_bytes();
-        (ring + geometry.ring().avail_idx(), ring + geometry.ring().used_idx())
-    };
+    let ring = geometry.rings_offset();
+    let (avail, used) = (ring + geometry.ring().avail_idx(), ring + geometry.ring().used_idx());
+    let shift = avail % 8 * 8;
     loop {
-        for stream in 0..geometry.stream_count {
-            let (avail, used) = avail(stream);
-            let used = words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8);
-            let shift = avail % 8 * 8;
-            let word = &words[avail / 8];
-            let other = word.load(Ordering::Relaxed) & !(0xFFFF << shift);
-            word.store(other | (used.wrapping_add(5) & 0xFFFF) << shift, Ordering::Relaxed);
-        }
+        let used = words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8);
+        let offered = used.wrapping_add(geometry.ring_size() as u64 / 2) & 0xFFFF;
+        let others = words[avail / 8].load(Ordering::Relaxed) & !(0xFFFF << shift);
+        words[avail / 8].store(others | offered << shift, Ordering::Relaxed);
     }
 }

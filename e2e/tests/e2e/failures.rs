@@ -80,7 +80,7 @@ fn exit_codes_and_streams_pass_through() {
     assert_eq!(recording.stdout, "one\ntwo\n");
     assert!(recording.stderr.starts_with("a complaint\n"), "{}", recording.stderr);
     assert_eq!(check(&recording).1, 2);
-    for signal in [Signal::KILL, Signal::TERM, Signal::SEGV, Signal::ABORT] {
+    for signal in [Signal::KILL, Signal::TERM, Signal::USR1, Signal::ABORT] {
         let recording = Record::new().run(&[TRACED, "die", &signal.as_raw().to_string()]);
         assert_eq!(recording.code(), 128 + signal.as_raw());
         assert_eq!(check(&recording).1, 1);
@@ -158,9 +158,11 @@ impl Drop for SmallDisk {
 #[test]
 fn a_full_disk_is_told_of_and_counted() {
     let places = tempfile::tempdir().expect("a directory");
-    for (budget, rseq) in [(AMPLE, true), (AMPLE, false), (TINY, true), (TINY, false)] {
+    let cases =
+        [(AMPLE, true, "size=1M"), (AMPLE, false, "size=1M"), (TINY, true, "size=160K"), (TINY, false, "size=160K")];
+    for (budget, rseq, size) in cases {
         let at = places.path().join(format!("disk-{budget}-{rseq}"));
-        let Some(disk) = SmallDisk::mount(&at, "size=1M") else { return };
+        let Some(disk) = SmallDisk::mount(&at, size) else { return };
         let record = Record::new().budget(budget).rseq(rseq).output(disk.0.join("trace"));
         let recording = record.run(&[TRACED, "numbers", "3", "30000"]).succeeded();
         assert_eq!(recording.numbers("emitted"), [90_000]);
@@ -198,7 +200,8 @@ fn a_stream_that_is_cut_off_is_told_of() {
         file.set_len(len - cut).expect("a shorter file");
         let stats = recording.trace().stats();
         assert!(stats.warnings.iter().any(|warning| warning.contains("is cut off")), "{:?}", stats.warnings);
-        assert!(stats.events < events);
+        // The very last bytes may be padding.
+        assert!(stats.events < events || cut < 8);
     }
 }
 
