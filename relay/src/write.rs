@@ -28,13 +28,13 @@ impl Segment {
     /// `len` bytes at `source`, copied exactly.
     #[inline(always)]
     pub fn exact(source: *const u8, len: usize) -> Segment {
-        Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: len as u32 }
+        Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: saturated(len) }
     }
 
     /// `len` bytes at `source`, where up to seven more bytes may be read.
     #[inline(always)]
     pub fn padded(source: *const u8, len: usize) -> Segment {
-        Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: len as u32 }
+        Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: saturated(len) }
     }
 
     /// Bytes that the run adds to the record.
@@ -59,6 +59,12 @@ impl Segment {
     pub fn is_empty(&self) -> bool {
         self.advance == 0
     }
+}
+
+/// No page has room for a run of 4 GiB, so what it really adds beyond that does not matter, as long as it is not less.
+#[inline(always)]
+const fn saturated(len: usize) -> u32 {
+    if len > u32::MAX as usize { u32::MAX } else { len as u32 }
 }
 
 /// A record to write: its head and the runs of its fields.
