@@ -117,7 +117,8 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     // Relaxed: only the claimant writes the word, and claiming has synchronised with the claimant before.
     let state = State::from_word(control.state.load(Ordering::Relaxed));
     let end = state.offset as usize + record.size_bytes;
-    if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize {
+    // The page is looked up again: whoever scribbles over the word must not lead this writer out of the memory.
+    if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize || memory.page(state.unit).is_none() {
         return Written::Full;
     }
     let timestamp = now();
