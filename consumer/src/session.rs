@@ -121,7 +121,7 @@ impl std::fmt::Display for Summary {
         write!(
             f,
             "{events} events, {} lost, {processes} process{}, {bytes} bytes",
-            lost + self.lost_on_disk,
+            lost.saturating_add(self.lost_on_disk),
             plural(*processes)
         )?;
         if let Some(error) = &self.write_error {
@@ -230,8 +230,12 @@ impl Session {
             bytes: drained.bytes,
             write_error: drained.write_error,
         };
-        if let Err(error) = self.shared.trace.finish(&self.shared.clock, summary.lost_on_disk, summary.packets_refused)
-        {
+        if let Err(error) = self.shared.trace.finish(
+            &self.shared.clock,
+            summary.lost_on_disk,
+            drained.lost_unstated,
+            summary.packets_refused,
+        ) {
             summary.write_error.get_or_insert(error.to_string());
         }
         self.server.answer_stop(&summary);

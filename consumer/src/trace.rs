@@ -166,10 +166,20 @@ impl Trace {
     }
 
     /// Tells what was lost, and states the clock's pace as it is known by now.
-    pub(crate) fn finish(&self, clock: &Clock, lost_on_disk: u64, packets_refused: u64) -> Result<(), TraceError> {
+    pub(crate) fn finish(
+        &self,
+        clock: &Clock,
+        lost_on_disk: u64,
+        lost_unstated: u64,
+        packets_refused: u64,
+    ) -> Result<(), TraceError> {
         let mut records = Vec::new();
         if lost_on_disk > 0 {
             records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_on_disk });
+        }
+        if lost_unstated > 0 {
+            let reason = "no page was free, nor could a packet be written that says so";
+            records.push(StateRecord::Lost { reason, count: lost_unstated });
         }
         if packets_refused > 0 {
             records
