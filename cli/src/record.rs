@@ -51,7 +51,14 @@ impl Record {
             may_be_stopped: false,
         };
         let session = Session::create(&options)?;
-        let code = Traced::start(&self.command, session.socket(), preload.as_deref())?.wait()?;
+        let traced = match Traced::start(&self.command, session.socket(), preload.as_deref()) {
+            Ok(traced) => traced,
+            Err(error) => {
+                session.abandon();
+                return Err(error.into());
+            }
+        };
+        let code = traced.wait()?;
         let summary = session.finish();
         eprintln!("dormouse: {summary}; see `dormouse stats {0}` or `babeltrace2 {0}`", dir.display());
         Ok(code as u8)

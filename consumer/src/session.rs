@@ -162,6 +162,11 @@ impl Session {
         let clock = Clock::new();
         let uuid = new_uuid()?;
         let trace = Trace::create(options, &clock, uuid, geometry.page_size_bytes)?;
+        Session::open(options, geometry, clock, trace).inspect_err(|_| Trace::remove(&options.dir))
+    }
+
+    fn open(options: &Options, geometry: Geometry, clock: Clock, trace: Trace) -> Result<Session, SessionError> {
+        let uuid = trace.uuid();
         let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: true })?;
         let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
         let shared = Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false) });
@@ -211,6 +216,13 @@ impl Session {
             }
         }
         Ok(total)
+    }
+
+    /// Ends a session whose command cannot run, and takes its trace away: nothing is left behind but an empty directory.
+    pub fn abandon(self) {
+        let shared = Arc::clone(&self.shared);
+        self.finish();
+        Trace::remove(shared.trace.dir());
     }
 
     /// Ends the session: nobody joins any more, what is committed is written, the trace is complete.

@@ -78,7 +78,20 @@ impl Trace {
         }
         let metadata_options = metadata_options(clock, clock.first_calibration(), uuid);
         let preamble = Metadata::new(metadata_options.clone()).preamble();
+        // Whoever has made this file has made the trace: only then is the rest this session's to remove.
         let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
+        let begun = Trace::begin(options, clock, metadata_options, (metadata, preamble.len() as u64), page_size_bytes);
+        begun.inspect_err(|_| Trace::remove(dir))
+    }
+
+    fn begin(
+        options: &Options,
+        clock: &Clock,
+        metadata_options: MetadataOptions,
+        (metadata, metadata_len): (File, u64),
+        page_size_bytes: u32,
+    ) -> Result<Trace, TraceError> {
+        let (dir, uuid) = (&options.dir, metadata_options.uuid);
         let state = create_file(&dir.join("state"), &[])?;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
         let _ = rustix::fs::fallocate(&state, rustix::fs::FallocateFlags::KEEP_SIZE, 0, STATE_RESERVE_BYTES);
@@ -90,7 +103,7 @@ impl Trace {
                 decls: Vec::new(),
                 classes: Classes::new(),
                 metadata,
-                metadata_len: preamble.len() as u64,
+                metadata_len,
                 state,
                 state_len: 0,
                 state_writer: PacketWriter::state(uuid),
@@ -109,6 +122,18 @@ impl Trace {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the files of a trace that has no streams of events.
+    pub(crate) fn remove(dir: &Path) {
+        for name in ["metadata", "state"] {
+            let _ = std::fs::remove_file(dir.join(name));
+        }
+    }
+
+    /// Where the trace is.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The trace's identity.
@@ -212,7 +237,7 @@ impl Trace {
 fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
     let failed = |error| TraceError::File { path: path.into(), error };
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    file.write_all(bytes).map_err(failed)?;
+    file.write_all(bytes).map_err(failed).inspect_err(|_| drop(std::fs::remove_file(path)))?;
     Ok(file)
 }
 
