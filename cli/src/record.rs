@@ -119,9 +119,7 @@ impl Record {
         let traced = match Traced::start(&self.command, session.socket(), preload.as_deref()) {
             Ok(traced) => traced,
             Err(error) => {
-                // Nothing has run, so nothing is to be kept.
-                session.finish();
-                let _ = std::fs::remove_dir_all(dir);
+                session.abandon();
                 return Err(error.into());
             }
         };
@@ -141,8 +139,7 @@ impl Record {
         let armed = match session.attach(&program) {
             Ok(armed) => armed,
             Err(error) => {
-                session.finish();
-                let _ = std::fs::remove_dir_all(dir);
+                session.abandon();
                 return Err(error.into());
             }
         };

@@ -26,8 +26,8 @@ pub(crate) struct Drained {
     pub(crate) events: u64,
     pub(crate) lost: u64,
     pub(crate) lost_on_disk: u64,
-    /// Of `lost`, what no packet on disk tells.
-    pub(crate) lost_untold: u64,
+    /// The part of `lost` that no packet on disk states.
+    pub(crate) lost_unstated: u64,
     pub(crate) packets_refused: u64,
     pub(crate) bytes: u64,
     pub(crate) write_error: Option<String>,
@@ -100,11 +100,14 @@ impl Drainer<'_> {
         self.shared.memory
     }
 
-    /// Writes every page that is offered. True when there was any.
+    /// Writes the pages that are offered. True when there was any.
     fn drain(&mut self) -> bool {
         let mut any = false;
+        // No more at once than a ring holds: one that never runs dry must not keep the others, or the end, waiting.
+        let count_max = self.memory().geometry().ring_size();
         for stream in 0..self.streams.len() {
-            while let Some(buffer) = self.pop(stream) {
+            for _ in 0..count_max {
+                let Some(buffer) = self.pop(stream) else { break };
                 any = true;
                 self.packet_offered(stream, buffer.addr, buffer.len);
                 if let Some(device) = &mut self.streams[stream].device {
@@ -152,16 +155,20 @@ impl Drainer<'_> {
             self.drained.packets_refused += 1;
             return;
         }
-        let header = PacketHeader::decode(&self.scratch).ok().filter(|header| {
-            self.is_from(stream, header)
-                && header.content_size_bytes == len as u64
-                && header.packet_size_bytes == self.memory().geometry().page_size_bytes as u64
-                && header.timestamp_begin <= header.timestamp_end
-        });
-        match header {
+        match self.closed_header(stream, len as u64) {
             Some(header) => self.write(stream, header),
             None => self.drained.packets_refused += 1,
         }
+    }
+
+    /// The header of the closed page in `scratch`, if it is what the stream's writers leave in a page of `len` bytes.
+    fn closed_header(&self, stream: usize, len: u64) -> Option<PacketHeader> {
+        PacketHeader::decode(&self.scratch).ok().filter(|header| {
+            self.is_from(stream, header)
+                && header.content_size_bytes == len
+                && header.packet_size_bytes == self.memory().geometry().page_size_bytes as u64
+                && header.timestamp_begin <= header.timestamp_end
+        })
     }
 
     /// Copies `len` bytes of a page; a producer that scribbles cannot change them after they are checked.
@@ -223,8 +230,9 @@ impl Drainer<'_> {
         for stream in 0..self.streams.len() {
             self.finish_stream(stream);
             let discarded = self.memory().discarded(stream as u32);
-            self.drained.lost += discarded;
-            self.drained.lost_untold += discarded.saturating_sub(self.streams[stream].discarded_last);
+            let unstated = discarded.saturating_sub(self.streams[stream].discarded_last);
+            self.drained.lost = self.drained.lost.saturating_add(discarded);
+            self.drained.lost_unstated = self.drained.lost_unstated.saturating_add(unstated);
         }
         self.drained
     }
@@ -242,10 +250,10 @@ impl Drainer<'_> {
         let oldest = if overwrite { control.reclaimed.load(Ordering::Acquire) } else { self.streams[stream].taken };
         let closed = state.seq.wrapping_sub(oldest as u16) as u64;
         // A stream has no more pages than there are; anything else is scribbled.
-        for seq in oldest..oldest + closed.min(memory.geometry().page_count as u64) {
-            self.write_closed(stream, seq);
+        for step in 0..closed.min(memory.geometry().page_count as u64) {
+            self.write_closed(stream, oldest.wrapping_add(step));
         }
-        self.write_current(stream, state, oldest + closed);
+        self.write_current(stream, state, oldest.wrapping_add(closed));
     }
 
     fn write_closed(&mut self, stream: usize, seq: u64) {
@@ -260,18 +268,9 @@ impl Drainer<'_> {
         if memory.is_overwrite() && memory.stream(stream as u32).reclaimed.load(Ordering::Acquire) > seq {
             return;
         }
-        match PacketHeader::decode(&self.scratch) {
-            Ok(header) if self.is_from(stream, &header) && header.packet_seq_num == seq => {
-                self.write(
-                    stream,
-                    PacketHeader {
-                        packet_size_bytes: memory.geometry().page_size_bytes.into(),
-                        content_size_bytes: len,
-                        ..header
-                    },
-                );
-            }
-            _ => self.drained.packets_refused += 1,
+        match self.closed_header(stream, len).filter(|header| header.packet_seq_num == seq) {
+            Some(header) => self.write(stream, header),
+            None => self.drained.packets_refused += 1,
         }
     }
 

@@ -117,7 +117,7 @@ impl std::fmt::Display for Summary {
         write!(
             f,
             "{events} events, {} lost, {processes} process{}, {bytes} bytes",
-            lost + self.lost_on_disk,
+            lost.saturating_add(self.lost_on_disk),
             plural(*processes)
         )?;
         if let Some(error) = &self.write_error {
@@ -169,6 +169,11 @@ impl Session {
         let clock = Clock::new();
         let uuid = new_uuid()?;
         let trace = Trace::create(options, &clock, uuid, geometry.page_size_bytes)?;
+        Session::open(options, geometry, clock, trace).inspect_err(|_| Trace::remove(&options.dir))
+    }
+
+    fn open(options: &Options, geometry: Geometry, clock: Clock, trace: Trace) -> Result<Session, SessionError> {
+        let uuid = trace.uuid();
         let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: true })?;
         let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
         let shared = Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false) });
@@ -236,6 +241,13 @@ impl Session {
         }
     }
 
+    /// Ends a session whose command cannot run, and takes its trace away: nothing is left behind but an empty directory.
+    pub fn abandon(self) {
+        let shared = Arc::clone(&self.shared);
+        self.finish();
+        Trace::remove(shared.trace.dir());
+    }
+
     /// Ends the session: nobody joins any more, what is committed is written, the trace is complete.
     pub fn finish(mut self) -> Summary {
         self.server.close();
@@ -255,7 +267,8 @@ impl Session {
         };
         if let Err(error) = self.shared.trace.finish(
             &self.shared.clock,
-            summary.lost_on_disk + drained.lost_untold,
+            summary.lost_on_disk,
+            drained.lost_unstated,
             summary.packets_refused,
         ) {
             summary.write_error.get_or_insert(error.to_string());

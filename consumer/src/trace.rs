@@ -78,23 +78,22 @@ impl Trace {
         if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
             return Err(TraceError::NotEmpty(dir.clone()));
         }
-        Trace::create_in_empty(options, clock, uuid, page_size_bytes).inspect_err(|_| {
-            // The directory was empty: what is in it by now is half a trace.
-            let _ = std::fs::remove_file(dir.join("metadata"));
-            let _ = std::fs::remove_file(dir.join("state"));
-        })
-    }
-
-    fn create_in_empty(
-        options: &Options,
-        clock: &Clock,
-        uuid: [u8; 16],
-        page_size_bytes: u32,
-    ) -> Result<Trace, TraceError> {
-        let dir = &options.dir;
         let metadata_options = metadata_options(clock, clock.first_calibration(), uuid);
         let preamble = Metadata::new(metadata_options.clone()).preamble();
+        // Whoever has made this file has made the trace: only then is the rest this session's to remove.
         let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
+        let begun = Trace::begin(options, clock, metadata_options, (metadata, preamble.len() as u64), page_size_bytes);
+        begun.inspect_err(|_| Trace::remove(dir))
+    }
+
+    fn begin(
+        options: &Options,
+        clock: &Clock,
+        metadata_options: MetadataOptions,
+        (metadata, metadata_len): (File, u64),
+        page_size_bytes: u32,
+    ) -> Result<Trace, TraceError> {
+        let (dir, uuid) = (&options.dir, metadata_options.uuid);
         let state = create_file(&dir.join("state"), &[])?;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
         let _ = rustix::fs::fallocate(&state, rustix::fs::FallocateFlags::KEEP_SIZE, 0, STATE_RESERVE_BYTES);
@@ -106,7 +105,7 @@ impl Trace {
                 decls: Vec::new(),
                 classes: Classes::new(),
                 metadata,
-                metadata_len: preamble.len() as u64,
+                metadata_len,
                 state,
                 state_len: 0,
                 state_writer: PacketWriter::state(uuid),
@@ -126,6 +125,18 @@ impl Trace {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the files of a trace that has no streams of events.
+    pub(crate) fn remove(dir: &Path) {
+        for name in ["metadata", "state"] {
+            let _ = std::fs::remove_file(dir.join(name));
+        }
+    }
+
+    /// Where the trace is.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The trace's identity.
@@ -193,11 +204,21 @@ impl Trace {
     }
 
     /// Tells what was lost, and states the clock's pace as it is known by now.
-    pub(crate) fn finish(&self, clock: &Clock, lost_untold: u64, packets_refused: u64) -> Result<(), TraceError> {
+    pub(crate) fn finish(
+        &self,
+        clock: &Clock,
+        lost_on_disk: u64,
+        lost_unstated: u64,
+        packets_refused: u64,
+    ) -> Result<(), TraceError> {
         let refused = format!("{packets_refused} packets were not valid and were left out");
         let mut records = Vec::new();
-        if lost_untold > 0 {
-            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_untold });
+        if lost_on_disk > 0 {
+            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_on_disk });
+        }
+        if lost_unstated > 0 {
+            let reason = "no page was free, nor could a packet be written that says so";
+            records.push(StateRecord::Lost { reason, count: lost_unstated });
         }
         if packets_refused > 0 {
             records.push(StateRecord::Lost { reason: &refused, count: 0 });
@@ -229,7 +250,7 @@ impl Trace {
 fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
     let failed = |error| TraceError::File { path: path.into(), error };
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    file.write_all(bytes).map_err(failed)?;
+    file.write_all(bytes).map_err(failed).inspect_err(|_| drop(std::fs::remove_file(path)))?;
     Ok(file)
 }
 

@@ -9,6 +9,9 @@ use dormouse_abi::session::{
 };
 use dormouse_abi::txn::{Store, Txn};
 
+/// How often a reader looks for two words that belong together. Honest writers change them less often.
+const LOOKS_MAX: u32 = 10_000;
+
 /// A view of a session's memory. Copying it copies the address only; whoever made it keeps the mapping alive.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
@@ -258,7 +261,7 @@ impl Memory {
     /// Whether a page is the current or the next one of a stream. A dead process cannot link it any more.
     fn is_linked(&self, stream: u32, unit: u32) -> bool {
         let control = self.stream(stream);
-        loop {
+        for _ in 0..LOOKS_MAX {
             let before = control.state.load(Ordering::Acquire);
             let next = control.spare.load(Ordering::Acquire);
             if control.state.load(Ordering::Acquire) != before {
@@ -268,6 +271,8 @@ impl Memory {
             let state = State::from_word(before);
             return state.unit == unit || spare::unit_for(next, state.seq.wrapping_add(1)) == Some(unit);
         }
+        // Better a page too few than one that two streams write.
+        true
     }
 
     /// Pages of a stream that are closed and not yet taken back (overwrite mode).
@@ -288,7 +293,7 @@ impl Memory {
         for other in 0..self.geometry.stream_count {
             let retained = self.retained(other);
             // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
-            if retained > victim.0 + 1 {
+            if retained > victim.0.saturating_add(1) {
                 victim = (retained, other);
             }
         }
@@ -299,7 +304,7 @@ impl Memory {
         let oldest = control.reclaimed.load(Ordering::Acquire);
         // (E) AcqRel pairs with the Acquire in `draw`'s `used` and in readers, who check again after they have copied.
         // A failure means that somebody else has just evicted: as good.
-        let _ = control.reclaimed.compare_exchange(oldest, oldest + 1, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = control.reclaimed.compare_exchange(oldest, oldest.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
         true
     }
 
@@ -323,7 +328,7 @@ impl Memory {
         let mut seq_next = 0;
         if let Some(index) = self.geometry.page_of_unit(state.unit) {
             let seq = self.seq_full(state);
-            seq_next = seq + 1;
+            seq_next = seq.wrapping_add(1);
             let field = |offset| self.page_word(state.unit, offset).as_ptr().cast::<u8>();
             txn.store(field(page::OFFSET_CONTENT_SIZE), state.offset as u64 * 8, 8);
             txn.store(field(page::OFFSET_TIMESTAMP_END), timestamp, 8);
@@ -343,6 +348,7 @@ impl Memory {
     pub fn discarded(&self, stream: u32) -> u64 {
         let control = self.stream(stream);
         // Two counters, each exact; their sum is read without stopping anybody and is exact once the writers rest.
-        control.records_lost_full.0.load(Ordering::Acquire) + control.records_lost_big.load(Ordering::Acquire)
+        let lost_full = control.records_lost_full.0.load(Ordering::Acquire);
+        lost_full.wrapping_add(control.records_lost_big.load(Ordering::Acquire))
     }
 }

@@ -21,10 +21,6 @@ pub struct Segment {
     advance: u32,
 }
 
-/// A longer run is cut to this, which is more than any page holds: the record is refused as too big all the same, and sums
-/// of lengths stay far below 2^32.
-const RUN_LEN_MAX: usize = 1 << 24;
-
 impl Segment {
     /// No bytes.
     pub const EMPTY: Segment = Segment { source: core::ptr::null(), words: 0, tail: 0, advance: 0 };
@@ -32,15 +28,13 @@ impl Segment {
     /// `len` bytes at `source`, copied exactly.
     #[inline(always)]
     pub fn exact(source: *const u8, len: usize) -> Segment {
-        let len = len.min(RUN_LEN_MAX);
-        Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: len as u32 }
+        Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: saturated(len) }
     }
 
     /// `len` bytes at `source`, where up to seven more bytes may be read.
     #[inline(always)]
     pub fn padded(source: *const u8, len: usize) -> Segment {
-        let len = len.min(RUN_LEN_MAX);
-        Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: len as u32 }
+        Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: saturated(len) }
     }
 
     /// Bytes that the run adds to the record.
@@ -65,6 +59,12 @@ impl Segment {
     pub fn is_empty(&self) -> bool {
         self.advance == 0
     }
+}
+
+/// No page has room for a run of 4 GiB, so what it really adds beyond that does not matter, as long as it is not less.
+#[inline(always)]
+const fn saturated(len: usize) -> u32 {
+    if len > u32::MAX as usize { u32::MAX } else { len as u32 }
 }
 
 /// A record to write: its head and the runs of its fields.
@@ -117,7 +117,8 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     // Relaxed: only the claimant writes the word, and claiming has synchronised with the claimant before.
     let state = State::from_word(control.state.load(Ordering::Relaxed));
     let end = state.offset as usize + record.size_bytes;
-    if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize {
+    // The page is looked up again: whoever scribbles over the word must not lead this writer out of the memory.
+    if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize || memory.page(state.unit).is_none() {
         return Written::Full;
     }
     let timestamp = now();

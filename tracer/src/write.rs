@@ -339,7 +339,7 @@ fn offer(attached: &Attached, hold: Hold) {
         let len = memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
         let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
         match hold.commit(&driver.plan_descriptor(next, address, len as u32)) {
-            Commit::Done => next += 1,
+            Commit::Done => next = next.wrapping_add(1),
             Commit::GuardChanged => next = published.load(Ordering::Acquire),
             Commit::Aborted => return,
         }

@@ -26,7 +26,7 @@ use core::mem::offset_of;
 
 use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::rseq;
-use dormouse_abi::session::{SessionHeader, StreamControl};
+use dormouse_abi::session::StreamControl;
 
 use crate::{Memory, Record, Written};
 
@@ -51,16 +51,19 @@ pub struct Site {
 pub struct Session {
     base: *mut u8,
     last_page_offset: usize,
+    page_size_bytes: usize,
 }
 
 impl Session {
     /// The session whose memory this is.
     pub fn new(memory: &Memory) -> Session {
         let geometry = memory.geometry();
+        let page_size_bytes = geometry.page_size_bytes as usize;
         Session {
             base: memory.base(),
             // No page starts further on, and no record leaves its page.
-            last_page_offset: geometry.size_bytes() - geometry.page_size_bytes as usize,
+            last_page_offset: geometry.size_bytes() - page_size_bytes,
+            page_size_bytes,
         }
     }
 }
@@ -88,8 +91,9 @@ macro_rules! section {
             $($state,)*
             "mov {cpu:e}, {rseq:e}",
             "and {cpu:e}, 0xffffff",
-            "lea eax, [{cpu:r} + {size:r} + {SLACK}]",
-            "cmp eax, dword ptr [{word} + {PAGE_SIZE}]",
+            // All 64 bits, and a bound that no other process can change: a length is the program's, the memory everybody's.
+            "lea rax, [{cpu:r} + {size:r} + {SLACK}]",
+            "cmp rax, qword ptr [{session} + {PAGE_SIZE}]",
             "ja 52f",
             // The page's offset: the unit, in bits 24 to 47, times 4,096.
             "mov rax, {rseq}",
@@ -132,7 +136,7 @@ macro_rules! section {
             CPU_ID = const rseq::OFFSET_CPU_ID,
             SIGNATURE = const rseq::SIGNATURE_X86,
             SLACK = const dormouse_abi::page::SLACK_BYTES,
-            PAGE_SIZE = const offset_of!(SessionHeader, page_size_bytes),
+            PAGE_SIZE = const offset_of!(Session, page_size_bytes),
             BEGIN = const offset_of!(StreamControl, begin_timestamp),
             LIMIT = const offset_of!(Session, last_page_offset),
             SPAN_BITS = const PACKET_SPAN_BITS,

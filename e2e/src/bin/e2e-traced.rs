@@ -1,0 +1,469 @@
+//! Programs to trace, by the name of what they do.
+
+use std::ffi::{CString, c_int, c_void};
+use std::fs::OpenOptions;
+use std::io::BufRead;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::thread::JoinHandleExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use dormouse_abi::session::{Geometry, HEADER_SIZE_BYTES, STREAM_STRIDE_BYTES, SessionHeader};
+use dormouse_e2e::{Random, emit};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |index: usize| arguments[index].parse::<u64>().expect("a number");
+    match arguments[0].as_str() {
+        "numbers" => numbers(number(1) as u32, number(2)),
+        "idle" => {}
+        "victim" => victim(Path::new(&arguments[1]), number(2) as u32, number(3)),
+        "kill" => kill_rounds(Path::new(&arguments[1]), number(2), number(3), number(4)),
+        "signals" => signals(number(1) as u32, number(2)),
+        "fork" => fork(number(1), number(2)),
+        "many" => many(number(1), number(2)),
+        "plugin" => plugin(Path::new(&arguments[1]), number(2)),
+        "dormant" => dormant(number(1)),
+        "golden" => golden(),
+        "await-signal" => await_signal(),
+        "echo" => echo(),
+        "die" => die(number(1) as c_int),
+        "too-big" => too_big(number(1)),
+        "hostile" => hostile(number(1), number(2)),
+        "flood" => flood(),
+        other => panic!("no program `{other}`"),
+    }
+}
+
+fn emit_steps(thread: u32, events: u64) {
+    for number in 0..events {
+        emit::step(thread, number);
+    }
+}
+
+/// Emits numbered events from several threads.
+fn numbers(threads: u32, events: u64) {
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || emit_steps(thread, events));
+        }
+    });
+    println!("emitted {}", threads as u64 * events);
+}
+
+fn myself(arguments: &[String]) -> Child {
+    let program = std::env::current_exe().expect("a program has a path");
+    Command::new(program).args(arguments).spawn().expect("another process")
+}
+
+fn words(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|argument| argument.to_string()).collect()
+}
+
+/// Emits up to `events_max` events from each thread, and writes after each how many are done. Waits to be killed.
+fn victim(file: &Path, threads: u32, events_max: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(file).expect("the file is there");
+    let mapping = memmap2::MmapRaw::map_raw(&file).expect("a mapping");
+    let base = mapping.as_mut_ptr().cast::<u64>();
+    // SAFETY: the file has a page, which is aligned; these words are accessed as atomics only.
+    let done = |thread: u32| unsafe { AtomicU64::from_ptr(base.wrapping_add(thread as usize)) };
+    let done: Vec<&AtomicU64> = (0..threads).map(done).collect();
+    std::thread::scope(|scope| {
+        for (thread, done) in (0..threads).zip(done) {
+            scope.spawn(move || {
+                for number in 0..events_max {
+                    emit::step(thread, number);
+                    done.store(number + 1, Ordering::Release);
+                }
+                loop {
+                    std::thread::park();
+                }
+            });
+        }
+    });
+}
+
+/// Threads of a victim.
+const VICTIM_THREADS: u32 = 2;
+/// A victim stops there, so that an ample budget holds all of its events.
+const VICTIM_EVENTS_MAX: u64 = 60_000;
+
+/// Kills one victim after the other in the midst of its events, while siblings emit theirs.
+fn kill_rounds(dir: &Path, seed: u64, rounds: u64, events: u64) {
+    let mut random = Random(seed);
+    for round in 0..rounds {
+        let siblings: Vec<Child> = (0..2).map(|_| myself(&words(&["numbers", "2", &events.to_string()]))).collect();
+        let path = dir.join(format!("victim-{round}"));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a file");
+        file.set_len(4096).expect("a page");
+        let mut victim = myself(&words(&[
+            "victim",
+            path.to_str().expect("a path of text"),
+            &VICTIM_THREADS.to_string(),
+            &VICTIM_EVENTS_MAX.to_string(),
+        ]));
+        let mut first = [0; 8];
+        while first == [0; 8] {
+            file.read_exact_at(&mut first, 0).expect("the file is there");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_micros(random.below(3_000)));
+        victim.kill().expect("the victim is there");
+        victim.wait().expect("the victim can be awaited");
+        println!("victim {}", victim.id());
+        for mut sibling in siblings {
+            println!("sibling {}", sibling.id());
+            assert!(sibling.wait().expect("a sibling can be awaited").success());
+        }
+    }
+}
+
+/// How often the handler has run.
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn on_signal(_: c_int) {
+    let number = HANDLED.fetch_add(1, Ordering::Relaxed);
+    dormouse::event!(e2e.signal, number, check = emit::check(emit::HANDLER, number));
+}
+
+fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: all bytes zero is a value of this plain C struct: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: a complete action; the handler does what is async-signal-safe.
+    let answer = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+    assert_eq!(answer, 0);
+}
+
+fn set_timer(microseconds: i64) {
+    let interval = libc::timeval { tv_sec: 0, tv_usec: microseconds };
+    let timer = libc::itimerval { it_interval: interval, it_value: interval };
+    // SAFETY: a complete timer value.
+    let answer = unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+    assert_eq!(answer, 0);
+}
+
+/// Emits from threads that two kinds of signals interrupt, whose handlers emit too.
+fn signals(threads: u32, events: u64) {
+    handle(libc::SIGUSR1, on_signal);
+    handle(libc::SIGALRM, on_signal);
+    set_timer(100);
+    let workers: Vec<_> = (0..threads).map(|thread| std::thread::spawn(move || emit_steps(thread, events))).collect();
+    // A thread that is not joined yet can be sent signals even when it has ended.
+    for _ in 0..20_000 {
+        for worker in workers.iter().filter(|worker| !worker.is_finished()) {
+            // SAFETY: the thread is not joined.
+            unsafe { libc::pthread_kill(worker.as_pthread_t(), libc::SIGUSR1) };
+        }
+        if workers.iter().all(|worker| worker.is_finished()) {
+            break;
+        }
+    }
+    for worker in workers {
+        worker.join().expect("a worker");
+    }
+    set_timer(0);
+    println!("emitted {}", threads as u64 * events);
+    println!("handled {}", HANDLED.load(Ordering::Relaxed));
+}
+
+/// Thread number in the events of children, and of theirs; what a child becomes by `exec` counts from 0 again.
+const CHILD: u32 = 20;
+/// See [`CHILD`].
+const GRANDCHILD: u32 = 10;
+
+/// Forks while other threads trace. Children emit; every second forks again, every third becomes another program.
+fn fork(children: u64, events: u64) {
+    let program = std::env::current_exe().expect("a program has a path");
+    let program = CString::new(program.as_os_str().as_bytes()).expect("a path");
+    let arguments = ["e2e-traced", "numbers", "1"].map(|argument| CString::new(argument).expect("an argument"));
+    let last = CString::new(events.to_string()).expect("an argument");
+    let mut list: Vec<*const libc::c_char> = arguments.iter().map(|argument| argument.as_ptr()).collect();
+    list.extend([last.as_ptr(), std::ptr::null()]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let tracers: Vec<_> = (0..2)
+            .map(|thread| {
+                let stop = &stop;
+                scope.spawn(move || {
+                    let mut number = 0;
+                    while !stop.load(Ordering::Relaxed) && number < 100_000 {
+                        emit::step(thread, number);
+                        number += 1;
+                    }
+                    number
+                })
+            })
+            .collect();
+        for child in 0..children {
+            // SAFETY: the child calls only what is allowed after a fork: events, fork, execv, waitpid, _exit.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0);
+            if pid == 0 {
+                emit_steps(CHILD, events);
+                if child % 2 == 1 {
+                    grandchild(events);
+                }
+                if child % 3 == 2 {
+                    // SAFETY: terminated strings in a terminated list, made before the fork.
+                    unsafe { libc::execv(program.as_ptr(), list.as_ptr()) };
+                }
+                // SAFETY: ends the child without running the parent's exit handlers.
+                unsafe { libc::_exit(0) };
+            }
+            println!("child {pid}");
+            wait(pid);
+        }
+        stop.store(true, Ordering::Relaxed);
+        for tracer in tracers {
+            println!("traced {}", tracer.join().expect("a tracer"));
+        }
+    });
+}
+
+fn wait(pid: libc::pid_t) {
+    let mut status = -1;
+    // SAFETY: waits for a child of this process, into a live integer.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "child {pid}");
+}
+
+fn grandchild(events: u64) {
+    // SAFETY: as for the child.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        emit_steps(GRANDCHILD, events);
+        // SAFETY: as for the child.
+        unsafe { libc::_exit(0) };
+    }
+    wait(pid);
+}
+
+/// Starts processes that emit, a few at a time, and one that does nothing.
+fn many(count: u64, events: u64) {
+    let mut running = vec![myself(&words(&["idle"]))];
+    for _ in 0..count {
+        if running.len() == 4 {
+            assert!(running.remove(0).wait().expect("a process").success());
+        }
+        running.push(myself(&words(&["numbers", "1", &events.to_string()])));
+    }
+    for mut process in running {
+        assert!(process.wait().expect("a process").success());
+    }
+}
+
+/// Emits events of its own and those of a library that is loaded now, in turn.
+fn plugin(path: &Path, events: u64) {
+    let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
+    // SAFETY: loads a library that the tests have built.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!library.is_null());
+    // SAFETY: the library is loaded, and the name is terminated.
+    let symbol = unsafe { libc::dlsym(library, c"dormouse_e2e_plugin_emit".as_ptr()) };
+    assert!(!symbol.is_null());
+    // SAFETY: the plugin's function has this type.
+    let emit_there = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(symbol) };
+    for number in 0..events {
+        emit::step(0, number);
+        emit_there(number);
+    }
+}
+
+/// Emits an event whose argument has a side effect, and says how often that was evaluated.
+fn dormant(events: u64) {
+    let mut evaluated = 0u64;
+    let mut evaluate = || {
+        evaluated += 1;
+        evaluated
+    };
+    for _ in 0..events {
+        dormouse::event!(e2e.sleeper, value = evaluate());
+    }
+    println!("evaluated {evaluated}");
+}
+
+/// What the golden test looks at: one event in a function of its own.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn dormouse_e2e_golden(number: u64) -> u64 {
+    dormouse::event!(e2e.golden, number);
+    number.wrapping_add(1)
+}
+
+/// Compares the program's text in memory with the file: prints each byte that differs with its address in the file's own
+/// numbering, and what the registry of sites says.
+fn golden() {
+    assert_eq!(dormouse_e2e_golden(1), 2);
+    let program = std::env::current_exe().expect("a program has a path");
+    let file = std::fs::read(&program).expect("a program can be read");
+    for region in regions(&program.to_string_lossy()).iter().filter(|region| region.executable) {
+        let len = region.len.min(file.len() - region.file_offset);
+        // SAFETY: the program's own text, mapped for as long as it runs; nobody arms or disarms by now.
+        let text = unsafe { std::slice::from_raw_parts(region.start as *const u8, len) };
+        let on_disk = &file[region.file_offset..][..len];
+        for index in (0..len).filter(|index| text[*index] != on_disk[*index]) {
+            let next = |bytes: &[u8]| u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+            println!(
+                "differs {:#x}: {:#04x} on disk, {:#04x} in memory; then {:#010x} and {:#010x}",
+                region.file_offset + index,
+                on_disk[index],
+                text[index],
+                next(&on_disk[index..]),
+                next(&text[index..])
+            );
+        }
+    }
+    let status = dormouse_imv::status().expect("no update is under way");
+    println!("sites {}", status.count.sites);
+    println!("patched {}", status.count.patched);
+}
+
+static TERMINATED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note_signal(signal: c_int) {
+    TERMINATED.store(signal as u64, Ordering::Release);
+}
+
+/// Ends when a signal comes, and says which.
+fn await_signal() {
+    handle(libc::SIGTERM, note_signal);
+    handle(libc::SIGINT, note_signal);
+    println!("ready");
+    while TERMINATED.load(Ordering::Acquire) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    println!("received {}", TERMINATED.load(Ordering::Acquire));
+    std::process::exit(7);
+}
+
+/// Copies its input to its output, traces each line, and complains on stderr.
+fn echo() {
+    for (number, line) in (0..).zip(std::io::stdin().lock().lines()) {
+        let line = line.expect("a line");
+        emit::step(0, number);
+        println!("{line}");
+    }
+    eprintln!("a complaint");
+    std::process::exit(3);
+}
+
+/// Emits an event and ends by a signal.
+fn die(signal: c_int) {
+    emit::step(0, 0);
+    // SAFETY: sends a signal to this process.
+    unsafe { libc::raise(signal) };
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+/// Emits events that fit no page between others that do: `count` of 100,000 bytes, and one of more than 4 GiB.
+fn too_big(count: u64) {
+    let text = "x".repeat(100_000);
+    for number in 0..count {
+        emit::step(0, number);
+        dormouse::event!(e2e.big, number, text);
+    }
+    let len = (4usize << 30) + 24;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    // SAFETY: `len` bytes that were mapped just now, zero until somebody reads them and afterwards.
+    let huge: &[u8] = unsafe { std::slice::from_raw_parts(start.cast(), len) };
+    dormouse::event!(e2e.big, number = count, huge);
+    println!("emitted {}", 2 * count + 1);
+}
+
+/// A line of `/proc/self/maps`.
+struct Region {
+    start: usize,
+    len: usize,
+    file_offset: usize,
+    executable: bool,
+}
+
+fn regions(name: &str) -> Vec<Region> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("a process has maps");
+    let hex = |text: &str| usize::from_str_radix(text, 16).expect("an address");
+    let region = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (start, end) = words[0].split_once('-').expect("a range");
+        Region {
+            start: hex(start),
+            len: hex(end) - hex(start),
+            file_offset: hex(words[2]),
+            executable: words[1].contains('x'),
+        }
+    };
+    maps.lines().filter(|line| line.contains(name)).map(region).collect()
+}
+
+/// The session's memory in this process, as words, and its geometry.
+fn session_memory() -> (Vec<&'static AtomicU64>, Geometry) {
+    let region = regions("dormouse-session").into_iter().next().expect("the process is in a session");
+    // SAFETY: the header is mapped, aligned and complete; other processes change its atomics only.
+    let header = unsafe { &*(region.start as *const SessionHeader) };
+    let geometry = Geometry::from_header(header, region.len).expect("a header that nobody has touched");
+    let words = (0..geometry.size_bytes() / 8).map(|index| {
+        // SAFETY: within the mapping, aligned; a process that leaves the session unmaps only once it is told to.
+        unsafe { AtomicU64::from_ptr((region.start as *mut u64).wrapping_add(index)) }
+    });
+    (words.collect(), geometry)
+}
+
+/// Scribbles over the session's memory, and goes on emitting meanwhile.
+fn hostile(seed: u64, stores: u64) {
+    let (words, geometry) = session_memory();
+    let mut random = Random(seed);
+    let control_words = geometry.pages_offset() as u64 / 8;
+    let stream_words = (geometry.rings_offset() - geometry.streams_offset()) as u64 / 8;
+    for number in 0..stores {
+        let index = match random.below(8) {
+            0 => random.below(words.len() as u64),
+            1 => random.below(HEADER_SIZE_BYTES as u64 / 8),
+            2 | 3 => {
+                let stream = random.below(stream_words * 8 / STREAM_STRIDE_BYTES as u64);
+                geometry.streams_offset() as u64 / 8 + stream * (STREAM_STRIDE_BYTES as u64 / 8) + random.below(40)
+            }
+            4 => {
+                let page = random.below(geometry.page_count.into()) * geometry.page_size_bytes as u64 / 8;
+                control_words + page + random.below(12)
+            }
+            _ => random.below(control_words),
+        };
+        // Zero, everything, noise, one off, or what lies elsewhere.
+        let old = words[index as usize].load(Ordering::Relaxed);
+        let value = match random.below(6) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => old.wrapping_add(1),
+            3 => old ^ 1 << random.below(64),
+            4 => words[random.below(control_words) as usize].load(Ordering::Relaxed),
+            _ => random.number(),
+        };
+        words[index as usize].store(value, Ordering::Relaxed);
+        if number % 8 == 0 {
+            emit::step(0, number);
+        }
+    }
+    println!("scribbled {stores}");
+}
+
+/// Offers pages that were never filled, without end: the ring is always half full.
+fn flood() {
+    let (words, geometry) = session_memory();
+    println!("ready");
+    let ring = geometry.rings_offset();
+    let (avail, used) = (ring + geometry.ring().avail_idx(), ring + geometry.ring().used_idx());
+    let shift = avail % 8 * 8;
+    loop {
+        let used = words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8);
+        let offered = used.wrapping_add(geometry.ring_size() as u64 / 2) & 0xFFFF;
+        let others = words[avail / 8].load(Ordering::Relaxed) & !(0xFFFF << shift);
+        words[avail / 8].store(others | offered << shift, Ordering::Relaxed);
+    }
+}

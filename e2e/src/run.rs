@@ -1,0 +1,300 @@
+//! Building and running the command.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
+
+use crate::trace::Trace;
+
+/// Nothing that a test runs takes longer, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+/// Directory of what the test's own profile has built (`target/debug`, `target/release`).
+fn profile_dir() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    test.ancestors().nth(2).expect("a test lies in deps/ of its profile").into()
+}
+
+/// Builds a package as the test itself was built, and gives the directory of what came out.
+fn build(package: &str) -> PathBuf {
+    let profile = profile_dir();
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--offline", "--quiet", "--package", package, "--target-dir"]);
+    command.arg(profile.parent().expect("a profile lies in a target directory"));
+    if profile.ends_with("release") {
+        command.arg("--release");
+    }
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
+    assert!(output.status.success(), "cannot build {package}: {}", String::from_utf8_lossy(&output.stderr));
+    profile
+}
+
+/// The command `dormouse`, built once.
+pub fn dormouse() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| build("dormouse-cli").join("dormouse"))
+}
+
+/// The plugin, built once.
+pub fn plugin() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| build("dormouse-e2e-plugin").join("libdormouse_e2e_plugin.so"))
+}
+
+/// How `dormouse record` is to be run.
+#[derive(Debug)]
+pub struct Record {
+    place: TempDir,
+    output: Option<PathBuf>,
+    options: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    input: Vec<u8>,
+}
+
+impl Default for Record {
+    fn default() -> Record {
+        Record::new()
+    }
+}
+
+impl Record {
+    /// With the command's own defaults, into a fresh directory.
+    pub fn new() -> Record {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        Record { place, output: None, options: Vec::new(), environment: Vec::new(), input: Vec::new() }
+    }
+
+    /// Adds an option.
+    pub fn option(mut self, option: impl AsRef<OsStr>) -> Record {
+        self.options.push(option.as_ref().into());
+        self
+    }
+
+    /// The session's memory.
+    pub fn budget(self, size: &str) -> Record {
+        self.option("--budget").option(size)
+    }
+
+    /// `discard` or `overwrite`.
+    pub fn mode(self, mode: &str) -> Record {
+        self.option("--mode").option(mode)
+    }
+
+    /// Sets a variable for the command and what it traces.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Record {
+        self.environment.push((name.into(), value.as_ref().into()));
+        self
+    }
+
+    /// Whether restartable sequences are to be used.
+    pub fn rseq(self, rseq: bool) -> Record {
+        if rseq { self } else { self.env(dormouse_abi::wire::ENV_NO_RSEQ, "1") }
+    }
+
+    /// Where the trace goes.
+    pub fn output(mut self, dir: impl Into<PathBuf>) -> Record {
+        self.output = Some(dir.into());
+        self
+    }
+
+    /// What the traced command reads.
+    pub fn input(mut self, input: &[u8]) -> Record {
+        self.input = input.into();
+        self
+    }
+
+    /// A directory that lasts as long as the recording, and is not the trace's.
+    pub fn place(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// Starts the command.
+    pub fn start<S: AsRef<OsStr>>(self, command: &[S]) -> Running {
+        let place = self.place.path();
+        let file = |name: &str| File::create(place.join(name)).expect("a file");
+        std::fs::write(place.join("stdin"), &self.input).expect("a file");
+        std::fs::create_dir_all(place.join("run")).expect("a directory");
+        let dir = self.output.unwrap_or_else(|| place.join("trace"));
+        let child = Command::new(dormouse())
+            .arg("record")
+            .arg("-o")
+            .arg(&dir)
+            .args(&self.options)
+            .arg("--")
+            .args(command)
+            .env("XDG_RUNTIME_DIR", place.join("run"))
+            .envs(self.environment)
+            .stdin(Stdio::from(File::open(place.join("stdin")).expect("a file")))
+            .stdout(Stdio::from(file("stdout")))
+            .stderr(Stdio::from(file("stderr")))
+            .process_group(0)
+            .spawn()
+            .expect("dormouse runs");
+        Running { child, dir, place: self.place, started: Instant::now() }
+    }
+
+    /// Runs the command to its end.
+    pub fn run<S: AsRef<OsStr>>(self, command: &[S]) -> Recording {
+        self.start(command).wait()
+    }
+}
+
+/// A `dormouse record` under way, with a process group of its own.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    dir: PathBuf,
+    place: TempDir,
+    started: Instant,
+}
+
+impl Running {
+    fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
+    }
+
+    /// What the traced command has written by now.
+    pub fn stdout(&self) -> String {
+        self.text("stdout")
+    }
+
+    /// Waits until the traced command has written this text.
+    pub fn wait_for(&mut self, text: &str) {
+        while !self.stdout().contains(text) {
+            self.check_patience("waiting for its output");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Sends a signal to `dormouse` itself.
+    pub fn kill(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("dormouse is there");
+    }
+
+    fn kill_all(&self) {
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+    }
+
+    fn check_patience(&mut self, doing: &str) {
+        if self.started.elapsed() > PATIENCE {
+            self.kill_all();
+            panic!("hangs while {doing}; stdout: {:?}; stderr: {:?}", self.stdout(), self.text("stderr"));
+        }
+    }
+
+    /// Waits for the end of `dormouse`, then ends whatever the traced command has left running.
+    pub fn wait(mut self) -> Recording {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("the child can be awaited") {
+                break status;
+            }
+            self.check_patience("running");
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        self.kill_all();
+        Recording {
+            status,
+            stdout: self.stdout(),
+            stderr: self.text("stderr"),
+            dir: self.dir.clone(),
+            place: self.place,
+        }
+    }
+}
+
+/// What a recording came to.
+#[derive(Debug)]
+pub struct Recording {
+    /// How `dormouse` ended.
+    pub status: ExitStatus,
+    /// What the command wrote.
+    pub stdout: String,
+    /// What `dormouse` and the command wrote.
+    pub stderr: String,
+    /// The trace's directory.
+    pub dir: PathBuf,
+    place: TempDir,
+}
+
+/// What the last line of `dormouse record` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// Events in the trace.
+    pub events: u64,
+    /// Events that are not.
+    pub lost: u64,
+    /// Processes that joined.
+    pub processes: u64,
+}
+
+impl Recording {
+    /// A directory that lasts as long as the recording, and is not the trace's.
+    pub fn place(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> i32 {
+        match self.status.code() {
+            Some(code) => code,
+            None => panic!("dormouse was ended by signal {:?}: {}", self.status.signal(), self.stderr),
+        }
+    }
+
+    /// Asserts that the command has ended well.
+    pub fn succeeded(self) -> Recording {
+        assert_eq!(self.code(), 0, "stdout: {}; stderr: {}", self.stdout, self.stderr);
+        self
+    }
+
+    /// The summary line. Panics when there is none.
+    pub fn summary(&self) -> Summary {
+        let line = self.stderr.lines().rfind(|line| line.starts_with("dormouse: "));
+        let Some(line) = line else { panic!("no summary: {:?}", self.stderr) };
+        let number = |word: &str| {
+            let before =
+                line.split_once(word).and_then(|(before, _)| before.rsplit([' ', ',']).find(|w| !w.is_empty()));
+            match before.and_then(|number| number.parse().ok()) {
+                Some(number) => number,
+                None => panic!("no number before {word:?} in {line:?}"),
+            }
+        };
+        Summary { events: number(" events"), lost: number(" lost"), processes: number(" process") }
+    }
+
+    /// The trace.
+    pub fn trace(&self) -> Trace {
+        Trace::read(&self.dir)
+    }
+
+    /// Numbers after a word at the beginning of a line of the output: `emitted 7`.
+    pub fn numbers(&self, word: &str) -> Vec<u64> {
+        let numbers = self.stdout.lines().filter_map(|line| line.strip_prefix(word)?.trim().parse().ok());
+        numbers.collect()
+    }
+}
+
+/// How many events `babeltrace2` finds in a trace; `None`, with a note, where it is not installed and need not be.
+pub fn babeltrace2_count(dir: &Path) -> Option<u64> {
+    let output = match Command::new("timeout").args(["50", "babeltrace2"]).arg(dir).output() {
+        Ok(output) if output.status.code() != Some(127) => output,
+        _ if std::env::var("DORMOUSE_REQUIRE_TOOLS").is_ok_and(|value| value == "1") => {
+            panic!("babeltrace2 is not installed, and DORMOUSE_REQUIRE_TOOLS=1 asks for it")
+        }
+        _ => {
+            println!("skipped: babeltrace2 is not installed");
+            return None;
+        }
+    };
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "babeltrace2 cannot read {}: {stderr}", dir.display());
+    Some(output.stdout.iter().filter(|byte| **byte == b'\n').count() as u64)
+}

@@ -1,0 +1,102 @@
+//! A dormant event does nothing, and is exactly the bytes that the documents promise.
+
+use std::process::Command;
+
+use dormouse_e2e::run::Record;
+use dormouse_e2e::trace::check;
+
+use crate::TRACED;
+
+#[test]
+fn a_dormant_event_evaluates_nothing() {
+    let recording = Record::new().option("-e").option("other:*").run(&[TRACED, "dormant", "1000"]).succeeded();
+    assert_eq!(recording.numbers("evaluated"), [0]);
+    assert_eq!(check(&recording).1, 0);
+    // No session at all.
+    let output = Command::new(TRACED).args(["dormant", "1000"]).output().expect("the program runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "evaluated 0\n");
+    let recording = Record::new().run(&[TRACED, "dormant", "1000"]).succeeded();
+    assert_eq!(recording.numbers("evaluated"), [1_000]);
+    assert_eq!(check(&recording).1, 1_000);
+}
+
+/// A byte of the program's text that is another in memory than in the file.
+#[derive(Debug)]
+struct Difference {
+    file_offset: u64,
+    what: String,
+}
+
+fn differences(stdout: &str) -> Vec<Difference> {
+    let line = |line: &str| {
+        let (offset, what) = line.strip_prefix("differs 0x")?.split_once(": ")?;
+        Some(Difference { file_offset: u64::from_str_radix(offset, 16).ok()?, what: what.into() })
+    };
+    stdout.lines().filter_map(line).collect()
+}
+
+fn number(stdout: &str, word: &str) -> usize {
+    let line = stdout.lines().find_map(|line| line.strip_prefix(word));
+    line.and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
+/// Every site of a program that nobody traces, and not a byte besides: `E9` (jmp) in the file, `A9` (test eax, imm32) in
+/// memory, the same four bytes after it.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn dormant_sites_are_the_documented_bytes() {
+    let output = Command::new(TRACED).arg("golden").output().expect("the program runs");
+    assert!(output.status.success());
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let differences = differences(&stdout);
+    let sites = number(&stdout, "sites");
+    assert!(sites >= 6, "{stdout}");
+    if number(&stdout, "patched") == 0 {
+        println!("skipped: the text of programs cannot be patched here");
+        return;
+    }
+    assert_eq!(differences.len(), sites, "{stdout}");
+    for Difference { what, .. } in &differences {
+        assert!(what.starts_with("0xe9 on disk, 0xa9 in memory; then "), "{what}");
+        let (on_disk, in_memory) =
+            what.rsplit_once("then ").and_then(|(_, rest)| rest.split_once(" and ")).expect("two");
+        assert_eq!(on_disk, in_memory);
+    }
+    golden_function(&differences);
+}
+
+/// The function has one site, and its dormant path goes from the site straight on: no load, no other jump or call.
+#[cfg(target_arch = "x86_64")]
+fn golden_function(differences: &[Difference]) {
+    let output =
+        Command::new("objdump").args(["-d", "--file-offsets", "--disassemble=dormouse_e2e_golden", TRACED]).output();
+    let Ok(output) = output else {
+        assert!(std::env::var("DORMOUSE_REQUIRE_TOOLS").is_err(), "objdump is not installed");
+        println!("skipped: objdump is not installed");
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let head = text.lines().find(|line| line.contains("<dormouse_e2e_golden> (File Offset: 0x")).expect("the function");
+    let address = u64::from_str_radix(head.split_whitespace().next().expect("an address"), 16).expect("an address");
+    let offset = head.rsplit_once("Offset: 0x").and_then(|(_, rest)| rest.split_once(')')).expect("an offset").0;
+    let offset = u64::from_str_radix(offset, 16).expect("an offset");
+    let is_site = |at: u64| differences.iter().any(|difference| difference.file_offset == at - address + offset);
+    let mut sites = 0;
+    for line in text.lines().filter(|line| line.contains(":\t")) {
+        let (at, rest) = line.split_once(":\t").expect("an address");
+        let at = u64::from_str_radix(at.trim(), 16).expect("an address");
+        let code = rest.split_once('\t').map_or("", |(_, code)| code);
+        if is_site(at) {
+            sites += 1;
+            assert!(rest.starts_with("e9 ") && code.starts_with("jmp"), "{line}");
+            continue;
+        }
+        // Up to the return the dormant path lies; behind it the slow one.
+        let is_quiet = !code.starts_with('j') && !code.starts_with("call");
+        assert!(is_quiet || sites > 0 && code.starts_with("jmp"), "{text}");
+        if code.starts_with("ret") {
+            break;
+        }
+    }
+    assert_eq!(sites, 1, "{text}");
+}

@@ -1,0 +1,44 @@
+//! A process that scribbles over the session's memory harms nobody but the trace.
+
+use dormouse_e2e::run::Record;
+use dormouse_e2e::{Random, seed};
+
+use crate::TRACED;
+
+fn scribble(mode: &str, rseq: bool) {
+    let mut random = Random(seed(&format!("hostile, {mode}, rseq {rseq}")));
+    for budget in ["64K", "1M", "64K"] {
+        let hostile = format!("{TRACED} hostile {} 300000", random.number());
+        let honest = format!("{TRACED} numbers 2 100000");
+        let script = format!("{honest} & a=$!; {hostile}; b=$?; {honest} && wait $a && exit $b; exit 99");
+        let recording = Record::new().budget(budget).mode(mode).rseq(rseq).run(&["sh", "-c", &script]).succeeded();
+        assert_eq!(recording.numbers("emitted"), [200_000, 200_000], "{}", recording.stderr);
+        assert_eq!(recording.numbers("scribbled"), [300_000]);
+        // Whatever is in the trace, it can be read to its end.
+        recording.summary();
+        recording.trace().stats();
+    }
+}
+
+#[test]
+fn scribbling_harms_nobody_else() {
+    for rseq in [true, false] {
+        scribble("discard", rseq);
+    }
+}
+
+#[test]
+fn scribbling_harms_no_flight_recorder() {
+    for rseq in [true, false] {
+        scribble("overwrite", rseq);
+    }
+}
+
+#[test]
+fn a_ring_that_never_runs_dry_does_not_keep_the_session_open() {
+    // The hostile process outlives the command.
+    let script = format!("{TRACED} flood & {TRACED} numbers 1 1000");
+    let recording = Record::new().budget("256K").run(&["sh", "-c", &script]).succeeded();
+    assert_eq!(recording.numbers("emitted"), [1_000]);
+    recording.trace().stats();
+}

@@ -1,0 +1,82 @@
+//! A process is killed at any instruction: what it had finished is there, nothing else is, and nobody else notices.
+
+use std::collections::BTreeSet;
+
+use dormouse_e2e::run::Record;
+use dormouse_e2e::{seed, trace};
+
+use crate::{AMPLE, TINY, TRACED};
+
+const ROUNDS: u64 = 5;
+const EVENTS: u64 = 10_000;
+
+/// Events that the thread of a victim had finished, by its own account.
+fn finished(place: &std::path::Path, round: usize, thread: u32) -> u64 {
+    let bytes = std::fs::read(place.join(format!("victim-{round}"))).expect("the victim's account");
+    let word = bytes[8 * thread as usize..][..8].try_into().expect("a word");
+    u64::from_le_bytes(word)
+}
+
+fn kill(budget: &str, rseq: bool) {
+    let seed = seed(&format!("kill, {budget}, rseq {rseq}"));
+    let record = Record::new().budget(budget).rseq(rseq);
+    let place = record.place().to_str().expect("a path of text").to_owned();
+    let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
+    let recording = record.run(&command).succeeded();
+    let (trace, events, lost) = trace::check(&recording);
+    let steps = trace.steps();
+    let none = Vec::new();
+    let mut in_flight = 0;
+    let mut emitted = 0;
+    for (round, victim) in recording.numbers("victim").into_iter().enumerate() {
+        for thread in 0..2 {
+            let finished = finished(recording.place(), round, thread);
+            let numbers = steps.get(&(victim as u32, thread)).unwrap_or(&none);
+            // The last event may have been written or counted without the victim's having lived to tell.
+            assert!(numbers.last().is_none_or(|last| *last <= finished), "{numbers:?} after {finished}");
+            if lost == 0 {
+                let count = numbers.len() as u64;
+                assert!(numbers.iter().copied().eq(0..count), "a gap in round {round}, thread {thread}");
+                assert!(count == finished || count == finished + 1, "{count} received, {finished} finished");
+            }
+            emitted += finished;
+            in_flight += 1;
+        }
+    }
+    let siblings: BTreeSet<u64> = recording.numbers("sibling").into_iter().collect();
+    assert_eq!(siblings.len() as u64, 2 * ROUNDS);
+    for sibling in &siblings {
+        for thread in 0..2 {
+            let numbers = steps.get(&(*sibling as u32, thread)).unwrap_or(&none);
+            if lost == 0 {
+                assert!(numbers.iter().copied().eq(0..EVENTS), "sibling {sibling}, thread {thread}");
+            }
+            emitted += EVENTS;
+        }
+    }
+    println!("{budget} rseq={rseq}: {events} received, {lost} lost, {emitted} finished");
+    assert!((emitted..=emitted + in_flight).contains(&(events + lost)), "{events} + {lost}, {emitted} finished");
+    if budget == AMPLE {
+        assert_eq!(lost, 0);
+    }
+}
+
+#[test]
+fn ample_budget_under_rseq() {
+    kill(AMPLE, true);
+}
+
+#[test]
+fn ample_budget_without_rseq() {
+    kill(AMPLE, false);
+}
+
+#[test]
+fn tiny_budget_under_rseq() {
+    kill(TINY, true);
+}
+
+#[test]
+fn tiny_budget_without_rseq() {
+    kill(TINY, false);
+}

@@ -1,0 +1,21 @@
+//! Traced programs end to end: each module is a question, each test a recording (or a few) whose numbers must add up.
+#![cfg(target_os = "linux")]
+
+mod dormant;
+mod failures;
+mod forks;
+mod hostile;
+mod kills;
+mod numbers;
+mod signals;
+mod values;
+
+/// The program of many names.
+const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
+/// The program that emits every kind of value.
+const VALUES: &str = env!("CARGO_BIN_EXE_e2e-values");
+
+/// Budgets that hold everything and next to nothing.
+const AMPLE: &str = "64M";
+/// See [`AMPLE`].
+const TINY: &str = "64K";

@@ -1,0 +1,68 @@
+//! Received and lost events are exactly those that were emitted.
+
+use dormouse_e2e::run::Record;
+use dormouse_e2e::trace::{Steps, check};
+
+use crate::{AMPLE, TINY, TRACED};
+
+const THREADS: u64 = 4;
+const EVENTS: u64 = 40_000;
+
+fn received(steps: &Steps) -> u64 {
+    steps.values().map(|numbers| numbers.len() as u64).sum()
+}
+
+fn record(budget: &str, mode: &str, rseq: bool) -> (Steps, u64) {
+    let record = Record::new().budget(budget).mode(mode).rseq(rseq);
+    let recording = record.run(&[TRACED, "numbers", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
+    assert_eq!(recording.numbers("emitted"), [THREADS * EVENTS]);
+    assert_eq!(recording.summary().processes, 1);
+    let (trace, events, lost) = check(&recording);
+    let steps = trace.steps();
+    assert_eq!(received(&steps), events);
+    println!("{budget} {mode} rseq={rseq}: {events} received, {lost} lost");
+    (steps, lost)
+}
+
+#[test]
+fn an_ample_budget_loses_nothing() {
+    for mode in ["discard", "overwrite"] {
+        for rseq in [true, false] {
+            let (steps, lost) = record(AMPLE, mode, rseq);
+            assert_eq!(lost, 0, "{mode}, rseq {rseq}");
+            assert_eq!(steps.len() as u64, THREADS);
+            assert!(steps.values().all(|numbers| numbers.iter().copied().eq(0..EVENTS)), "{mode}, rseq {rseq}");
+        }
+    }
+}
+
+#[test]
+fn a_tiny_budget_counts_what_it_drops() {
+    for rseq in [true, false] {
+        let (steps, lost) = record(TINY, "discard", rseq);
+        assert_eq!(received(&steps) + lost, THREADS * EVENTS, "rseq {rseq}");
+    }
+}
+
+#[test]
+fn a_tiny_flight_recorder_keeps_the_end() {
+    for rseq in [true, false] {
+        let (steps, lost) = record(TINY, "overwrite", rseq);
+        let received = received(&steps);
+        assert!(received > 0 && received + lost <= THREADS * EVENTS, "rseq {rseq}: {received}, {lost}");
+        // Whoever was last wrote to a page that nobody has overwritten since.
+        let ends = steps.values().filter(|numbers| numbers.last() == Some(&(EVENTS - 1))).count();
+        assert!(ends > 0 || lost > 0, "rseq {rseq}: {received} received, none of them the last");
+    }
+}
+
+#[test]
+fn other_clocks_write_the_same_numbers() {
+    for rseq in [true, false] {
+        let record = Record::new().budget(AMPLE).rseq(rseq).env("DORMOUSE_CLOCK", "monotonic");
+        let recording = record.run(&[TRACED, "numbers", "3", "10000"]).succeeded();
+        let (trace, events, lost) = check(&recording);
+        assert_eq!((events, lost), (30_000, 0));
+        assert_eq!(received(&trace.steps()), events);
+    }
+}

@@ -1,0 +1,38 @@
+//! Signal handlers trace while the thread that they interrupt is amid a write.
+
+use dormouse_e2e::run::Record;
+use dormouse_e2e::trace::check;
+
+use crate::{AMPLE, TINY, TRACED};
+
+const THREADS: u64 = 2;
+const EVENTS: u64 = 30_000;
+
+fn record(budget: &str, rseq: bool) {
+    let record = Record::new().budget(budget).rseq(rseq);
+    let recording = record.run(&[TRACED, "signals", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
+    let (trace, events, lost) = check(&recording);
+    let handled = recording.numbers("handled")[0];
+    println!("{budget} rseq={rseq}: {handled} signals, {events} received, {lost} lost");
+    assert!(handled > 0);
+    assert_eq!(events + lost, THREADS * EVENTS + handled);
+    let (steps, signals) = (trace.steps(), trace.signals());
+    assert_eq!(steps.values().map(Vec::len).sum::<usize>() + signals.len(), events as usize);
+    if budget == AMPLE {
+        assert_eq!(lost, 0);
+        assert!(steps.values().all(|numbers| numbers.iter().copied().eq(0..EVENTS)));
+        assert!(signals.iter().copied().eq(0..handled));
+    }
+}
+
+#[test]
+fn handlers_interrupt_sections() {
+    record(AMPLE, true);
+    record(TINY, true);
+}
+
+#[test]
+fn handlers_interrupt_claimants() {
+    record(AMPLE, false);
+    record(TINY, false);
+}

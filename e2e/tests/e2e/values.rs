@@ -1,0 +1,85 @@
+//! Every kind of value, from every kind of place, comes back as it was.
+
+use dormouse_e2e::run::Record;
+use dormouse_e2e::trace::{Trace, check};
+
+use crate::VALUES;
+
+fn trace(rseq: bool) -> Trace {
+    let recording = Record::new().rseq(rseq).run(&[VALUES]).succeeded();
+    let (trace, _, lost) = check(&recording);
+    assert_eq!(lost, 0);
+    trace
+}
+
+#[test]
+fn values_come_back() {
+    let usize_max = usize::MAX;
+    let isize_min = isize::MIN;
+    for rseq in [true, false] {
+        let trace = trace(rseq);
+        let one = |name: &str, expected: &str| {
+            assert_eq!(trace.values(&format!("values:{name}")), [expected], "{name}, rseq {rseq}");
+        };
+        one(
+            "unsigned",
+            &format!("a=u8 254 b=u16 65244 c=u32 4275878552 d=u64 {} pointer_sized=u64 {usize_max}", u64::MAX - 1),
+        );
+        one("signed", &format!("a=i8 -128 b=i16 -2 c=i32 -2147483648 d=i64 {} signed=i64 {isize_min}", i64::MIN + 1));
+        one("floats", &format!("a=f32 1.5 b=f32 -0.0 c=f32 NaN d=f64 {:?} e=f64 -inf", f64::MIN_POSITIVE));
+        one("others", "yes=bool 1 no=bool 0 letter=u32 223 last=u32 1114111");
+        let pointer = "pointer 0xdeadbeef0000";
+        one("pointers", &format!("address={pointer} mutable={pointer} null=pointer 0x0 text={pointer}"));
+        one(
+            "text",
+            "empty=str \"\" plain=str \"plain\" owned=str \"owned\" nested=str \"nested\" words=str \"Grüße, 世界 🐭\" \
+             nul=str \"before\"",
+        );
+        one("c_text", "borrowed=str \"borrowed\" owned=str \"made\"");
+        one("long", &format!("before=u8 1 long=str \"{}\" after=u8 2", "0123456789".repeat(2_048)));
+        one("bytes", "bytes=bytes [0, 1, 255] array=bytes [7, 7, 7, 7, 7] vector=bytes [9, 8] empty=bytes [] none=[]");
+        one("wide", &format!("a=[u16 1, u16 2] b=[u32 3] c=[u64 4, u64 {}] d=[u64 5] e=[i8 -6, i8 7]", u64::MAX));
+        one("more", "a=[i16 -1] b=[i32 -2] c=[i64 -3] d=[i64 -4] e=[f32 0.5] f=[f64 0.25, f64 1.0]");
+        one("odd", "flags=[bool 1, bool 0] letters=[u32 97, u32 223] boxed=u8 5 slice=bytes [1]");
+        one("nothing", "");
+        one("shorthand", "id=u32 7 path=str \"/index\" sum=u32 8");
+        let wide_open: Vec<String> = (0..32)
+            .map(|index| match index % 5 {
+                _ if index == 30 => "f30=u8 30".into(),
+                _ if index == 31 => "f31=u16 31".into(),
+                0 => format!("f{index}=u8 {index}"),
+                1 => format!("f{index}=u16 {index}"),
+                2 => format!("f{index}=u32 {index}"),
+                3 => format!("f{index}=u64 {index}"),
+                _ => format!("f{index}=str \"{index}\""),
+            })
+            .collect();
+        one("wide_open", &wide_open.join(" "));
+    }
+}
+
+#[test]
+fn sites_stand_anywhere() {
+    let trace = trace(true);
+    let all = |name: &str, expected: &[&str]| assert_eq!(trace.values(&format!("values:{name}")), expected, "{name}");
+    let round = |round: u32| {
+        ["u8 1", "i64 -2", "str \"three\"", "[u16 4, u16 5]", "f64 6.5"]
+            .map(|value| format!("value={value} round=u32 {round}"))
+    };
+    let generic: Vec<String> = (0..2).flat_map(round).collect();
+    all("generic", &generic.iter().map(String::as_str).collect::<Vec<_>>());
+    all("closure", &["number=u32 11", "number=u32 12", "number=u32 13"]);
+    all("inlined", &["number=u32 1", "number=u32 2"]);
+    all("by_macro", &["value=u8 1", "value=str \"two\"", "value=i32 3"]);
+    all("matched", &["error=str \"no\""]);
+}
+
+#[test]
+fn only_what_matches_is_armed() {
+    let record = Record::new().option("-e").option("values:clos*").option("-e").option("*:nothin?");
+    let recording = record.run(&[VALUES]).succeeded();
+    let (trace, events, _) = check(&recording);
+    assert_eq!(events, 4);
+    assert_eq!(trace.values("values:closure").len(), 3);
+    assert_eq!(trace.values("values:nothing"), [""]);
+}
