@@ -1,5 +1,6 @@
 //! The command `dormouse`: arguments in, text out. What it does is in `consumer` and `ctf`.
 
+mod lab;
 mod live;
 mod read;
 mod record;
@@ -24,6 +25,7 @@ enum Command {
     Disarm(live::Disarm),
     View(read::View),
     Stats(read::StatsCommand),
+    Lab(lab::Lab),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Disarm(disarm) => disarm.run(),
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),
+        Command::Lab(lab) => lab.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),

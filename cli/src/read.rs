@@ -61,13 +61,8 @@ impl View {
     pub(crate) fn run(self) -> anyhow::Result<u8> {
         let files = TraceFiles::open(&self.dir)?;
         let streams = files.streams();
-        // The state stream is for tools; `stats` tells what is in it.
-        let is_shown = |name: &str| name != "state";
-        let readers = streams
-            .iter()
-            .enumerate()
-            .filter(|(_, (name, _))| is_shown(name))
-            .map(|(index, (_, bytes))| StreamReader::new(&files.metadata, index, bytes));
+        let readers =
+            streams.iter().enumerate().map(|(index, (_, bytes))| StreamReader::new(&files.metadata, index, bytes));
         let format = match self.clock {
             ClockArgument::Time => ClockFormat::TimeOfDay,
             ClockArgument::Date => ClockFormat::DateTime,

@@ -1,6 +1,6 @@
 //! Talking to a program that runs: finding its sockets, asking it.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -105,6 +105,19 @@ impl Program {
                     .map_err(|reason| ProgramError::NoAnswer { pid: self.pid, reason })
             })
             .collect()
+    }
+}
+
+/// Removes the sockets that nobody answers any more: of programs and session owners that were killed.
+pub(crate) fn sweep(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_socket = path.extension().is_some_and(|extension| extension == "sock");
+        let is_dead =
+            || matches!(UnixStream::connect(&path), Err(error) if error.kind() == ErrorKind::ConnectionRefused);
+        if is_socket && is_dead() {
+            let _ = std::fs::remove_file(&path);
+        }
     }
 }
 

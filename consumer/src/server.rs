@@ -17,7 +17,7 @@ use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::program::{Program, read_message, socket_dir};
+use crate::program::{Program, read_message, socket_dir, sweep};
 use crate::session::{Options, SessionError, Shared, Summary};
 
 /// How long a program may take over its hello.
@@ -202,6 +202,7 @@ fn session_socket(dir: &Path) -> Result<PathBuf, SessionError> {
     if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
         return Err(failed(std::io::Error::other("it is another user's, or others may write to it")));
     }
+    sweep(dir);
     let pid = std::process::id();
     let taken = |number: &u32| dir.join(format!("session-{pid}-{number}.sock")).exists();
     let number = (0..).find(|number| !taken(number)).unwrap_or(0);

@@ -11,11 +11,13 @@ use crate::metadata::Metadata;
 use crate::state::StateRecord;
 use crate::stream::{Problem, StreamReader};
 
-/// What a whole trace holds. Events are those of programs; the state stream counts among packets and bytes only.
+/// What a whole trace holds. Events are those of programs, if not said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Events recorded.
     pub events: u64,
+    /// Events of the session owner itself, in the state stream: who joined, what was lost.
+    pub state_events: u64,
     /// Events lost: what packets tell, and what the session owner has stated besides.
     pub events_lost: u64,
     /// Packets of all streams.
@@ -96,7 +98,7 @@ impl Stats {
     /// another.
     pub fn collect<'a>(metadata: &'a Metadata, streams: &[(&str, &'a [u8])]) -> Stats {
         let mut warnings = Vec::new();
-        let (mut events, mut stated_lost) = (0, 0u64);
+        let (mut events, mut state_events, mut stated_lost) = (0, 0, 0u64);
         let mut classes: HashMap<u16, ClassStats> = HashMap::new();
         let mut cpus: BTreeMap<u32, u64> = BTreeMap::new();
         let mut processes = Processes::default();
@@ -116,6 +118,7 @@ impl Stats {
                 }
             };
             let Some((vpid, vtid)) = event.context else {
+                state_events += 1;
                 match StateRecord::decode(&event) {
                     Some(StateRecord::Process { vpid, program, .. }) => processes.name(vpid, program),
                     Some(StateRecord::Lost { reason, count }) => {
@@ -149,6 +152,7 @@ impl Stats {
         let packets_lost = merge.streams().iter().map(StreamReader::events_discarded);
         Stats {
             events,
+            state_events,
             events_lost: packets_lost.fold(stated_lost, u64::saturating_add),
             packets: merge.streams().iter().map(StreamReader::packet_count).sum(),
             bytes: streams.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
@@ -203,7 +207,7 @@ impl fmt::Display for Stats {
     /// A table for people: columns aligned, no colour.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let duration = self.span.map_or(0.0, |span| span.duration_ns as f64 / 1e9);
-        writeln!(f, "events    {}", self.events)?;
+        writeln!(f, "events    {} (and {} of the session itself)", self.events, self.state_events)?;
         writeln!(f, "lost      {}", self.events_lost)?;
         writeln!(f, "duration  {duration:.6} s")?;
         writeln!(f, "threads   {}", self.threads)?;
@@ -285,7 +289,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&stats).unwrap(),
             serde_json::json!({
-                "events": 5, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "events": 5, "state_events": 4, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
                 "span": {
                     "begin_ns": 1_700_000_000_000_000_020u64,
                     "end_ns": 1_700_000_001_000_000_020u64,

@@ -82,8 +82,6 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
-#[cfg(feature = "capi")]
-mod capi;
 mod lock;
 mod registry;
 mod segment;

@@ -21,6 +21,10 @@ pub struct Segment {
     advance: u32,
 }
 
+/// A longer run is cut to this, which is more than any page holds: the record is refused as too big all the same, and sums
+/// of lengths stay far below 2^32.
+const RUN_LEN_MAX: usize = 1 << 24;
+
 impl Segment {
     /// No bytes.
     pub const EMPTY: Segment = Segment { source: core::ptr::null(), words: 0, tail: 0, advance: 0 };
@@ -28,12 +32,14 @@ impl Segment {
     /// `len` bytes at `source`, copied exactly.
     #[inline(always)]
     pub fn exact(source: *const u8, len: usize) -> Segment {
+        let len = len.min(RUN_LEN_MAX);
         Segment { source, words: len as u64 / 8, tail: len as u32 % 8, advance: len as u32 }
     }
 
     /// `len` bytes at `source`, where up to seven more bytes may be read.
     #[inline(always)]
     pub fn padded(source: *const u8, len: usize) -> Segment {
+        let len = len.min(RUN_LEN_MAX);
         Segment { source, words: (len as u64).div_ceil(8), tail: 0, advance: len as u32 }
     }
 

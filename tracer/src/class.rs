@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType};
 use dormouse_abi::site::EventRecord;
@@ -14,13 +14,15 @@ use crate::value::Description;
 /// What an `event!` leaves in static memory: its gate and the ids of its classes.
 ///
 /// One expression in a generic function is several classes (the field types differ) behind one gate. The first has its id
-/// here, the others in a list.
+/// here, the others in a list. They are told apart by [`Description::fingerprint`]: a constant has an address in each
+/// codegen unit that uses it, so addresses tell nothing.
 #[repr(C)]
 #[derive(Debug)]
 pub struct EventKey {
     gate: StaticKey,
     id: AtomicU32,
-    primary: AtomicPtr<Description>,
+    /// Fingerprint of the first, or 0.
+    primary: AtomicU64,
     others: AtomicPtr<Other>,
     provider: &'static str,
     name: &'static str,
@@ -30,7 +32,7 @@ pub struct EventKey {
 /// A further class of a key. Never freed: records may be on their way at any time.
 #[derive(Debug)]
 struct Other {
-    description: &'static Description,
+    fingerprint: u64,
     id: AtomicU32,
     next: *mut Other,
 }
@@ -50,7 +52,7 @@ impl EventKey {
         EventKey {
             gate: StaticKey::new(),
             id: AtomicU32::new(CLASS_ID_NONE),
-            primary: AtomicPtr::new(ptr::null_mut()),
+            primary: AtomicU64::new(0),
             others: AtomicPtr::new(ptr::null_mut()),
             provider,
             name,
@@ -58,56 +60,48 @@ impl EventKey {
         }
     }
 
-    /// The id of the class with these field types. Wait-free; async-signal-safe.
+    /// The id of the class whose field types have this fingerprint. Wait-free; async-signal-safe.
     #[inline(always)]
-    pub fn id(&self, description: &'static Description) -> u32 {
-        // Relaxed: the description is compared by its address only, and the id is a number of its own.
-        if ptr::eq(self.primary.load(Ordering::Relaxed), description) {
+    pub fn id(&self, fingerprint: u64) -> u32 {
+        // Relaxed: the fingerprint leads to nothing but the id, which is a number of its own.
+        if self.primary.load(Ordering::Relaxed) == fingerprint {
             return self.id.load(Ordering::Relaxed);
         }
-        self.id_of_other(description)
+        self.id_of_other(fingerprint)
     }
 
-    /// Descriptions that are equal may lie at several addresses, one for each codegen unit.
     #[cold]
-    fn id_of_other(&self, description: &'static Description) -> u32 {
-        // SAFETY: a description that was announced, a promoted constant.
-        if unsafe { self.primary.load(Ordering::Relaxed).as_ref() } == Some(description) {
-            return self.id.load(Ordering::Relaxed);
-        }
+    fn id_of_other(&self, fingerprint: u64) -> u32 {
+        self.other(fingerprint).map_or(CLASS_ID_NONE, |id| id.load(Ordering::Relaxed))
+    }
+
+    fn other(&self, fingerprint: u64) -> Option<&'static AtomicU32> {
         // (F) Acquire pairs with the Release in `slot`: a node is complete before it is linked.
         let mut node = self.others.load(Ordering::Acquire);
         // SAFETY: nodes are leaked boxes, linked once they are complete.
-        while let Some(other) = unsafe { node.as_ref() } {
-            if other.description == description {
-                return other.id.load(Ordering::Relaxed);
+        while let Some(other) = unsafe { node.as_ref::<'static>() } {
+            if other.fingerprint == fingerprint {
+                return Some(&other.id);
             }
             node = other.next;
         }
-        CLASS_ID_NONE
+        None
     }
 
     /// The id's place for these field types, made if need be. Called under the registry's lock.
-    fn slot(&'static self, description: &'static Description) -> &'static AtomicU32 {
+    fn slot(&'static self, fingerprint: u64) -> &'static AtomicU32 {
         let primary = self.primary.load(Ordering::Relaxed);
-        if primary.is_null() {
-            self.primary.store(ptr::from_ref(description).cast_mut(), Ordering::Relaxed);
+        if primary == 0 {
+            self.primary.store(fingerprint, Ordering::Relaxed);
+        }
+        if primary == 0 || primary == fingerprint {
             return &self.id;
         }
-        // SAFETY: as in `id_of_other`.
-        if unsafe { primary.as_ref() } == Some(description) {
-            return &self.id;
+        if let Some(id) = self.other(fingerprint) {
+            return id;
         }
-        let head = self.others.load(Ordering::Relaxed);
-        let mut node = head;
-        // SAFETY: as in `id_of_other`.
-        while let Some(other) = unsafe { node.as_ref() } {
-            if other.description == description {
-                return &other.id;
-            }
-            node = other.next;
-        }
-        let other = Box::leak(Box::new(Other { description, id: AtomicU32::new(CLASS_ID_NONE), next: head }));
+        let next = self.others.load(Ordering::Relaxed);
+        let other = Box::leak(Box::new(Other { fingerprint, id: AtomicU32::new(CLASS_ID_NONE), next }));
         // (G) Release pairs with (F).
         self.others.store(ptr::from_mut(other), Ordering::Release);
         // SAFETY: just leaked.
@@ -188,7 +182,13 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8, object: usize) -
         name: key.name.into(),
         fields: names.zip(description.types()).collect(),
     };
-    is_valid(&decl).then(|| Class { object, gate: &key.gate, id: key.slot(description), decl, armed: false })
+    is_valid(&decl).then(|| Class {
+        object,
+        gate: &key.gate,
+        id: key.slot(description.fingerprint()),
+        decl,
+        armed: false,
+    })
 }
 
 /// # Safety

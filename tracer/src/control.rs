@@ -76,9 +76,7 @@ impl Control {
 
     /// Disarms everything and leaves the session.
     pub(crate) fn leave(&mut self) {
-        for class in &mut self.classes {
-            set_armed(class, false);
-        }
+        set_armed(&mut self.classes, |_, _| false);
         self.joining.leave();
         for class in &self.classes {
             class.id.store(CLASS_ID_NONE, Ordering::Relaxed);
@@ -86,15 +84,14 @@ impl Control {
     }
 
     fn set_matching(&mut self, patterns: &[String], armed: bool) -> u32 {
-        let mut matched = 0;
-        for class in &mut self.classes {
-            let name = class.decl.full_name();
-            if patterns.iter().any(|pattern| wire::matches(pattern, &name)) {
-                set_armed(class, armed);
-                matched += 1;
-            }
-        }
-        matched
+        let is_match: Vec<bool> = self
+            .classes
+            .iter()
+            .map(|class| class.decl.full_name())
+            .map(|name| patterns.iter().any(|pattern| wire::matches(pattern, &name)))
+            .collect();
+        set_armed(&mut self.classes, |index, class| if is_match[index] { armed } else { class.armed });
+        is_match.iter().filter(|is_match| **is_match).count() as u32
     }
 
     fn armed_count(&self) -> u32 {
@@ -190,18 +187,26 @@ fn status(class: &Class) -> ClassStatus {
 fn grant(classes: &mut [Class], grants: &[Grant]) {
     for (class, grant) in classes.iter_mut().zip(grants) {
         class.id.store(grant.id, Ordering::SeqCst);
-        set_armed(class, grant.armed && grant.id != CLASS_ID_NONE);
     }
+    let armed: Vec<bool> = grants.iter().map(|grant| grant.armed && grant.id != CLASS_ID_NONE).collect();
+    set_armed(classes, |index, class| armed.get(index).copied().unwrap_or(class.armed));
 }
 
-fn set_armed(class: &mut Class, armed: bool) {
-    if class.armed == armed {
-        return;
-    }
-    // A failure (the lock is this thread's own: a signal handler) leaves the gate as it is.
-    let result = if armed { dormouse_imv::enable(class.gate) } else { dormouse_imv::disable(class.gate) };
-    if result.is_ok() {
-        class.armed = armed;
+/// Arms and disarms many classes with one change of the text's protection and one synchronisation of the processors.
+fn set_armed(classes: &mut [Class], wanted: impl Fn(usize, &Class) -> bool) {
+    let changes: Vec<(usize, bool)> = classes
+        .iter()
+        .enumerate()
+        .map(|(index, class)| (index, wanted(index, class)))
+        .filter(|(index, armed)| classes[*index].armed != *armed)
+        .collect();
+    let keys: Vec<_> = changes.iter().map(|(index, armed)| (classes[*index].gate, *armed)).collect();
+    // Refused only when this thread is inside an update already: in a signal handler. Sites that cannot be written any more
+    // do not change what the key says.
+    if !keys.is_empty() && dormouse_imv::apply(&keys) != Err(dormouse_imv::Error::Reentered) {
+        for (index, armed) in changes {
+            classes[index].armed = armed;
+        }
     }
 }
 

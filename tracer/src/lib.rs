@@ -38,6 +38,8 @@
 mod arch;
 mod class;
 mod control;
+#[doc(hidden)]
+pub mod foreign;
 mod listen;
 mod membarrier;
 mod process;
@@ -99,7 +101,7 @@ pub mod __private {
     pub use crate::value::{Cons, Nil, Payload, TypeList};
     pub use dormouse_imv::static_branch;
 
-    use crate::value::{Value, description};
+    use crate::value::Value;
     use crate::write::Current;
     use core::marker::PhantomData;
 
@@ -140,7 +142,7 @@ pub mod __private {
         /// Writes the record.
         #[inline(always)]
         pub fn end(self) -> Recorded<List> {
-            let id = self.key.id(description::<List>());
+            let id = self.key.id(const { List::DESCRIPTION.fingerprint() });
             self.payload.record(self.session, id);
             Recorded(PhantomData)
         }

@@ -59,7 +59,8 @@ pub fn before_vfork() {
     words.context.set(0);
 }
 
-/// Marks the calling thread as being inside the tracer, for libraries whose wrappers the tracer itself may call.
+/// Marks the calling thread as being inside the tracer, for libraries whose wrappers the tracer itself may call: until the
+/// end of [`Inside`] its events are not recorded. They find no context word, so only the slow path has to look.
 ///
 /// `None` when it is already. Async-signal-safe.
 #[doc(hidden)]
@@ -70,7 +71,13 @@ pub fn enter_tracer() -> Option<Inside> {
         return None;
     }
     words.busy.set(1);
+    words.context.set(0);
     Some(Inside(()))
+}
+
+/// Whether the calling thread does the tracer's own work. Async-signal-safe.
+pub(crate) fn is_inside() -> bool {
+    words().busy.get() != 0
 }
 
 /// Ends with the tracer's work in this thread.

@@ -229,16 +229,27 @@ pub struct Cons<List, Type>(PhantomData<(List, Type)>);
 pub struct Description {
     types: [u8; FIELD_COUNT_MAX],
     count: usize,
+    fingerprint: u64,
 }
 
+/// FNV-1a, 64 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+const FNV_OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
+const FNV_PRIME: u64 = 0x100_0000_01B3;
+
 impl Description {
-    const EMPTY: Description = Description { types: [0; FIELD_COUNT_MAX], count: 0 };
+    const EMPTY: Description = Description { types: [0; FIELD_COUNT_MAX], count: 0, fingerprint: FNV_OFFSET_BASIS };
 
     const fn and(mut self, type_byte: u8) -> Description {
         assert!(self.count < FIELD_COUNT_MAX, "an event has at most 32 fields");
         self.types[self.count] = type_byte;
+        self.fingerprint = (self.fingerprint ^ type_byte as u64).wrapping_mul(FNV_PRIME);
         self.count += 1;
         self
+    }
+
+    /// A number that the few lists of one key do not have in common; never 0 in practice.
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// The field types, in order.
@@ -261,7 +272,7 @@ impl<List: TypeList, Type: HasTypeByte> TypeList for Cons<List, Type> {
     const DESCRIPTION: Description = List::DESCRIPTION.and(Type::TYPE);
 }
 
-/// The description of a list, one for each (the compiler may keep equal ones in one place).
+/// The description of a list. Its address tells nothing: there may be several copies of one, and one of several.
 #[inline(always)]
 pub fn description<List: TypeList>() -> &'static Description {
     const { &List::DESCRIPTION }
@@ -282,13 +293,14 @@ mod tests {
 
     #[test]
     fn values_become_the_documented_bytes() {
+        let bytes = vec![5u8, 6];
         let mut payload = Payload::<96, 23>::new();
         1u8.put(&mut payload);
         (-2i16).put(&mut payload);
         true.put(&mut payload);
         "hä\0no".put(&mut payload);
         [3u16, 4].put(&mut payload);
-        vec![5u8, 6].put(&mut payload);
+        bytes.put(&mut payload);
         (&&7i64).put(&mut payload);
         1.5f32.put(&mut payload);
         String::new().put(&mut payload);

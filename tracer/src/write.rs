@@ -81,6 +81,9 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     if id > CLASS_ID_MAX as u32 {
         return;
     }
+    if thread::is_inside() {
+        return;
+    }
     // From here on the memory is touched outside critical sections, so its unmapping has to wait.
     let Some(guard) = Guard::enter(attached) else { return };
     let writer = thread::identify();

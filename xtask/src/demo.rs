@@ -9,7 +9,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -215,8 +215,7 @@ impl Demo {
     fn show_first_lines(&self, words: &[&str], count: usize) -> Result<()> {
         let mut command = self.command(words);
         println!("$ {} | head -{count}", line(&command));
-        let mut child =
-            command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{}`", line(&command)))?;
+        let mut child = spawn(&mut command)?;
         let stdout = child.stdout.take().context("no output")?;
         for text in BufReader::new(stdout).lines().take(count) {
             print_cut(&text?);
@@ -252,35 +251,27 @@ impl Demo {
 /// A program that runs beside us; it is ended when something goes wrong.
 struct Running {
     child: Child,
+    stdout: BufReader<ChildStdout>,
     pid: String,
 }
 
 impl Running {
-    /// Starts a program, and waits until it has printed its process id: the first number that it prints.
+    /// Starts a program, and waits for its first line: its process id.
     fn start(command: &mut Command) -> Result<Running> {
-        let mut child =
-            command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{}`", line(command)))?;
+        let mut child = spawn(command)?;
+        let stdout = BufReader::new(child.stdout.take().context("no output")?);
         let pid = child.id().to_string();
+        let mut running = Running { child, stdout, pid };
         let mut first = String::new();
-        let stdout = child.stdout.as_mut().context("no output")?;
-        // Byte by byte: what follows stays in the pipe, and the program prints little.
-        for byte in stdout.bytes() {
-            match byte? {
-                b'\n' => break,
-                byte => first.push(char::from(byte)),
-            }
-        }
-        let running = Running { child, pid };
-        print_cut(&first);
+        running.stdout.read_line(&mut first)?;
+        print_cut(first.trim_end());
         ensure!(first.contains(&running.pid), "`{}` did not print its process id", line(command));
         Ok(running)
     }
 
     fn wait(&mut self) -> Result<ExitStatus> {
         let mut rest = String::new();
-        if let Some(mut stdout) = self.child.stdout.take() {
-            stdout.read_to_string(&mut rest)?;
-        }
+        self.stdout.read_to_string(&mut rest)?;
         rest.lines().for_each(print_cut);
         Ok(self.child.wait()?)
     }
@@ -314,6 +305,10 @@ fn without_ours(stderr: &[u8]) -> String {
     text.lines().filter(|line| !line.starts_with("dormouse: ")).map(|line| format!("{line}\n")).collect()
 }
 
+fn spawn(command: &mut Command) -> Result<Child> {
+    command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{}`", line(command)))
+}
+
 fn json(command: &mut Command) -> Result<Value> {
     let output = command.output().with_context(|| format!("cannot run `{}`", line(command)))?;
     serde_json::from_slice(&output.stdout).with_context(|| format!("`{}` printed no JSON", line(command)))
@@ -322,7 +317,7 @@ fn json(command: &mut Command) -> Result<Value> {
 /// Counts the events of programs that `babeltrace2` prints, one line each; those of the session owner are not programs'.
 fn count_events(command: &mut Command) -> Result<u64> {
     let mut child =
-        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{}`", line(command)))?;
+        spawn(command)?;
     let mut stdout = BufReader::new(child.stdout.take().context("no output")?);
     let mut text = Vec::new();
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! x86-64: 16 bytes in the static TLS block, and the door through which `vfork` goes.
+//! x86-64: 16 bytes in the static TLS block, and the door that `vfork` goes through.
 
 use super::Tls;
 use core::arch::{asm, global_asm};
@@ -45,4 +45,45 @@ pub(crate) fn context() -> u64 {
         );
     }
     word
+}
+
+/// Exports `vfork` from a library: announces it to the tracer, then goes on in the real one.
+///
+/// ```text
+///   vfork:  real = before_vfork(); $real()     on the caller's stack, given back at once
+///           jump real                          the return address is the caller's: vfork returns twice, and the child
+///                                              overwrites whatever frame were left in between
+/// ```
+///
+/// `$real` is a function that gives the address of the real `vfork`. It is for libraries: elsewhere it would replace libc's
+/// for the whole program. Where it is preloaded, a child of `vfork` is traced under its own id; without it, under its parent's.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! define_vfork {
+    ($real:path) => {
+        const _: () = {
+            extern "C" fn announce() -> *const ::core::ffi::c_void {
+                $crate::before_vfork();
+                $real()
+            }
+
+            /// `vfork(2)`.
+            ///
+            /// # Safety
+            /// As libc's: the child runs on its parent's memory until it calls `execve` or `_exit`.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn vfork() -> ::core::ffi::c_int {
+                // The function has no arguments, and a call may change every register that `announce` may.
+                ::core::arch::naked_asm!(
+                    "endbr64",
+                    "sub rsp, 8",
+                    "call {announce}",
+                    "add rsp, 8",
+                    "jmp rax",
+                    announce = sym announce,
+                )
+            }
+        };
+    };
 }

@@ -1,0 +1,109 @@
+//! Installs libdormouse with its headers, pkg-config and CMake files.
+//!
+//! ```text
+//!   cargo run --release -p dormouse-capi --bin dormouse-install -- --prefix DIR
+//!
+//!   DIR/include/dormouse/…                    headers
+//!   DIR/lib/libdormouse.so.0, .so -> .so.0    libdormouse.a
+//!   DIR/lib/pkgconfig/dormouse.pc             finds its prefix from where it lies
+//!   DIR/lib/cmake/Dormouse/…                  likewise
+//! ```
+//!
+//! The library is built first, with the profile that this program was built with. The tree may be moved afterwards.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+
+/// Builds libdormouse and installs it with its headers, pkg-config and CMake files.
+#[derive(Debug, Parser)]
+#[command(name = "dormouse-install", version)]
+struct Arguments {
+    /// Where to: headers go to DIR/include, libraries to DIR/lib.
+    #[arg(long, value_name = "DIR")]
+    prefix: PathBuf,
+}
+
+/// Number in the shared library's soname, which `build.rs` gives.
+const SOVERSION: &str = "0";
+
+/// What Rust's standard library needs of the system (`rustc --print native-static-libs`).
+const SYSTEM_LIBRARIES: [&str; 7] = ["gcc_s", "util", "rt", "pthread", "m", "dl", "c"];
+
+fn main() -> Result<()> {
+    let Arguments { prefix } = Arguments::parse();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let library_dir = build(package)?;
+
+    let lib = prefix.join("lib");
+    copy_tree(&package.join("../include/dormouse"), &prefix.join("include/dormouse"))?;
+    let versioned = format!("libdormouse.so.{SOVERSION}");
+    copy(&library_dir.join("libdormouse.a"), &lib.join("libdormouse.a"))?;
+    copy(&library_dir.join("libdormouse.so"), &lib.join(&versioned))?;
+    let link = lib.join("libdormouse.so");
+    let _ = fs::remove_file(&link);
+    std::os::unix::fs::symlink(&versioned, &link)
+        .with_context(|| format!("cannot make the link {}", link.display()))?;
+
+    let flags = SYSTEM_LIBRARIES.map(|name| format!("-l{name}")).join(" ");
+    fill(&package.join("pkgconfig/dormouse.pc.in"), &lib.join("pkgconfig/dormouse.pc"), &flags)?;
+    let list = SYSTEM_LIBRARIES.join(";");
+    for name in ["DormouseConfig.cmake", "DormouseConfigVersion.cmake"] {
+        fill(&package.join(format!("cmake/{name}.in")), &lib.join("cmake/Dormouse").join(name), &list)?;
+    }
+    println!("installed in {}", prefix.display());
+    Ok(())
+}
+
+/// Builds both libraries beside this program, and gives their directory.
+fn build(package: &Path) -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let profile_dir = program.parent().context("this program has no directory")?;
+    let target_dir = profile_dir.parent().context("this program is not in a target directory")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let status = Command::new(&cargo)
+        .args(["build", "--quiet", "--lib", "--package", "dormouse-capi", "--target-dir"])
+        .arg(target_dir)
+        .args(profile_dir.ends_with("release").then_some("--release"))
+        .current_dir(package)
+        .status()
+        .with_context(|| format!("cannot run {}", cargo.display()))?;
+    ensure!(status.success(), "the library does not build");
+    Ok(profile_dir.to_path_buf())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("cannot make the directory {}", parent.display()))?;
+    }
+    // A running program may have the old file mapped: it is replaced, not overwritten.
+    let _ = fs::remove_file(to);
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() { copy_tree(&path, &to)? } else { copy(&path, &to)? }
+    }
+    Ok(())
+}
+
+/// Copies a template with its `@NAMES@` filled in.
+fn fill(template: &Path, to: &Path, system_libraries: &str) -> Result<()> {
+    let text = fs::read_to_string(template).with_context(|| format!("cannot read {}", template.display()))?;
+    let text = text
+        .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
+        .replace("@SOVERSION@", SOVERSION)
+        .replace("@SYSTEM_LIBRARIES@", system_libraries);
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("cannot make the directory {}", parent.display()))?;
+    }
+    fs::write(to, text).with_context(|| format!("cannot write {}", to.display()))
+}

@@ -1,0 +1,136 @@
+//! libdormouse: the tracer for C and C++.
+//!
+//! # The problem
+//! A C program wants `DORMOUSE_EVENT(db, query, (rows, n))` to cost nothing until somebody asks for it, in any compiler, in
+//! inline functions and plugins, without a generator and without a second build step. So the header does all that a
+//! compiler can do (types, names, gate, gathering of the fields), and this library only what needs a running process.
+//!
+//! # Picture
+//! ```text
+//!    program or plugin (C, C++)                                        libdormouse
+//!   ┌─────────────────────────────────────────┐
+//!   │ site  A9 dd dd dd dd   (dormant)         │    constructor
+//!   │ class {enabled, id, names, fields}       │───────────────────▶ dormouse_imv_register     imv: patches sites
+//!   │ section dormouse_sites:  site, key       │───────────────────▶ dormouse_register_events  control: announces classes
+//!   │ section dormouse_events: class           │
+//!   │                                          │    armed
+//!   │ fields gathered on the stack, or         │───────────────────▶ dormouse_record_words     write: one rseq section
+//!   │ segments {source, length}                │───────────────────▶ dormouse_record
+//!   └─────────────────────────────────────────┘
+//!                                                    destructor (exit, dlclose)
+//!                                              ────────────────────▶ dormouse_unregister_events, dormouse_imv_unregister
+//! ```
+//!
+//! The headers are in `include/dormouse/`; `event.h` is the one that programs include. Layouts that both sides share are
+//! those of `dormouse-abi` and `relay::Segment`, with twins under `include/dormouse/abi/` that a test compares.
+//!
+//! # Cost
+//! A dormant event is the site's one instruction. An armed one is a call through the procedure linkage table on top of what
+//! an event costs in Rust, because the fields are gathered by code that the compiler inlines.
+//!
+//! # Limits
+//! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that
+//!   contain the tracer do not export them too.
+//! * One process should have one libdormouse. A program with `libdormouse.a` in it and a plugin with `libdormouse.so` each
+//!   trace by themselves, and each joins the session.
+//! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
+//! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
+
+use core::ffi::{CStr, c_char, c_int};
+
+use dormouse_abi::class::CClass;
+use dormouse_abi::site::{EventRecord, SiteRecord};
+use dormouse_imv::{Error, StaticKey};
+use tracer::Listen;
+use tracer::foreign::Segment;
+
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => panic!("a version has no NUL"),
+};
+
+/// The library's version, such as `0.1.0`. Static; wait-free; async-signal-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+/// Writes one record whose fields lie in one place.
+///
+/// # Safety
+/// As [`tracer::foreign::record_words`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_record_words(class: *const CClass, fields: *const u8, len: usize) {
+    // SAFETY: handed on to the caller.
+    unsafe { tracer::foreign::record_words(class, fields, len) }
+}
+
+/// Writes one record whose fields lie in several places.
+///
+/// # Safety
+/// As [`tracer::foreign::record_segments`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_record(class: *const CClass, segments: *const Segment, count: usize) {
+    // SAFETY: handed on to the caller.
+    unsafe { tracer::foreign::record_segments(class, segments, count) }
+}
+
+/// Starts the tracer if nothing has, and adds an object's event classes.
+///
+/// In a program that contains `libdormouse.a` this is what brings the tracer in: a linker takes from an archive only what
+/// somebody names, and nobody names its constructor.
+///
+/// # Safety
+/// As [`tracer::foreign::register`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_register_events(start: *const EventRecord, stop: *const EventRecord) {
+    tracer::start(Listen::ByDefault);
+    // SAFETY: handed on to the caller.
+    unsafe { tracer::foreign::register(start, stop) }
+}
+
+/// Forgets an object's event classes.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_unregister_events(start: *const EventRecord) {
+    tracer::foreign::unregister(start);
+}
+
+fn errno_of(answer: Result<(), Error>) -> c_int {
+    match answer {
+        Ok(()) => 0,
+        Err(Error::Reentered) => -libc::EDEADLK,
+        Err(Error::TooManyObjects) => -libc::ENOSPC,
+        Err(Error::Unbalanced) => -libc::EINVAL,
+        Err(Error::Asleep) => -libc::EACCES,
+    }
+}
+
+/// [`dormouse_imv::register_object`]; answers 0 or a negative errno.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_imv_register(start: *const SiteRecord, stop: *const SiteRecord) -> c_int {
+    // An archive's own constructor may not have been linked; what it refuses, the next line is refused too.
+    let _ = dormouse_imv::ensure_registered();
+    // SAFETY: handed on to the caller.
+    errno_of(unsafe { dormouse_imv::register_object(start, stop) })
+}
+
+/// [`dormouse_imv::unregister_object`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_unregister(start: *const SiteRecord) -> c_int {
+    errno_of(dormouse_imv::unregister_object(start))
+}
+
+/// [`dormouse_imv::enable`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_enable(key: &'static StaticKey) -> c_int {
+    errno_of(dormouse_imv::enable(key))
+}
+
+/// [`dormouse_imv::disable`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int {
+    errno_of(dormouse_imv::disable(key))
+}

@@ -1,0 +1,464 @@
+//! C and C++ programs: compiled by every compiler that is there, linked both ways, run dormant and recorded, and what they
+//! recorded read back.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::collections::HashMap;
+use std::mem::{offset_of, size_of};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, NAME_LEN_MAX, SEQUENCE};
+use dormouse_abi::site::EventRecord;
+use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
+use dormouse_relay::Segment;
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// Where libdormouse is installed, and the command `dormouse`.
+struct Installed {
+    prefix: PathBuf,
+    dormouse: PathBuf,
+}
+
+/// Installs once for all tests. The command is built as this test was: it belongs to another package.
+fn installed() -> &'static Installed {
+    static INSTALLED: OnceLock<Installed> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi-prefix");
+        let _ = std::fs::remove_dir_all(&prefix);
+        let install = Path::new(env!("CARGO_BIN_EXE_dormouse-install"));
+        succeed(Command::new(install).env("CARGO", env!("CARGO")).arg("--prefix").arg(&prefix));
+        let profile_dir = install.parent().unwrap();
+        succeed(
+            Command::new(env!("CARGO"))
+                .args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"])
+                .arg(profile_dir.parent().unwrap())
+                .args(profile_dir.ends_with("release").then_some("--release"))
+                .current_dir(env!("CARGO_MANIFEST_DIR")),
+        );
+        Installed { prefix, dormouse: profile_dir.join("dormouse") }
+    })
+}
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}\n{}{text}", String::from_utf8_lossy(&output.stdout));
+    output
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// C and C++ compilers.
+fn compilers() -> Vec<(&'static str, &'static str)> {
+    let found: Vec<_> =
+        [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| is_there(c) && is_there(cpp)).collect();
+    assert!(!found.is_empty(), "these tests need gcc and g++, or clang and clang++");
+    found
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+fn compiler_of<'a>(name: &str, (c, cpp): (&'a str, &'a str)) -> Command {
+    let is_cpp = name.ends_with(".cc");
+    let mut command = Command::new(if is_cpp { cpp } else { c });
+    command.arg(if is_cpp { "-std=c++17" } else { "-std=c11" }).args(WARNINGS);
+    command.arg("-I").arg(installed().prefix.join("include"));
+    command
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Shared,
+    Static,
+}
+
+/// What `pkg-config` says. The archive lies beside the shared library, so it is asked for by its file name.
+fn link_flags(link: Link) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", installed().prefix.join("lib/pkgconfig")).args(["--cflags", "--libs"]);
+    command.args((link == Link::Static).then_some("--static")).arg("dormouse");
+    let flags = stdout(&succeed(&mut command));
+    let archive = |flag: &str| match (link, flag) {
+        (Link::Static, "-ldormouse") => "-l:libdormouse.a".to_string(),
+        _ => flag.to_string(),
+    };
+    flags.split_whitespace().map(archive).collect()
+}
+
+/// Compiles the test program and its plugin, and gives their directory.
+fn build_program(dir: &Path, compilers: (&str, &str), level: &str, link: Link) {
+    // Dynamic and static addressing of the program take turns; libraries are always position-independent.
+    let model: &[&str] = if level == "-O0" { &["-fPIE", "-pie"] } else { &["-fno-pic", "-no-pie"] };
+    let compile = |name: &str, model: &str| {
+        let object = dir.join(name).with_extension("o");
+        succeed(compiler_of(name, compilers).args([level, model, "-c", "-o"]).arg(&object).arg(source(name)));
+        object
+    };
+    let mut objects: Vec<_> =
+        ["main.c", "types.c", "second.c", "shapes.cc"].iter().map(|name| compile(name, model[0])).collect();
+    let library = compile("library.c", "-fPIC");
+    let plugin = compile("plugin.c", "-fPIC");
+    let flags = link_flags(link);
+    let mut plugin_link = Command::new(compilers.0);
+    plugin_link.args(["-shared", "-o"]).arg(dir.join("plugin.so")).arg(plugin);
+    match link {
+        Link::Shared => {
+            let shared = dir.join("liblibrary.so");
+            succeed(Command::new(compilers.0).args(["-shared", "-o"]).arg(&shared).arg(library).args(&flags));
+            objects.push(shared);
+            plugin_link.args(&flags);
+        }
+        // A plugin uses the tracer that is in the program.
+        Link::Static => objects.push(library),
+    }
+    succeed(&mut plugin_link);
+    let mut program = Command::new(compilers.1);
+    program.arg(model[1]).arg("-o").arg(dir.join("program")).args(objects).args(&flags).arg("-pthread");
+    program.arg("-Wl,--gc-sections,--export-dynamic-symbol=dormouse_*");
+    program.arg(format!("-Wl,-rpath,{}:{}", dir.display(), installed().prefix.join("lib").display()));
+    succeed(&mut program);
+}
+
+/// The number after a word at the start of a line.
+fn number(text: &str, word: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("{word}: {text}"));
+    line.trim().parse().unwrap()
+}
+
+fn show(value: Value<'_>) -> String {
+    match value {
+        Value::Str(text) => format!("{:?}", String::from_utf8_lossy(text)),
+        Value::Sequence(sequence) => {
+            format!("{:?}{:?}", sequence.kind(), sequence.iter().map(show).collect::<Vec<_>>()).replace('"', "")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// Every event of programs, in the order of time, as `provider:name field=value …`, and how many are told to be lost.
+fn read(trace: &Path) -> (Vec<String>, u64) {
+    let metadata = Metadata::parse(&std::fs::read_to_string(trace.join("metadata")).unwrap()).unwrap();
+    let mut files: Vec<_> = std::fs::read_dir(trace).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.is_file() && !path.ends_with("metadata"));
+    let streams: Vec<Vec<u8>> = files.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(&metadata, index, bytes));
+    let (mut events, mut lost) = (Vec::new(), 0);
+    for item in Merge::new(readers) {
+        match item {
+            Ok(event) if event.context.is_none() => {}
+            Ok(event) => {
+                let fields = event.fields().map(|(name, value)| format!(" {name}={}", show(value)));
+                events.push(event.class.full_name.clone() + &fields.collect::<String>());
+            }
+            Err(Notice { problem: Problem::Discarded { count, .. }, .. }) => lost += count,
+            Err(notice) => panic!("{notice:?}"),
+        }
+    }
+    (events, lost)
+}
+
+/// What the test program records, but for its threads; `object` is an address that it prints.
+fn expected(object: u64) -> Vec<String> {
+    let many = |n: usize| match n {
+        2 => " f2=\"2\"".to_string(),
+        32 => " f32=\"32\"".to_string(),
+        n => format!(" f{n}=I32({n})"),
+    };
+    let heap = "that is long enough to live on the heap";
+    let high = 0xFEDC_BA98_7654_3210_u64;
+    vec![
+        "cpp:constructed id=I32(1)".into(),
+        "once:evaluated value=I32(42)".into(),
+        "app:tick".into(),
+        "types:scalars b=Bool(1) c=I8(120) sc=I8(-1) uc=U8(255) s=I16(-7) us=U16(65535) i=I32(-100000) \
+         u=U32(4000000000) l=I64(-5000000000) ul=U64(18446744073709551615) ll=I64(-5) ull=U64(5) z=U64(6) f=F32(1.5) \
+         d=F64(-2.25) e=U32(2) bits=U32(5)"
+            .into(),
+        "types:texts literal=\"literal\" text=\"text\" array=\"array\" none=\"\" after=I32(7)".into(),
+        format!("types:pointers object=Pointer({object}) same=Pointer({object}) null=Pointer(0) high=Pointer({high})"),
+        "types:runs ints=I32[I32(1), I32(-2), I32(3)] none=I32[] doubles=F64[F64(0.5), F64(-0.5)] \
+         bools=Bool[Bool(1), Bool(0)] bytes=Bytes([9, 8, 7, 6, 5, 4, 3, 2, 1]) sequence=U8[U8(9), U8(8)] \
+         pointers=Pointer[Pointer(0), Pointer(16)] nothing=Bytes([]) after=I8(1)"
+            .into(),
+        (1..=32).map(many).fold("types:many".into(), |line, field| line + &field),
+        "units:second i=I32(0)".into(),
+        "units:second i=I32(1)".into(),
+        "units:shared unit=I32(2)".into(),
+        "units:shared unit=I32(1)".into(),
+        "cpp:scalars b=Bool(1) c=I8(99) w=I32(119) scoped=I16(-3) plain=U32(4) null=Pointer(0) constant=I32(17) \
+         bits=U32(5) packed=I64(-9) comma=I32(2) f=F32(1.5) u=U64(18446744073709551615)"
+            .into(),
+        format!(
+            "cpp:texts text=\"string\" temporary=\"temporary {heap}\" view=\"with\" literal=\"literal\" none=\"\" \
+             pointer=\"pointer {heap}\""
+        ),
+        "cpp:runs vector=I32[I32(1), I32(2), I32(3)] array=U16[U16(4), U16(5)] empty=F64[] \
+         pointer=I32[I32(1), I32(2)] bytes=Bytes([115, 116, 114, 105, 110, 103])"
+            .into(),
+        "cpp:constructed id=I32(2)".into(),
+        "cpp:destroyed id=I32(2)".into(),
+        "cpp:instance value=I32(1)".into(),
+        "cpp:instance value=I8(105)".into(),
+        "cpp:instance value=\"s\"".into(),
+        "cpp:holder n=I32(1)".into(),
+        "cpp:holder n=I32(2)".into(),
+        "cpp:inlined n=I32(7)".into(),
+        "units:shared unit=I32(4)".into(),
+        "cpp:lambda value=I32(1) text=\"string\"".into(),
+        "cpp:lambda value=F64(2.5) text=\"string\"".into(),
+        "cpp:order first=I32(1) second=I32(2) third=I32(3)".into(),
+        "library:called".into(),
+        "units:shared unit=I32(3)".into(),
+        "plugin:work round=I32(0)".into(),
+        "plugin:work round=I32(1)".into(),
+        "plugin:work round=I32(2)".into(),
+        "cpp:destroyed id=I32(1)".into(),
+    ]
+}
+
+fn record(trace: &Path) -> Command {
+    let mut command = Command::new(&installed().dormouse);
+    command.args(["record", "-o"]).arg(trace);
+    command
+}
+
+/// Runs the program dormant and recorded, with and without restartable sequences.
+fn exercise(dir: &Path) {
+    let (program, plugin) = (dir.join("program"), dir.join("plugin.so"));
+    let dormant = stdout(&succeed(Command::new(&program).arg(&plugin).arg("A9")));
+    assert_eq!(number(&dormant, "evaluated"), 0);
+    assert!(number(&dormant, "sites") > 20, "{dormant}");
+    assert_eq!(number(&dormant, "differ"), 0, "a dormant site is A9 and the four bytes that followed E9");
+
+    for no_rseq in ["0", "1"] {
+        let trace = dir.join(format!("trace-{no_rseq}"));
+        let output =
+            succeed(record(&trace).env("DORMOUSE_NO_RSEQ", no_rseq).arg("--").arg(&program).arg(&plugin).arg("E9"));
+        let printed = stdout(&output);
+        assert_eq!(number(&printed, "evaluated"), 1);
+        assert_eq!(number(&printed, "differ"), 0, "an armed site is as it was born");
+
+        let (events, lost) = read(&trace);
+        let (hits, others): (Vec<_>, Vec<_>) = events.into_iter().partition(|line| line.starts_with("load:hit"));
+        let expected = expected(number(&printed, "object"));
+        for (index, line) in expected.iter().enumerate() {
+            assert_eq!(others.get(index), Some(line), "event {index}");
+        }
+        assert_eq!(others.len(), expected.len(), "{others:?}");
+        let mut next: HashMap<String, u32> = HashMap::new();
+        for hit in &hits {
+            let (thread, i) = hit.split_once(" i=").unwrap();
+            let next = next.entry(thread.to_string()).or_default();
+            assert_eq!(i, format!("I32({next})"), "{hit}");
+            *next += 1;
+        }
+        assert_eq!(next.values().collect::<Vec<_>>(), [&2000; 3]);
+        assert_eq!(lost, 1, "the event that fits no page is counted");
+    }
+}
+
+fn every_program(compilers: (&str, &str)) {
+    for level in ["-O0", "-O2"] {
+        for link in [Link::Shared, Link::Static] {
+            let dir = tempfile::tempdir().unwrap();
+            build_program(dir.path(), compilers, level, link);
+            println!("{} {level} {link:?}", compilers.0);
+            exercise(dir.path());
+        }
+    }
+}
+
+#[test]
+fn events_of_gcc() {
+    compilers().into_iter().filter(|(c, _)| *c == "gcc").for_each(every_program);
+}
+
+#[test]
+fn events_of_clang() {
+    compilers().into_iter().filter(|(c, _)| *c == "clang").for_each(every_program);
+}
+
+#[test]
+fn headers_compile_for_every_code_model_without_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    for compilers in compilers() {
+        for model in ["-fPIC", "-fPIE", "-fno-pic", "-DDORMOUSE_GENERIC", "-DDORMOUSE_DISABLE"] {
+            for level in ["-O0", "-O2"] {
+                for name in ["types.c", "shapes.cc"] {
+                    let object = dir.path().join("unit.o");
+                    let mut command = compiler_of(name, compilers);
+                    succeed(command.args([level, model, "-c", "-o"]).arg(object).arg(source(name)));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn disabled_events_need_no_library_and_evaluate_nothing() {
+    for compilers in compilers() {
+        for level in ["-O0", "-O2"] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut link = Command::new(compilers.1);
+            for name in ["disabled.c", "types.c", "second.c", "library.c", "shapes.cc"] {
+                let object = dir.path().join(name).with_extension("o");
+                let mut command = compiler_of(name, compilers);
+                succeed(command.args([level, "-DDORMOUSE_DISABLE", "-c", "-o"]).arg(&object).arg(source(name)));
+                link.arg(object);
+            }
+            let program = dir.path().join("disabled");
+            succeed(link.arg("-o").arg(&program));
+            assert_eq!(number(&stdout(&succeed(&mut Command::new(program))), "evaluated"), 0);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_recorded_does_not_compile() {
+    let dir = tempfile::tempdir().unwrap();
+    let many: String = (0..33).map(|index| format!(", (f{index}, {index})")).collect();
+    let bodies = [
+        ("DORMOUSE_EVENT(io, failed, (error, 1));".to_string(), true),
+        ("DORMOUSE_EVENT(io, failed, (errno, 1));".to_string(), false),
+        ("DORMOUSE_EVENT(io, failed, (twice, 1), (twice, 2));".to_string(), false),
+        ("DORMOUSE_EVENT(io, failed, (big, (long double)1));".to_string(), false),
+        ("struct { int x; } s = {1}; DORMOUSE_EVENT(io, failed, (s, s));".to_string(), false),
+        (format!("DORMOUSE_EVENT(io, failed{many});"), false),
+        ("DORMOUSE_EVENT(io);".to_string(), false),
+    ];
+    for compilers in compilers() {
+        for name in ["unit.c", "unit.cc"] {
+            for (body, compiles) in &bodies {
+                let unit = dir.path().join(name);
+                std::fs::write(
+                    &unit,
+                    format!(
+                        "#include <dormouse/event.h>\n#include <errno.h>\nvoid f(void);\nvoid f(void) {{ {body} }}\n"
+                    ),
+                )
+                .unwrap();
+                let mut command = compiler_of(name, compilers);
+                let output = command.args(["-fsyntax-only"]).arg(&unit).output().unwrap();
+                let text = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.success(), *compiles, "{command:?}: {body}\n{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_examples_find_the_library_by_cmake() {
+    if !is_there("cmake") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(source("")).arg("-B").arg(dir.path());
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", installed().prefix.display()));
+    configure.arg(format!("-DEXAMPLES={}", examples.display()));
+    succeed(configure.arg("-DCMAKE_BUILD_TYPE=RelWithDebInfo"));
+    succeed(Command::new("cmake").arg("--build").arg(dir.path()));
+    for link in ["dormouse", "static"] {
+        let trace = dir.path().join(format!("shop-trace-{link}"));
+        let shop = dir.path().join(format!("shop_{link}"));
+        let output = stdout(&succeed(record(&trace).args(["-e", "shop:order_*", "--"]).arg(shop).args(["0.2", "2"])));
+        let orders: usize = output.lines().last().and_then(|line| line.split(' ').next()).unwrap().parse().unwrap();
+        assert!(orders > 0);
+        let (events, lost) = read(&trace);
+        assert_eq!(lost, 0);
+        for name in ["placed", "begin", "end"] {
+            let count = events.iter().filter(|line| line.starts_with(&format!("shop:order_{name} "))).count();
+            assert_eq!(count, orders, "{name}");
+        }
+        assert_eq!(events.len(), 3 * orders, "only what the pattern names is recorded");
+
+        let trace = dir.path().join(format!("planner-trace-{link}"));
+        succeed(record(&trace).arg("--").arg(dir.path().join(format!("planner_{link}"))).arg("50"));
+        let (events, lost) = read(&trace);
+        assert_eq!(lost, 0);
+        assert_eq!(events.first().unwrap(), "planner:phase_begin phase=\"improve\"");
+        assert_eq!(events.last().unwrap(), "planner:phase_end phase=\"improve\"");
+        assert!(events.iter().any(|line| line.starts_with("planner:improved from=\"stop ")));
+    }
+}
+
+#[test]
+fn the_installed_tree_may_be_moved() {
+    let text = std::fs::read_to_string(installed().prefix.join("lib/pkgconfig/dormouse.pc")).unwrap();
+    assert!(text.starts_with("prefix=${pcfiledir}/../..\n") && !text.contains('@'), "{text}");
+    let config = installed().prefix.join("lib/cmake/Dormouse/DormouseConfig.cmake");
+    let text = std::fs::read_to_string(config).unwrap();
+    assert!(text.contains("CMAKE_CURRENT_LIST_DIR") && !text.contains('@'), "{text}");
+    let version = Command::new("pkg-config")
+        .env("PKG_CONFIG_PATH", installed().prefix.join("lib/pkgconfig"))
+        .args(["--modversion", "dormouse"])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&version).trim(), env!("CARGO_PKG_VERSION"));
+    let header = std::fs::read_to_string(installed().prefix.join("include/dormouse/dormouse.h")).unwrap();
+    assert!(header.contains(&format!("#define DORMOUSE_VERSION \"{}\"", env!("CARGO_PKG_VERSION"))));
+}
+
+/// Where the parts of a segment lie, found out from its bytes: its fields are private.
+fn segment_layout() -> [(&'static str, usize); 4] {
+    let source = 0x0123_4567_89AB_CDEF_usize as *const u8;
+    let segment = Segment::exact(source, 8 * 77 + 5);
+    // SAFETY: a `repr(C)` structure without padding (8 + 8 + 4 + 4 bytes), read as bytes.
+    let bytes = unsafe { core::slice::from_raw_parts((&raw const segment).cast::<u8>(), size_of::<Segment>()) };
+    let find = |part: &[u8]| bytes.windows(part.len()).position(|window| window == part).unwrap();
+    [
+        ("source", find(&(source as usize).to_ne_bytes())),
+        ("words", find(&77u64.to_ne_bytes())),
+        ("tail", find(&5u32.to_ne_bytes())),
+        ("advance", find(&(8 * 77 + 5u32).to_ne_bytes())),
+    ]
+}
+
+#[test]
+fn headers_and_rust_agree_on_layouts() {
+    let mut lines = vec![
+        format!("sizeof dormouse_class {}", size_of::<CClass>()),
+        format!("sizeof dormouse_field {}", size_of::<CField>()),
+        format!("sizeof dormouse_event_record {}", size_of::<EventRecord>()),
+        format!("sizeof dormouse_segment {}", size_of::<Segment>()),
+        format!("DORMOUSE_KIND_SEQUENCE {SEQUENCE}"),
+        format!("DORMOUSE_FIELD_COUNT_MAX {FIELD_COUNT_MAX}"),
+        format!("DORMOUSE_NAME_LEN_MAX {NAME_LEN_MAX}"),
+        format!("DORMOUSE_CLASS_ID_NONE {CLASS_ID_NONE}"),
+    ];
+    let mut offsets = |name: &str, fields: &[(&str, usize)]| {
+        lines.extend(fields.iter().map(|(field, offset)| format!("offsetof dormouse_{name}.{field} {offset}")));
+    };
+    macro_rules! offsets_of {
+        ($type:ty: $($field:ident),*) => { [$((stringify!($field), offset_of!($type, $field))),*] };
+    }
+    offsets("class", &offsets_of!(CClass: enabled, id, provider, name, fields, field_count, reserved));
+    offsets("field", &offsets_of!(CField: name, field_type, reserved));
+    offsets("event_record", &offsets_of!(EventRecord: key, describe));
+    offsets("segment", &segment_layout());
+    lines.extend(Kind::ALL.map(|kind| format!("DORMOUSE_KIND_{} {}", format!("{kind:?}").to_uppercase(), kind as u8)));
+    lines.sort();
+
+    let dir = tempfile::tempdir().unwrap();
+    for compilers in compilers() {
+        let program = dir.path().join("layout");
+        let mut command = compiler_of("layout.c", compilers);
+        command.arg(source("layout.c")).arg("-o").arg(&program).args(link_flags(Link::Shared));
+        succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+        let printed = stdout(&succeed(&mut Command::new(program)));
+        let mut printed: Vec<_> = printed.lines().map(String::from).collect();
+        printed.sort();
+        assert_eq!(printed, lines);
+    }
+}

@@ -1,0 +1,50 @@
+/* Prints "name value" for everything that the headers share with Rust. */
+#include <dormouse/event.h>
+#include <stdio.h>
+
+#define SIZE(type) printf("sizeof %s %zu\n", #type, sizeof(struct type))
+#define OFFSET(type, field) printf("offsetof %s.%s %zu\n", #type, #field, offsetof(struct type, field))
+#define VALUE(name) printf("%s %llu\n", #name, (unsigned long long)(name))
+
+int main(void)
+{
+    SIZE(dormouse_class);
+    OFFSET(dormouse_class, enabled);
+    OFFSET(dormouse_class, id);
+    OFFSET(dormouse_class, provider);
+    OFFSET(dormouse_class, name);
+    OFFSET(dormouse_class, fields);
+    OFFSET(dormouse_class, field_count);
+    OFFSET(dormouse_class, reserved);
+    SIZE(dormouse_field);
+    OFFSET(dormouse_field, name);
+    OFFSET(dormouse_field, field_type);
+    OFFSET(dormouse_field, reserved);
+    SIZE(dormouse_event_record);
+    OFFSET(dormouse_event_record, key);
+    OFFSET(dormouse_event_record, describe);
+    SIZE(dormouse_segment);
+    OFFSET(dormouse_segment, source);
+    OFFSET(dormouse_segment, words);
+    OFFSET(dormouse_segment, tail);
+    OFFSET(dormouse_segment, advance);
+    VALUE(DORMOUSE_KIND_U8);
+    VALUE(DORMOUSE_KIND_U16);
+    VALUE(DORMOUSE_KIND_U32);
+    VALUE(DORMOUSE_KIND_U64);
+    VALUE(DORMOUSE_KIND_I8);
+    VALUE(DORMOUSE_KIND_I16);
+    VALUE(DORMOUSE_KIND_I32);
+    VALUE(DORMOUSE_KIND_I64);
+    VALUE(DORMOUSE_KIND_F32);
+    VALUE(DORMOUSE_KIND_F64);
+    VALUE(DORMOUSE_KIND_BOOL);
+    VALUE(DORMOUSE_KIND_POINTER);
+    VALUE(DORMOUSE_KIND_STR);
+    VALUE(DORMOUSE_KIND_BYTES);
+    VALUE(DORMOUSE_KIND_SEQUENCE);
+    VALUE(DORMOUSE_FIELD_COUNT_MAX);
+    VALUE(DORMOUSE_NAME_LEN_MAX);
+    VALUE(DORMOUSE_CLASS_ID_NONE);
+    return 0;
+}

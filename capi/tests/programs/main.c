@@ -1,0 +1,104 @@
+#include "common.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int evaluated;
+
+int evaluate(int value)
+{
+    evaluated += 1;
+    return value;
+}
+
+/* The bytes of every site as the linker left them: this runs before any constructor. */
+static unsigned char born[512][DORMOUSE_X86_SITE_LEN];
+static size_t site_count;
+
+static unsigned char *site_address(size_t index)
+{
+    const struct dormouse_site_record *record = &__start_dormouse_sites[index];
+    return (unsigned char *)((intptr_t)&record->site + record->site);
+}
+
+static void remember_sites(void)
+{
+    site_count = (size_t)(__stop_dormouse_sites - __start_dormouse_sites);
+    for (size_t index = 0; index < site_count && index < 512; index++)
+        memcpy(born[index], site_address(index), DORMOUSE_X86_SITE_LEN);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*remember_sites_first)(void) = remember_sites;
+
+/* How many sites are not what they should be: `byte`, then the four bytes that they were born with. */
+static int sites_that_differ(unsigned char byte)
+{
+    int differ = 0;
+    for (size_t index = 0; index < site_count; index++) {
+        const unsigned char *now = site_address(index);
+        differ += born[index][0] != DORMOUSE_X86_JMP || now[0] != byte || memcmp(now + 1, born[index] + 1, 4) != 0;
+    }
+    return differ;
+}
+
+enum { THREAD_COUNT = 3, HIT_COUNT = 2000 };
+
+static void *hit(void *number)
+{
+    for (int i = 0; i < HIT_COUNT; i++)
+        DORMOUSE_EVENT(load, hit, (thread, (int)(intptr_t)number), (i, i));
+    return NULL;
+}
+
+static void plugin(const char *path, int round)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    void (*work)(int);
+    *(void **)&work = dlsym(handle, "plugin_work");
+    work(round);
+    dlclose(handle);
+    /* It is really gone: what it registered must not be looked at again. */
+    if (dlopen(path, RTLD_NOW | RTLD_NOLOAD)) {
+        fprintf(stderr, "%s is still loaded\n", path);
+        exit(1);
+    }
+}
+
+/* main PLUGIN [BYTE]: runs everything, and checks the bytes of the sites if it is told what they begin with. */
+int main(int argc, char **argv)
+{
+    DORMOUSE_EVENT(once, evaluated, (value, evaluate(42)));
+    if (argc > 1)
+        DORMOUSE_EVENT(app, tick);
+    else
+        DORMOUSE_EVENT(app, never);
+    every_type();
+    second_unit();
+    shared_inline(1);
+    cpp_unit();
+    library_unit();
+
+    pthread_t threads[THREAD_COUNT];
+    for (intptr_t i = 0; i < THREAD_COUNT; i++)
+        pthread_create(&threads[i], NULL, hit, (void *)i);
+    for (int i = 0; i < THREAD_COUNT; i++)
+        pthread_join(threads[i], NULL);
+
+    for (int round = 0; round < 3; round++)
+        plugin(argv[1], round);
+
+    const size_t too_big = (size_t)1 << 33;
+    DORMOUSE_EVENT(lost, big, (bytes, DORMOUSE_BYTES(argv, too_big)), (again, DORMOUSE_ARRAY(&too_big, too_big)));
+    printf("evaluated %d\n", evaluated);
+    if (argc > 2) {
+        printf("sites %zu\n", site_count);
+        printf("differ %d\n", sites_that_differ((unsigned char)strtol(argv[2], NULL, 16)));
+    }
+    return 0;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Event classes: names, fields and their kinds. Twin of abi/src/class.rs.
+ */
+#ifndef DORMOUSE_ABI_CLASS_H
+#define DORMOUSE_ABI_CLASS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a field holds: its type byte. */
+#define DORMOUSE_KIND_U8 1
+#define DORMOUSE_KIND_U16 2
+#define DORMOUSE_KIND_U32 3
+#define DORMOUSE_KIND_U64 4
+#define DORMOUSE_KIND_I8 5
+#define DORMOUSE_KIND_I16 6
+#define DORMOUSE_KIND_I32 7
+#define DORMOUSE_KIND_I64 8
+#define DORMOUSE_KIND_F32 9
+#define DORMOUSE_KIND_F64 10
+#define DORMOUSE_KIND_BOOL 11    /* one byte, 0 or 1 */
+#define DORMOUSE_KIND_POINTER 12 /* an address: 8 bytes */
+#define DORMOUSE_KIND_STR 13     /* bytes up to and with a terminating NUL */
+#define DORMOUSE_KIND_BYTES 14   /* a uint32_t count, then that many bytes */
+
+/* Added to a kind: a uint32_t count, then that many elements. Not of STR and BYTES. */
+#define DORMOUSE_KIND_SEQUENCE 0x80
+
+/* Most fields an event class may have. */
+#define DORMOUSE_FIELD_COUNT_MAX 32
+/* Longest provider, event or field name in bytes. */
+#define DORMOUSE_NAME_LEN_MAX 255
+/* dormouse_class.id while the class is in no session. */
+#define DORMOUSE_CLASS_ID_NONE UINT32_MAX
+
+/* One field. */
+struct dormouse_field {
+    const char *name;
+    uint8_t field_type; /* DORMOUSE_KIND_* */
+    uint8_t reserved[7];
+};
+
+/* An event class. Begins as a struct dormouse_static_key does, so a class can be the key of a gate. */
+struct dormouse_class {
+    int32_t enabled; /* how many have enabled the class; above zero means armed */
+    uint32_t id;     /* the id that the session has given, or DORMOUSE_CLASS_ID_NONE */
+    const char *provider;
+    const char *name;
+    const struct dormouse_field *fields; /* field_count fields */
+    uint32_t field_count;
+    uint32_t reserved;
+};
+
+#ifdef __cplusplus
+#define DORMOUSE_I_CLASS_ASSERT(condition) static_assert(condition, #condition)
+#else
+#define DORMOUSE_I_CLASS_ASSERT(condition) _Static_assert(condition, #condition)
+#endif
+
+DORMOUSE_I_CLASS_ASSERT(sizeof(struct dormouse_field) == 16);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_field, name) == 0);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_field, field_type) == 8);
+DORMOUSE_I_CLASS_ASSERT(sizeof(struct dormouse_class) == 40);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, enabled) == 0);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, id) == 4);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, provider) == 8);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, name) == 16);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, fields) == 24);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, field_count) == 32);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, reserved) == 36);
+
+#undef DORMOUSE_I_CLASS_ASSERT
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * libdormouse, for C11 and C++. Programs that trace include <dormouse/event.h>; this header is what lies below it.
+ *
+ * How a program is traced is not its own affair: `dormouse record -e 'PATTERN' -- PROGRAM` and `dormouse arm PID
+ * 'PATTERN'` decide. DORMOUSE_LISTEN=0 in its environment keeps it from listening, DORMOUSE_NO_RSEQ=1 forces the path
+ * for machines without restartable sequences.
+ */
+#ifndef DORMOUSE_DORMOUSE_H
+#define DORMOUSE_DORMOUSE_H
+
+#include <stddef.h>
+
+#include <dormouse/abi/class.h>
+#include <dormouse/abi/segment.h>
+#include <dormouse/abi/site.h>
+
+/* The version that a program is compiled with. */
+#define DORMOUSE_VERSION "0.1.0"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version that the program runs with. A static text. MT-safe, async-signal-safe. */
+const char *dormouse_version(void);
+
+/*
+ * Writes one record of a class. Called by DORMOUSE_EVENT; a binding for another language that lays out classes and
+ * fields itself may call them too.
+ *
+ * dormouse_record_words: the fields are len bytes in one place, which may be read by whole words, seven bytes further
+ * at most. dormouse_record: they are count runs, at least one, in order, less than 4 GiB in all. What is pointed to is
+ * read before the call returns.
+ *
+ * The bytes must be what the class describes. The calls never block and cannot fail: what finds no room is counted in
+ * the session. MT-safe, async-signal-safe.
+ */
+void dormouse_record_words(const struct dormouse_class *event_class, const void *fields, size_t len);
+void dormouse_record(const struct dormouse_class *event_class, const struct dormouse_segment *segments, size_t count);
+
+/*
+ * Starts the tracer if it has not been, and adds the event classes of an object, bounded by its dormouse_events
+ * section; forgets them again. event.h's constructor and destructor call them. Registering the same start again
+ * changes nothing. MT-safe, blocking (a session is told of the new classes).
+ */
+void dormouse_register_events(const struct dormouse_event_record *start, const struct dormouse_event_record *stop);
+void dormouse_unregister_events(const struct dormouse_event_record *start);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif

@@ -1,0 +1,617 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Events for C11 and C++17 (gcc and clang).
+ *
+ *     #include <dormouse/event.h>
+ *
+ *     DORMOUSE_EVENT(db, query, (rows, n), (sql, text), (times, DORMOUSE_ARRAY(p, count)));
+ *     DORMOUSE_EVENT(app, tick);
+ *
+ * Provider, event, then up to 32 fields, each a name and a value whose type is inferred. A statement, anywhere in a
+ * function: several translation units, static inline functions, C++ inline functions, templates, lambdas, constructors,
+ * shared libraries, plugins. Link with -ldormouse.
+ *
+ *     value                                              recorded as
+ *     integers up to 64 bits, char, bool, enums          themselves
+ *     float, double                                      themselves
+ *     char *                                             text up to the NUL; NULL is empty text
+ *     other pointers to objects                          the address
+ *     DORMOUSE_BYTES(pointer, size_t)                    bytes
+ *     DORMOUSE_ARRAY(pointer, size_t)                    a sequence of integers, floats, bools or void pointers
+ *     C++: std::string, std::string_view                 text up to the first NUL
+ *     C++: std::array, std::vector, whatever has data() and size()    a sequence
+ *
+ * Values are evaluated once, in order, when the event is armed, and not at all otherwise. What they point to must live
+ * until the statement ends, which temporaries do, and text must not be changed by another thread meanwhile. The macro
+ * never blocks, allocates or fails, and is async-signal-safe if the values are.
+ *
+ * Dormant, an event is the five bytes of one instruction. With DORMOUSE_DISABLE defined before this header is included
+ * it is nothing at all: the values are compiled, never evaluated, and the library is not needed.
+ *
+ * Names are C identifiers. One that is also a macro (errno, stdin) cannot be used, and does not compile. Cast
+ * bit-fields in C. A C inline function must be static (C11 6.7.4p3).
+ */
+#ifndef DORMOUSE_EVENT_H
+#define DORMOUSE_EVENT_H
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <dormouse/abi/class.h>
+#include <dormouse/abi/segment.h>
+
+#ifndef DORMOUSE_DISABLE
+#include <dormouse/dormouse.h>
+#include <dormouse/static_key.h>
+#endif
+
+#ifdef __cplusplus
+#include <string_view>
+#include <type_traits>
+#include <utility> /* std::declval */
+#endif
+
+#define DORMOUSE_I_ALWAYS_INLINE __attribute__((always_inline, unused)) static inline
+
+#define DORMOUSE_I_CAT(a, b) DORMOUSE_I_CAT_EXPANDED(a, b)
+#define DORMOUSE_I_CAT_EXPANDED(a, b) a##b
+#define DORMOUSE_I_STRING(text) DORMOUSE_I_STRING_EXPANDED(text)
+#define DORMOUSE_I_STRING_EXPANDED(text) #text
+
+/* How many fields an event has: arguments less provider and name. */
+#define DORMOUSE_I_FIELD_COUNT(...)                                                                                    \
+    DORMOUSE_I_FIELD_COUNT_OF(__VA_ARGS__, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, \
+                              13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, none, 0)
+#define DORMOUSE_I_FIELD_COUNT_OF(a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,     \
+                                  a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31, a32, a33, a34,      \
+                                  count, ...)                                                                          \
+    count
+
+/* map(name, value) for each field; what follows the last one is left out. */
+#define DORMOUSE_I_MAP_0(map, end)
+#define DORMOUSE_I_MAP_1(map, field, ...) map field DORMOUSE_I_MAP_0(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_2(map, field, ...) map field DORMOUSE_I_MAP_1(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_3(map, field, ...) map field DORMOUSE_I_MAP_2(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_4(map, field, ...) map field DORMOUSE_I_MAP_3(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_5(map, field, ...) map field DORMOUSE_I_MAP_4(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_6(map, field, ...) map field DORMOUSE_I_MAP_5(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_7(map, field, ...) map field DORMOUSE_I_MAP_6(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_8(map, field, ...) map field DORMOUSE_I_MAP_7(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_9(map, field, ...) map field DORMOUSE_I_MAP_8(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_10(map, field, ...) map field DORMOUSE_I_MAP_9(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_11(map, field, ...) map field DORMOUSE_I_MAP_10(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_12(map, field, ...) map field DORMOUSE_I_MAP_11(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_13(map, field, ...) map field DORMOUSE_I_MAP_12(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_14(map, field, ...) map field DORMOUSE_I_MAP_13(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_15(map, field, ...) map field DORMOUSE_I_MAP_14(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_16(map, field, ...) map field DORMOUSE_I_MAP_15(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_17(map, field, ...) map field DORMOUSE_I_MAP_16(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_18(map, field, ...) map field DORMOUSE_I_MAP_17(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_19(map, field, ...) map field DORMOUSE_I_MAP_18(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_20(map, field, ...) map field DORMOUSE_I_MAP_19(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_21(map, field, ...) map field DORMOUSE_I_MAP_20(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_22(map, field, ...) map field DORMOUSE_I_MAP_21(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_23(map, field, ...) map field DORMOUSE_I_MAP_22(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_24(map, field, ...) map field DORMOUSE_I_MAP_23(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_25(map, field, ...) map field DORMOUSE_I_MAP_24(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_26(map, field, ...) map field DORMOUSE_I_MAP_25(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_27(map, field, ...) map field DORMOUSE_I_MAP_26(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_28(map, field, ...) map field DORMOUSE_I_MAP_27(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_29(map, field, ...) map field DORMOUSE_I_MAP_28(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_30(map, field, ...) map field DORMOUSE_I_MAP_29(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_31(map, field, ...) map field DORMOUSE_I_MAP_30(map, __VA_ARGS__)
+#define DORMOUSE_I_MAP_32(map, field, ...) map field DORMOUSE_I_MAP_31(map, __VA_ARGS__)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes to record: what DORMOUSE_BYTES gives. */
+struct dormouse_i_bytes {
+    const void *data;
+    size_t size_bytes;
+};
+
+DORMOUSE_I_ALWAYS_INLINE struct dormouse_i_bytes dormouse_i_bytes_of(const void *data, size_t size_bytes)
+{
+    struct dormouse_i_bytes bytes;
+    bytes.data = data;
+    bytes.size_bytes = size_bytes;
+    return bytes;
+}
+
+#define DORMOUSE_BYTES(pointer, size_bytes) (dormouse_i_bytes_of((pointer), (size_bytes)))
+
+#ifndef DORMOUSE_DISABLE
+
+/* Longer than any page. A longer field is cut to it, and its event is counted as too big. */
+#define DORMOUSE_I_LEN_MAX ((size_t)1 << 24)
+
+/*
+ * The fields of one record: small values gathered in scratch, long ones by reference until the record is written. For n
+ * fields scratch has 8 * (n + 1) bytes and runs 2 * n + 1 elements.
+ */
+struct dormouse_i_payload {
+    unsigned char *scratch;
+    struct dormouse_segment *runs;
+    uint32_t scratch_len, run_start, run_count;
+};
+
+/* Adds up to eight bytes by value. */
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_small(struct dormouse_i_payload *payload, const void *value, size_t size_bytes)
+{
+    memcpy(payload->scratch + payload->scratch_len, value, size_bytes);
+    payload->scratch_len += (uint32_t)size_bytes;
+}
+
+/* Ends the run of small values. It is copied by whole words: up to seven bytes more, and scratch has eight to spare. */
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_close_run(struct dormouse_i_payload *payload)
+{
+    uint32_t len = payload->scratch_len - payload->run_start;
+    if (len > 0) {
+        struct dormouse_segment *run = &payload->runs[payload->run_count++];
+        run->source = payload->scratch + payload->run_start;
+        run->words = (len + 7) / 8;
+        run->tail = 0;
+        run->advance = len;
+        payload->run_start = payload->scratch_len;
+    }
+}
+
+/* Adds bytes that stay where they are until the record is written. */
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_long(struct dormouse_i_payload *payload, const void *bytes, size_t len)
+{
+    dormouse_i_close_run(payload);
+    if (len > 0) {
+        struct dormouse_segment *run = &payload->runs[payload->run_count++];
+        if (len > DORMOUSE_I_LEN_MAX)
+            len = DORMOUSE_I_LEN_MAX;
+        run->source = bytes;
+        run->words = len / 8;
+        run->tail = (uint32_t)(len % 8);
+        run->advance = (uint32_t)len;
+    }
+}
+
+/* A count, then that many elements. */
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_counted(struct dormouse_i_payload *payload, const void *elements, size_t count,
+                                                 size_t element_size_bytes)
+{
+    uint32_t clamped = (uint32_t)(count > DORMOUSE_I_LEN_MAX ? DORMOUSE_I_LEN_MAX : count);
+    dormouse_i_small(payload, &clamped, sizeof clamped);
+    dormouse_i_long(payload, elements, (size_t)clamped * element_size_bytes);
+}
+
+/* Text without a NUL, to which one is added. */
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_text(struct dormouse_i_payload *payload, const char *text, size_t len)
+{
+    dormouse_i_long(payload, text, len);
+    dormouse_i_small(payload, "", 1);
+}
+
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_str(struct dormouse_i_payload *payload, const char *text)
+{
+    dormouse_i_text(payload, text, text ? strlen(text) : 0);
+}
+
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_bytes(struct dormouse_i_payload *payload, struct dormouse_i_bytes bytes)
+{
+    dormouse_i_counted(payload, bytes.data, bytes.size_bytes, 1);
+}
+
+DORMOUSE_I_ALWAYS_INLINE void dormouse_i_end(struct dormouse_i_payload *payload,
+                                             const struct dormouse_class *event_class)
+{
+    if (payload->run_count == 0) {
+        dormouse_record_words(event_class, payload->scratch_len > 0 ? payload->scratch : NULL, payload->scratch_len);
+    } else {
+        dormouse_i_close_run(payload);
+        dormouse_record(event_class, payload->runs, payload->run_count);
+    }
+}
+
+/* Every object contributes, be it nothing: else an object without events would find another object's bounds. */
+__asm__(".pushsection dormouse_events,\"aR\",%progbits\n\t.balign 8\n\t.popsection");
+
+extern const struct dormouse_event_record __start_dormouse_events[] __attribute__((weak, visibility("hidden")));
+extern const struct dormouse_event_record __stop_dormouse_events[] __attribute__((weak, visibility("hidden")));
+
+/* How many of the object's translation units have been constructed: one variable per object. */
+extern int dormouse_i_event_units_registered __attribute__((weak, visibility("hidden")));
+int dormouse_i_event_units_registered = 0;
+
+/* Before the constructors of C++ objects, and after their destructors, which may trace. */
+__attribute__((constructor(101))) static void dormouse_i_register_event_unit(void)
+{
+    if (dormouse_i_event_units_registered++ == 0)
+        dormouse_register_events(__start_dormouse_events, __stop_dormouse_events);
+}
+
+__attribute__((destructor(101))) static void dormouse_i_unregister_event_unit(void)
+{
+    if (--dormouse_i_event_units_registered == 0)
+        dormouse_unregister_events(__start_dormouse_events);
+}
+
+/*   section dormouse_events += { class - ., 0 }   in the COMDAT group of the function around it   */
+#define DORMOUSE_I_ANNOUNCE(event_class)                                                                               \
+    __asm__ volatile(".pushsection dormouse_events,\"aR?\",%%progbits\n\t"                                             \
+                     ".balign 8\n\t"                                                                                   \
+                     ".8byte %c[dormouse_i_class] - .\n\t"                                                             \
+                     ".8byte 0\n\t"                                                                                    \
+                     ".popsection"                                                                                     \
+                     :                                                                                                 \
+                     : [dormouse_i_class] "i"(&(event_class)))
+
+#endif /* DORMOUSE_DISABLE */
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+/* Names must be identifiers, different ones for the fields: anything else does not compile. */
+#define DORMOUSE_I_CHECK_NAME(name, ...) , name##_dormouse_i_field
+#define DORMOUSE_I_CHECK_NAMES(count, provider, name, ...)                                                             \
+    enum {                                                                                                             \
+        DORMOUSE_I_CAT(provider, _dormouse_i_provider),                                                                \
+        DORMOUSE_I_CAT(name, _dormouse_i_event)                                                                        \
+        DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_CHECK_NAME, __VA_ARGS__)                                     \
+    }
+
+/* clang-format off */
+#ifndef __cplusplus
+
+#if CHAR_MIN < 0
+#define DORMOUSE_I_KIND_CHAR DORMOUSE_KIND_I8
+#else
+#define DORMOUSE_I_KIND_CHAR DORMOUSE_KIND_U8
+#endif
+
+#if LONG_MAX == INT64_MAX
+#define DORMOUSE_I_KIND_LONG DORMOUSE_KIND_I64
+#define DORMOUSE_I_KIND_ULONG DORMOUSE_KIND_U64
+#else
+#define DORMOUSE_I_KIND_LONG DORMOUSE_KIND_I32
+#define DORMOUSE_I_KIND_ULONG DORMOUSE_KIND_U32
+#endif
+
+/* each(C type, suffix, kind) for the types whose values are recorded as they are. */
+#define DORMOUSE_I_SCALARS(each)                                                                                       \
+    each(_Bool, bool, DORMOUSE_KIND_BOOL)                                                                              \
+    each(char, char, DORMOUSE_I_KIND_CHAR)                                                                             \
+    each(signed char, schar, DORMOUSE_KIND_I8)                                                                         \
+    each(unsigned char, uchar, DORMOUSE_KIND_U8)                                                                       \
+    each(short, short, DORMOUSE_KIND_I16)                                                                              \
+    each(unsigned short, ushort, DORMOUSE_KIND_U16)                                                                    \
+    each(int, int, DORMOUSE_KIND_I32)                                                                                  \
+    each(unsigned int, uint, DORMOUSE_KIND_U32)                                                                        \
+    each(long, long, DORMOUSE_I_KIND_LONG)                                                                             \
+    each(unsigned long, ulong, DORMOUSE_I_KIND_ULONG)                                                                  \
+    each(long long, llong, DORMOUSE_KIND_I64)                                                                          \
+    each(unsigned long long, ullong, DORMOUSE_KIND_U64)                                                                \
+    each(float, float, DORMOUSE_KIND_F32)                                                                              \
+    each(double, double, DORMOUSE_KIND_F64)
+
+#define DORMOUSE_I_SEQUENCE_TYPE(type, suffix, kind)                                                                   \
+    struct dormouse_i_array_##suffix {                                                                                 \
+        const void *data;                                                                                              \
+        size_t count;                                                                                                  \
+    };                                                                                                                 \
+    DORMOUSE_I_ALWAYS_INLINE struct dormouse_i_array_##suffix dormouse_i_array_##suffix(const void *data, size_t count)\
+    {                                                                                                                  \
+        struct dormouse_i_array_##suffix array = {data, count};                                                        \
+        return array;                                                                                                  \
+    }
+
+DORMOUSE_I_SCALARS(DORMOUSE_I_SEQUENCE_TYPE)
+DORMOUSE_I_SEQUENCE_TYPE(void *, pointer, DORMOUSE_KIND_POINTER)
+#undef DORMOUSE_I_SEQUENCE_TYPE
+
+#define DORMOUSE_I_ARRAY_CASE(type, suffix, kind) type: dormouse_i_array_##suffix,
+#define DORMOUSE_ARRAY(pointer, count)                                                                                 \
+    (_Generic(*(pointer),                                                                                              \
+        DORMOUSE_I_SCALARS(DORMOUSE_I_ARRAY_CASE)                                                                      \
+        const void *: dormouse_i_array_pointer,                                                                        \
+        void *: dormouse_i_array_pointer)((pointer), (count)))
+
+#define DORMOUSE_I_TYPE_CASE(type, suffix, kind)                                                                       \
+    type: (kind), struct dormouse_i_array_##suffix: ((kind) | DORMOUSE_KIND_SEQUENCE),
+#define DORMOUSE_I_TYPE_OF(...)                                                                                        \
+    _Generic((__VA_ARGS__),                                                                                            \
+        DORMOUSE_I_SCALARS(DORMOUSE_I_TYPE_CASE)                                                                       \
+        struct dormouse_i_array_pointer: (DORMOUSE_KIND_POINTER | DORMOUSE_KIND_SEQUENCE),                             \
+        struct dormouse_i_bytes: DORMOUSE_KIND_BYTES,                                                                  \
+        const char *: DORMOUSE_KIND_STR,                                                                               \
+        char *: DORMOUSE_KIND_STR,                                                                                     \
+        default: DORMOUSE_KIND_POINTER)
+
+#ifndef DORMOUSE_DISABLE
+
+#define DORMOUSE_I_PUT_FUNCTIONS(type, suffix, kind)                                                                   \
+    DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_##suffix(struct dormouse_i_payload *payload, type value)              \
+    {                                                                                                                  \
+        dormouse_i_small(payload, &value, sizeof value);                                                               \
+    }                                                                                                                  \
+    DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_array_##suffix(struct dormouse_i_payload *payload,                    \
+                                                                struct dormouse_i_array_##suffix array)                \
+    {                                                                                                                  \
+        dormouse_i_counted(payload, array.data, array.count, sizeof(type));                                            \
+    }
+
+DORMOUSE_I_SCALARS(DORMOUSE_I_PUT_FUNCTIONS)
+DORMOUSE_I_PUT_FUNCTIONS(const volatile void *, pointer, DORMOUSE_KIND_POINTER)
+#undef DORMOUSE_I_PUT_FUNCTIONS
+
+#define DORMOUSE_I_PUT_CASE(type, suffix, kind)                                                                        \
+    type: dormouse_i_put_##suffix, struct dormouse_i_array_##suffix: dormouse_i_put_array_##suffix,
+#define DORMOUSE_I_PUT(name, ...)                                                                                      \
+    _Generic((__VA_ARGS__),                                                                                            \
+        DORMOUSE_I_SCALARS(DORMOUSE_I_PUT_CASE)                                                                        \
+        struct dormouse_i_array_pointer: dormouse_i_put_array_pointer,                                                 \
+        struct dormouse_i_bytes: dormouse_i_put_bytes,                                                                 \
+        const char *: dormouse_i_put_str,                                                                              \
+        char *: dormouse_i_put_str,                                                                                    \
+        default: dormouse_i_put_pointer)(&dormouse_i_payload, (__VA_ARGS__));
+
+#define DORMOUSE_I_FIELD(name, ...) {#name, DORMOUSE_I_TYPE_OF(__VA_ARGS__), {0}},
+
+/*
+ *   static class = {names, types}
+ *   announce class
+ *   if gate(class):
+ *       gather each value
+ *       dormouse_record(class, runs)
+ */
+#define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
+    do {                                                                                                               \
+        DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
+        static const struct dormouse_field dormouse_i_fields[] = {                                                     \
+            DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD, __VA_ARGS__)                               \
+            {NULL, 0, {0}}                                                                                             \
+        };                                                                                                             \
+        static struct dormouse_class dormouse_i_class = {                                                              \
+            0, DORMOUSE_CLASS_ID_NONE, DORMOUSE_I_STRING(provider_), DORMOUSE_I_STRING(name_),                         \
+            dormouse_i_fields, field_count_, 0                                                                         \
+        };                                                                                                             \
+        DORMOUSE_I_ANNOUNCE(dormouse_i_class);                                                                         \
+        if (DORMOUSE_STATIC_BRANCH(dormouse_i_class)) {                                                                \
+            unsigned char dormouse_i_scratch[8 * (field_count_ + 1)];                                                  \
+            struct dormouse_segment dormouse_i_runs[2 * field_count_ + 1];                                             \
+            struct dormouse_i_payload dormouse_i_payload = {dormouse_i_scratch, dormouse_i_runs, 0, 0, 0};             \
+            DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_PUT, __VA_ARGS__)                                 \
+            dormouse_i_end(&dormouse_i_payload, &dormouse_i_class);                                                    \
+        }                                                                                                              \
+    } while (0)
+
+#endif /* DORMOUSE_DISABLE */
+
+#define DORMOUSE_I_TYPE_IS_KNOWN(...) (DORMOUSE_I_TYPE_OF(__VA_ARGS__) != 0)
+
+#else /* __cplusplus */
+
+namespace dormouse {
+
+/* `count` elements at `data`. */
+template <class T> struct sequence {
+    const T *first;
+    std::size_t count;
+    const T *data() const { return first; }
+    std::size_t size() const { return count; }
+};
+
+template <class T> sequence<T> array(const T *data, std::size_t count)
+{
+    return sequence<T>{data, count};
+}
+
+namespace detail {
+
+template <class T, class = void> struct element {
+    using type = void;
+};
+
+template <class T>
+struct element<T, std::void_t<decltype(std::declval<const T &>().data()), decltype(std::declval<const T &>().size())>> {
+    using type = std::remove_cv_t<std::remove_pointer_t<decltype(std::declval<const T &>().data())>>;
+};
+
+/* The kind of a value that is recorded as it is; 0 for others. */
+template <class T> constexpr std::uint8_t scalar_kind()
+{
+    if constexpr (std::is_same_v<T, bool>) {
+        return DORMOUSE_KIND_BOOL;
+    } else if constexpr (std::is_enum_v<T>) {
+        return scalar_kind<std::underlying_type_t<T>>();
+    } else if constexpr (std::is_integral_v<T> && sizeof(T) <= 8) {
+        return static_cast<std::uint8_t>((std::is_signed_v<T> ? DORMOUSE_KIND_I8 : DORMOUSE_KIND_U8) +
+                                         (sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3));
+    } else if constexpr (std::is_same_v<T, float>) {
+        return DORMOUSE_KIND_F32;
+    } else if constexpr (std::is_same_v<T, double>) {
+        return DORMOUSE_KIND_F64;
+    } else if constexpr (std::is_pointer_v<T> || std::is_null_pointer_v<T>) {
+        return DORMOUSE_KIND_POINTER;
+    } else {
+        return 0;
+    }
+}
+
+template <class T>
+constexpr bool is_c_string =
+    std::is_pointer_v<T> && std::is_same_v<std::remove_const_t<std::remove_pointer_t<T>>, char>;
+
+template <class T>
+constexpr bool is_string = std::is_class_v<T> && std::is_convertible_v<const T &, std::string_view>;
+
+/* The type byte of a value; 0 for what cannot be a field. */
+template <class T> constexpr std::uint8_t type_byte()
+{
+    if constexpr (std::is_same_v<T, dormouse_i_bytes>) {
+        return DORMOUSE_KIND_BYTES;
+    } else if constexpr (is_c_string<T> || is_string<T>) {
+        return DORMOUSE_KIND_STR;
+    } else if constexpr (std::is_class_v<T>) {
+        constexpr std::uint8_t kind = scalar_kind<typename element<T>::type>();
+        return kind == 0 ? 0 : kind | DORMOUSE_KIND_SEQUENCE;
+    } else {
+        return scalar_kind<T>();
+    }
+}
+
+#ifndef DORMOUSE_DISABLE
+
+template <std::size_t Count> struct field_list {
+    dormouse_field at[Count + 1];
+};
+
+template <class Tag, std::uint8_t... Types> constexpr field_list<sizeof...(Types)> fields_of()
+{
+    static_assert(((Types != 0) && ...), "a value of this type cannot be a field of an event");
+    const std::uint8_t types[] = {Types..., 0};
+    field_list<sizeof...(Types)> list = {};
+    for (std::size_t index = 0; index < sizeof...(Types); ++index) {
+        list.at[index].name = Tag::field(index);
+        list.at[index].field_type = types[index];
+    }
+    return list;
+}
+
+/*
+ * The class of one event and its field types: one per tag type, shared by the translation units of an object and hidden
+ * from other objects. A template's instances have tags of their own.
+ */
+template <class Tag, std::uint8_t... Types> struct __attribute__((visibility("hidden"))) event {
+    static const field_list<sizeof...(Types)> fields;
+    static dormouse_class event_class;
+};
+
+template <class Tag, std::uint8_t... Types>
+const field_list<sizeof...(Types)> event<Tag, Types...>::fields = fields_of<Tag, Types...>();
+
+template <class Tag, std::uint8_t... Types>
+dormouse_class event<Tag, Types...>::event_class = {
+    0, DORMOUSE_CLASS_ID_NONE, Tag::provider(), Tag::name(), fields.at, sizeof...(Types), 0};
+
+/* Gathers values, small ones by value, so that a static constant needs no definition. */
+template <std::size_t FieldCount> class recorder {
+    unsigned char scratch[8 * (FieldCount + 1)];
+    dormouse_segment runs[2 * FieldCount + 1];
+    dormouse_i_payload payload;
+
+public:
+    __attribute__((always_inline)) recorder() : payload{scratch, runs, 0, 0, 0} {}
+    recorder(const recorder &) = delete;
+    recorder &operator=(const recorder &) = delete;
+
+    template <class T, std::enable_if_t<!std::is_class_v<T>, int> = 0>
+    __attribute__((always_inline)) recorder &put(T value)
+    {
+        if constexpr (is_c_string<T>)
+            dormouse_i_put_str(&payload, value);
+        else if constexpr (std::is_null_pointer_v<T>)
+            dormouse_i_small(&payload, "\0\0\0\0\0\0\0", 8);
+        else
+            dormouse_i_small(&payload, &value, sizeof value);
+        return *this;
+    }
+
+    template <class T, std::enable_if_t<std::is_class_v<T>, int> = 0>
+    __attribute__((always_inline)) recorder &put(const T &value)
+    {
+        if constexpr (std::is_same_v<T, dormouse_i_bytes>) {
+            dormouse_i_put_bytes(&payload, value);
+        } else if constexpr (is_string<T>) {
+            const std::string_view text = value;
+            const void *end = text.empty() ? nullptr : memchr(text.data(), 0, text.size());
+            dormouse_i_text(&payload, text.data(),
+                            end ? static_cast<std::size_t>(static_cast<const char *>(end) - text.data()) : text.size());
+        } else {
+            dormouse_i_counted(&payload, value.data(), value.size(), sizeof(*value.data()));
+        }
+        return *this;
+    }
+
+    __attribute__((always_inline)) void record(const dormouse_class &event_class)
+    {
+        dormouse_i_end(&payload, &event_class);
+    }
+};
+
+#endif /* DORMOUSE_DISABLE */
+
+} /* namespace detail */
+} /* namespace dormouse */
+
+#define DORMOUSE_ARRAY(pointer, count) (::dormouse::array((pointer), (count)))
+
+#define DORMOUSE_I_TYPE_OF(...) (::dormouse::detail::type_byte<::std::decay_t<decltype(__VA_ARGS__)>>())
+#define DORMOUSE_I_TYPE_IS_KNOWN(...) (DORMOUSE_I_TYPE_OF(__VA_ARGS__) != 0)
+
+#ifndef DORMOUSE_DISABLE
+
+#define DORMOUSE_I_FIELD_NAME(name, ...) #name,
+#define DORMOUSE_I_FIELD_TYPE(name, ...) , DORMOUSE_I_TYPE_OF(__VA_ARGS__)
+#define DORMOUSE_I_PUT(name, ...) .put(__VA_ARGS__)
+
+/*
+ *   event = class {names}<types>
+ *   announce event
+ *   if gate(event):
+ *       recorder.put(value)….record(event)        one expression, so that temporaries live until the end
+ */
+#define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
+    do {                                                                                                               \
+        DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
+        struct dormouse_i_tag {                                                                                        \
+            static constexpr const char *provider() { return DORMOUSE_I_STRING(provider_); }                           \
+            static constexpr const char *name() { return DORMOUSE_I_STRING(name_); }                                   \
+            static constexpr const char *field(::std::size_t dormouse_i_index)                                         \
+            {                                                                                                          \
+                const char *const dormouse_i_names[] = {                                                               \
+                    DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_NAME, __VA_ARGS__) ""};             \
+                return dormouse_i_names[dormouse_i_index];                                                             \
+            }                                                                                                          \
+        };                                                                                                             \
+        using dormouse_i_event = ::dormouse::detail::event<                                                            \
+            dormouse_i_tag DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_TYPE, __VA_ARGS__)>;         \
+        DORMOUSE_I_ANNOUNCE(dormouse_i_event::event_class);                                                            \
+        if (DORMOUSE_STATIC_BRANCH(dormouse_i_event::event_class)) {                                                   \
+            ::dormouse::detail::recorder<field_count_>()                                                               \
+                DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_PUT, __VA_ARGS__)                             \
+                .record(dormouse_i_event::event_class);                                                                \
+        }                                                                                                              \
+    } while (0)
+
+#endif /* DORMOUSE_DISABLE */
+
+#endif /* __cplusplus */
+
+#ifdef DORMOUSE_DISABLE
+
+#ifdef __cplusplus
+#define DORMOUSE_I_ASSERT static_assert
+#else
+#define DORMOUSE_I_ASSERT _Static_assert
+#endif
+
+#define DORMOUSE_I_USE(name, ...)                                                                                      \
+    DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), "a value of this type cannot be a field of an event");    \
+    (void)(__VA_ARGS__);
+
+#define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
+    do {                                                                                                               \
+        DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
+        if (0) {                                                                                                       \
+            DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_USE, __VA_ARGS__)                                 \
+        }                                                                                                              \
+    } while (0)
+
+#endif /* DORMOUSE_DISABLE */
+/* clang-format on */
+
+#define DORMOUSE_EVENT(...) DORMOUSE_I_EVENT_COUNTED(DORMOUSE_I_FIELD_COUNT(__VA_ARGS__), __VA_ARGS__, dormouse_i_end)
+#define DORMOUSE_I_EVENT_COUNTED(field_count, ...) DORMOUSE_I_EVENT(field_count, __VA_ARGS__)
+
+#endif

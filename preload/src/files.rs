@@ -1,0 +1,159 @@
+//! `open` and its kin, `read`, `write`, `close`.
+//!
+//! `open` and `openat` are variadic in C: the mode is there only if the flags ask for it. Stable Rust cannot define such a
+//! function, and need not: the System V ABI of x86-64 and the AAPCS64 pass the first variadic integers in the registers of
+//! ordinary arguments, so a function with a mode reads the register in any case. What stands there without `O_CREAT` and
+//! `O_TMPFILE` is passed on, as libc ignores it, and not recorded.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+use dormouse::event;
+use libc::{mode_t, size_t, ssize_t};
+
+use crate::outcome::{errno, of_call, of_transfer};
+use crate::real;
+
+/// Defines wrappers of functions that open a file.
+macro_rules! opening {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) => $traced:ident($($value:expr),*);)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the caller's word.
+            let fd = unsafe { real::$name::call($($argument),*) };
+            // SAFETY: `fd` is what the call made of the path.
+            unsafe { $traced($($value,)* fd) };
+            fd
+        }
+    )*};
+}
+
+/// `creat` is `open` with these flags.
+const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+opening! {
+    /// `open(2)`.
+    open(path: *const c_char, flags: c_int, mode: mode_t) => opened(path, flags, mode);
+    /// `open(2)` with `O_LARGEFILE`.
+    open64(path: *const c_char, flags: c_int, mode: mode_t) => opened(path, flags, mode);
+    /// `creat(2)`.
+    creat(path: *const c_char, mode: mode_t) => opened(path, CREAT, mode);
+    /// `creat(2)` with `O_LARGEFILE`.
+    creat64(path: *const c_char, mode: mode_t) => opened(path, CREAT, mode);
+    /// `open(2)` without a mode, under `_FORTIFY_SOURCE`.
+    __open_2(path: *const c_char, flags: c_int) => opened(path, flags, 0);
+    /// `open(2)` without a mode, under `_FORTIFY_SOURCE`.
+    __open64_2(path: *const c_char, flags: c_int) => opened(path, flags, 0);
+    /// `openat(2)`.
+    openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) => opened_at(dirfd, path, flags, mode);
+    /// `openat(2)` with `O_LARGEFILE`.
+    openat64(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) => opened_at(dirfd, path, flags, mode);
+    /// `openat(2)` without a mode, under `_FORTIFY_SOURCE`.
+    __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) => opened_at(dirfd, path, flags, 0);
+    /// `openat(2)` without a mode, under `_FORTIFY_SOURCE`.
+    __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) => opened_at(dirfd, path, flags, 0);
+}
+
+/// # Safety
+/// As [`path_of`].
+#[inline(always)]
+unsafe fn opened(path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
+    event!(
+        libc.open,
+        // SAFETY: the caller's word.
+        path = unsafe { path_of(path, fd) },
+        flags,
+        mode = mode_of(flags, mode),
+        fd = of_call(fd),
+    );
+}
+
+/// # Safety
+/// As [`path_of`].
+#[inline(always)]
+unsafe fn opened_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t, fd: c_int) {
+    event!(
+        libc.openat,
+        dirfd,
+        // SAFETY: the caller's word.
+        path = unsafe { path_of(path, fd) },
+        flags,
+        mode = mode_of(flags, mode),
+        fd = of_call(fd),
+    );
+}
+
+fn mode_of(flags: c_int, mode: mode_t) -> mode_t {
+    let has_mode = flags & libc::O_CREAT != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    if has_mode { mode } else { 0 }
+}
+
+/// The path that a call was given; empty where the kernel may have refused the call before it has read the path, which then
+/// need not be readable.
+///
+/// # Safety
+/// A call that opens `path` has just returned `fd`, with its `errno`.
+unsafe fn path_of<'a>(path: *const c_char, fd: c_int) -> &'a CStr {
+    let unread = [libc::EFAULT, libc::EINVAL, libc::ENAMETOOLONG, libc::ENOSYS, libc::EPERM];
+    if path.is_null() || fd < 0 && unread.contains(&errno()) {
+        return c"";
+    }
+    // SAFETY: the kernel has copied the path up to its NUL.
+    unsafe { CStr::from_ptr(path) }
+}
+
+/// `read(2)`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
+    // SAFETY: the caller's word.
+    let result = unsafe { real::read::call(fd, buf, count) };
+    has_read(fd, buf, count, result);
+    result
+}
+
+/// `read(2)` under `_FORTIFY_SOURCE`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t {
+    // SAFETY: the caller's word.
+    let result = unsafe { real::__read_chk::call(fd, buf, count, size) };
+    has_read(fd, buf, count, result);
+    result
+}
+
+#[inline(always)]
+fn has_read(fd: c_int, buf: *mut c_void, count: size_t, result: ssize_t) {
+    event!(libc.read, fd, buf, count, result = of_transfer(result));
+}
+
+/// `write(2)`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
+    // SAFETY: the caller's word.
+    let result = unsafe { real::write::call(fd, buf, count) };
+    event!(libc.write, fd, buf, count, result = of_transfer(result));
+    result
+}
+
+/// `close(2)`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    // SAFETY: the caller's word.
+    let result = unsafe { real::close::call(fd) };
+    event!(libc.close, fd, result = of_call(result));
+    result
+}

@@ -1,0 +1,111 @@
+//! Traces libc's functions in programs that know nothing of it: `dormouse record --libc -e 'libc:*' -- CMD`.
+//!
+//! # The problem
+//! A program that nobody may rebuild is to say what it allocates, opens, reads, writes and locks. The loader lets a library
+//! step in front of libc (`LD_PRELOAD`); but that library then stands under everything, its own tracer included: it must
+//! not trace itself, not allocate where the allocator is being looked up, not change `errno`, not add threads or descriptors.
+//!
+//! # The picture
+//! ```text
+//!   program ── malloc ──▶ wrapper ── pointer ──▶ the real malloc (the program's own allocator, or libc's)
+//!                            │ gate: dormant, the result goes back at once
+//!                            ▼ armed
+//!                         record path of the tracer, which calls nothing of libc
+//!
+//!   tracer's own work (start, fork) ── Rust's allocator ────▶ the real malloc
+//!                                   ── open, read, close ───▶ wrapper, whose events are dropped while the thread is inside
+//! ```
+//!
+//! # Events
+//! | event | fields |
+//! | --- | --- |
+//! | `libc:malloc` | `size`, `ptr` |
+//! | `libc:calloc` | `count`, `size`, `ptr` |
+//! | `libc:realloc` | `old`, `size`, `ptr` |
+//! | `libc:free` | `ptr` |
+//! | `libc:open` (`open`, `open64`, `creat`, …) | `path`, `flags`, `mode`, `fd` |
+//! | `libc:openat` | `dirfd`, `path`, `flags`, `mode`, `fd` |
+//! | `libc:read`, `libc:write` | `fd`, `buf`, `count`, `result` |
+//! | `libc:close` | `fd`, `result` |
+//! | `libc:mutex_lock`, `libc:mutex_trylock`, `libc:mutex_unlock` | `mutex`, `result` |
+//!
+//! One event for each call, when it has returned; `free` alone is recorded before, because afterwards the address may be
+//! somebody else's. A result (`fd`, `result`) is `-errno` for a call that has failed, as tracers of system calls have it; a
+//! `ptr` is null. `mode` is 0 where the flags ask for none. `path` is empty where the call was refused with `EFAULT`,
+//! `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, perhaps before the kernel looked at it.
+//!
+//! # Start-up
+//! ```text
+//!   loader: maps, relocates    calls of malloc by the loader: wrapper ── looked up on the way ──▶ real malloc, not traced
+//!   constructor of this library: look everything up, join the session, arm      DF_1_INITFIRST: before all other objects
+//!   preinit functions, constructors, main, atexit, destructors                  traced
+//! ```
+//! Joining in the midst of some first traced call would be too early: that call may come from `dlopen`, `atexit` or
+//! `pthread_atfork`, whose locks joining needs. So the library is linked to be initialised first (`-z initfirst`), and what
+//! comes before is only the loader's own. If another object claims that place, constructors that run before ours are not
+//! traced. `environ` is set by libc's constructor, which comes later, so ours sets it, to the same value.
+//!
+//! `dlsym` may allocate while `malloc` is looked up; that comes from a static arena, whose blocks `free` leaves alone and
+//! `realloc` moves out.
+//!
+//! # Cost
+//! Dormant: a call through a pointer and the gate's five bytes (`test eax, imm32`); `free` and `realloc` also compare an
+//! address. Armed: one event. A process that starts joins its session over a socket, as does a forked child.
+//!
+//! # What stays as it was
+//! * Cancellation, exceptions and `longjmp` pass through the wrappers, which have nothing to clean up around the call.
+//! * Each wrapper is async-signal-safe where the original is. A handler's calls are recorded whatever it interrupts, except
+//!   while its thread joins a session (at start and in a forked child).
+//! * No thread (unless `DORMOUSE_LISTEN=1` asks for one), no descriptor, no output.
+//! * `vfork` goes through a door that tells the tracer; the child's events carry the child's ids.
+//!
+//! # Limits
+//! * Not traced, because the loader does not preload there: static programs, set-user-ID programs, programs with another libc
+//!   than glibc, children that were given an environment without `LD_PRELOAD` or `DORMOUSE_SESSION`.
+//! * A seccomp filter that forbids `futex` or `gettid` is not to be had with armed events; one that forbids sockets leaves
+//!   later children without a session.
+//! * Calls inside libc do not pass through here: `fread` reads, `pthread_cond_wait` locks, `posix_spawn` closes unseen. Their
+//!   allocations do. `posix_memalign` and its kin are not traced, what frees their blocks is.
+//! * Events of several threads are in the order of their records, not of the calls' effects: a mutex may be seen locked by
+//!   one thread before it is seen unlocked by the other.
+//! * `_Fork`, `clone` and raw system calls go past the fork handlers: such a child records under its parent's ids.
+//! * A program that defines `malloc` or another of these functions itself calls its own.
+//! * Sanitizers want to be first in the list of libraries, and have allocators of their own: do not combine.
+//!
+//! # Source
+//! ld.so(8), `LD_PRELOAD`; glibc manual, "Replacing malloc"; System V gABI, "Dynamic Section", `DF_1_INITFIRST`
+//! (Solaris Linker and Libraries Guide); pthreads(7), "Cancellation points".
+
+mod arena;
+mod files;
+mod memory;
+mod mutexes;
+mod outcome;
+mod real;
+
+use core::ffi::{c_char, c_int};
+
+#[cfg(target_arch = "x86_64")]
+dormouse::define_vfork!(real::vfork);
+
+unsafe extern "C" {
+    static mut environ: *const *const c_char;
+}
+
+/// Before the tracer crate's own constructor, which would listen.
+#[used]
+#[unsafe(link_section = ".init_array.00100")]
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = {
+    extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, environment: *const *const c_char) {
+        real::prepare_all();
+        real::vfork();
+        // SAFETY: there is one thread, and a word is read.
+        let known = unsafe { environ };
+        if known.is_null() {
+            // SAFETY: there is one thread; glibc passes constructors what its own constructor will store there.
+            unsafe { environ = environment };
+        }
+        dormouse::start(dormouse::Listen::OnRequest);
+    }
+    constructor
+};

@@ -1,0 +1,144 @@
+//! `malloc`, `calloc`, `realloc`, `free`, and the allocator of this library's own Rust code.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::c_void;
+
+use dormouse::event;
+use libc::size_t;
+
+use crate::outcome::After;
+use crate::{arena, real};
+
+/// `malloc(3)`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn malloc(size: size_t) -> *mut c_void {
+    // SAFETY: the caller's word.
+    let ptr = unsafe { real::malloc::call(size) };
+    event!(libc.malloc, size, ptr = After::new(ptr));
+    ptr
+}
+
+/// `calloc(3)`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn calloc(count: size_t, size: size_t) -> *mut c_void {
+    // SAFETY: the caller's word.
+    let ptr = unsafe { real::calloc::call(count, size) };
+    event!(libc.calloc, count, size, ptr = After::new(ptr));
+    ptr
+}
+
+/// `realloc(3)`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn realloc(old: *mut c_void, size: size_t) -> *mut c_void {
+    // SAFETY: the caller's word.
+    let ptr = unsafe { reallocate(old, size) };
+    event!(libc.realloc, old, size, ptr = After::new(ptr));
+    ptr
+}
+
+/// `free(3)`. Its event comes before the call: afterwards another thread may be given the same address.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn free(ptr: *mut c_void) {
+    event!(libc.free, ptr = After::new(ptr));
+    // SAFETY: the caller's word.
+    unsafe { release(ptr) };
+}
+
+/// # Safety
+/// As `realloc`.
+#[inline(always)]
+unsafe fn reallocate(old: *mut c_void, size: size_t) -> *mut c_void {
+    if arena::contains(old) {
+        // SAFETY: the caller's word: a block of the arena.
+        return unsafe { move_out(old, size) };
+    }
+    // SAFETY: the caller's word.
+    unsafe { real::realloc::call(old, size) }
+}
+
+/// Moves a block out of the arena.
+///
+/// # Safety
+/// It is a block of the arena.
+#[cold]
+unsafe fn move_out(old: *mut c_void, size: size_t) -> *mut c_void {
+    // SAFETY: any size will do.
+    let ptr = unsafe { real::malloc::call(size) };
+    if !ptr.is_null() {
+        // SAFETY: the caller's word.
+        let old_size = unsafe { arena::size_of_block(old) };
+        // SAFETY: both blocks have that size, and one of them is new.
+        unsafe { ptr.copy_from_nonoverlapping(old, old_size.min(size)) };
+    }
+    ptr
+}
+
+/// # Safety
+/// As `free`.
+#[inline(always)]
+unsafe fn release(ptr: *mut c_void) {
+    if !arena::contains(ptr) {
+        // SAFETY: the caller's word.
+        unsafe { real::free::call(ptr) };
+    }
+}
+
+/// The real functions, behind the wrappers' back: what the tracer allocates is none of the program's doing.
+struct Real;
+
+/// What `malloc` guarantees (C11 7.22.3, x86-64 and AArch64 psABI: `max_align_t`).
+const MALLOC_ALIGN_BYTES: usize = 16;
+
+// SAFETY: malloc(3), posix_memalign(3), realloc(3) and free(3) are an allocator, and they come from the same library.
+unsafe impl GlobalAlloc for Real {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= MALLOC_ALIGN_BYTES {
+            // SAFETY: any size will do.
+            return unsafe { real::malloc::call(layout.size()) }.cast();
+        }
+        let mut ptr = core::ptr::null_mut();
+        // SAFETY: the alignment is a power of two and, being greater than 16, a multiple of a pointer's size.
+        match unsafe { real::posix_memalign::call(&mut ptr, layout.align(), layout.size()) } {
+            0 => ptr.cast(),
+            _ => core::ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, _layout: Layout) {
+        // SAFETY: the caller's word.
+        unsafe { release(ptr.cast()) };
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if layout.align() <= MALLOC_ALIGN_BYTES {
+            // SAFETY: the caller's word.
+            return unsafe { reallocate(ptr.cast(), new_size) }.cast();
+        }
+        // SAFETY: the caller gives a size that is valid for the alignment.
+        let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        // SAFETY: the caller's word: the size is not zero.
+        let fresh = unsafe { self.alloc(new_layout) };
+        if !fresh.is_null() {
+            // SAFETY: both blocks have that size, and one of them is new.
+            unsafe { fresh.copy_from_nonoverlapping(ptr, layout.size().min(new_size)) };
+            // SAFETY: the caller's word.
+            unsafe { self.dealloc(ptr, layout) };
+        }
+        fresh
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Real = Real;

@@ -1,0 +1,151 @@
+//! The functions behind the wrappers: those that the program would have called without this library.
+//!
+//! Each is a pointer. It is born pointing to a function of this library that looks the real one up (`dlsym(RTLD_NEXT)`, so
+//! an allocator that the program has linked is found before libc's), stores its address and calls it. The constructor looks
+//! all of them up, so that no signal handler has to. The pointers change once, from one right answer to another, and lead to
+//! code: relaxed accesses do.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{mode_t, pthread_mutex_t, size_t, ssize_t};
+
+use crate::{arena, outcome};
+
+/// Whether a look-up is under way that may allocate.
+static LOOKING_UP: AtomicBool = AtomicBool::new(false);
+
+/// Looks a function up. Null if there is none, or if an allocation function is wanted in the midst of a look-up.
+fn look_up(name: &CStr, is_allocation: bool) -> *mut c_void {
+    let was_looking_up = LOOKING_UP.swap(true, Ordering::Relaxed);
+    if was_looking_up && is_allocation {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: a C string; RTLD_NEXT is relative to this library, which contains the call.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    LOOKING_UP.store(was_looking_up, Ordering::Relaxed);
+    found
+}
+
+/// A function that libc does not have.
+fn missing() -> c_int {
+    outcome::set_errno(libc::ENOSYS);
+    -1
+}
+
+/// `"C-unwind"`: `pthread_cancel` and exceptions thrown by signal handlers go through these calls.
+macro_rules! real {
+    ($(
+        $(#[$allocation:ident])?
+        $name:ident($($argument:ident: $type:ty),*) -> $output:ty, else $fallback:expr;
+    )*) => {
+        $(
+            pub(crate) mod $name {
+                use super::*;
+                use core::sync::atomic::AtomicPtr;
+
+                static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(FIRST);
+                const FIRST: *mut c_void = first as *const () as *mut c_void;
+
+                /// Looks the real function up unless that is done.
+                pub(crate) fn prepare() -> bool {
+                    if ADDRESS.load(Ordering::Relaxed) == FIRST {
+                        let found = look_up(
+                            const { match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                                Ok(name) => name,
+                                Err(_) => panic!(),
+                            } },
+                            is_allocation!($($allocation)?),
+                        );
+                        if found.is_null() {
+                            return false;
+                        }
+                        ADDRESS.store(found, Ordering::Relaxed);
+                    }
+                    true
+                }
+
+                #[cold]
+                unsafe extern "C-unwind" fn first($($argument: $type),*) -> $output {
+                    if prepare() {
+                        // SAFETY: the caller's word.
+                        unsafe { call($($argument),*) }
+                    } else {
+                        $(let _ = $argument;)*
+                        $fallback
+                    }
+                }
+
+                /// Calls the real function.
+                ///
+                /// # Safety
+                /// As the real function.
+                #[inline(always)]
+                pub(crate) unsafe fn call($($argument: $type),*) -> $output {
+                    let address = ADDRESS.load(Ordering::Relaxed);
+                    type Function = unsafe extern "C-unwind" fn($($type),*) -> $output;
+                    // SAFETY: `first`, or what dlsym found under the name, whose prototype this is.
+                    let function = unsafe { core::mem::transmute::<*mut c_void, Function>(address) };
+                    // SAFETY: the caller's word.
+                    unsafe { function($($argument),*) }
+                }
+            }
+        )*
+
+        /// Looks everything up. A function that is missing is reported to whoever calls it.
+        pub(crate) fn prepare_all() {
+            $($name::prepare();)*
+        }
+    };
+}
+
+macro_rules! is_allocation {
+    () => {
+        false
+    };
+    (allocation) => {
+        true
+    };
+}
+
+real! {
+    #[allocation] malloc(size: size_t) -> *mut c_void, else arena::allocate(size);
+    #[allocation] calloc(count: size_t, size: size_t) -> *mut c_void,
+        else count.checked_mul(size).map_or(core::ptr::null_mut(), arena::allocate);
+    // Nothing but the arena's blocks exists by then, and those do not come here.
+    #[allocation] realloc(block: *mut c_void, size: size_t) -> *mut c_void, else arena::allocate(size);
+    #[allocation] free(block: *mut c_void) -> (), else ();
+    posix_memalign(block: *mut *mut c_void, align: size_t, size: size_t) -> c_int, else libc::ENOMEM;
+
+    open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else missing();
+    open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else missing();
+    creat(path: *const c_char, mode: mode_t) -> c_int, else missing();
+    creat64(path: *const c_char, mode: mode_t) -> c_int, else missing();
+    openat(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else missing();
+    openat64(dirfd: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else missing();
+    __open_2(path: *const c_char, flags: c_int) -> c_int, else missing();
+    __open64_2(path: *const c_char, flags: c_int) -> c_int, else missing();
+    __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, else missing();
+    __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int, else missing();
+    read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t, else missing() as ssize_t;
+    __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t, else missing() as ssize_t;
+    write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t, else missing() as ssize_t;
+    close(fd: c_int) -> c_int, else missing();
+
+    pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
+    pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
+    pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
+}
+
+/// The address of libc's `vfork`: not to be called from Rust, because it returns twice.
+pub(crate) fn vfork() -> *const c_void {
+    use core::sync::atomic::AtomicPtr;
+    static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let known = ADDRESS.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let found = look_up(c"vfork", false);
+    ADDRESS.store(found, Ordering::Relaxed);
+    found
+}

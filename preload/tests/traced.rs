@@ -1,0 +1,400 @@
+//! Unmodified programs under `dormouse record --libc`: what they did is what the trace holds, and they do not notice.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_ctf::{Merge, Metadata, StreamReader, Value};
+
+/// The directory of what cargo builds; the command and the library are made once.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let profile_dir = test.parent().unwrap().parent().unwrap().to_owned();
+        let profile = match profile_dir.file_name().unwrap().to_str().unwrap() {
+            "debug" => "dev",
+            other => other,
+        };
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "-p", "dormouse-cli", "-p", "dormouse-preload", "--profile", profile]);
+        build.arg("--target-dir").arg(profile_dir.parent().unwrap());
+        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+        assert!(profile_dir.join("libdormouse_libc.so").is_file());
+        profile_dir
+    })
+}
+
+/// Compiles a program of `tests/programs`.
+fn compiled(directory: &Path, source: &str) -> PathBuf {
+    let program = directory.join(source.split('.').next().unwrap());
+    let compiler = if source.ends_with(".cc") { "c++" } else { "cc" };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2", "-w", "-pthread", "-fno-builtin", "-o"]);
+    assert!(command.arg(&program).arg(source).status().unwrap().success());
+    program
+}
+
+/// An event with its fields as numbers and text.
+#[derive(Debug, Clone)]
+struct Event {
+    name: String,
+    pid: u32,
+    tid: u32,
+    cpu: u32,
+    numbers: BTreeMap<String, i64>,
+    text: String,
+}
+
+impl Event {
+    fn number(&self, field: &str) -> i64 {
+        self.numbers[field]
+    }
+}
+
+struct Trace {
+    output: Output,
+    events: Vec<Event>,
+    lost: u64,
+    _directory: tempfile::TempDir,
+}
+
+impl Trace {
+    fn stdout(&self) -> String {
+        String::from_utf8(self.output.stdout.clone()).unwrap()
+    }
+
+    /// What the program printed, as numbers line by line.
+    fn printed(&self) -> Vec<Vec<i64>> {
+        let number = |word: &str| match word.strip_prefix("0x") {
+            Some(digits) => i64::from_str_radix(digits, 16).unwrap(),
+            None => word.parse().unwrap(),
+        };
+        self.stdout().lines().map(|line| line.split(' ').map(number).collect()).collect()
+    }
+
+    fn named(&self, name: &str) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(move |event| event.name == name)
+    }
+
+    fn count(&self, name: &str, field: &str, value: i64) -> usize {
+        self.named(name).filter(|event| event.number(field) == value).count()
+    }
+}
+
+/// Runs a command in a session and reads the trace.
+fn record(options: &[&str], command: &[&OsStr]) -> Trace {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("trace");
+    let mut dormouse = Command::new(built().join("dormouse"));
+    dormouse.args(["record", "--libc", "-o"]).arg(&dir).args(options).arg("--").args(command);
+    let output = dormouse.output().unwrap();
+    let metadata = Metadata::parse(&std::fs::read_to_string(dir.join("metadata")).unwrap()).unwrap();
+    let mut names: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    let streams: Vec<Vec<u8>> =
+        names.iter().filter(|path| !path.ends_with("metadata")).map(|path| std::fs::read(path).unwrap()).collect();
+    let readers = streams.iter().enumerate().map(|(index, bytes)| StreamReader::new(&metadata, index, bytes));
+    let mut merge = Merge::new(readers);
+    let mut events = vec![];
+    for item in merge.by_ref() {
+        match item {
+            Ok(event) => events.extend(own(&event)),
+            Err(notice) => {
+                assert!(matches!(notice.problem, dormouse_ctf::Problem::Discarded { .. }), "{}", notice.problem)
+            }
+        }
+    }
+    let lost = merge.streams().iter().map(StreamReader::events_discarded).sum();
+    Trace { output, events, lost, _directory: directory }
+}
+
+/// An event of a program; `None` for the session owner's own.
+fn own(event: &dormouse_ctf::Event<'_>) -> Option<Event> {
+    let (pid, tid) = event.context?;
+    let mut numbers = BTreeMap::new();
+    let mut text = String::new();
+    for (name, value) in event.fields() {
+        let name = name.trim_start_matches('_');
+        match value {
+            Value::U64(number) | Value::Pointer(number) => drop(numbers.insert(name.into(), number as i64)),
+            Value::I64(number) => drop(numbers.insert(name.into(), number)),
+            Value::I32(number) => drop(numbers.insert(name.into(), number.into())),
+            Value::U32(number) => drop(numbers.insert(name.into(), number.into())),
+            Value::Str(bytes) => text = String::from_utf8_lossy(bytes).into_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+    Some(Event { name: event.class.full_name.clone(), pid, tid, cpu: event.cpu_id, numbers, text })
+}
+
+/// Compiles and records a program with a budget in which everything has room.
+fn trace(source: &str, options: &[&str]) -> Trace {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), source);
+    let options = [&["--budget", "256M"], options].concat();
+    let trace = record(&options, &[program.as_os_str(), directory.path().as_os_str()]);
+    assert_eq!(trace.lost, 0);
+    trace
+}
+
+fn succeeded(trace: &Trace) {
+    assert!(trace.output.status.success(), "{:?}", trace.output);
+}
+
+#[test]
+fn memory_of_several_threads() {
+    let trace = trace("memory.c", &["-e", "libc:*"]);
+    succeeded(&trace);
+    assert_eq!(trace.count("libc:malloc", "size", 12345), 20_000);
+    assert_eq!(trace.count("libc:calloc", "size", 4567), 20_000);
+    assert_eq!(trace.count("libc:realloc", "size", 23456), 20_000);
+    let mut threads: BTreeMap<u32, Vec<&Event>> = BTreeMap::new();
+    for event in trace.events.iter().filter(|event| event.tid != event.pid) {
+        threads.entry(event.tid).or_default().push(event);
+    }
+    assert_eq!(threads.len(), 4);
+    for events in threads.values() {
+        let first = events.iter().position(|e| e.numbers.get("size") == Some(&12345)).unwrap();
+        for round in events[first..].chunks(5).take(5000) {
+            let names: Vec<_> = round.iter().map(|event| event.name.as_str()).collect();
+            assert_eq!(names, ["libc:malloc", "libc:free", "libc:calloc", "libc:realloc", "libc:free"]);
+            assert_eq!(round[0].number("ptr"), round[1].number("ptr"));
+            assert_eq!(round[2].number("count"), 3);
+            assert_eq!(round[2].number("ptr"), round[3].number("old"));
+            assert_eq!(round[3].number("ptr"), round[4].number("ptr"));
+        }
+    }
+}
+
+#[test]
+fn files_and_failures() {
+    let trace = trace("files.c", &["-e", "libc:*"]);
+    succeeded(&trace);
+    let of = |name: &str, path: &str| -> Vec<[i64; 3]> {
+        let of_path = trace.named(name).filter(|event| event.text == path);
+        of_path.map(|event| ["flags", "mode", "fd"].map(|field| event.number(field))).collect()
+    };
+    let (rdonly, creat) = (0, i64::from(libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC));
+    assert_eq!(of("libc:open", "no-such-file"), [[rdonly, 0, -i64::from(libc::ENOENT)]]);
+    assert_eq!(of("libc:open", ""), [[rdonly, 0, -i64::from(libc::EFAULT)]]);
+    let made = of("libc:open", "made");
+    let fd = made[0][2];
+    assert_eq!(made, [[creat, 0o640, fd], [rdonly, 0, fd]]);
+    assert_eq!(of("libc:open", "made-too"), [[creat, 0o600, fd]]);
+    assert_eq!(of("libc:openat", "made"), [[rdonly, 0, fd]]);
+    assert_eq!(trace.named("libc:openat").next().unwrap().number("dirfd"), i64::from(libc::AT_FDCWD));
+    let results = |name| -> Vec<i64> { trace.named(name).map(|event| event.number("result")).collect() };
+    assert_eq!(results("libc:write"), [5]);
+    assert_eq!(results("libc:read"), [-i64::from(libc::EBADF), 3]);
+    assert_eq!(results("libc:close"), [0, -i64::from(libc::EBADF), 0, 0, 0]);
+    assert!(trace.named("libc:close").all(|event| event.number("fd") == fd));
+}
+
+#[test]
+fn mutexes() {
+    let trace = trace("mutexes.c", &["-e", "libc:mutex_*"]);
+    succeeded(&trace);
+    let mutex = trace.printed()[0][0];
+    let count = |name, result: i32| {
+        let of_mutex = trace.named(name).filter(|event| event.number("mutex") == mutex);
+        of_mutex.filter(|event| event.number("result") == i64::from(result)).count()
+    };
+    assert_eq!(count("libc:mutex_lock", 0), 1000);
+    assert_eq!(count("libc:mutex_lock", -libc::EDEADLK), 1000);
+    assert_eq!(count("libc:mutex_trylock", -libc::EBUSY), 1000);
+    assert_eq!(count("libc:mutex_unlock", 0), 1000);
+    assert_eq!(count("libc:mutex_unlock", -libc::EPERM), 1000);
+}
+
+#[test]
+fn before_and_after_main() {
+    let trace = trace("before_and_after.c", &["-e", "libc:*"]);
+    assert_eq!(trace.output.status.code(), Some(7));
+    let sizes: Vec<i64> =
+        trace.named("libc:malloc").map(|e| e.number("size")).filter(|size| (30_000..30_010).contains(size)).collect();
+    assert_eq!(sizes, [30_001, 30_002, 30_003, 30_004, 30_005]);
+}
+
+#[test]
+fn forked_children_are_processes_of_their_own() {
+    let trace = trace("forks.c", &["-e", "libc:malloc"]);
+    succeeded(&trace);
+    let printed = trace.printed();
+    assert_eq!(printed.len(), 4);
+    for line in printed {
+        let mine: Vec<_> = trace.named("libc:malloc").filter(|event| event.number("size") == line[1]).collect();
+        assert_eq!(mine.len(), line[2] as usize);
+        assert!(mine.iter().all(|event| (event.pid, event.tid) == (line[0] as u32, line[0] as u32)));
+    }
+}
+
+#[test]
+fn vforked_children_write_under_their_own_ids() {
+    for no_rseq in [false, true] {
+        let trace = if no_rseq { trace_without_rseq("vforks.c") } else { trace("vforks.c", &["-e", "libc:*"]) };
+        succeeded(&trace);
+        let [parent, sink] = trace.printed()[0][..] else { panic!() };
+        let writes = trace.named("libc:write").filter(|event| event.number("fd") == sink);
+        let (of_parent, of_children): (Vec<_>, Vec<_>) = writes.partition(|event| i64::from(event.pid) == parent);
+        assert_eq!((of_parent.len(), of_children.len()), (22, 22));
+        assert!(of_parent.iter().all(|event| event.number("count") == 6 && event.tid == event.pid));
+        assert!(of_children.iter().all(|event| event.number("count") == 5 && event.tid == event.pid));
+        // A child has no restartable sequences: it claims a stream that is no processor's. Its parent goes back.
+        assert!(of_children.iter().all(|event| event.cpu == CPU_UNKNOWN));
+        assert!(of_parent.iter().all(|event| (event.cpu == CPU_UNKNOWN) == no_rseq));
+        let pids: std::collections::BTreeSet<_> = of_children.iter().map(|event| event.pid).collect();
+        assert_eq!(pids.len(), 22);
+        let closes: Vec<_> = trace.named("libc:close").filter(|event| event.number("fd") == sink + 1).collect();
+        assert_eq!(closes.iter().filter(|event| pids.contains(&event.pid)).count(), 20);
+    }
+}
+
+/// As [`trace`], on the path for machines without restartable sequences.
+fn trace_without_rseq(source: &str) -> Trace {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), source);
+    let command = ["env", "DORMOUSE_NO_RSEQ=1"].map(OsStr::new);
+    record(&["-e", "libc:*", "--budget", "256M"], &[&command[..], &[program.as_os_str()]].concat())
+}
+
+#[test]
+fn handlers_that_interrupt_the_tracer_are_traced() {
+    for no_rseq in [false, true] {
+        let trace = if no_rseq { trace_without_rseq("signals.c") } else { trace("signals.c", &["-e", "libc:*"]) };
+        succeeded(&trace);
+        let [handled, sink] = trace.printed()[0][..] else { panic!() };
+        assert!(handled > 0);
+        let received = trace.count("libc:write", "fd", sink) + trace.count("libc:malloc", "size", 50_001);
+        if trace.lost == 0 {
+            assert_eq!(received, handled as usize + 100_000);
+        } else {
+            assert!(received as u64 + trace.lost >= handled as u64 + 100_000);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_received_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), "storm.c");
+    for variable in ["DORMOUSE_NO_RSEQ=0", "DORMOUSE_NO_RSEQ=1", "DORMOUSE_IMV_WRITER=none"] {
+        for budget in ["64K", "64M"] {
+            let command = [OsStr::new("env"), OsStr::new(variable), program.as_os_str()];
+            let trace = record(&["-e", "libc:write", "--budget", budget], &command);
+            succeeded(&trace);
+            assert_eq!(trace.events.len() as u64 + trace.lost, 40_000, "{variable} {budget}");
+        }
+    }
+}
+
+#[test]
+fn cancellation_passes_through() {
+    let trace = trace("cancel.c", &["-e", "libc:*"]);
+    succeeded(&trace);
+    assert_eq!(trace.stdout(), "cleaned up\n");
+}
+
+/// What a command prints and returns, alone and traced.
+fn alike(command: &[&OsStr]) -> Trace {
+    let plain = Command::new(command[0]).args(&command[1..]).output().unwrap();
+    let trace = record(&["-e", "libc:*", "--budget", "64M"], command);
+    assert_eq!(trace.stdout(), String::from_utf8(plain.stdout).unwrap());
+    // A shell's view: 128 and the number of the signal.
+    let code = plain.status.code().or(plain.status.signal().map(|signal| 128 + signal));
+    assert_eq!(trace.output.status.code(), code);
+    assert!(trace.events.iter().any(|event| event.name == "libc:malloc"));
+    trace
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let residue = compiled(directory.path(), "residue.c");
+    alike(&[residue.as_os_str()]);
+    let mut command = Command::new(&residue);
+    let plain = command.output().unwrap();
+    let without_session = command.env("LD_PRELOAD", built().join("libdormouse_libc.so")).output().unwrap();
+    assert_eq!(without_session, plain);
+    alike(&["sh".as_ref(), "-c".as_ref(), format!("{0}; ({0}); kill -9 $$", residue.display()).as_ref()]);
+}
+
+#[test]
+fn programs_of_other_languages() {
+    let directory = tempfile::tempdir().unwrap();
+    let throws = compiled(directory.path(), "throws.cc");
+    assert_eq!(alike(&[throws.as_os_str()]).stdout(), "4000 2\n");
+    let script = "import subprocess, threading, json\n\
+        t = [threading.Thread(target=lambda: json.dumps([{}] * 10000)) for _ in range(4)]\n\
+        [x.start() for x in t]; [x.join() for x in t]\n\
+        print(subprocess.run(['echo', 'hello'], capture_output=True).stdout)\n\
+        raise SystemExit(3)";
+    let trace = alike(&["python3".as_ref(), "-c".as_ref(), script.as_ref()]);
+    assert_eq!((trace.stdout().as_str(), trace.output.status.code()), ("b'hello\\n'\n", Some(3)));
+}
+
+#[test]
+fn builds_come_out_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("a.c"), "#include <stdio.h>\nvoid a(void) { printf(\"a\\n\"); }\n").unwrap();
+    std::fs::write(at("b.c"), "#include <stdlib.h>\nvoid *b(void) { return malloc(1); }\n").unwrap();
+    std::fs::write(at("bad.c"), "int main(void) { return nonsense }\n").unwrap();
+    let makefile = "all: a.o b.o\n%.o: %.c\n\t@$(CC) -g -c $< -o $@\n";
+    std::fs::write(at("Makefile"), makefile).unwrap();
+    let made = |command: &[&OsStr]| {
+        let _ = std::fs::remove_file(at("a.o"));
+        let _ = std::fs::remove_file(at("b.o"));
+        alike(command);
+        let objects = ["a.o", "b.o"].map(|object| std::fs::read(at(object)).unwrap());
+        for object in ["a.o", "b.o"] {
+            std::fs::remove_file(at(object)).unwrap();
+        }
+        let plain = Command::new(command[0]).args(&command[1..]).output().unwrap();
+        assert!(plain.status.success());
+        assert_eq!(objects, ["a.o", "b.o"].map(|object| std::fs::read(at(object)).unwrap()));
+    };
+    made(&["make".as_ref(), "-s".as_ref(), "-B".as_ref(), "-j2".as_ref(), "-C".as_ref(), directory.path().as_ref()]);
+    let bad = at("bad.c");
+    let failed = alike(&["cc".as_ref(), "-c".as_ref(), bad.as_ref(), "-o".as_ref(), at("bad.o").as_ref()]);
+    assert_eq!(failed.output.status.code(), Some(1));
+}
+
+#[test]
+fn only_the_wrappers_are_exported() {
+    let library = built().join("libdormouse_libc.so");
+    let nm = Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library).output().unwrap();
+    let text = String::from_utf8(nm.stdout).unwrap();
+    let mut exported: Vec<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    exported.sort_unstable();
+    let expected = [
+        "__open64_2",
+        "__open_2",
+        "__openat64_2",
+        "__openat_2",
+        "__read_chk",
+        "calloc",
+        "close",
+        "creat",
+        "creat64",
+        "free",
+        "malloc",
+        "open",
+        "open64",
+        "openat",
+        "openat64",
+        "pthread_mutex_lock",
+        "pthread_mutex_trylock",
+        "pthread_mutex_unlock",
+        "read",
+        "realloc",
+        "vfork",
+        "write",
+    ];
+    assert_eq!(exported, expected);
+}

@@ -1,0 +1,65 @@
+//! The way in for events of other languages: what libdormouse calls. Not part of the Rust interface.
+
+use core::sync::atomic::Ordering;
+
+use dormouse_abi::class::CClass;
+use dormouse_abi::site::EventRecord;
+
+pub use dormouse_relay::Segment;
+
+use crate::write::{self, Current};
+use crate::{control, thread};
+
+/// Writes one record of `class`, whose fields are the `len` bytes at `fields`.
+///
+/// Wait-free and async-signal-safe, as the Rust `event!`.
+///
+/// # Safety
+/// `class` is a class of static storage; the bytes are the fields that it describes, and seven bytes after them may be read
+/// too. `fields` may be null if `len` is 0.
+#[inline(always)]
+pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) {
+    let Some(session) = Current::get() else { return };
+    // SAFETY: the caller's word.
+    let class = unsafe { &*class };
+    // Relaxed: the id is a number of its own, and `session` has been asked for before.
+    write::record_words(session, class.id.load(Ordering::Relaxed), fields, len);
+}
+
+/// Writes one record of `class`, whose fields are the `count` runs at `segments`.
+///
+/// Wait-free and async-signal-safe, as the Rust `event!`.
+///
+/// # Safety
+/// `class` is a class of static storage; each segment's source may be read until this returns, and their bytes are the
+/// fields that the class describes, less than 4 GiB of them.
+#[inline(always)]
+pub unsafe fn record_segments(class: *const CClass, segments: *const Segment, count: usize) {
+    let Some(session) = Current::get() else { return };
+    // SAFETY: the caller's word.
+    let class = unsafe { &*class };
+    // SAFETY: the caller's word.
+    let segments = unsafe { core::slice::from_raw_parts(segments, count) };
+    // Relaxed: as in `record_words`.
+    write::record_segments(session, class.id.load(Ordering::Relaxed), segments);
+}
+
+/// Adds an object's event classes, and announces them to the session that the process is in. Again changes nothing.
+///
+/// Blocking; not async-signal-safe.
+///
+/// # Safety
+/// `start..stop` is the `dormouse_events` section of a loaded object, which stays mapped until [`unregister`] returns.
+pub unsafe fn register(start: *const EventRecord, stop: *const EventRecord) {
+    let inside = thread::enter_tracer();
+    // SAFETY: the caller's word.
+    unsafe { control::lock().register(start, stop) };
+    drop(inside);
+}
+
+/// Forgets the classes of the object whose section starts here. Unknown ones are ignored. Blocking; not async-signal-safe.
+pub fn unregister(start: *const EventRecord) {
+    let inside = thread::enter_tracer();
+    control::lock().unregister(start);
+    drop(inside);
+}
