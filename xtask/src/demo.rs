@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::lua;
-use crate::run::{self, cargo, line};
+use crate::run::{self, line};
 use crate::system::{self, BABELTRACE2, CC, MAKE};
 
 /// How long the live programs run, and how long they are armed.
@@ -29,23 +29,13 @@ const LINES_SHOWN: usize = 8;
 /// Runs the demo.
 pub(crate) fn run() -> Result<()> {
     system::ensure(&[CC, MAKE, BABELTRACE2])?;
-    build()?;
+    run::build_release()?;
     let mut demo = Demo::new()?;
     let started = Instant::now();
     demo.compile()?;
     demo.bakery()?;
     demo.shop()?;
     demo.finish(started.elapsed())
-}
-
-fn build() -> Result<()> {
-    println!("building Dormouse …");
-    let build = |arguments: &[&str]| {
-        let mut command = cargo(["build", "--quiet", "--release"]);
-        run::succeed(command.args(arguments))
-    };
-    build(&["-p", "dormouse-cli", "-p", "dormouse-preload", "-p", "dormouse-capi"])?;
-    build(&["-p", "dormouse", "--example", "bakery"])
 }
 
 /// The stage: where commands run, and what the checks came to.
@@ -316,8 +306,7 @@ fn json(command: &mut Command) -> Result<Value> {
 
 /// Counts the events of programs that `babeltrace2` prints, one line each; those of the session owner are not programs'.
 fn count_events(command: &mut Command) -> Result<u64> {
-    let mut child =
-        spawn(command)?;
+    let mut child = spawn(command)?;
     let mut stdout = BufReader::new(child.stdout.take().context("no output")?);
     let mut text = Vec::new();
     let mut count = 0;

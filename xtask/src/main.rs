@@ -35,7 +35,7 @@ enum Task {
     Demo,
     /// Run every test of the workspace
     Test,
-    /// Run formatter, linter, tests, documentation, header checks and the demo
+    /// Run formatter, linter, header checks, tests, documentation, the lab's experiments and the demo
     Ci,
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
     FetchLua {

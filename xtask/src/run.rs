@@ -57,6 +57,18 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Builds the commands, the libraries and the example that the demo and the lab run; they are then in `release` of the
+/// target directory.
+///
+/// # Errors
+/// Something does not build.
+pub(crate) fn build_release() -> Result<()> {
+    let packages = ["dormouse-cli", "dormouse-lab", "dormouse-preload", "dormouse-capi"];
+    let packages = packages.iter().flat_map(|name| ["--package", name]);
+    succeed(cargo(["build", "--quiet", "--release"]).args(packages))?;
+    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse", "--example", "bakery"]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
