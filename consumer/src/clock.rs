@@ -80,13 +80,13 @@ fn tsc_serves() -> bool {
 }
 
 impl Clock {
-    /// Chooses the clock and measures its pace for 20 ms.
+    /// Chooses the clock and measures its pace for 5 ms; [`Clock::last_calibration`] knows better.
     pub(crate) fn new() -> Clock {
         let source = if tsc_serves() { CLOCK_TSC } else { CLOCK_MONOTONIC };
         let start = read(source);
         let mut clock = Clock { source, start, estimate_hz: 1_000_000_000 };
         if source == CLOCK_TSC {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(std::time::Duration::from_millis(5));
             clock.estimate_hz = clock.frequency_hz(read(source));
         }
         clock

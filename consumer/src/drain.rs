@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use dormouse_abi::page::{self, CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::session::{State, UNIT_BYTES};
@@ -16,12 +17,17 @@ use crate::session::Shared;
 /// How long the drain thread sleeps at most: pages of killed writers and dead processes are found by looking.
 const NAP: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
+/// How often dead processes are looked for.
+const BURY_INTERVAL: Duration = Duration::from_millis(50);
+
 /// What draining came to.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Drained {
     pub(crate) events: u64,
     pub(crate) lost: u64,
     pub(crate) lost_on_disk: u64,
+    /// Of `lost`, what no packet on disk tells.
+    pub(crate) lost_untold: u64,
     pub(crate) packets_refused: u64,
     pub(crate) bytes: u64,
     pub(crate) write_error: Option<String>,
@@ -44,10 +50,15 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
         scratch: vec![0; memory.geometry().page_size_bytes as usize],
         drained: Drained::default(),
     };
+    let mut buried_at = Instant::now();
     while !shared.stop.load(Ordering::SeqCst) {
         let kick = memory.header().kick.0.load(Ordering::SeqCst);
         let busy = !memory.is_overwrite() && drainer.drain();
-        processes.bury(&memory);
+        // One system call for each live process: not at every page.
+        if buried_at.elapsed() >= BURY_INTERVAL {
+            processes.bury(&memory);
+            buried_at = Instant::now();
+        }
         if !busy && !drainer.arm_notifications() {
             // A kick between the load and the wait makes the wait return at once.
             let _ = futex::wait(&memory.header().kick.0, futex::Flags::empty(), kick, Some(&NAP));
@@ -211,7 +222,9 @@ impl Drainer<'_> {
         }
         for stream in 0..self.streams.len() {
             self.finish_stream(stream);
-            self.drained.lost += self.memory().discarded(stream as u32);
+            let discarded = self.memory().discarded(stream as u32);
+            self.drained.lost += discarded;
+            self.drained.lost_untold += discarded.saturating_sub(self.streams[stream].discarded_last);
         }
         self.drained
     }
@@ -272,6 +285,9 @@ impl Drainer<'_> {
         }
         if !self.copy_page(state.unit, state.offset as usize) {
             self.drained.packets_refused += 1;
+            return;
+        }
+        if memory.is_overwrite() && memory.stream(stream as u32).reclaimed.load(Ordering::Acquire) > seq {
             return;
         }
         let fields = |offset: usize| {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use dormouse_abi::session::{
-    Geometry, HEADER_SIZE_BYTES, Line, MAGIC, MODE_DISCARD, MODE_OVERWRITE, STATE_EMPTY, SessionHeader, VERSION,
-};
+use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_backing::{BackingError, Pool, PoolOptions};
 use dormouse_relay::Memory;
 
@@ -253,10 +251,13 @@ impl Session {
             packets_refused: drained.packets_refused,
             processes: self.server.processes().joined(),
             bytes: drained.bytes,
-            write_error: drained.write_error,
+            write_error: drained.write_error.or_else(|| self.shared.trace.write_error()),
         };
-        if let Err(error) = self.shared.trace.finish(&self.shared.clock, summary.lost_on_disk, summary.packets_refused)
-        {
+        if let Err(error) = self.shared.trace.finish(
+            &self.shared.clock,
+            summary.lost_on_disk + drained.lost_untold,
+            summary.packets_refused,
+        ) {
             summary.write_error.get_or_insert(error.to_string());
         }
         self.server.answer_stop(&summary);
@@ -303,7 +304,7 @@ fn geometry(budget_bytes: u64) -> Result<Geometry, SessionError> {
     if geometry.is_valid() { Ok(geometry) } else { Err(SessionError::BudgetTooLarge(budget_bytes)) }
 }
 
-/// Writes the header and the empty state of every stream, and has all of it backed by memory.
+/// Lays the session out in memory that is backed and zeroed.
 fn initialise(
     pool: &Pool,
     geometry: &Geometry,
@@ -311,35 +312,11 @@ fn initialise(
     clock: u32,
     uuid: [u8; 16],
 ) -> Result<Memory, SessionError> {
-    let header = SessionHeader {
-        magic: MAGIC,
-        version: VERSION,
-        mode: if mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD },
-        size_bytes: geometry.size_bytes() as u64,
-        page_size_bytes: geometry.page_size_bytes,
-        page_count: geometry.page_count,
-        cpu_count: geometry.cpu_count,
-        stream_count: geometry.stream_count,
-        ring_size: geometry.ring_size(),
-        clock,
-        owners_offset: geometry.owners_offset() as u64,
-        streams_offset: geometry.streams_offset() as u64,
-        rings_offset: geometry.rings_offset() as u64,
-        ring_stride_bytes: geometry.ring_stride_bytes() as u64,
-        pages_offset: geometry.pages_offset() as u64,
-        uuid,
-        stopped: Line::default(),
-        kick: Line::default(),
-        freed: Line::default(),
-    };
-    const { assert!(size_of::<SessionHeader>() <= HEADER_SIZE_BYTES) };
-    // SAFETY: the memory is this process's alone until the server hands it out, zeroed, aligned, larger than a header.
-    unsafe { pool.base().cast::<SessionHeader>().write(header) };
-    // SAFETY: mapped as long as the pool, which `Shared` keeps together with the view.
-    let memory = unsafe { Memory::from_raw(pool.base(), pool.size_bytes()) }
-        .map_err(|what| SessionError::System { what, error: std::io::ErrorKind::InvalidData.into() })?;
+    let mode = if mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD };
+    // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which `Shared` keeps together
+    // with the view.
+    let memory = unsafe { Memory::initialise(pool.base(), geometry, mode, clock, uuid) };
     for stream in 0..geometry.stream_count {
-        memory.stream(stream).state.store(STATE_EMPTY, Ordering::Relaxed);
         // SAFETY: a ring of this size lies there, and nobody else uses it yet.
         unsafe { dormouse_vring::init(memory.ring(stream), geometry.ring_size()) }
             .map_err(|error| SessionError::System { what: "ring", error: std::io::Error::other(error) })?;

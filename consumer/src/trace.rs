@@ -60,6 +60,8 @@ struct Inner {
     state_len: u64,
     state_writer: PacketWriter,
     state_last: u64,
+    /// Why a class could not be declared, the first time.
+    write_error: Option<String>,
 }
 
 impl Trace {
@@ -76,6 +78,20 @@ impl Trace {
         if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
             return Err(TraceError::NotEmpty(dir.clone()));
         }
+        Trace::create_in_empty(options, clock, uuid, page_size_bytes).inspect_err(|_| {
+            // The directory was empty: what is in it by now is half a trace.
+            let _ = std::fs::remove_file(dir.join("metadata"));
+            let _ = std::fs::remove_file(dir.join("state"));
+        })
+    }
+
+    fn create_in_empty(
+        options: &Options,
+        clock: &Clock,
+        uuid: [u8; 16],
+        page_size_bytes: u32,
+    ) -> Result<Trace, TraceError> {
+        let dir = &options.dir;
         let metadata_options = metadata_options(clock, clock.first_calibration(), uuid);
         let preamble = Metadata::new(metadata_options.clone()).preamble();
         let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
@@ -95,6 +111,7 @@ impl Trace {
                 state_len: 0,
                 state_writer: PacketWriter::state(uuid),
                 state_last: 0,
+                write_error: None,
             }),
         };
         let first = StateRecord::Session {
@@ -137,15 +154,25 @@ impl Trace {
             return CLASS_ID_NONE;
         }
         let block = Metadata::class(id as u16, decl);
-        if inner.metadata.write_all_at(block.as_bytes(), inner.metadata_len).is_err() {
+        if let Err(error) = inner.metadata.write_all_at(block.as_bytes(), inner.metadata_len) {
             // Half a block would make all of the metadata unreadable.
             let _ = inner.metadata.set_len(inner.metadata_len);
+            let text = format!(
+                "cannot declare the event {}: {error}; free space or give another directory with -o",
+                decl.full_name()
+            );
+            inner.write_error.get_or_insert(text);
             return CLASS_ID_NONE;
         }
         inner.metadata_len += block.len() as u64;
         inner.classes.insert(id as u16, decl.clone());
         inner.decls.push(decl.clone());
         id as u32
+    }
+
+    /// Why a class could not be declared, if one could not.
+    pub(crate) fn write_error(&self) -> Option<String> {
+        self.lock().write_error.clone()
     }
 
     /// Appends a packet of state records.
@@ -166,11 +193,11 @@ impl Trace {
     }
 
     /// Tells what was lost, and states the clock's pace as it is known by now.
-    pub(crate) fn finish(&self, clock: &Clock, lost_on_disk: u64, packets_refused: u64) -> Result<(), TraceError> {
+    pub(crate) fn finish(&self, clock: &Clock, lost_untold: u64, packets_refused: u64) -> Result<(), TraceError> {
         let refused = format!("{packets_refused} packets were not valid and were left out");
         let mut records = Vec::new();
-        if lost_on_disk > 0 {
-            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_on_disk });
+        if lost_untold > 0 {
+            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_untold });
         }
         if packets_refused > 0 {
             records.push(StateRecord::Lost { reason: &refused, count: 0 });

@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::page;
 use dormouse_abi::session::{
-    Geometry, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES, spare,
+    Geometry, Line, MAGIC, MODE_OVERWRITE, Owner, STATE_EMPTY, STREAM_STRIDE_BYTES, SessionHeader, State,
+    StreamControl, UNIT_BYTES, VERSION, spare,
 };
 use dormouse_abi::txn::{Store, Txn};
 
@@ -38,6 +39,42 @@ impl Memory {
         let header = unsafe { &*base.cast::<SessionHeader>() };
         let geometry = Geometry::from_header(header, size_bytes)?;
         Ok(Memory { base, geometry })
+    }
+
+    /// Lays a session out: header and empty streams. The rings are the caller's to initialise.
+    ///
+    /// # Safety
+    /// `geometry` is valid; its `size_bytes` bytes at `base` are mapped for reading and writing, aligned to 4 KiB, zero,
+    /// nobody else's yet, and stay mapped while any copy of the view is used.
+    pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, mode: u32, clock: u32, uuid: [u8; 16]) -> Memory {
+        let header = SessionHeader {
+            magic: MAGIC,
+            version: VERSION,
+            mode,
+            size_bytes: geometry.size_bytes() as u64,
+            page_size_bytes: geometry.page_size_bytes,
+            page_count: geometry.page_count,
+            cpu_count: geometry.cpu_count,
+            stream_count: geometry.stream_count,
+            ring_size: geometry.ring_size(),
+            clock,
+            owners_offset: geometry.owners_offset() as u64,
+            streams_offset: geometry.streams_offset() as u64,
+            rings_offset: geometry.rings_offset() as u64,
+            ring_stride_bytes: geometry.ring_stride_bytes() as u64,
+            pages_offset: geometry.pages_offset() as u64,
+            uuid,
+            stopped: Line::default(),
+            kick: Line::default(),
+            freed: Line::default(),
+        };
+        // SAFETY: the caller's word; the geometry begins with room for a header.
+        unsafe { base.cast::<SessionHeader>().write(header) };
+        let memory = Memory { base, geometry: *geometry };
+        for stream in 0..geometry.stream_count {
+            memory.stream(stream).state.store(STATE_EMPTY, Ordering::Relaxed);
+        }
+        memory
     }
 
     /// Where the memory starts.
