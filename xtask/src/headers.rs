@@ -10,10 +10,10 @@ use crate::{run, system};
 
 /// Compilers, with the language and the standards that the headers promise.
 const COMPILERS: [(&str, &str, &[&str]); 4] = [
-    ("gcc", "c", &["gnu99", "c11", "c17"]),
-    ("clang", "c", &["gnu99", "c11", "c17"]),
-    ("g++", "c++", &["c++17", "c++20"]),
-    ("clang++", "c++", &["c++17", "c++20"]),
+    ("gcc", "c", &["c11", "gnu17"]),
+    ("clang", "c", &["c11", "gnu17"]),
+    ("g++", "c++", &["c++17", "gnu++20"]),
+    ("clang++", "c++", &["c++17", "gnu++20"]),
 ];
 
 /// The task.
