@@ -228,11 +228,12 @@ impl Demo {
         if !self.failed.is_empty() {
             bail!("{} of {} checks of the demo failed: {}", self.failed.len(), self.checks, self.failed.join("; "));
         }
+        let dir = self.dir.strip_prefix(run::root()).unwrap_or(&self.dir);
         println!(
             "all {} checks of the demo hold ({:.0} s); the traces are in {}",
             self.checks,
             elapsed.as_secs_f64(),
-            self.dir.display()
+            dir.display()
         );
         Ok(())
     }

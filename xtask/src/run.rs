@@ -36,7 +36,7 @@ pub(crate) fn line(command: &Command) -> String {
 }
 
 fn quote(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%$".contains(c);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.into()
     } else {
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_line_can_be_typed() {
         let mut command = Command::new("/usr/bin/dormouse");
-        command.args(["arm", "7", "shop:*", "-o", "it's"]);
-        assert_eq!(line(&command), r"dormouse arm 7 'shop:*' -o 'it'\''s'");
+        command.args(["arm", "7", "shop:*", "-o", "it's $HOME"]);
+        assert_eq!(line(&command), r"dormouse arm 7 'shop:*' -o 'it'\''s $HOME'");
     }
 }
