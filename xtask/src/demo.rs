@@ -1,0 +1,361 @@
+//! `cargo xtask demo`: three programs traced, and each trace counted again by babeltrace2.
+//!
+//! ```text
+//!   1. Lua compiled by make and the system's C compiler, unmodified     dormouse record --libc
+//!   2. a bakery in Rust, which runs already                             dormouse list, arm, disarm
+//!   3. a shop in C, which runs already                                  the same
+//! ```
+
+use std::fs;
+use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::lua;
+use crate::run::{self, line};
+use crate::system::{self, BABELTRACE2, CC, MAKE};
+
+/// How long the live programs run, and how long they are armed.
+const PROGRAM_SECONDS: &str = "4";
+const ARMED: Duration = Duration::from_millis(1500);
+/// Lines of a command's output that are shown.
+const LINES_SHOWN: usize = 8;
+
+/// Runs the demo.
+pub(crate) fn run() -> Result<()> {
+    system::ensure(&[CC, MAKE, BABELTRACE2])?;
+    run::build_release()?;
+    let mut demo = Demo::new()?;
+    let started = Instant::now();
+    demo.compile()?;
+    demo.bakery()?;
+    demo.shop()?;
+    demo.finish(started.elapsed())
+}
+
+/// The stage: where commands run, and what the checks came to.
+struct Demo {
+    /// Commands run here, so paths are short.
+    dir: PathBuf,
+    /// `PATH` of commands: first what has been built.
+    path: std::ffi::OsString,
+    checks: usize,
+    failed: Vec<String>,
+}
+
+impl Demo {
+    fn new() -> Result<Demo> {
+        let target = run::target_dir()?;
+        let dir = target.join("demo");
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(|| format!("cannot replace {}", dir.display()))?;
+        }
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let inherited = std::env::var_os("PATH").unwrap_or_default();
+        let release = target.join("release");
+        let dirs = [release.clone(), release.join("examples"), dir.clone()];
+        let path = std::env::join_paths(dirs.into_iter().chain(std::env::split_paths(&inherited)))?;
+        Ok(Demo { dir, path, checks: 0, failed: Vec::new() })
+    }
+
+    /// 1. A build that knows nothing of it.
+    fn compile(&mut self) -> Result<()> {
+        heading("A real build, unmodified: Lua by make and cc, all its processes");
+        let files = lua::fetch(&self.dir.join("lua"))?;
+        let make = ["make", "-C", "lua", "-j2", "--no-print-directory"];
+        let plain = self.command(&make).output().context("cannot run make")?;
+        ensure!(plain.status.success(), "make fails without dormouse: {}", String::from_utf8_lossy(&plain.stderr));
+        self.command(&["make", "-C", "lua", "clean"]).output()?;
+
+        let mut record = self.command(&["dormouse", "record", "--libc", "-o", "lua.trace", "--"]);
+        record.args(make);
+        let traced = self.show(&mut record)?;
+        let is_same = traced.stdout == plain.stdout && without_ours(&traced.stderr) == without_ours(&plain.stderr);
+        self.check(is_same, "the build printed what it prints without dormouse");
+        self.check(
+            traced.status.code() == plain.status.code(),
+            &format!("and exited as it does without dormouse: {}", plain.status),
+        );
+        let stats = self.stats("lua.trace")?;
+        let processes = stats["processes"].as_array().into_iter().flatten();
+        let processes = processes.filter(|process| process["program"] != "").count();
+        // make, and for each file the compiler and what it starts.
+        self.check(processes > 2 * files, &format!("{processes} programs of {files} compilations are in one trace"));
+        self.counts("lua.trace", &stats)
+    }
+
+    /// 2. A Rust program that runs already.
+    fn bakery(&mut self) -> Result<()> {
+        heading("A Rust program that runs already");
+        self.live(&["bakery", PROGRAM_SECONDS], "bakery")
+    }
+
+    /// 3. A C program that runs already.
+    fn shop(&mut self) -> Result<()> {
+        heading("A C program that runs already");
+        self.quietly(&["dormouse-install", "--prefix", "prefix"])?;
+        let source = run::root().join("capi/examples/shop.c");
+        fs::copy(&source, self.dir.join("shop.c")).with_context(|| format!("cannot copy {}", source.display()))?;
+        let flags =
+            "-O2 shop.c -o shop -pthread -Iprefix/include -Lprefix/lib -ldormouse -Wl,-rpath,$ORIGIN/prefix/lib";
+        let cc: Vec<&str> = ["cc"].into_iter().chain(flags.split(' ')).collect();
+        self.quietly(&cc)?;
+        self.live(&["shop", PROGRAM_SECONDS], "shop")
+    }
+
+    /// Lists, arms, disarms a program while it runs, and counts what was seen.
+    fn live(&mut self, program: &[&str], provider: &str) -> Result<()> {
+        let mut command = self.command(program);
+        println!("$ {} &", line(&command));
+        let mut child = Running::start(&mut command)?;
+        let pid = child.pid.clone();
+        let (pattern, trace) = (format!("{provider}:*"), format!("{provider}.trace"));
+
+        self.show_success(&["dormouse", "list", &pid])?;
+        self.check(self.armed(&pid)? == 0, "every event is dormant");
+        self.show_success(&["dormouse", "arm", &pid, &pattern, "-o", &trace])?;
+        self.check(self.armed(&pid)? > 0, "events are armed while the program runs");
+        thread::sleep(ARMED);
+        self.show_success(&["dormouse", "disarm", &pid, &pattern])?;
+        self.check(self.armed(&pid)? == 0, "every event is dormant again");
+        let status = child.wait()?;
+        self.check(status.success(), &format!("the program ended by itself: {status}"));
+
+        self.show_first_lines(&["dormouse", "view", &trace], 4)?;
+        let stats = self.stats(&trace)?;
+        self.counts(&trace, &stats)
+    }
+
+    /// How many event classes of a process are armed.
+    fn armed(&self, pid: &str) -> Result<usize> {
+        let tracers = json(&mut self.command(&["dormouse", "list", pid, "--json"]))?;
+        let classes = tracers.as_array().into_iter().flatten().flat_map(|tracer| tracer["classes"].as_array());
+        Ok(classes.flatten().filter(|class| class["armed"] == true).count())
+    }
+
+    /// Shows what a trace holds, and returns it.
+    fn stats(&self, trace: &str) -> Result<Value> {
+        self.show_first_lines(&["dormouse", "stats", trace], 20)?;
+        json(&mut self.command(&["dormouse", "stats", trace, "--json"]))
+    }
+
+    /// Compares our count with babeltrace2's.
+    fn counts(&mut self, trace: &str, stats: &Value) -> Result<()> {
+        let events = stats["events"].as_u64().context("`dormouse stats --json` has no events")?;
+        let lost = stats["events_lost"].as_u64().context("`dormouse stats --json` has no events_lost")?;
+        self.check(events > 0, &format!("{} events were recorded, {} lost", grouped(events), grouped(lost)));
+        if !system::has(BABELTRACE2.program) {
+            println!("  - babeltrace2 is not installed: its count is not compared");
+            return Ok(());
+        }
+        let mut babeltrace2 = self.command(&["babeltrace2", trace]);
+        println!("$ {} | grep -vc ' dormouse:'", line(&babeltrace2));
+        let theirs = count_events(&mut babeltrace2)?;
+        let text = format!("babeltrace2 counts {}, dormouse {}", grouped(theirs), grouped(events));
+        self.check(theirs == events, &text);
+        Ok(())
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("PATH", &self.path).current_dir(&self.dir).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command that must succeed, and shows its line only.
+    fn quietly(&self, words: &[&str]) -> Result<()> {
+        let mut command = self.command(words);
+        println!("$ {}", line(&command));
+        let output = command.output().with_context(|| format!("cannot run `{}`", line(&command)))?;
+        ensure!(output.status.success(), "`{}` failed:\n{}", line(&command), String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// Runs a command that must succeed, and shows it with its output.
+    fn show_success(&self, words: &[&str]) -> Result<()> {
+        let mut command = self.command(words);
+        let output = self.show(&mut command)?;
+        ensure!(output.status.success(), "`{}` failed: {}", line(&command), output.status);
+        Ok(())
+    }
+
+    /// Shows a command with its output, which is cut in the middle where it is long.
+    fn show(&self, command: &mut Command) -> Result<Output> {
+        println!("$ {}", line(command));
+        let output = command.output().with_context(|| format!("cannot run `{}`", line(command)))?;
+        let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let (head, tail) =
+            if lines.len() > LINES_SHOWN { (LINES_SHOWN / 2, LINES_SHOWN / 2 - 1) } else { (lines.len(), 0) };
+        lines[..head].iter().for_each(|text| print_cut(text));
+        if head < lines.len() {
+            println!("  … {} more lines", lines.len() - head - tail);
+        }
+        lines[lines.len() - tail..].iter().for_each(|text| print_cut(text));
+        Ok(output)
+    }
+
+    /// Shows a command and the first lines of its output, and lets it go then.
+    fn show_first_lines(&self, words: &[&str], count: usize) -> Result<()> {
+        let mut command = self.command(words);
+        println!("$ {} | head -{count}", line(&command));
+        let mut child = spawn(&mut command)?;
+        let stdout = child.stdout.take().context("no output")?;
+        for text in BufReader::new(stdout).lines().take(count) {
+            print_cut(&text?);
+        }
+        let status = child.wait()?;
+        ensure!(status.success(), "`{}` failed: {status}", line(&command));
+        Ok(())
+    }
+
+    fn check(&mut self, holds: bool, what: &str) {
+        self.checks += 1;
+        println!("  {} {what}", if holds { "✓" } else { "✗" });
+        if !holds {
+            self.failed.push(what.into());
+        }
+    }
+
+    fn finish(&self, elapsed: Duration) -> Result<()> {
+        println!();
+        if !self.failed.is_empty() {
+            bail!("{} of {} checks of the demo failed: {}", self.failed.len(), self.checks, self.failed.join("; "));
+        }
+        let dir = self.dir.strip_prefix(run::root()).unwrap_or(&self.dir);
+        println!(
+            "all {} checks of the demo hold ({:.0} s); the traces are in {}",
+            self.checks,
+            elapsed.as_secs_f64(),
+            dir.display()
+        );
+        Ok(())
+    }
+}
+
+/// A program that runs beside us; it is ended when something goes wrong.
+struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    pid: String,
+}
+
+impl Running {
+    /// Starts a program, and waits for its first line: its process id.
+    fn start(command: &mut Command) -> Result<Running> {
+        let mut child = spawn(command)?;
+        let stdout = BufReader::new(child.stdout.take().context("no output")?);
+        let pid = child.id().to_string();
+        let mut running = Running { child, stdout, pid };
+        let mut first = String::new();
+        running.stdout.read_line(&mut first)?;
+        print_cut(first.trim_end());
+        ensure!(first.contains(&running.pid), "`{}` did not print its process id", line(command));
+        Ok(running)
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus> {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest)?;
+        rest.lines().for_each(print_cut);
+        Ok(self.child.wait()?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn heading(text: &str) {
+    let (bold, plain) = if std::io::stdout().is_terminal() { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+    println!("\n{bold}{text}{plain}");
+}
+
+/// Columns of a line that is shown.
+const COLUMNS: usize = 110;
+
+fn print_cut(text: &str) {
+    let cut: String = text.chars().take(COLUMNS).collect();
+    println!("  {cut}{}", if cut.len() < text.len() { " …" } else { "" });
+}
+
+/// Error output without the lines of dormouse.
+fn without_ours(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    text.lines().filter(|line| !line.starts_with("dormouse: ")).map(|line| format!("{line}\n")).collect()
+}
+
+fn spawn(command: &mut Command) -> Result<Child> {
+    command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{}`", line(command)))
+}
+
+fn json(command: &mut Command) -> Result<Value> {
+    let output = command.output().with_context(|| format!("cannot run `{}`", line(command)))?;
+    serde_json::from_slice(&output.stdout).with_context(|| format!("`{}` printed no JSON", line(command)))
+}
+
+/// Counts the events of programs that `babeltrace2` prints, one line each; those of the session owner are not programs'.
+fn count_events(command: &mut Command) -> Result<u64> {
+    let mut child = spawn(command)?;
+    let mut stdout = BufReader::new(child.stdout.take().context("no output")?);
+    let mut text = Vec::new();
+    let mut count = 0;
+    while stdout.read_until(b'\n', &mut text)? > 0 {
+        count += u64::from(!is_owners(&text));
+        text.clear();
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "`{}` failed: {status}", line(command));
+    Ok(count)
+}
+
+/// Whether a line of `babeltrace2` is an event `dormouse:…`, of the session owner.
+fn is_owners(text: &[u8]) -> bool {
+    let head = text.split(|byte| *byte == b'{').next().unwrap_or_default();
+    head.windows(10).any(|window| window == b" dormouse:")
+}
+
+/// A count with its thousands apart.
+fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.char_indices() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn events_of_the_owner_are_told_by_their_name() {
+        assert!(is_owners(b"[12:00:00.1] (+0.2) dormouse:process: { }, { vpid = 1 }"));
+        assert!(!is_owners(b"[12:00:00.1] (+0.2) shop:order_end: { cpu_id = 1 }, { customer = \" dormouse:\" }"));
+    }
+
+    #[test]
+    fn our_lines_are_left_out() {
+        assert_eq!(without_ours(b"a\ndormouse: 3 events\nb\n"), "a\nb\n");
+    }
+}

@@ -1,0 +1,81 @@
+//! The C and C++ headers, each compiled alone, twice in one unit, by every compiler that is there.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{run, system};
+
+/// Compilers, with the language and the standards that the headers promise.
+const COMPILERS: [(&str, &str, &[&str]); 4] = [
+    ("gcc", "c", &["c11", "gnu17"]),
+    ("clang", "c", &["c11", "gnu17"]),
+    ("g++", "c++", &["c++17", "gnu++20"]),
+    ("clang++", "c++", &["c++17", "gnu++20"]),
+];
+
+/// The task.
+///
+/// # Errors
+/// A header does not compile, or there is no compiler.
+pub(crate) fn check() -> Result<()> {
+    let include = run::root().join("include");
+    let mut headers = Vec::new();
+    collect(&include, &mut headers)?;
+    headers.sort();
+    ensure!(!headers.is_empty(), "no headers in {}", include.display());
+    let compilers: Vec<_> = COMPILERS.iter().filter(|(compiler, ..)| system::has(compiler)).collect();
+    ensure!(!compilers.is_empty(), "there is no compiler: gcc or clang");
+    let mut failed = 0;
+    for (compiler, language, standards) in compilers {
+        for standard in *standards {
+            for header in headers.iter().filter(|header| *language == "c++" || is_for_c(header)) {
+                let name = header.strip_prefix(&include)?;
+                if let Err(error) = compile(compiler, language, standard, &include, name) {
+                    eprintln!("{compiler} -std={standard}, {}:\n{error:#}", name.display());
+                    failed += 1;
+                }
+            }
+        }
+        println!("{compiler:8} {} headers, {}", headers.len(), standards.join(" "));
+    }
+    ensure!(failed == 0, "{failed} compilations of headers failed");
+    Ok(())
+}
+
+fn is_for_c(header: &Path) -> bool {
+    header.extension().is_some_and(|extension| extension == "h")
+}
+
+fn collect(dir: &Path, headers: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, headers)?;
+        } else if path.extension().is_some_and(|extension| extension == "h" || extension == "hpp") {
+            headers.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn compile(compiler: &str, language: &str, standard: &str, include: &Path, name: &Path) -> Result<()> {
+    let mut child = Command::new(compiler)
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", &format!("-std={standard}")])
+        .args(["-x", language, "-I"])
+        .arg(include)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {compiler}"))?;
+    let line = format!("#include <{}>\n", name.display());
+    child.stdin.take().context("no input")?.write_all(line.repeat(2).as_bytes())?;
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(())
+}

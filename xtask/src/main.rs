@@ -1,0 +1,61 @@
+//! Automation of the project: `cargo xtask demo`, `test`, `ci`.
+//!
+//! ```text
+//!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
+//!   test       every test of the workspace
+//!   ci         what has to hold before a change is merged; `.ci/run` calls it
+//!   fetch-lua  the C project that the demo and the tests compile
+//! ```
+//! Each does the set-up that it needs: it builds, and as root it installs what the system lacks.
+
+mod ci;
+mod demo;
+mod headers;
+mod lua;
+mod run;
+mod system;
+mod test;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Automation of Dormouse
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Trace a real build, a Rust program and a C program, and check the traces against babeltrace2
+    Demo,
+    /// Run every test of the workspace
+    Test,
+    /// Run formatter, linter, header checks, tests, documentation, the lab's experiments and the demo
+    Ci,
+    /// Copy the Lua sources, with a Makefile, to a directory and print its path
+    FetchLua {
+        /// Where to; what is there is replaced [default: demo/lua in the target directory]
+        dir: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
+        Task::Demo => demo::run(),
+        Task::Test => test::run(),
+        Task::Ci => ci::run(),
+        Task::FetchLua { dir } => lua::run(dir),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

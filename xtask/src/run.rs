@@ -1,0 +1,82 @@
+//! Running commands.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// The directory of the workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// The directory that cargo builds into: the one that this program lies in.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let dir = program.parent().and_then(Path::parent).context("this program is not in cargo's target directory")?;
+    Ok(dir.to_path_buf())
+}
+
+/// Cargo, to be run in the workspace.
+pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// A command's line as one would type it.
+pub(crate) fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    std::iter::once(program)
+        .chain(command.get_args())
+        .map(|word| quote(&word.to_string_lossy()))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn quote(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Shows a command and runs it; what it prints goes where ours goes.
+///
+/// # Errors
+/// It cannot be run, or does not succeed.
+pub(crate) fn succeed(command: &mut Command) -> Result<()> {
+    println!("$ {}", line(command));
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot run `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` failed: {status}", line(command));
+    }
+    Ok(())
+}
+
+/// Builds the commands, the libraries and the example that the demo and the lab run; they are then in `release` of the
+/// target directory.
+///
+/// # Errors
+/// Something does not build.
+pub(crate) fn build_release() -> Result<()> {
+    let packages = ["dormouse-cli", "dormouse-lab", "dormouse-preload", "dormouse-capi"];
+    let packages = packages.iter().flat_map(|name| ["--package", name]);
+    succeed(cargo(["build", "--quiet", "--release"]).args(packages))?;
+    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse", "--example", "bakery"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_can_be_typed() {
+        let mut command = Command::new("/usr/bin/dormouse");
+        command.args(["arm", "7", "shop:*", "-o", "it's $HOME"]);
+        assert_eq!(line(&command), r"dormouse arm 7 'shop:*' -o 'it'\''s $HOME'");
+    }
+}

@@ -1,0 +1,76 @@
+//! Programs of the system that tasks need.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+/// A program and the Debian package that has it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tool {
+    /// Its name on `PATH`.
+    pub(crate) program: &'static str,
+    /// The package.
+    pub(crate) package: &'static str,
+    /// Whether a task can go on without it.
+    pub(crate) is_required: bool,
+}
+
+/// C compiler.
+pub(crate) const CC: Tool = Tool { program: "cc", package: "gcc libc6-dev", is_required: true };
+/// C++ compiler.
+pub(crate) const CPP: Tool = Tool { program: "c++", package: "g++", is_required: true };
+/// Make.
+pub(crate) const MAKE: Tool = Tool { program: "make", package: "make", is_required: true };
+/// A reader of traces that nobody here wrote.
+pub(crate) const BABELTRACE2: Tool = Tool { program: "babeltrace2", package: "babeltrace2", is_required: false };
+
+/// Whether a program is on `PATH`.
+pub(crate) fn has(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// Installs what is missing where that is possible, and says what stays missing.
+///
+/// # Errors
+/// A required tool stays missing.
+pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
+    let missing = |tools: &[Tool]| tools.iter().copied().filter(|tool| !has(tool.program)).collect::<Vec<_>>();
+    let wanted = missing(tools);
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let packages: Vec<&str> = wanted.iter().flat_map(|tool| tool.package.split(' ')).collect();
+    if is_root() && has("apt-get") {
+        println!("installing {}", packages.join(" "));
+        apt_get(&["update"]);
+        apt_get(&[&["install", "--yes", "--no-install-recommends"], packages.as_slice()].concat());
+    }
+    let still = missing(&wanted);
+    if still.is_empty() {
+        return Ok(());
+    }
+    let names = still.iter().map(|tool| tool.program).collect::<Vec<_>>().join(", ");
+    let packages = still.iter().map(|tool| tool.package).collect::<Vec<_>>().join(" ");
+    if still.iter().any(|tool| tool.is_required) {
+        bail!("not installed: {names}; on Debian and Ubuntu `apt-get install {packages}` has them");
+    }
+    println!("not installed: {names} (`apt-get install {packages}`); going on without");
+    Ok(())
+}
+
+/// Its success is seen by what is there afterwards; what it says is shown only then when it fails.
+fn apt_get(arguments: &[&str]) {
+    let mut command = Command::new("apt-get");
+    command.args(["-qq", "-o", "Dpkg::Use-Pty=0"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    match command.stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => eprint!("{}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) => eprintln!("apt-get: {error}"),
+    }
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(Path::new("/proc/self")).is_ok_and(|process| process.uid() == 0)
+}

@@ -1,0 +1,19 @@
+//! `cargo xtask test`.
+
+use anyhow::Result;
+
+use crate::run::{cargo, succeed};
+use crate::system::{self, BABELTRACE2, CC, CPP, MAKE};
+
+/// Builds what tests run (the command, the libraries), then runs every test.
+pub(crate) fn run() -> Result<()> {
+    system::ensure(&[CC, CPP, MAKE, BABELTRACE2])?;
+    succeed(&mut cargo(["build", "--workspace", "--all-targets"]))?;
+    let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
+    if system::has(BABELTRACE2.program) {
+        tests.env("DORMOUSE_REQUIRE_TOOLS", "1");
+    }
+    succeed(&mut tests)?;
+    println!("all tests of the workspace passed");
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Dependencies point one way: what each room may depend on is one table, and cargo's metadata is held against it.
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// A package, and the packages of the workspace that it may depend on, for its library and programs and to build them.
+/// What tests need (`dev-dependencies`) is not ruled.
+type Rule = (&'static str, &'static [&'static str]);
+
+/// Every room but the command.
+const EVERYTHING: [&str; 9] = [
+    "dormouse",
+    "dormouse-abi",
+    "dormouse-imv",
+    "dormouse-percpu",
+    "dormouse-relay",
+    "dormouse-vring",
+    "dormouse-backing",
+    "dormouse-consumer",
+    "dormouse-ctf",
+];
+
+const RULES: [Rule; 16] = [
+    ("dormouse-abi", &[]),
+    // The hot rooms do not depend on one another.
+    ("dormouse-imv", &["dormouse-abi"]),
+    ("dormouse-percpu", &["dormouse-abi"]),
+    ("dormouse-relay", &["dormouse-abi"]),
+    ("dormouse-vring", &["dormouse-abi"]),
+    ("dormouse-backing", &["dormouse-abi"]),
+    // The write side.
+    (
+        "dormouse",
+        &["dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay", "dormouse-vring", "dormouse-backing"],
+    ),
+    ("dormouse-capi", &["dormouse", "dormouse-abi", "dormouse-imv"]),
+    ("dormouse-preload", &["dormouse", "dormouse-abi"]),
+    // The read side.
+    ("dormouse-ctf", &["dormouse-abi"]),
+    ("dormouse-consumer", &["dormouse-abi", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"]),
+    ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-lab"]),
+    // Beside both: they measure and test all of it.
+    ("dormouse-lab", &EVERYTHING),
+    ("dormouse-e2e", &EVERYTHING),
+    ("dormouse-fuzz", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-relay", "dormouse-vring"]),
+    ("xtask", &[]),
+];
+
+/// A package with those packages of the workspace that it depends on and the rules are about.
+type Package = (String, Vec<String>);
+
+/// What breaks the rules, one line each.
+fn violations(packages: &[Package], rules: &[Rule]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (package, dependencies) in packages {
+        let Some((_, allowed)) = rules.iter().find(|(name, _)| name == package) else {
+            lines.push(format!("{package} is in no rule: say in the table what it may depend on"));
+            continue;
+        };
+        let wrong = dependencies.iter().filter(|dependency| !allowed.contains(&dependency.as_str()));
+        lines.extend(wrong.map(|dependency| format!("{package} must not depend on {dependency}")));
+    }
+    lines
+}
+
+/// The packages of this workspace.
+fn workspace() -> Vec<Package> {
+    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo tells its metadata");
+    let members: Vec<&str> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
+    let is_ruled = |kind| matches!(kind, DependencyKind::Normal | DependencyKind::Build);
+    metadata
+        .packages
+        .iter()
+        .map(|package| {
+            let dependencies = package.dependencies.iter().filter(|dependency| is_ruled(dependency.kind));
+            let inside = dependencies.filter(|dependency| members.contains(&dependency.name.as_str()));
+            (package.name.to_string(), inside.map(|dependency| dependency.name.clone()).collect())
+        })
+        .collect()
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let lines = violations(&workspace(), &RULES);
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+}
+
+#[test]
+fn the_workspace_is_seen() {
+    let packages = workspace();
+    let dependencies = |name: &str| {
+        packages.iter().find(|(package, _)| package == name).map(|(_, dependencies)| dependencies.as_slice())
+    };
+    assert!(dependencies("dormouse").is_some_and(|dependencies| dependencies.contains(&"dormouse-imv".to_owned())));
+    assert!(dependencies("dormouse-abi").is_some_and(|dependencies| dependencies.is_empty()));
+}
+
+/// The table itself has no way round: following it from any package never leads back.
+#[test]
+fn the_rules_have_no_cycle() {
+    fn reach(rules: &[Rule], from: &str, path: &mut Vec<String>) {
+        assert!(!path.contains(&from.to_owned()), "{} → {from}", path.join(" → "));
+        path.push(from.to_owned());
+        let (_, allowed) = rules.iter().find(|(name, _)| *name == from).unwrap_or_else(|| panic!("{from} has no rule"));
+        allowed.iter().for_each(|next| reach(rules, next, path));
+        path.pop();
+    }
+    RULES.iter().for_each(|(name, _)| reach(&RULES, name, &mut Vec::new()));
+}
+
+#[test]
+fn what_points_the_wrong_way_is_found() {
+    let package = |name: &str, dependencies: &[&str]| -> Package {
+        (name.to_owned(), dependencies.iter().map(|dependency| (*dependency).to_owned()).collect())
+    };
+    let wrong = [
+        ("dormouse-abi", "dormouse-relay"),
+        ("dormouse-relay", "dormouse-vring"),
+        ("dormouse-imv", "dormouse"),
+        ("dormouse", "dormouse-ctf"),
+        ("dormouse", "dormouse-consumer"),
+        ("dormouse-preload", "dormouse-imv"),
+        ("dormouse-ctf", "dormouse-consumer"),
+        ("dormouse-consumer", "dormouse"),
+        ("dormouse-consumer", "dormouse-cli"),
+        ("dormouse-cli", "dormouse"),
+        ("dormouse-lab", "dormouse-cli"),
+    ];
+    for (from, to) in wrong {
+        let found = violations(&[package(from, &["dormouse-abi", to])], &RULES);
+        let own = if from == "dormouse-abi" { "dormouse-abi must not depend on dormouse-abi\n" } else { "" };
+        assert_eq!(found.join("\n"), format!("{own}{from} must not depend on {to}"));
+    }
+    assert_eq!(violations(&[package("dormouse-attic", &[])], &RULES).len(), 1);
+    assert!(violations(&[package("dormouse-imv", &["dormouse-abi"])], &RULES).is_empty());
+}
