@@ -282,13 +282,14 @@ mod tests {
 
     #[test]
     fn values_become_the_documented_bytes() {
+        let vector = vec![5u8, 6];
         let mut payload = Payload::<96, 23>::new();
         1u8.put(&mut payload);
         (-2i16).put(&mut payload);
         true.put(&mut payload);
         "hä\0no".put(&mut payload);
         [3u16, 4].put(&mut payload);
-        vec![5u8, 6].put(&mut payload);
+        vector.put(&mut payload);
         (&&7i64).put(&mut payload);
         1.5f32.put(&mut payload);
         String::new().put(&mut payload);
