@@ -81,7 +81,7 @@ impl Demo {
             traced.status.code() == plain.status.code(),
             &format!("and exited as it does without dormouse: {}", plain.status),
         );
-        let stats = self.stats("lua.trace", 13)?;
+        let stats = self.stats("lua.trace", 18)?;
         let processes = stats["processes"].as_array().into_iter().flatten();
         let processes = processes.filter(|process| process["program"] != "").count();
         // make, and for each file the compiler and what it starts.
