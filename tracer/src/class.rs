@@ -14,7 +14,7 @@ use crate::value::Description;
 /// What an `event!` leaves in static memory: its gate and the ids of its classes.
 ///
 /// One expression in a generic function is several classes (the field types differ) behind one gate. The first has its id
-/// here, the others in a list. They are told apart by [`Description::fingerprint`]: a constant has an address in each
+/// here, the others in a list. They are told apart by `Description::fingerprint`: a constant has an address in each
 /// codegen unit that uses it, so addresses tell nothing.
 #[repr(C)]
 #[derive(Debug)]

@@ -81,7 +81,7 @@ impl Demo {
             traced.status.code() == plain.status.code(),
             &format!("and exited as it does without dormouse: {}", plain.status),
         );
-        let stats = self.stats("lua.trace")?;
+        let stats = self.stats("lua.trace", 18)?;
         let processes = stats["processes"].as_array().into_iter().flatten();
         let processes = processes.filter(|process| process["program"] != "").count();
         // make, and for each file the compiler and what it starts.
@@ -126,8 +126,8 @@ impl Demo {
         let status = child.wait()?;
         self.check(status.success(), &format!("the program ended by itself: {status}"));
 
-        self.show_first_lines(&["dormouse", "view", &trace], 4)?;
-        let stats = self.stats(&trace)?;
+        self.show_first_lines(&["dormouse", "view", &trace], 6)?;
+        let stats = self.stats(&trace, 20)?;
         self.counts(&trace, &stats)
     }
 
@@ -138,9 +138,9 @@ impl Demo {
         Ok(classes.flatten().filter(|class| class["armed"] == true).count())
     }
 
-    /// Shows what a trace holds, and returns it.
-    fn stats(&self, trace: &str) -> Result<Value> {
-        self.show_first_lines(&["dormouse", "stats", trace], 20)?;
+    /// Shows the first lines of what a trace holds, and returns all of it.
+    fn stats(&self, trace: &str, count: usize) -> Result<Value> {
+        self.show_first_lines(&["dormouse", "stats", trace], count)?;
         json(&mut self.command(&["dormouse", "stats", trace, "--json"]))
     }
 
@@ -283,7 +283,7 @@ fn heading(text: &str) {
 }
 
 /// Columns of a line that is shown.
-const COLUMNS: usize = 110;
+const COLUMNS: usize = 140;
 
 fn print_cut(text: &str) {
     let cut: String = text.chars().take(COLUMNS).collect();

@@ -19,7 +19,7 @@ const EVERYTHING: [&str; 9] = [
     "dormouse-ctf",
 ];
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     ("dormouse-abi", &[]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi"]),
@@ -41,6 +41,7 @@ const RULES: [Rule; 16] = [
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &EVERYTHING),
     ("dormouse-e2e", &EVERYTHING),
+    ("dormouse-e2e-plugin", &EVERYTHING),
     ("dormouse-fuzz", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-relay", "dormouse-vring"]),
     ("xtask", &[]),
 ];
