@@ -1,0 +1,287 @@
+//! Programs that run already, and the commands that read traces.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use dormouse_e2e::run::{Record, babeltrace2_count, dormouse};
+use dormouse_e2e::trace::Trace;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
+const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
+
+/// A program that runs, with a directory of sockets of its own.
+struct Live {
+    place: TempDir,
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Live {
+    fn start(environment: &[(&str, &str)]) -> Live {
+        let place = tempfile::tempdir().unwrap();
+        let mut child = Command::new(LIVE)
+            .env("XDG_RUNTIME_DIR", place.path())
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Live { place, child, stdout }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Runs a command of `dormouse`.
+    fn dormouse(&self, arguments: &[&str]) -> Output {
+        let output = Command::new(dormouse()).args(arguments).env("XDG_RUNTIME_DIR", self.place.path()).output();
+        output.unwrap()
+    }
+
+    /// Runs a command that succeeds, and gives what it says.
+    fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.dormouse(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command that fails with one line, and gives the line.
+    fn fail(&self, arguments: &[&str]) -> String {
+        one_line(&self.dormouse(arguments))
+    }
+
+    fn trace_dir(&self, name: &str) -> (PathBuf, String) {
+        let dir = self.place.path().join(name);
+        let text = dir.to_string_lossy().into_owned();
+        (dir, text)
+    }
+
+    /// Lets the program come to its end, and gives how many events it has evaluated.
+    fn end(mut self) -> u64 {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        rest.trim().strip_prefix("evaluated ").and_then(|number| number.parse().ok()).unwrap()
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn one_line(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("dormouse: "), "{text}");
+    text
+}
+
+/// Waits for something that another process does.
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn count(trace: &Trace, class: &str) -> u64 {
+    trace.stats().classes.iter().filter(|stats| stats.name == class).map(|stats| stats.count).sum()
+}
+
+#[test]
+fn events_are_armed_and_disarmed_while_the_program_runs() {
+    let live = Live::start(&[]);
+    let pid = live.pid();
+    let list = live.succeed(&["list", &pid]);
+    assert!(list.contains("in no session"), "{list}");
+    assert_eq!(list.matches("dormant").count(), 2, "{list}");
+    assert!(list.contains("{ number: u64, text: str }"), "{list}");
+
+    let (dir, dir_text) = live.trace_dir("first");
+    live.succeed(&["arm", &pid, "live:tick", "-o", &dir_text]);
+    assert!(live.succeed(&["list", &pid]).contains("armed    live:tick"));
+    std::thread::sleep(Duration::from_millis(50));
+    // A second pattern joins the session that is there.
+    assert!(live.succeed(&["arm", &pid, "live:tock"]).contains("2 in all"));
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(live.succeed(&["disarm", &pid, "live.tock"]).contains("1 still armed"));
+    let summary = live.succeed(&["disarm", &pid, "*"]);
+    assert!(summary.contains("0 still armed") && summary.contains(" events, 0 lost, 1 process,"), "{summary}");
+
+    // The trace is complete as soon as the last event is disarmed.
+    let trace = Trace::read(&dir);
+    let first = count(&trace, "live:tick");
+    assert!(first > 0 && count(&trace, "live:tock") > 0);
+    let json: Vec<u8> = live.dormouse(&["list", &pid, "--json"]).stdout;
+    assert!(String::from_utf8(json).unwrap().contains("\"session\": null"));
+
+    // And again, in a session of its own.
+    let (dir, dir_text) = live.trace_dir("second");
+    live.succeed(&["arm", &pid, "live:t?ck", "-o", &dir_text]);
+    std::thread::sleep(Duration::from_millis(50));
+    live.succeed(&["disarm", &pid, "*"]);
+    let second = count(&Trace::read(&dir), "live:tick");
+    let evaluated = live.end();
+    assert!(second > 0);
+    // At most one event was under way at the end of each session.
+    assert!((first + second..=first + second + 2).contains(&evaluated), "{first} and {second} of {evaluated}");
+}
+
+#[test]
+fn the_end_of_the_program_completes_the_trace() {
+    let live = Live::start(&[]);
+    let (dir, dir_text) = live.trace_dir("trace");
+    live.succeed(&["arm", &live.pid(), "*", "-o", &dir_text]);
+    std::thread::sleep(Duration::from_millis(50));
+    let sockets = live.place.path().join("dormouse");
+    let place = dir.parent().unwrap().join("kept");
+    let has_session = |sockets: &Path| {
+        let entries = std::fs::read_dir(sockets).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with("session-"))
+    };
+    assert!(has_session(&sockets));
+    // The program's directory must outlive it here.
+    let mut live = live;
+    drop(live.child.stdin.take());
+    live.child.wait().unwrap();
+    wait_until("the session ends with the program", || !has_session(&sockets));
+    wait_until("the metadata are complete", || !dir.join(".metadata.new").exists());
+    assert!(!place.exists());
+    let trace = Trace::read(&dir);
+    assert!(count(&trace, "live:tick") > 0);
+}
+
+#[test]
+fn a_foreground_recorder_joins_and_leaves() {
+    let live = Live::start(&[]);
+    let (dir, dir_text) = live.trace_dir("trace");
+    let recorder = Command::new(dormouse())
+        .args(["record", "--attach", &live.pid(), "-e", "live:tock", "-o", &dir_text])
+        .env("XDG_RUNTIME_DIR", live.place.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("events arrive", || live.succeed(&["list", &live.pid()]).contains("armed    live:tock"));
+    std::thread::sleep(Duration::from_millis(50));
+    kill_process(Pid::from_child(&recorder), Signal::INT).unwrap();
+    let output = recorder.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && text.contains(" events, 0 lost, 1 process,"), "{text}");
+    let trace = Trace::read(&dir);
+    assert!(count(&trace, "live:tock") > 0 && count(&trace, "live:tick") == 0);
+    assert_eq!(live.end(), 0);
+}
+
+#[test]
+fn what_cannot_be_reached_is_told_in_one_line() {
+    let live = Live::start(&[]);
+    let pid = live.pid();
+    let mut stranger = Command::new("sleep").arg("50").spawn().unwrap();
+    for command in ["list", "arm", "disarm"] {
+        let pattern: &[&str] = if command == "list" { &[] } else { &["*"] };
+        let text = live.fail(&[&[command, "4194304"], pattern].concat());
+        assert!(text.contains("there is no process 4194304"), "{text}");
+        let text = live.fail(&[&[command, &stranger.id().to_string()], pattern].concat());
+        assert!(text.contains("does not listen"), "{text}");
+    }
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    let text = live.fail(&["arm", &pid, "nobody:*"]);
+    assert!(text.contains("matches nobody:*; it has live:tick, live:tock"), "{text}");
+    let text = live.fail(&["disarm", &pid, "nobody:*"]);
+    assert!(text.contains("matches nobody:*"), "{text}");
+    let occupied = live.place.path().to_string_lossy().into_owned();
+    let text = live.fail(&["arm", &pid, "*", "-o", &occupied]);
+    assert!(text.contains("exists and is not empty"), "{text}");
+    let text = live.fail(&["record", "--attach", "4194304"]);
+    assert!(text.contains("there is no process"), "{text}");
+    assert_eq!(live.end(), 0);
+
+    let silent = Live::start(&[("DORMOUSE_LISTEN", "0")]);
+    let text = silent.fail(&["list", &silent.pid()]);
+    assert!(text.contains("DORMOUSE_LISTEN=0"), "{text}");
+}
+
+#[test]
+fn another_users_process_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be somebody else");
+        return;
+    }
+    let live = Live::start(&[]);
+    // Where anybody may run it.
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = place.path().join("dormouse");
+    std::fs::copy(dormouse(), &copy).unwrap();
+    for arguments in [vec!["list"], vec!["arm", "*"], vec!["disarm", "*"], vec!["record", "--attach"]] {
+        let mut command = Command::new(&copy);
+        // The pid comes after the command's name, or last.
+        let pid = live.pid();
+        let mut words: Vec<&str> = arguments.clone();
+        let at = if words[0] == "record" { words.len() } else { 1 };
+        words.insert(at, &pid);
+        let output = command.args(words).uid(65_534).gid(65_534).current_dir("/").output().unwrap();
+        let text = one_line(&output);
+        assert!(text.contains("belongs to user 0; run dormouse as that user or as root"), "{text}");
+    }
+}
+
+#[test]
+fn readers_agree_with_babeltrace2() {
+    let recording = Record::new().run(&[TRACED, "numbers", "2", "500"]).succeeded();
+    let dir = recording.dir.as_path();
+    let view = Command::new(dormouse()).arg("view").arg(dir).output().unwrap();
+    assert_eq!(view.status.code(), Some(0));
+    let stats = Command::new(dormouse()).args(["stats", "--json"]).arg(dir).output().unwrap();
+    assert_eq!(stats.status.code(), Some(0));
+    let stats: String = String::from_utf8(stats.stdout).unwrap();
+    assert!(stats.contains("\"events\": 1000,") && stats.contains("\"events_lost\": 0,"), "{stats}");
+    // The session's own records are events to babeltrace2 too: who owns it, who joined.
+    let Some(count) = babeltrace2_count(dir) else { return };
+    assert_eq!(count, 1002);
+    assert!(stats.contains("\"state_events\": 2,"), "{stats}");
+    let theirs = Command::new("babeltrace2").arg(dir).output().unwrap();
+    assert!(theirs.stdout == view.stdout, "`dormouse view` and babeltrace2 print different text");
+}
+
+#[test]
+fn readers_tell_what_is_wrong() {
+    let nowhere = Command::new(dormouse()).args(["stats", "/nonexistent"]).output().unwrap();
+    assert!(one_line(&nowhere).contains("there is no trace in /nonexistent"));
+    let recording = Record::new().run(&[TRACED, "numbers", "1", "5000"]).succeeded();
+    let dir = recording.dir.as_path();
+    let stream =
+        std::fs::read_dir(dir).unwrap().flatten().find(|entry| entry.file_name().to_string_lossy().starts_with("cpu_"));
+    let stream = stream.unwrap().path();
+    let whole = std::fs::read(&stream).unwrap();
+    std::fs::write(&stream, &whole[..whole.len() - 100]).unwrap();
+    for command in ["view", "stats"] {
+        let output = Command::new(dormouse()).arg(command).arg(dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!output.stdout.is_empty());
+        let said = String::from_utf8_lossy(if command == "view" { &output.stderr } else { &output.stdout });
+        assert!(said.contains("is cut off"), "{said}");
+    }
+    std::fs::write(dir.join("metadata"), "trace {}").unwrap();
+    let foreign = Command::new(dormouse()).arg("view").arg(dir).output().unwrap();
+    assert!(one_line(&foreign).contains("babeltrace2"));
+}
