@@ -142,7 +142,7 @@ impl Drainer<'_> {
 
     fn packet_offered(&mut self, stream: usize, address: u64, len: u32) {
         let unit = (address / UNIT_BYTES as u64).min(u32::MAX as u64) as u32;
-        if address % UNIT_BYTES as u64 != 0 || !self.copy_page(unit, len as usize) {
+        if !address.is_multiple_of(UNIT_BYTES as u64) || !self.copy_page(unit, len as usize) {
             self.drained.packets_refused += 1;
             return;
         }
