@@ -37,9 +37,12 @@ fn scribbling_harms_no_flight_recorder() {
 
 #[test]
 fn a_ring_that_never_runs_dry_does_not_keep_the_session_open() {
-    // The hostile process outlives the command.
-    let script = format!("{TRACED} flood & {TRACED} numbers 1 1000");
-    let recording = Record::new().budget("256K").run(&["sh", "-c", &script]).succeeded();
+    // The hostile process outlives the command, and nobody can tell it to leave.
+    let record = Record::new().budget("256K");
+    let ready = record.place().join("ready").display().to_string();
+    let wait = format!("while ! [ -s {ready} ]; do sleep 0.01; done");
+    let script = format!("DORMOUSE_LISTEN=0 {TRACED} flood > {ready} & {wait}; {TRACED} numbers 1 1000");
+    let recording = record.run(&["sh", "-c", &script]).succeeded();
     assert_eq!(recording.numbers("emitted"), [1_000]);
     recording.trace().stats();
 }
