@@ -452,7 +452,8 @@ fn session_memory() -> (Vec<&'static AtomicU64>, Geometry) {
     (words.collect(), geometry)
 }
 
-/// Scribbles over the session's memory, and goes on emitting meanwhile.
+/// Scribbles over the session's memory, and goes on emitting meanwhile. An even seed leaves the header alone, by which
+/// everybody would soon leave the session.
 fn hostile(seed: u64, stores: u64) {
     let (words, geometry) = session_memory();
     let mut random = Random(seed);
@@ -472,6 +473,9 @@ fn hostile(seed: u64, stores: u64) {
             }
             _ => random.below(control_words),
         };
+        if seed.is_multiple_of(2) && index < HEADER_SIZE_BYTES as u64 / 8 {
+            continue;
+        }
         // Zero, everything, noise, one off, or what lies elsewhere.
         let old = words[index as usize].load(Ordering::Relaxed);
         let value = match random.below(6) {

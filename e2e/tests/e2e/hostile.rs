@@ -7,8 +7,9 @@ use crate::TRACED;
 
 fn scribble(mode: &str, rseq: bool) {
     let mut random = Random(seed(&format!("hostile, {mode}, rseq {rseq}")));
-    for budget in ["64K", "1M", "64K"] {
-        let hostile = format!("{TRACED} hostile {} 300000", random.number());
+    for (budget, spares_header) in [("64K", true), ("1M", false), ("1M", true), ("64K", false)] {
+        let seed = random.number() & !1 | !spares_header as u64;
+        let hostile = format!("{TRACED} hostile {seed} 300000");
         let honest = format!("{TRACED} numbers 2 100000");
         let script = format!("{honest} & a=$!; {hostile}; b=$?; {honest} && wait $a && exit $b; exit 99");
         let recording = Record::new().budget(budget).mode(mode).rseq(rseq).run(&["sh", "-c", &script]).succeeded();
@@ -36,9 +37,12 @@ fn scribbling_harms_no_flight_recorder() {
 
 #[test]
 fn a_ring_that_never_runs_dry_does_not_keep_the_session_open() {
-    // The hostile process outlives the command.
-    let script = format!("{TRACED} flood & {TRACED} numbers 1 1000");
-    let recording = Record::new().budget("256K").run(&["sh", "-c", &script]).succeeded();
+    // The hostile process outlives the command, and nobody can tell it to leave.
+    let record = Record::new().budget("256K");
+    let ready = record.place().join("ready").display().to_string();
+    let wait = format!("while ! [ -s {ready} ]; do sleep 0.01; done");
+    let script = format!("DORMOUSE_LISTEN=0 {TRACED} flood > {ready} & {wait}; {TRACED} numbers 1 1000");
+    let recording = record.run(&["sh", "-c", &script]).succeeded();
     assert_eq!(recording.numbers("emitted"), [1_000]);
     recording.trace().stats();
 }
