@@ -59,6 +59,8 @@ struct Table {
 struct Process {
     pid: u32,
     pidfd: OwnedFd,
+    /// See [`image`].
+    image: String,
 }
 
 impl Processes {
@@ -67,13 +69,24 @@ impl Processes {
     }
 
     /// A number for a process that joins: never 0, never that of one that is alive.
-    fn add(&self, pid: u32, pidfd: OwnedFd) -> Option<u16> {
+    ///
+    /// A process that has become another program leaves its former number behind, and what that held is taken back: its
+    /// threads ended amid their writes, as those of a killed process do, but its pidfd does not say so.
+    fn add(&self, memory: &Memory, pid: u32, pidfd: OwnedFd) -> Option<u16> {
+        let image = image(pid);
         let mut table = self.lock();
+        let is_former = |process: &Process| process.pid == pid && process.image != image;
+        let former: Vec<u16> =
+            table.live.iter().filter(|(_, process)| is_former(process)).map(|(number, _)| *number).collect();
+        for number in former {
+            table.live.remove(&number);
+            take_back(memory, number);
+        }
         let number = (1..=u16::MAX)
             .map(|step| table.last_number.wrapping_add(step))
             .find(|number| *number != 0 && !table.live.contains_key(number))?;
         table.last_number = number;
-        table.live.insert(number, Process { pid, pidfd });
+        table.live.insert(number, Process { pid, pidfd, image });
         self.joined.fetch_add(1, Ordering::SeqCst);
         Some(number)
     }
@@ -98,8 +111,7 @@ impl Processes {
             dead
         };
         for number in dead {
-            release_claims(memory, number);
-            memory.reclaim_drawn(number);
+            take_back(memory, number);
         }
     }
 
@@ -119,6 +131,23 @@ impl Processes {
 fn is_dead(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
+}
+
+/// Tells the programs apart that a process becomes one after the other by `exec`, also where they are the same file: where
+/// code, stack and arguments start, as the kernel has placed them. Where it does not tell, or places everything alike, all
+/// are one, and what a former program held comes back at the end of the process.
+fn image(pid: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The command in parentheses may hold anything; field 3 of proc_pid_stat(5) follows it.
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied().unwrap_or_default();
+    [field(26), field(28), field(48)].join(" ")
+}
+
+/// Takes back what a process held that writes no more.
+fn take_back(memory: &Memory, number: u16) {
+    release_claims(memory, number);
+    memory.reclaim_drawn(number);
 }
 
 fn release_claims(memory: &Memory, number: u16) {
@@ -253,7 +282,7 @@ impl Desk {
             Message::Hello { vpid, program, command_line, classes, .. } => {
                 let pid = peer.pid.as_raw_nonzero().get() as u32;
                 let pidfd = rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?;
-                let Some(process) = self.processes.add(pid, pidfd) else {
+                let Some(process) = self.processes.add(&self.shared.memory, pid, pidfd) else {
                     return refuse(&mut stream, "too many processes are in the session");
                 };
                 let record = StateRecord::Process {

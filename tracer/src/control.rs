@@ -167,7 +167,13 @@ fn patching() -> String {
     match dormouse_imv::status() {
         Ok(status) => {
             let count = status.count;
-            format!("{:?} ({}): {} of {} sites", status.writer, status.reason, count.patched, count.sites)
+            format!(
+                "{} of {} sites patched by {} ({})",
+                count.patched,
+                count.sites,
+                status.writer.name(),
+                status.reason
+            )
         }
         Err(error) => error.to_string(),
     }

@@ -24,6 +24,7 @@ fn main() {
         "kill" => kill_rounds(Path::new(&arguments[1]), number(2), number(3), number(4)),
         "signals" => signals(number(1) as u32, number(2)),
         "fork" => fork(number(1), number(2)),
+        "become" => become_again(number(1), number(2)),
         "many" => many(number(1), number(2)),
         "plugin" => plugin(Path::new(&arguments[1]), number(2)),
         "dormant" => dormant(number(1)),
@@ -147,14 +148,34 @@ fn set_timer(microseconds: i64) {
     assert_eq!(answer, 0);
 }
 
-/// Emits from threads that two kinds of signals interrupt, whose handlers emit too.
+/// Emits from threads that two kinds of signals interrupt, whose handlers emit too, and that are moved from one processor
+/// to the other meanwhile.
 fn signals(threads: u32, events: u64) {
     handle(libc::SIGUSR1, on_signal);
     handle(libc::SIGALRM, on_signal);
     set_timer(100);
-    let workers: Vec<_> = (0..threads).map(|thread| std::thread::spawn(move || emit_steps(thread, events))).collect();
+    let (sender, ids) = std::sync::mpsc::channel();
+    let worker = |thread: u32| {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            sender.send(rustix::thread::gettid()).expect("the main thread waits");
+            emit_steps(thread, events);
+        })
+    };
+    let workers: Vec<_> = (0..threads).map(worker).collect();
+    let ids: Vec<_> = ids.iter().take(threads as usize).collect();
+    let cpus = rustix::thread::sched_getaffinity(None).expect("the processors that there are");
+    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect();
     // A thread that is not joined yet can be sent signals even when it has ended.
-    for _ in 0..20_000 {
+    for round in 0..20_000 {
+        if round % 16 == 0 {
+            for (thread, id) in ids.iter().enumerate() {
+                let mut one = rustix::thread::CpuSet::new();
+                one.set(cpus[(round / 16 + thread) % cpus.len()]);
+                // Fails once the thread has ended.
+                let _ = rustix::thread::sched_setaffinity(Some(*id), &one);
+            }
+        }
         for worker in workers.iter().filter(|worker| !worker.is_finished()) {
             // SAFETY: the thread is not joined.
             unsafe { libc::pthread_kill(worker.as_pthread_t(), libc::SIGUSR1) };
@@ -241,6 +262,22 @@ fn grandchild(events: u64) {
         unsafe { libc::_exit(0) };
     }
     wait(pid);
+}
+
+/// Becomes itself again, `times` over, in the midst of its threads' events; then emits `events` from one thread.
+fn become_again(times: u64, events: u64) {
+    use std::os::unix::process::CommandExt;
+    if times == 0 {
+        numbers(1, events);
+        return;
+    }
+    for thread in 1..4 {
+        std::thread::spawn(move || emit_steps(thread, 100_000));
+    }
+    std::thread::sleep(Duration::from_millis(1));
+    let program = std::env::current_exe().expect("a program has a path");
+    let error = Command::new(program).args(words(&["become", &(times - 1).to_string(), &events.to_string()])).exec();
+    panic!("{error}");
 }
 
 /// Starts processes that emit, a few at a time, and one that does nothing.

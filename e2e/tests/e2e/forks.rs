@@ -84,3 +84,21 @@ fn a_library_that_is_loaded_later_traces_too() {
         assert!(trace.values("plugin:step").into_iter().eq(expected));
     }
 }
+
+#[test]
+fn what_exec_interrupts_is_given_back() {
+    for rseq in [true, false] {
+        // More often than there are streams to claim: each time, threads end amid their writes.
+        let recording = Record::new().budget(AMPLE).rseq(rseq).run(&[TRACED, "become", "30", "2000"]).succeeded();
+        check_end(&recording);
+    }
+}
+
+/// The last program of the process finds room for all of its events.
+fn check_end(recording: &dormouse_e2e::run::Recording) {
+    let trace = recording.trace();
+    let numbers = trace.events().filter(|event| {
+        event.fields().next().is_some_and(|(name, value)| name == "thread" && value == dormouse_ctf::Value::U32(0))
+    });
+    assert_eq!((numbers.count(), trace.stats().events_lost), (2_000, 0), "{}", recording.stderr);
+}

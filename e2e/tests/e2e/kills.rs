@@ -61,6 +61,27 @@ fn kill(budget: &str, rseq: bool) {
     }
 }
 
+/// What a flight recorder retains is whole although processes died while they wrote to it.
+#[test]
+fn a_flight_recorder_survives_its_programs() {
+    for rseq in [true, false] {
+        let seed = seed(&format!("kill, overwrite, rseq {rseq}"));
+        let record = Record::new().budget("256K").mode("overwrite").rseq(rseq);
+        let place = record.place().to_str().expect("a path of text").to_owned();
+        let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
+        let recording = record.run(&command).succeeded();
+        let (trace, events, _) = trace::check(&recording);
+        let steps = trace.steps();
+        assert_eq!(steps.values().map(Vec::len).sum::<usize>(), events as usize);
+        for (round, victim) in recording.numbers("victim").into_iter().enumerate() {
+            for thread in 0..2 {
+                let last = steps.get(&(victim as u32, thread)).and_then(|numbers| numbers.last());
+                assert!(last.is_none_or(|last| *last <= finished(recording.place(), round, thread)));
+            }
+        }
+    }
+}
+
 #[test]
 fn ample_budget_under_rseq() {
     kill(AMPLE, true);

@@ -25,6 +25,22 @@ fn record(budget: &str, rseq: bool) {
     }
 }
 
+/// What a flight recorder retains is whole, whoever interrupted whom.
+fn retain(rseq: bool) {
+    let record = Record::new().budget(TINY).mode("overwrite").rseq(rseq);
+    let recording = record.run(&[TRACED, "signals", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
+    let (trace, events, lost) = check(&recording);
+    let handled = recording.numbers("handled")[0];
+    assert!(events > 0 && events + lost <= THREADS * EVENTS + handled);
+    assert_eq!(trace.steps().values().map(Vec::len).sum::<usize>() + trace.signals().len(), events as usize);
+}
+
+#[test]
+fn a_flight_recorder_is_interrupted() {
+    retain(true);
+    retain(false);
+}
+
 #[test]
 fn handlers_interrupt_sections() {
     record(AMPLE, true);
