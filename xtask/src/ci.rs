@@ -12,7 +12,9 @@ use crate::{demo, headers, test};
 type Step = (&'static str, fn() -> Result<()>);
 
 /// All steps. Later ones run though earlier ones fail, so that one run tells everything.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
+    // First of all, so that every compiler sees the headers.
+    ("tools", test::tools),
     ("fetch", || succeed(&mut cargo(["fetch", "--locked", "--target", TARGET]))),
     ("format", || succeed(&mut cargo(["fmt", "--all", "--check"]))),
     ("clippy", || succeed(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),

@@ -5,9 +5,14 @@ use anyhow::Result;
 use crate::run::{cargo, succeed};
 use crate::system::{self, BABELTRACE2, CC, CPP, MAKE};
 
+/// What the tests run.
+pub(crate) fn tools() -> Result<()> {
+    system::ensure(&[CC, CPP, MAKE, BABELTRACE2])
+}
+
 /// Builds what tests run (the command, the libraries), then runs every test.
 pub(crate) fn run() -> Result<()> {
-    system::ensure(&[CC, CPP, MAKE, BABELTRACE2])?;
+    tools()?;
     succeed(&mut cargo(["build", "--workspace", "--all-targets"]))?;
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
     if system::has(BABELTRACE2.program) {
