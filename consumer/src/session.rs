@@ -255,7 +255,10 @@ impl Session {
         self.shared.memory.header().stopped.0.store(1, Ordering::SeqCst);
         self.shared.stop.store(true, Ordering::SeqCst);
         drain::wake(&self.shared.memory);
-        let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_default();
+        let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| Drained {
+            write_error: Some("the drain thread has failed; the trace ends where it did".into()),
+            ..Drained::default()
+        });
         let mut summary = Summary {
             events: drained.events,
             lost: drained.lost,
