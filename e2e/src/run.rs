@@ -43,6 +43,12 @@ pub fn dormouse() -> &'static Path {
     PATH.get_or_init(|| build("dormouse-cli").join("dormouse"))
 }
 
+/// The library that traces libc, built once.
+pub fn libc_library() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| build("dormouse-preload").join("libdormouse_libc.so"))
+}
+
 /// The plugin, built once.
 pub fn plugin() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
