@@ -41,6 +41,7 @@ unsafe impl Send for Attached {}
 
 /// A stream's control block, first in its stride.
 // SAFETY: offset 0 is aligned for anything, and the block fits the stride (const assert in `abi`).
+#[cfg(target_arch = "x86_64")]
 const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 
 /// The session, or null.

@@ -3,7 +3,6 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::PathBuf;
 
-use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{ENV_LISTEN, ENV_NO_RSEQ, ENV_SESSION};
 
 use crate::{control, listen, membarrier, thread};
@@ -39,7 +38,7 @@ pub fn start(listen: Listen) -> bool {
     {
         let mut control = control::lock();
         control.set_no_rseq(flag(ENV_NO_RSEQ) == Some(true));
-        let (first, last) = own_records();
+        let (first, last) = crate::arch::own_records();
         // SAFETY: this object's own section; it is pinned.
         unsafe { control.register(first, last) };
         if let Some(socket) = std::env::var_os(ENV_SESSION).filter(|path| !path.is_empty()) {
@@ -70,7 +69,7 @@ fn flag(name: &str) -> Option<bool> {
 /// Keeps this object mapped although it may have come by `dlopen`: a thread and handlers run its code from now on.
 fn pin() {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    let here = own_records as fn() -> _ as *const libc::c_void;
+    let here = crate::arch::own_records as fn() -> _ as *const libc::c_void;
     // SAFETY: looks an address up; fills `info` when it returns non-zero.
     if unsafe { libc::dladdr(here, info.as_mut_ptr()) } == 0 {
         return;
@@ -79,28 +78,4 @@ fn pin() {
     let info = unsafe { info.assume_init() };
     // SAFETY: only raises the object's own count; for the program itself it finds nothing, and nothing is needed.
     unsafe { libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
-}
-
-/// This object's event records.
-fn own_records() -> (*const EventRecord, *const EventRecord) {
-    let start;
-    let stop;
-    // SAFETY: two addresses that the linker defines for the section, of which the same block gives every object one.
-    unsafe {
-        core::arch::asm!(
-            ".pushsection dormouse_events,\"aR\",@progbits",
-            ".balign 8",
-            ".popsection",
-            ".weak __start_dormouse_events",
-            ".hidden __start_dormouse_events",
-            ".weak __stop_dormouse_events",
-            ".hidden __stop_dormouse_events",
-            "lea {start}, [rip + __start_dormouse_events]",
-            "lea {stop}, [rip + __stop_dormouse_events]",
-            start = out(reg) start,
-            stop = out(reg) stop,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    (start, stop)
 }

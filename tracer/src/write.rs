@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
-use dormouse_abi::record::{HEADER_SIZE_BYTES, PACKET_SPAN_BITS};
+use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::session::{State, claim, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
@@ -41,7 +41,12 @@ pub fn record_words(session: Current, id: u32, source: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
         let context = crate::arch::context();
-        let words = dormouse_relay::arch::Words { id: id.into(), context, size_bytes: HEADER_SIZE_BYTES + len, source };
+        let words = dormouse_relay::arch::Words {
+            id: id.into(),
+            context,
+            size_bytes: dormouse_abi::record::HEADER_SIZE_BYTES + len,
+            source,
+        };
         // One attempt: whatever comes in between is sorted out on the slow path, which keeps this one short.
         if context != 0
             && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
@@ -114,6 +119,7 @@ fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
 /// One way to change a stream: under rseq on its processor, or as its claimant.
 #[derive(Debug, Clone, Copy)]
 enum Hold {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has critical sections"))]
     Rseq(Rseq, u32),
     Claim(u32),
 }

@@ -15,6 +15,11 @@ impl Handle {
         None
     }
 
+    #[inline]
+    pub(crate) fn offset(self) -> isize {
+        match self.0 {}
+    }
+
     pub(crate) fn cpu_id_start(self) -> u32 {
         match self.0 {}
     }

@@ -21,12 +21,13 @@ pub(crate) struct Tls {
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{context, tls};
+pub(crate) use x86_64::{context, own_records, tls};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod generic {
     use super::Tls;
     use core::cell::Cell;
+    use dormouse_abi::site::EventRecord;
 
     std::thread_local! {
         static TLS: Tls = const { Tls { context: Cell::new(0), vfork_parent: Cell::new(0), busy: Cell::new(0) } };
@@ -37,10 +38,30 @@ mod generic {
         TLS.with(|tls| core::ptr::from_ref(tls))
     }
 
-    /// The calling thread's context word.
-    pub(crate) fn context() -> u64 {
-        TLS.with(|tls| tls.context.get())
+    unsafe extern "C" {
+        #[link_name = "__start_dormouse_events"]
+        static START: EventRecord;
+        #[link_name = "__stop_dormouse_events"]
+        static STOP: EventRecord;
+    }
+
+    /// First and one-past-last event record of the object that contains this code.
+    pub(crate) fn own_records() -> (*const EventRecord, *const EventRecord) {
+        // SAFETY: no instruction; the directives give the object the section, and keep its bounds to itself.
+        unsafe {
+            core::arch::asm!(
+                ".pushsection dormouse_events,\"aR\",%progbits",
+                ".balign 8",
+                ".popsection",
+                ".weak __start_dormouse_events",
+                ".hidden __start_dormouse_events",
+                ".weak __stop_dormouse_events",
+                ".hidden __stop_dormouse_events",
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        (&raw const START, &raw const STOP)
     }
 }
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) use generic::{context, tls};
+pub(crate) use generic::{own_records, tls};
