@@ -72,7 +72,8 @@ pub struct CpuStats {
     pub count: u64,
 }
 
-/// Events of one program. A process that has become another program by `exec` has several entries.
+/// Events of one program. A process that has become another program by `exec` has several entries; what it did before it
+/// joined the session counts with the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProcessStats {
     /// Its id as it sees it itself.
@@ -183,8 +184,13 @@ struct Processes {
 }
 
 impl Processes {
+    /// A process that had events before it had a name (a `vfork` child on its way to `exec`) gets it for these too.
     fn name(&mut self, vpid: u32, program: &str) {
         let rows = &mut self.rows;
+        if let Some(row) = self.row_of.remove(&(vpid, String::new())) {
+            rows[row].program = program.to_string();
+            self.row_of.insert((vpid, program.to_string()), row);
+        }
         let row = *self.row_of.entry((vpid, program.to_string())).or_insert_with(|| {
             rows.push(ProcessStats { vpid, program: program.to_string(), count: 0 });
             rows.len() - 1
@@ -314,7 +320,7 @@ mod tests {
         );
         let expected = format!(
             "\
-events    5
+events    5 (and 4 of the session itself)
 lost      108
 duration  1.000000 s
 threads   4
@@ -341,5 +347,22 @@ warning: state: 100 events lost: the disk is full
 "
         );
         assert_eq!(stats.to_string(), expected);
+    }
+
+    #[test]
+    fn what_came_before_the_name_counts_with_it() {
+        let mut trace = TraceBuilder::new();
+        let idle = trace.class("sched", "idle", &[]);
+        let cpu = trace.stream(0);
+        let process = |program| StateRecord::Process { process: 1, pid: 9, vpid: 7, program, command_line: "" };
+        trace.event(cpu, 10, 7, 7, idle, &[]);
+        trace.state(20, &process("/bin/cc1"));
+        trace.event(cpu, 30, 7, 7, idle, &[]);
+        trace.packet(cpu, 0, 0);
+        let trace = trace.finish();
+        let metadata = trace.parse();
+        let streams: Vec<_> = ["state", "cpu"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+        let processes = Stats::collect(&metadata, &streams).processes;
+        assert_eq!(processes, [ProcessStats { vpid: 7, program: "/bin/cc1".into(), count: 2 }]);
     }
 }
