@@ -168,8 +168,8 @@ fn report(summary: &Summary, dir: &Path) {
     let dir = dir.display();
     if summary.processes == 0 {
         eprintln!(
-            "dormouse: no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
-             environment); `--libc` traces unmodified programs; the empty trace is in {dir}"
+            "dormouse: {summary}; no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
+             environment); `--libc` traces unmodified programs"
         );
         return;
     }
