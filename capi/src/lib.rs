@@ -31,12 +31,16 @@
 //! # Limits
 //! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that
 //!   contain the tracer do not export them too.
+//! * `vfork` goes through a door here, so that a child that traces before `exec` does so under its own id and without the
+//!   restartable sequences that the kernel has not registered for it. A program that reaches the system call by itself has
+//!   to leave events out of such a child.
 //! * One process should have one libdormouse. A program with `libdormouse.a` in it and a plugin with `libdormouse.so` each
 //!   trace by themselves, and each joins the session.
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use dormouse_abi::class::CClass;
 use dormouse_abi::site::{EventRecord, SiteRecord};
@@ -48,6 +52,25 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Ok(version) => version,
     Err(_) => panic!("a version has no NUL"),
 };
+
+/// The address of the real `vfork`: not to be called from Rust, because it returns twice.
+///
+/// In a static program there is no next one, and `fork` does what `vfork` promises.
+fn real_vfork() -> *const c_void {
+    static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let known = ADDRESS.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: looks a name up.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) };
+    let real = if found.is_null() { libc::fork as *mut c_void } else { found };
+    ADDRESS.store(real, Ordering::Relaxed);
+    real
+}
+
+#[cfg(target_arch = "x86_64")]
+tracer::define_vfork!(real_vfork);
 
 /// The library's version, such as `0.1.0`. Static; wait-free; async-signal-safe.
 #[unsafe(no_mangle)]

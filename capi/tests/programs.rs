@@ -323,6 +323,49 @@ fn disabled_events_need_no_library_and_evaluate_nothing() {
     }
 }
 
+/// A child of `vfork` has its parent's thread-local data, but not its registration for restartable sequences.
+#[test]
+fn children_of_vfork_trace_as_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    for link in [Link::Shared, Link::Static] {
+        let program = dir.path().join(format!("{link:?}"));
+        let mut command = compiler_of("vfork.c", compilers()[0]);
+        command.args(["-O2", "-o"]).arg(&program).arg(source("vfork.c")).args(link_flags(link)).arg("-pthread");
+        succeed(command.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+        let trace = dir.path().join(format!("{link:?}-trace"));
+        let output = succeed(record(&trace).arg("--").arg(&program));
+        let parent = number(&stdout(&output), "pid");
+
+        let metadata = Metadata::parse(&std::fs::read_to_string(trace.join("metadata")).unwrap()).unwrap();
+        let mut count: HashMap<String, u64> = HashMap::new();
+        let mut children: HashMap<u32, u64> = HashMap::new();
+        for file in std::fs::read_dir(&trace).unwrap().map(|entry| entry.unwrap().path()) {
+            if file.ends_with("metadata") || file.ends_with("state") {
+                continue;
+            }
+            let bytes = std::fs::read(&file).unwrap();
+            for event in StreamReader::new(&metadata, 0, &bytes) {
+                let event = event.unwrap();
+                let (vpid, vtid) = event.context.unwrap();
+                let name = event.class.full_name.as_str();
+                *count.entry(name.into()).or_default() += 1;
+                let says = event.fields().find(|(name, _)| *name == "pid").map(|(_, value)| show(value));
+                let is_claimed = file.file_name().unwrap().to_str().unwrap().starts_with("claimed_");
+                match name {
+                    "child:step" => {
+                        assert_eq!(says.unwrap(), format!("I32({vpid})"));
+                        assert!(vpid == vtid && u64::from(vpid) != parent && is_claimed);
+                        *children.entry(vpid).or_default() += 1;
+                    }
+                    _ => assert_eq!(u64::from(vpid), parent, "{name}"),
+                }
+            }
+        }
+        assert_eq!(children.into_values().collect::<Vec<_>>(), [20; 50]);
+        assert_eq!((count["parent:step"], count["thread:step"]), (50 * 20, 20_000));
+    }
+}
+
 #[test]
 fn what_cannot_be_recorded_does_not_compile() {
     let dir = tempfile::tempdir().unwrap();
