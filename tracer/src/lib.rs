@@ -33,8 +33,8 @@
 //! * An event has at most 32 fields, and a record fits a page (64 KiB by default).
 //! * A process is in at most one session at a time.
 //! * A child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD` must not trace: it runs on its parent's thread-local
-//!   data. So is one of `vfork`, of which libdormouse and the preload library take care for their own events; a Rust
-//!   program that calls `vfork` by itself must not trace in the child.
+//!   data. A child of `vfork` does so too; libdormouse and the preload library take care of it for their own events, but a
+//!   Rust program that calls `vfork` by itself must not trace in the child.
 
 mod arch;
 mod class;
