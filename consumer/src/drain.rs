@@ -36,6 +36,7 @@ pub(crate) struct Drained {
 /// Wakes the drain thread.
 pub(crate) fn wake(memory: &Memory) {
     let kick = &memory.header().kick.0;
+    // (Q) pairs with (Q').
     kick.fetch_add(1, Ordering::SeqCst);
     let _ = futex::wake(kick, futex::Flags::empty(), 1);
 }
@@ -51,7 +52,9 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
         drained: Drained::default(),
     };
     let mut buried_at = Instant::now();
+    // (R) pairs with (R').
     while !shared.stop.load(Ordering::SeqCst) {
+        // (Q') pairs with (Q).
         let kick = memory.header().kick.0.load(Ordering::SeqCst);
         let busy = !memory.is_overwrite() && drainer.drain();
         // One system call for each live process: not at every page.
@@ -114,7 +117,7 @@ impl Drainer<'_> {
                     device.push_used(buffer.id, 0);
                     device.publish_used();
                 }
-                // Release: after the used index, which a producer that sees the new count then sees too.
+                // (J') pairs with (J): after the used index, which a producer that sees the new count then sees too.
                 self.memory().header().freed.0.fetch_add(1, Ordering::Release);
             }
         }
@@ -247,6 +250,7 @@ impl Drainer<'_> {
             return;
         }
         let overwrite = memory.is_overwrite();
+        // (E') pairs with (E).
         let oldest = if overwrite { control.reclaimed.load(Ordering::Acquire) } else { self.streams[stream].taken };
         let closed = state.seq.wrapping_sub(oldest as u16) as u64;
         // A stream has no more pages than there are; anything else is scribbled.
@@ -265,6 +269,7 @@ impl Drainer<'_> {
             return;
         }
         // A writer that goes on may have overwritten the page: then it is no longer retained, and is none of the trace's.
+        // (E') pairs with (E).
         if memory.is_overwrite() && memory.stream(stream as u32).reclaimed.load(Ordering::Acquire) > seq {
             return;
         }
@@ -286,6 +291,7 @@ impl Drainer<'_> {
             self.drained.packets_refused += 1;
             return;
         }
+        // (E') pairs with (E).
         if memory.is_overwrite() && memory.stream(stream as u32).reclaimed.load(Ordering::Acquire) > seq {
             return;
         }

@@ -87,12 +87,12 @@ impl Processes {
             .find(|number| *number != 0 && !table.live.contains_key(number))?;
         table.last_number = number;
         table.live.insert(number, Process { pid, pidfd, image });
-        self.joined.fetch_add(1, Ordering::SeqCst);
+        self.joined.fetch_add(1, Ordering::Relaxed);
         Some(number)
     }
 
     pub(crate) fn joined(&self) -> u64 {
-        self.joined.load(Ordering::SeqCst)
+        self.joined.load(Ordering::Relaxed)
     }
 
     pub(crate) fn are_all_dead(&self) -> bool {
@@ -154,9 +154,11 @@ fn release_claims(memory: &Memory, number: u16) {
     let geometry = memory.geometry();
     for stream in geometry.cpu_count..geometry.stream_count {
         let claim = &memory.stream(stream).claim;
+        // (H) pairs with (I), the claimant's last.
         let word = claim.load(Ordering::Acquire);
         if dormouse_abi::session::claim::process(word) == Some(number) {
             // What the dead claimant had not committed is above the stream's offset, and means nothing.
+            // (I) pairs with (H), the next claimant's.
             let _ = claim.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
@@ -196,7 +198,7 @@ impl Server {
     }
 
     pub(crate) fn is_stop_requested(&self) -> bool {
-        self.stop.asked.load(Ordering::SeqCst)
+        self.stop.asked.load(Ordering::Relaxed)
     }
 
     /// Lets nobody join any more.
@@ -303,7 +305,7 @@ impl Desk {
             }
             Message::Stop if self.may_be_stopped => {
                 *self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
-                self.stop.asked.store(true, Ordering::SeqCst);
+                self.stop.asked.store(true, Ordering::Relaxed);
                 Ok(())
             }
             Message::Stop => refuse(&mut stream, "the session ends with its command"),

@@ -252,7 +252,9 @@ impl Session {
     pub fn finish(mut self) -> Summary {
         self.server.close();
         self.server.processes().detach_all();
+        // (P') pairs with (P): a producer that sees it leaves.
         self.shared.memory.header().stopped.0.store(1, Ordering::SeqCst);
+        // (R') pairs with (R): whoever sees it drains what was committed before.
         self.shared.stop.store(true, Ordering::SeqCst);
         drain::wake(&self.shared.memory);
         let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| Drained {

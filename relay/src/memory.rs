@@ -134,6 +134,7 @@ impl Memory {
 
     /// Who owns page `index` of the pool; `None` for a word that nobody writes.
     pub fn owner_of(&self, index: u32) -> Option<Owner> {
+        // (B) pairs with (D).
         Owner::from_word(self.owner(index).load(Ordering::Acquire))
     }
 
@@ -146,6 +147,7 @@ impl Memory {
 
     /// Unit of page number `seq` of a stream, as long as the page is retained or was not yet used.
     pub fn chain(&self, stream: u32, seq: u64) -> u32 {
+        // (C) pairs with (A): a slot is written before the state word that counts it.
         self.chain_slot(stream, seq).load(Ordering::Acquire)
     }
 
@@ -162,6 +164,7 @@ impl Memory {
 
     /// A 64-bit field of a page's header ([`dormouse_abi::page`]'s offsets from `timestamp_begin` on).
     pub fn page_field(&self, unit: u32, field: usize) -> u64 {
+        // (C) pairs with (A): a header is written before the state word that opens or closes its page.
         self.page_word(unit, field).load(Ordering::Acquire)
     }
 
@@ -205,6 +208,7 @@ impl Memory {
                 }
                 _ => false,
             };
+            // (B) again, and (D) for whoever looks at the word next.
             if free && self.owner(index).compare_exchange(word, drawn, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 let unit = self.geometry.unit_of_page(index);
                 self.prepare(unit, stream);
@@ -233,6 +237,7 @@ impl Memory {
             let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
             // (D) Release pairs with (B). A failure means that the owner has taken it from a process it believes dead.
             let _ = self.owner(index).compare_exchange(drawn, 0, Ordering::Release, Ordering::Relaxed);
+            // (J') pairs with (J): whoever sees the count finds the page.
             self.header().freed.0.fetch_add(1, Ordering::Release);
         }
     }
@@ -243,6 +248,7 @@ impl Memory {
     pub fn reclaim_drawn(&self, process: u16) -> u32 {
         let mut reclaimed = 0;
         for index in 0..self.geometry.page_count {
+            // (B) pairs with (D).
             let word = self.owner(index).load(Ordering::Acquire);
             let Some(Owner::Drawn { process: drawer, stream }) = Owner::from_word(word) else { continue };
             if drawer != process || stream as u32 >= self.geometry.stream_count {
@@ -250,10 +256,12 @@ impl Memory {
             }
             if !self.is_linked(stream as u32, self.geometry.unit_of_page(index)) {
                 // The owner word is read again by the exchange: a page that was linked and closed meanwhile is QUEUED.
+                // (D) pairs with (B).
                 let freed = self.owner(index).compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
                 reclaimed += freed.is_ok() as u32;
             }
         }
+        // (J') pairs with (J).
         self.header().freed.0.fetch_add(1, Ordering::Release);
         reclaimed
     }
@@ -262,6 +270,7 @@ impl Memory {
     fn is_linked(&self, stream: u32, unit: u32) -> bool {
         let control = self.stream(stream);
         for _ in 0..LOOKS_MAX {
+            // (C) pairs with (A); the spare is read between two equal readings of the state.
             let before = control.state.load(Ordering::Acquire);
             let next = control.spare.load(Ordering::Acquire);
             if control.state.load(Ordering::Acquire) != before {
@@ -278,10 +287,12 @@ impl Memory {
     /// Pages of a stream that are closed and not yet taken back (overwrite mode).
     pub fn retained(&self, stream: u32) -> u32 {
         let control = self.stream(stream);
+        // (C) pairs with (A).
         let state = State::from_word(control.state.load(Ordering::Acquire));
         if state.unit == 0 {
             return 0;
         }
+        // (E') pairs with (E).
         state.seq.wrapping_sub(control.reclaimed.load(Ordering::Acquire) as u16) as u32
     }
 
@@ -301,8 +312,9 @@ impl Memory {
             return false;
         }
         let control = self.stream(victim.1);
+        // (E') pairs with (E).
         let oldest = control.reclaimed.load(Ordering::Acquire);
-        // (E) AcqRel pairs with the Acquire in `draw`'s `used` and in readers, who check again after they have copied.
+        // (E) pairs with (E'), of those who draw and of readers, who check again after they have copied.
         // A failure means that somebody else has just evicted: as good.
         let _ = control.reclaimed.compare_exchange(oldest, oldest.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
         true
@@ -348,6 +360,7 @@ impl Memory {
     pub fn discarded(&self, stream: u32) -> u64 {
         let control = self.stream(stream);
         // Two counters, each exact; their sum is read without stopping anybody and is exact once the writers rest.
+        // (C) as the state word: what was counted before the caller looked is counted.
         let lost_full = control.records_lost_full.0.load(Ordering::Acquire);
         lost_full.wrapping_add(control.records_lost_big.load(Ordering::Acquire))
     }

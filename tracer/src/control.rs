@@ -29,6 +29,7 @@ pub(crate) fn lock() -> Locked {
 }
 
 fn current() -> Option<&'static Attached> {
+    // (M) pairs with (M').
     // SAFETY: what `CURRENT` points to is never freed.
     unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
 }
@@ -123,6 +124,7 @@ impl Control {
             }
             Message::Attach { session } => {
                 if let Some(attached) = current()
+                    // (P) pairs with (P').
                     && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
                 {
                     let text = format!("the program is already in the session {}", attached.socket.display());
@@ -192,7 +194,7 @@ fn status(class: &Class) -> ClassStatus {
 /// Gives ids first and arms then, so that no event is written with another session's id.
 fn grant(classes: &mut [Class], grants: &[Grant]) {
     for (class, grant) in classes.iter_mut().zip(grants) {
-        class.id.store(grant.id, Ordering::SeqCst);
+        class.id.store(grant.id, Ordering::Relaxed);
     }
     let armed: Vec<bool> = grants.iter().map(|grant| grant.armed && grant.id != CLASS_ID_NONE).collect();
     set_armed(classes, |index, class| armed.get(index).copied().unwrap_or(class.armed));
@@ -228,7 +230,7 @@ unsafe impl Send for Forking {}
 
 /// Follows forks from now on.
 pub(crate) fn follow_forks() {
-    if !FORK_HANDLERS.swap(true, Ordering::SeqCst) {
+    if !FORK_HANDLERS.swap(true, Ordering::Relaxed) {
         // SAFETY: the handlers are functions of this object, which is never unloaded (`pin`).
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
     }

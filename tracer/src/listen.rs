@@ -19,11 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Starts to listen. Without a place for the socket or a thread, the program simply cannot be reached.
 pub(crate) fn start() {
-    if LISTENING.swap(true, Ordering::SeqCst) {
+    if LISTENING.swap(true, Ordering::Relaxed) {
         return;
     }
     let Some((listener, path)) = bind() else {
-        LISTENING.store(false, Ordering::SeqCst);
+        LISTENING.store(false, Ordering::Relaxed);
         return;
     };
     // Signals belong to the program's own threads: the listener's thread inherits a mask that blocks them all.
@@ -32,20 +32,20 @@ pub(crate) fn start() {
         std::thread::Builder::new().name("dormouse".into()).stack_size(256 << 10).spawn(move || serve(listener, &path));
     drop(unmasked);
     if spawned.is_err() {
-        LISTENING.store(false, Ordering::SeqCst);
+        LISTENING.store(false, Ordering::Relaxed);
     }
 }
 
 /// In a forked child, which has no such thread: starts one when the parent had one.
 pub(crate) fn after_fork() {
-    if LISTENING.swap(false, Ordering::SeqCst) {
+    if LISTENING.swap(false, Ordering::Relaxed) {
         start();
     }
 }
 
 /// Removes the socket at the end of the process.
 pub(crate) extern "C" fn at_exit() {
-    if LISTENING.load(Ordering::SeqCst)
+    if LISTENING.load(Ordering::Relaxed)
         && let Some(dir) = directory()
     {
         for number in 0..NUMBER_COUNT {
@@ -97,7 +97,7 @@ fn serve(listener: UnixListener, path: &Path) {
             Err(_) => break,
         }
     }
-    LISTENING.store(false, Ordering::SeqCst);
+    LISTENING.store(false, Ordering::Relaxed);
     if !still_ours(&listener, path) {
         // The descriptor is the program's by now.
         let _ = listener.into_raw_fd();

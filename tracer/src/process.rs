@@ -101,12 +101,14 @@ impl Guard {
     /// for threads, which a record path must not.
     pub(crate) fn leave(&self) {
         let mine = core::ptr::from_ref(self.attached).cast_mut();
+        // (M') pairs with (M).
         let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        // (L') pairs with the loads in `leave`: what this user did comes before the unmapping.
         USERS.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -173,6 +175,7 @@ impl Joining {
             process,
             socket: socket.into(),
         }));
+        // (M') pairs with (M): ids of the session before were taken back before.
         CURRENT.store(attached, Ordering::SeqCst);
         Ok((attached, grants))
     }
@@ -211,11 +214,13 @@ impl Joining {
         let fenced = crate::membarrier::restart_sections();
         // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.
         for _ in 0..1_000 {
+            // (L) pairs with (K), and with (L').
             if USERS.load(Ordering::SeqCst) == 0 {
                 break;
             }
             std::thread::yield_now();
         }
+        // (L) as above.
         if !fenced || USERS.load(Ordering::SeqCst) != 0 {
             // Better a mapping too many than one too few.
             core::mem::forget(mapping);
@@ -224,7 +229,7 @@ impl Joining {
 
     /// In a forked child: nobody else is at work, whatever the parent's threads were doing.
     pub(crate) fn after_fork(&mut self) {
-        USERS.store(0, Ordering::SeqCst);
+        USERS.store(0, Ordering::Relaxed);
     }
 }
 

@@ -26,8 +26,9 @@ static STATE: AtomicU8 = AtomicU8::new(BEFORE);
 ///
 /// Returns whether it has been done. Not async-signal-safe.
 pub fn start(listen: Listen) -> bool {
-    if STATE.compare_exchange(BEFORE, UNDER_WAY, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        return STATE.load(Ordering::SeqCst) == DONE;
+    // (N) pairs with (N'): who finds it done finds everything registered.
+    if STATE.compare_exchange(BEFORE, UNDER_WAY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return STATE.load(Ordering::Acquire) == DONE;
     }
     let inside = thread::enter_tracer();
     // Before the process has threads, registering costs microseconds.
@@ -53,7 +54,8 @@ pub fn start(listen: Listen) -> bool {
         unsafe { libc::atexit(listen::at_exit) };
     }
     drop(inside);
-    STATE.store(DONE, Ordering::SeqCst);
+    // (N') pairs with (N).
+    STATE.store(DONE, Ordering::Release);
     true
 }
 

@@ -93,6 +93,7 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     let Some(guard) = Guard::enter(attached) else { return };
     let writer = thread::identify();
     let record = Record::new(id as u16, writer.context, segments);
+    // (P) pairs with (P').
     if guard.memory.header().stopped.0.load(Ordering::Acquire) != 0 {
         guard.leave();
         return;
@@ -106,6 +107,7 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
 /// Whether a record goes into the current page of a stream.
 fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize) -> bool {
     let state = State::from_word(state);
+    // (C) pairs with (A): written before the state word that opens the page.
     let begin = attached.memory.stream(stream).begin_timestamp.load(Ordering::Acquire);
     attached.memory.page(state.unit).is_some()
         && state.offset as usize + size_bytes + page::SLACK_BYTES <= attached.memory.geometry().page_size_bytes as usize
@@ -177,6 +179,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
             }
             continue;
         }
+        // (C) pairs with (A), the final store of whoever wrote before.
         let state = control.state.load(Ordering::Acquire);
         if fits(attached, cpu, state, record.size_bytes) {
             let written = if attached.fast_rseq.is_some() {
@@ -269,6 +272,7 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     let stream = hold.stream();
     let control = memory.stream(stream);
     let seq_next = State::from_word(state).seq.wrapping_add(1);
+    // (C) pairs with (A): the final store that linked the page.
     let seen = control.spare.load(Ordering::Acquire);
     let unit = match spare::unit_for(seen, seq_next) {
         Some(unit) => unit,
@@ -299,6 +303,7 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
         return None;
     }
     if memory.is_overwrite() {
+        // (E') pairs with (E).
         let reclaimed = |stream: u32| memory.stream(stream).reclaimed.load(Ordering::Acquire);
         // Others may draw what this one evicts, but not for ever.
         for _ in 0..memory.geometry().page_count {
@@ -334,9 +339,11 @@ fn offer(attached: &Attached, hold: Hold) {
     let control = memory.stream(stream);
     let Some(driver) = ring(attached, stream) else { return };
     let published = &control.published.0;
+    // (C) pairs with (A), the final store of whoever wrote the descriptors.
     let first = published.load(Ordering::Acquire);
     let mut next = first;
     for _ in 0..memory.geometry().ring_size() {
+        // (C) pairs with (A): chain and header of every page that it counts are written.
         let state = State::from_word(control.state.load(Ordering::Acquire));
         if next as u16 == state.seq {
             break;
@@ -346,6 +353,7 @@ fn offer(attached: &Attached, hold: Hold) {
         let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
         match hold.commit(&driver.plan_descriptor(next, address, len as u32)) {
             Commit::Done => next = next.wrapping_add(1),
+            // (C) as above.
             Commit::GuardChanged => next = published.load(Ordering::Acquire),
             Commit::Aborted => return,
         }
@@ -353,6 +361,7 @@ fn offer(attached: &Attached, hold: Hold) {
     // The descriptors come first: the index is read from the shadow, so a late writer never takes it back.
     if hold.commit(&driver.plan_publish(next)) == Commit::Done && driver.needs_kick(first as u16, next as u16) {
         let kick = &memory.header().kick.0;
+        // (Q) pairs with (Q'): the pages are offered before the consumer is told.
         kick.fetch_add(1, Ordering::Release);
         let _ = rustix::thread::futex::wake(kick, rustix::thread::futex::Flags::empty(), 1);
     }
