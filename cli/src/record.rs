@@ -12,8 +12,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Run a command and record the events of all its processes, or join a program that runs already
 ///
-/// The trace is a directory in the Common Trace Format 1.8: `dormouse view`, `dormouse stats`, babeltrace2 and Trace
-/// Compass read it. The command's input, output, signals and exit code are its own; a line on standard error at the end
+/// The trace is a directory in the Common Trace Format 1.8: `dormouse view`, `dormouse stats` and
+/// babeltrace2 read it. The command's input, output, signals and exit code are its own; a line on standard error at the end
 /// tells what was recorded.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -25,7 +25,7 @@ Examples:
 
 Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
 pub(crate) struct Record {
-    /// Directory of the trace; must not exist or be empty [default: dormouse-TIME]
+    /// Directory of the trace, new or empty [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Arm the events that match `provider:name`; `*` and `?` are wild; may be repeated [default: all]
