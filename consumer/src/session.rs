@@ -237,6 +237,7 @@ impl Session {
             if self.is_deserted() {
                 return End::Deserted;
             }
+            // A signal, a socket and the deaths of processes: nothing but looking tells of all three.
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }

@@ -1,6 +1,10 @@
 //! A program that runs until its input ends, and counts how often its events were evaluated.
+//!
+//! It keeps the number of its round in the file that it is given, so that a test can wait for rounds and not for time.
 
+use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -8,8 +12,10 @@ static EVALUATED: AtomicU64 = AtomicU64::new(0);
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 fn main() {
+    let rounds = File::create(std::env::args_os().nth(1).expect("a file for the rounds")).expect("a file");
+    rounds.write_all_at(&0u64.to_le_bytes(), 0).expect("room for a number");
     println!("ready");
-    let work = std::thread::spawn(|| {
+    let work = std::thread::spawn(move || {
         for number in 0u64.. {
             if IS_OVER.load(Ordering::Relaxed) {
                 break;
@@ -17,6 +23,8 @@ fn main() {
             dormouse::event!(live.tick, number = { EVALUATED.fetch_add(1, Ordering::Relaxed) });
             if number % 10 == 0 {
                 dormouse::event!(live.tock, number, text = "tock");
+                rounds.write_all_at(&(number / 10 + 1).to_le_bytes(), 0).expect("room for a number");
+                // Slow enough that no budget is ever short of pages.
                 std::thread::sleep(Duration::from_micros(200));
             }
         }
