@@ -1,9 +1,9 @@
 //! The machine that figures were measured on.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a reader needs to place a figure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
     /// Model name of the processor.
     pub cpu: String,

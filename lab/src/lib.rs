@@ -21,72 +21,16 @@
 
 mod event;
 mod host;
+mod result;
 pub mod statistics;
-
-use serde::Serialize;
 
 pub use event::{EventOptions, run_event};
 pub use host::Host;
+pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 
 /// Names of the experiments with what they measure.
 pub const EXPERIMENTS: &[(&str, &str)] =
     &[("event", "cost of a dormant and of an armed event with one 8-byte field, on one thread")];
-
-/// A figure with its spread.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Measurement {
-    /// What was measured.
-    pub name: String,
-    /// Unit of all figures.
-    pub unit: String,
-    /// How many rounds.
-    pub n: usize,
-    /// The median.
-    pub median: f64,
-    /// Median of the absolute deviations from the median.
-    pub mad: f64,
-    /// The mean.
-    pub mean: f64,
-    /// Standard deviation of the rounds.
-    pub stddev: f64,
-    /// 95 % interval of the median.
-    pub ci95: [f64; 2],
-}
-
-/// A ratio of two added costs, round by round.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Ratio {
-    /// `a_vs_b`.
-    pub name: String,
-    /// Median of the rounds' ratios.
-    pub value: f64,
-    /// 95 % interval of that median.
-    pub ci95: [f64; 2],
-}
-
-/// What an experiment came to.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Experiment {
-    /// Its name.
-    pub name: String,
-    /// The figures.
-    pub measurements: Vec<Measurement>,
-    /// The ratios.
-    pub ratios: Vec<Ratio>,
-    /// What a reader has to know.
-    pub notes: Vec<String>,
-}
-
-/// What a run prints for machines.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
-    /// Version of this layout.
-    pub schema: u32,
-    /// The machine.
-    pub host: Host,
-    /// The experiments, in the order of the command line.
-    pub experiments: Vec<Experiment>,
-}
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -125,5 +69,5 @@ pub fn run(names: &[String], quick: bool) -> Result<Report, LabError> {
             _ => return Err(LabError::Unknown(name.clone())),
         }
     }
-    Ok(Report { schema: 1, host: Host::read(), experiments })
+    Ok(Report { schema: SCHEMA, host: Host::read(), experiments })
 }

@@ -56,6 +56,8 @@ pub fn measurement(name: &str, unit: &str, samples: &[f64]) -> Measurement {
         mean,
         stddev: (squares / n.saturating_sub(1).max(1) as f64).sqrt(),
         ci95: median_ci95(samples),
+        samples: samples.to_vec(),
+        ..Measurement::default()
     }
 }
 

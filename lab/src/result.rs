@@ -1,0 +1,90 @@
+//! What a run comes to, in memory and as JSON.
+//!
+//! ```text
+//!   Report ── schema, host, experiments ──▶ Experiment ── measurements, ratios, notes
+//!                                              │
+//!                                              ├─▶ Measurement   figures of one case, its labels, and its rounds
+//!                                              └─▶ Ratio         two costs measured in the same rounds
+//! ```
+//! Readers of the JSON ignore members that they do not know.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Host;
+
+/// Version of the layout.
+pub const SCHEMA: u32 = 1;
+
+/// What a run prints for machines.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of this layout: [`SCHEMA`].
+    pub schema: u32,
+    /// The machine.
+    pub host: Host,
+    /// The experiments, in the order of the command line.
+    pub experiments: Vec<Experiment>,
+}
+
+/// What an experiment came to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// Its name.
+    pub name: String,
+    /// The figures.
+    pub measurements: Vec<Measurement>,
+    /// The ratios.
+    pub ratios: Vec<Ratio>,
+    /// What a reader has to know.
+    pub notes: Vec<String>,
+}
+
+/// What a measurement is of, by axis: `tool` → `dormouse`, `state` → `armed`, `fields` → `u64`, `threads` → `2`,
+/// `pressure` → `L2`. Plots take their axes from here.
+pub type Labels = BTreeMap<String, String>;
+
+/// A figure with its spread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// What was measured; unique in its experiment.
+    pub name: String,
+    /// Unit of all figures: `ns`, `s`, `count`.
+    pub unit: String,
+    /// How many rounds, without those that were warm-up.
+    pub n: usize,
+    /// The median.
+    pub median: f64,
+    /// Median of the absolute deviations from the median.
+    pub mad: f64,
+    /// The mean.
+    pub mean: f64,
+    /// Standard deviation of the rounds.
+    pub stddev: f64,
+    /// 95 % interval of the median.
+    pub ci95: [f64; 2],
+    /// The same median in cycles of the timestamp counter, where the unit is a time and the counter is constant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tsc_cycles: Option<f64>,
+    /// What it is of.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: Labels,
+    /// Counters of the kernel and the processor, for each iteration; those that the machine refuses are not here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, f64>,
+    /// The rounds, in the order of their measuring.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<f64>,
+}
+
+/// A ratio of two added costs, round by round.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// `a_vs_b`.
+    pub name: String,
+    /// The ratio of the medians.
+    pub value: f64,
+    /// Its 95 % interval.
+    pub ci95: [f64; 2],
+}
