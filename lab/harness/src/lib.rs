@@ -1,0 +1,281 @@
+//! The measuring side of the lab: an engine is a process that has loops, and times them as it is told to.
+//!
+//! # The problem
+//! To compare tracers, each has to run in a process of its own, and yet all have to be measured in turn, by the same means, on the
+//! same processor. So every engine, whatever tracer and language it is written for, is the same program but for its loops.
+//!
+//! # The picture
+//! ```text
+//!   dormouse lab run                                       engine
+//!        │ {"do":"describe"}                       ─────▶   name, version, cases, processors, counters
+//!        │ {"do":"run","case":"armed_u64",
+//!        │  "iterations":100000,"threads":1}       ─────▶   worker 0 … n, each pinned:  warm up, timed run
+//!        │                         ◀─────  ns and cycles per iteration, events emitted, counters
+//!        │ {"do":"arrived"}                        ─────▶   what the tracer's own reader counts, where there is one
+//!        └ end of input                            ─────▶   exit
+//! ```
+//! One line of JSON for each request and each answer. An engine that has nothing to do waits for input and disturbs nobody.
+//!
+//! # What is timed
+//! Hot ([`Walk::None`]): a whole loop, after an eighth of it that is not timed. Under memory pressure: each iteration alone, after a
+//! walk over a buffer that drives other data out of the caches; the middle half of the iterations is averaged.
+//!
+//! # Limits
+//! Time is the timestamp counter between fences, converted by a rate that is measured at the start against `CLOCK_MONOTONIC_RAW`;
+//! where there is no such counter, that clock itself. No assumption is made about its frequency being the core's.
+
+mod c;
+mod clock;
+mod counters;
+mod walk;
+mod worker;
+
+use std::io::{BufRead, Write};
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+pub use clock::cycles_per_ns;
+pub use counters::{COUNTERS, Counters};
+pub use walk::Walk;
+pub use worker::Policy;
+
+use worker::Workers;
+
+/// Runs a case's body `iterations` times. The numbers `first`, `first + 1`, … are what it records and by what it chooses among
+/// its sites.
+pub type Loop = extern "C" fn(iterations: u64, first: u64);
+
+/// A loop that can be asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// How it is asked for, such as `armed_u64`.
+    pub name: &'static str,
+    /// The loop.
+    pub run: Loop,
+    /// Events that one iteration emits.
+    pub events_per_iteration: u64,
+}
+
+/// What makes one engine differ from another.
+#[derive(Debug)]
+pub struct Engine {
+    /// The tracer.
+    pub name: &'static str,
+    /// Its version.
+    pub version: String,
+    /// Its loops.
+    pub cases: Vec<Case>,
+    /// Ends the tracing and counts the events that arrived, or says why it cannot be told.
+    pub arrived: Option<fn() -> Result<u64, String>>,
+}
+
+/// What an engine is asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Request {
+    /// Who are you?
+    Describe,
+    /// Time a case.
+    Run(Run),
+    /// How many of the events that you emitted have arrived?
+    Arrived,
+}
+
+/// A case to be timed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The case's name.
+    pub case: String,
+    /// Iterations of each thread that are timed.
+    pub iterations: u64,
+    /// How many threads do so at once.
+    pub threads: usize,
+    /// What comes before each iteration.
+    pub walk: Walk,
+}
+
+/// What an engine says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Description {
+    /// The tracer.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its cases.
+    pub cases: Vec<String>,
+    /// The processor of each worker, and none for one that could not be pinned.
+    pub processors: Vec<Option<u32>>,
+    /// The scheduling policy in force, with the reason where it is not the one that was asked for.
+    pub policy: String,
+    /// Cycles of the timestamp counter in a nanosecond; none without such a counter.
+    pub tsc_cycles_per_ns: Option<f64>,
+    /// Counters that cannot be had, with the cause.
+    pub counters_refused: Vec<(String, String)>,
+}
+
+/// What a timed run came to.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Nanoseconds of one iteration, mean over the threads.
+    pub ns: f64,
+    /// Events emitted, those of the warming up too.
+    pub events: u64,
+    /// Counters for one iteration, by name.
+    pub counters: std::collections::BTreeMap<String, f64>,
+}
+
+/// Events that came through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrived {
+    /// As the tracer's own reader counts them.
+    pub events: Option<u64>,
+    /// Why that is not known.
+    pub why: Option<String>,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Request::Describe`].
+    Description(Description),
+    /// To [`Request::Run`].
+    Timing(Timing),
+    /// To [`Request::Arrived`].
+    Arrived(Arrived),
+    /// The request could not be met.
+    Refused(String),
+}
+
+/// What the command line says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Options {
+    processors: Vec<u32>,
+    policy: Policy,
+}
+
+const USAGE: &str = "usage: ENGINE --cpus N[,N…] [--policy other|fifo]";
+
+fn options(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options { processors: Vec::new(), policy: Policy::Other };
+    let mut arguments = arguments.peekable();
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().ok_or(USAGE)?;
+        match name.as_str() {
+            "--cpus" => {
+                let numbers: Result<_, _> = value.split(',').map(str::parse).collect();
+                options.processors = numbers.map_err(|_| USAGE)?;
+            }
+            "--policy" => options.policy = value.parse()?,
+            _ => return Err(USAGE.into()),
+        }
+    }
+    if options.processors.is_empty() { Err(USAGE.into()) } else { Ok(options) }
+}
+
+/// The engine's `main`: meets requests until input ends.
+///
+/// Exit codes: 0; 2 for a wrong command line, or when nobody reads the answers.
+pub fn main(engine: &Engine) -> ExitCode {
+    let options = match options(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(text) => {
+            eprintln!("{}: {text}", engine.name);
+            return ExitCode::from(2);
+        }
+    };
+    let mut workers = Workers::start(&options.processors, options.policy);
+    let stdin = std::io::stdin().lock();
+    for line in stdin.lines() {
+        let Ok(line) = line else { break };
+        let answer = match serde_json::from_str(&line) {
+            Ok(request) => answer(engine, &mut workers, request),
+            Err(error) => Answer::Refused(format!("not a request: {error}")),
+        };
+        let text = serde_json::to_string(&answer).unwrap_or_else(|error| format!("{{\"refused\":\"{error}\"}}"));
+        let mut stdout = std::io::stdout().lock();
+        if writeln!(stdout, "{text}").and_then(|()| stdout.flush()).is_err() {
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn answer(engine: &Engine, workers: &mut Workers, request: Request) -> Answer {
+    match request {
+        Request::Describe => Answer::Description(Description {
+            name: engine.name.into(),
+            version: engine.version.clone(),
+            cases: engine.cases.iter().map(|case| case.name.into()).collect(),
+            processors: workers.processors(),
+            policy: workers.policy(),
+            tsc_cycles_per_ns: clock::IS_TSC.then(cycles_per_ns),
+            counters_refused: workers.counters_refused(),
+        }),
+        Request::Run(run) => match engine.cases.iter().find(|case| case.name == run.case) {
+            Some(case) => workers.run(case, &run).map_or_else(Answer::Refused, Answer::Timing),
+            None => Answer::Refused(format!("there is no case `{}`", run.case)),
+        },
+        Request::Arrived => Answer::Arrived(match engine.arrived.map(|count| count()) {
+            Some(Ok(events)) => Arrived { events: Some(events), why: None },
+            Some(Err(why)) => Arrived { events: None, why: Some(why) },
+            None => Arrived { events: None, why: Some("its reader is not asked".into()) },
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        options(line.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn command_lines() {
+        assert_eq!(parse("--cpus 1,0"), Ok(Options { processors: vec![1, 0], policy: Policy::Other }));
+        assert_eq!(parse("--cpus 3 --policy fifo").map(|options| options.policy), Ok(Policy::Fifo));
+        for wrong in ["", "--cpus", "--cpus x", "--cpus 1 --policy deadline", "--speed 3"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn requests_are_lines_of_json() {
+        let request =
+            Request::Run(Run { case: "a".into(), iterations: 5, threads: 2, walk: Walk::Random { bytes: 64 } });
+        let text = serde_json::to_string(&request).unwrap();
+        assert_eq!(text, r#"{"do":"run","case":"a","iterations":5,"threads":2,"walk":{"kind":"random","bytes":64}}"#);
+        assert!(matches!(serde_json::from_str(&text), Ok(Request::Run(run)) if run.threads == 2));
+    }
+
+    extern "C" fn nothing(iterations: u64, first: u64) {
+        for number in first..first + iterations {
+            std::hint::black_box(number);
+        }
+    }
+
+    #[test]
+    fn runs_count_their_events() {
+        let engine = Engine {
+            name: "test",
+            version: String::new(),
+            cases: vec![Case { name: "nothing", run: nothing, events_per_iteration: 2 }],
+            arrived: None,
+        };
+        let mut workers = Workers::start(&[0], Policy::Other);
+        let run = |case: &str, threads, walk| Request::Run(Run { case: case.into(), iterations: 80, threads, walk });
+        let events = |answer| match answer {
+            Answer::Timing(timing) => timing.events,
+            other => panic!("{other:?}"),
+        };
+        // Eighty and the ten before them.
+        assert_eq!(events(answer(&engine, &mut workers, run("nothing", 1, Walk::None))), 180);
+        assert_eq!(events(answer(&engine, &mut workers, run("nothing", 1, Walk::Random { bytes: 4096 }))), 160);
+        assert!(matches!(answer(&engine, &mut workers, run("something", 1, Walk::None)), Answer::Refused(_)));
+        assert!(matches!(answer(&engine, &mut workers, run("nothing", 2, Walk::None)), Answer::Refused(_)));
+        assert!(matches!(answer(&engine, &mut workers, run("nothing", 0, Walk::None)), Answer::Refused(_)));
+    }
+}

@@ -1,0 +1,212 @@
+//! The threads that run the loops.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::counters::Counters;
+use crate::walk::{Walk, Walker};
+use crate::{Case, Run, Timing, clock};
+
+/// How the kernel schedules the workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// As any program.
+    Other,
+    /// Before every ordinary program, at the lowest real-time priority.
+    Fifo,
+}
+
+impl std::str::FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Policy, String> {
+        match text {
+            "other" => Ok(Policy::Other),
+            "fifo" => Ok(Policy::Fifo),
+            _ => Err(format!("no scheduling policy `{text}`; there are other and fifo")),
+        }
+    }
+}
+
+/// What a worker is told.
+struct Job {
+    case: Case,
+    run: Run,
+    first: u64,
+    /// How many of the workers are still to come.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// What a worker came to.
+struct Done {
+    cycles: f64,
+    events: u64,
+    counters: BTreeMap<String, f64>,
+}
+
+/// What a worker says when it starts.
+struct Hello {
+    processor: Option<u32>,
+    policy: String,
+    refused: Vec<(String, String)>,
+}
+
+struct Worker {
+    jobs: Sender<Job>,
+    done: Receiver<Result<Done, String>>,
+    hello: Hello,
+}
+
+/// All workers of an engine.
+pub(crate) struct Workers {
+    workers: Vec<Worker>,
+    next: u64,
+}
+
+impl Workers {
+    pub(crate) fn start(processors: &[u32], policy: Policy) -> Workers {
+        Workers { workers: processors.iter().map(|processor| Worker::start(*processor, policy)).collect(), next: 0 }
+    }
+
+    pub(crate) fn processors(&self) -> Vec<Option<u32>> {
+        self.workers.iter().map(|worker| worker.hello.processor).collect()
+    }
+
+    pub(crate) fn policy(&self) -> String {
+        self.workers.first().map(|worker| worker.hello.policy.clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn counters_refused(&self) -> Vec<(String, String)> {
+        self.workers.first().map(|worker| worker.hello.refused.clone()).unwrap_or_default()
+    }
+
+    /// Has the first `run.threads` workers run the case at once.
+    pub(crate) fn run(&mut self, case: &Case, run: &Run) -> Result<Timing, String> {
+        if run.threads == 0 || run.threads > self.workers.len() {
+            return Err(format!(
+                "{} threads are asked for, processors are given for {}",
+                run.threads,
+                self.workers.len()
+            ));
+        }
+        if run.iterations == 0 {
+            return Err("no iterations".into());
+        }
+        let chosen = &self.workers[..run.threads];
+        let waiting = Arc::new(AtomicUsize::new(run.threads));
+        for worker in chosen {
+            let job = Job { case: *case, run: run.clone(), first: self.next, waiting: waiting.clone() };
+            worker.jobs.send(job).map_err(|_| "a worker has ended")?;
+            // Numbers that no other thread has, whatever its warming up takes.
+            self.next = self.next.wrapping_add(run.iterations * 2);
+        }
+        let all: Vec<_> = chosen.iter().map(|worker| worker.done.recv()).collect();
+        let mut timing = Timing::default();
+        let threads = run.threads as f64;
+        for done in all {
+            let done = done.map_err(|_| "a worker has ended")??;
+            timing.ns += done.cycles / clock::cycles_per_ns() / threads;
+            timing.events += done.events;
+            for (name, count) in done.counters {
+                *timing.counters.entry(name).or_default() += count / run.iterations as f64 / threads;
+            }
+        }
+        Ok(timing)
+    }
+}
+
+impl Worker {
+    fn start(processor: u32, policy: Policy) -> Worker {
+        let (jobs, orders) = channel::<Job>();
+        let (results, done) = channel();
+        let (hellos, hello) = channel();
+        std::thread::spawn(move || {
+            let mut counters = Counters::open();
+            let refused = counters.refused().iter().map(|(name, why)| (name.to_string(), why.clone())).collect();
+            let _ = hellos.send(Hello { processor: pin(processor), policy: schedule(policy), refused });
+            let mut walker = Walker::default();
+            while let Ok(job) = orders.recv() {
+                if results.send(work(&job, &mut walker, &mut counters)).is_err() {
+                    break;
+                }
+            }
+        });
+        let ended = || Hello { processor: None, policy: "the worker has ended".into(), refused: Vec::new() };
+        Worker { jobs, done, hello: hello.recv().unwrap_or_else(|_| ended()) }
+    }
+}
+
+fn pin(processor: u32) -> Option<u32> {
+    // A larger number than a set holds is a processor that does not exist.
+    if processor as usize >= CpuSet::MAX_CPU {
+        return None;
+    }
+    let mut set = CpuSet::new();
+    set.set(processor as usize);
+    sched_setaffinity(None, &set).ok().map(|()| processor)
+}
+
+/// Gives the calling thread the policy. Returns what it has then.
+fn schedule(policy: Policy) -> String {
+    if policy == Policy::Other {
+        return "other".into();
+    }
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: concerns the calling thread; `parameters` is read only.
+    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) } == 0 {
+        "fifo".into()
+    } else {
+        format!("other (fifo: {})", std::io::Error::last_os_error())
+    }
+}
+
+/// Iterations that are not timed, for each eight that are.
+const WARM_SHARE: u64 = 8;
+
+fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done, String> {
+    let Job { case, run, first, waiting } = job;
+    let prepared = walker.prepare(run.walk);
+    let is_hot = run.walk == Walk::None;
+    // Another engine has just had the processor: its caches and predictions are to be ours.
+    let warm = if is_hot { (run.iterations / WARM_SHARE).max(1) } else { 0 };
+    if warm > 0 {
+        (case.run)(warm, *first);
+    }
+    // All start when the last is ready. Nothing is published by it.
+    waiting.fetch_sub(1, Ordering::Relaxed);
+    while waiting.load(Ordering::Relaxed) > 0 {
+        std::hint::spin_loop();
+    }
+    prepared?;
+    counters.start();
+    let cycles = if is_hot {
+        let begun = clock::begin();
+        (case.run)(run.iterations, first + warm);
+        (clock::end() - begun) as f64 / run.iterations as f64
+    } else {
+        cold(case, run, *first, walker)
+    };
+    let counters = counters.stop();
+    Ok(Done { cycles, events: (run.iterations + warm) * case.events_per_iteration, counters })
+}
+
+/// Each iteration alone, after a walk. The mean of the middle half: interrupted iterations do not count, and the counter's
+/// coarse steps even out, as they would not in a median.
+fn cold(case: &Case, run: &Run, first: u64, walker: &mut Walker) -> f64 {
+    let mut cycles: Vec<u64> = (first..first + run.iterations)
+        .map(|number| {
+            walker.walk(run.walk);
+            let begun = clock::begin();
+            (case.run)(1, number);
+            clock::end() - begun
+        })
+        .collect();
+    cycles.sort_unstable();
+    let quarter = cycles.len() / 4;
+    let middle = &cycles[quarter..cycles.len() - quarter];
+    middle.iter().sum::<u64>() as f64 / middle.len() as f64
+}
