@@ -40,7 +40,7 @@ impl Lab {
                 }
             }
             Command::Run { experiments, quick, json } => {
-                let report = dormouse_lab::run(&experiments, quick)?;
+                let report = dormouse_lab::run(&experiments, &dormouse_lab::RunOptions::new(quick))?;
                 print(&report);
                 if let Some(path) = json {
                     let text = serde_json::to_string_pretty(&report)?;

@@ -1,99 +1,510 @@
-//! Experiment `event`: what an event costs, dormant and armed.
+//! Experiment `event`: what a tracepoint costs, dormant and armed, beside the tracers that people use.
+//!
+//! ```text
+//!   engines       dormouse (overwrite), dormouse (discard, live consumer), floor, and every peer that is installed
+//!   axes          fields: none, u64, ints3, str32      threads: 1, 2        sites: 1, 10, 1000
+//!                 pressure: hot, L1, L2, L3 (a random walk of twice the cache), linear-L2
+//!   not crossed   from the plain case (armed, u64, one thread, hot, one site) one axis at a time
+//! ```
+//! A cost is what a case takes beyond the empty loop of the same engine, threads, pressure and round.
+//!
+//! # Limits
+//! Overwrite mode in 1 MiB: the cost of the mechanism with memory that fits a large cache. Discard mode is measured in bursts
+//! that the buffer holds, with the consumer draining between them.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use dormouse_consumer::{Mode, Options, Session};
-use serde::Deserialize;
+use dormouse_consumer::{Mode, Options, Session, Summary};
+use dormouse_lab_harness::Walk;
 
-use crate::statistics::{measurement, ratio};
-use crate::{Experiment, LabError};
+use crate::engine::Engine;
+use crate::peers::{self, Prepared};
+use crate::rounds::{self, Rounds, Slot};
+use crate::statistics::{measurement, outlier_share, ratio};
+use crate::{Experiment, LabError, Labels, RunOptions, host};
 
-/// How much to measure.
+/// Our engine, which is also the floor's.
+const ENGINE: &str = "dormouse-lab-engine";
+/// Memory of the session in overwrite mode.
+const OVERWRITE_BUDGET_BYTES: u64 = 1 << 20;
+/// And of that in discard mode.
+const DISCARD_BUDGET_BYTES: u64 = 64 << 20;
+
+/// Rounds, and how long a turn of a slot lasts.
 #[derive(Debug, Clone, Copy)]
-pub struct EventOptions {
-    /// Rounds in which each case has its turn.
-    pub rounds: u32,
-    /// Iterations of a case in one round.
-    pub events: u32,
-    /// The processor to run on.
-    pub cpu: u32,
+struct Effort {
+    rounds: usize,
+    hot: Duration,
+    cold: Duration,
+    /// Under pressure on the last cache each walk takes a long time.
+    coldest: Duration,
 }
 
-impl EventOptions {
-    /// A minute, or a few seconds.
-    pub fn new(quick: bool) -> EventOptions {
-        let (rounds, events) = if quick { (20, 200_000) } else { (100, 1_000_000) };
-        let last = std::thread::available_parallelism().map_or(1, usize::from) as u32 - 1;
-        EventOptions { rounds, events, cpu: last }
+impl Effort {
+    fn new(is_quick: bool) -> Effort {
+        let effort = |rounds, hot, cold, coldest| Effort {
+            rounds,
+            hot: Duration::from_micros(hot),
+            cold: Duration::from_micros(cold),
+            coldest: Duration::from_micros(coldest),
+        };
+        if is_quick { effort(12, 500, 2_000, 20_000) } else { effort(80, 2_000, 10_000, 100_000) }
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct Output {
-    pinned: bool,
-    armed_events: u64,
-    samples: HashMap<String, Vec<f64>>,
+/// A cache and a half would do against a perfect replacement policy; twice its size does in practice.
+const WALK_FACTOR: u64 = 2;
+
+/// The walks of this machine, by label.
+fn walks(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
+    let random = |size: u64| Walk::Random { bytes: size * WALK_FACTOR };
+    let mut walks: Vec<_> =
+        ["L1", "L2", "L3"].into_iter().zip(caches).filter_map(|(label, size)| Some((label, random(size?)))).collect();
+    if let Some(size) = caches[1] {
+        walks.push(("linear-L2", Walk::Linear { bytes: size * WALK_FACTOR }));
+    }
+    walks
 }
 
-const ENGINE: &str = "dormouse-lab-engine";
+/// A tool in the comparison.
+#[derive(Debug, Clone)]
+struct Tool {
+    name: String,
+    mode: Option<&'static str>,
+    engine: usize,
+    /// How much of the axes it goes through.
+    width: Width,
+}
 
-fn engine() -> Result<PathBuf, LabError> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Width {
+    /// All axes.
+    Full,
+    /// Fields, threads, and pressure on the first two caches.
+    Peer,
+    /// The plain case, one and two threads.
+    Plain,
+}
+
+/// A slot, what it is of, and which slot is its empty loop.
+struct Planned {
+    slot: Slot,
+    name: String,
+    labels: Labels,
+    base: Option<usize>,
+}
+
+/// All slots of the experiment.
+#[derive(Default)]
+struct Plan {
+    planned: Vec<Planned>,
+}
+
+/// One combination of the axes.
+#[derive(Debug, Clone, Copy)]
+struct Point<'a> {
+    threads: usize,
+    pressure: &'a str,
+    walk: Walk,
+}
+
+const HOT: Point<'static> = Point { threads: 1, pressure: "hot", walk: Walk::None };
+
+impl Plan {
+    /// Adds a case, and its base where that is not there yet. A case that the engine does not have is left out.
+    fn add(&mut self, engines: &[Engine], tool: &Tool, case: &str, base: &str, point: Point<'_>, effort: Effort) {
+        if !engines[tool.engine].has(case) || !engines[tool.engine].has(base) {
+            return;
+        }
+        let base = self.slot(tool, base, None, point, effort);
+        self.slot(tool, case, Some(base), point, effort);
+    }
+
+    fn slot(&mut self, tool: &Tool, case: &str, base: Option<usize>, point: Point<'_>, effort: Effort) -> usize {
+        let labels = labels(tool, case, point);
+        let name = name(&labels);
+        if let Some(index) = self.planned.iter().position(|planned| planned.name == name) {
+            return index;
+        }
+        let turn = match (point.walk, point.pressure) {
+            (Walk::None, _) => effort.hot,
+            (_, "L3") => effort.coldest,
+            _ => effort.cold,
+        };
+        let slot = Slot { engine: tool.engine, case: case.into(), threads: point.threads, walk: point.walk, turn };
+        self.planned.push(Planned { slot, name, labels, base });
+        self.planned.len() - 1
+    }
+
+    /// What a tool goes through.
+    fn tool(&mut self, engines: &[Engine], tool: &Tool, walks: &[(&'static str, Walk)], cpus: usize, effort: Effort) {
+        let mut add = |case: &str, base: &str, point| self.add(engines, tool, case, base, point, effort);
+        add("armed_u64", "empty", HOT);
+        if cpus > 1 {
+            add("armed_u64", "empty", Point { threads: 2, ..HOT });
+        }
+        if tool.width == Width::Plain {
+            return;
+        }
+        for case in ["armed_none", "armed_ints3", "armed_zone", "dormant_u64", "rdtsc", "load_u64"] {
+            add(case, "empty", HOT);
+        }
+        for case in ["armed_str32", "floor_str32"] {
+            let base = if engines[tool.engine].has("empty_str32") { "empty_str32" } else { "empty" };
+            add(case, base, HOT);
+        }
+        for case in ["floor_none", "floor_u64", "floor_ints3"] {
+            add(case, "empty", HOT);
+        }
+        if cpus > 1 {
+            for case in ["dormant_u64", "floor_u64"] {
+                add(case, "empty", Point { threads: 2, ..HOT });
+            }
+        }
+        for (pressure, walk) in walks {
+            let point = Point { threads: 1, pressure, walk: *walk };
+            let is_wide = tool.width == Width::Full;
+            if is_wide || matches!(*pressure, "L1" | "L2") {
+                for case in ["armed_u64", "dormant_u64", "load_u64", "floor_u64"] {
+                    add(case, "empty", point);
+                }
+            }
+        }
+        for count in ["10", "1000"] {
+            for state in ["dormant", "armed"] {
+                add(&format!("{state}_sites_{count}"), &format!("empty_sites_{count}"), HOT);
+            }
+        }
+    }
+}
+
+/// What a slot is of. A case's name is `STATE_FIELDS` or `STATE_sites_COUNT`.
+fn labels(tool: &Tool, case: &str, point: Point<'_>) -> Labels {
+    let (state, fields) = case.split_once('_').unwrap_or((case, "none"));
+    let (fields, sites) = match fields.strip_prefix("sites_") {
+        Some(count) => ("u64", count),
+        None => (fields, "1"),
+    };
+    let (tool_name, state) = match state {
+        "floor" => ("floor", "armed"),
+        "rdtsc" => ("rdtsc", "armed"),
+        "load" => ("variable", "dormant"),
+        _ => (tool.name.as_str(), state),
+    };
+    let threads = point.threads.to_string();
+    let all = [
+        ("tool", tool_name),
+        ("state", state),
+        ("fields", fields),
+        ("threads", &threads),
+        ("pressure", point.pressure),
+        ("sites", sites),
+    ];
+    let mode = tool.mode.filter(|_| tool_name == tool.name).map(|mode| ("mode", mode));
+    all.into_iter().chain(mode).map(|(key, value)| (key.to_string(), value.to_string())).collect()
+}
+
+/// `tool.state.fields`, and what departs from the plain case: `dormouse.armed.u64.2-threads`, `dormouse.dormant.u64.L2`.
+fn name(labels: &Labels) -> String {
+    let get = |key: &str| labels.get(key).map_or("", String::as_str);
+    let mut name = format!("{}.{}", get("tool"), get("state"));
+    if get("state") != "empty" || get("fields") != "none" {
+        name = format!("{name}.{}", get("fields"));
+    }
+    let mut add = |text: &str| name = format!("{name}.{text}");
+    match get("threads") {
+        "1" => {}
+        threads => add(&format!("{threads}-threads")),
+    }
+    match get("pressure") {
+        "hot" => {}
+        pressure => add(pressure),
+    }
+    match get("sites") {
+        "1" => {}
+        sites => add(&format!("{sites}-sites")),
+    }
+    if get("mode") == "discard" {
+        add("discard");
+    }
+    name
+}
+
+/// A session of ours, and the engine in it.
+fn session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<(Session, Command), LabError> {
+    let session = Session::create(&Options {
+        dir: dir.to_path_buf(),
+        budget_bytes,
+        mode,
+        patterns: vec!["lab:armed*".into()],
+        command_line: ENGINE.into(),
+        may_be_stopped: false,
+    })?;
+    let mut command = Command::new(engine_path()?);
+    command.env("DORMOUSE_SESSION", session.socket());
+    Ok((session, command))
+}
+
+fn engine_path() -> Result<PathBuf, LabError> {
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(ENGINE)));
     beside.filter(|path| path.is_file()).ok_or_else(|| LabError::NoEngine(ENGINE.into()))
 }
 
-/// Runs the experiment in a session of its own, in overwrite mode: no page is ever waited for or written to disk meanwhile.
+/// Runs the experiment.
 ///
 /// # Errors
-/// See [`LabError`].
-pub fn run_event(options: EventOptions) -> Result<Experiment, LabError> {
-    let engine = engine()?;
+/// See [`LabError`]. A peer that is not installed is no error but a note.
+pub fn run_event(options: &RunOptions) -> Result<Experiment, LabError> {
+    let effort = Effort::new(options.is_quick);
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
-    let session = Session::create(&Options {
-        dir: dir.path().join("trace"),
-        // A few pages that stay in the cache: the cost of the mechanism, not of the memory.
-        budget_bytes: 1 << 20,
-        mode: Mode::Overwrite,
-        patterns: vec!["lab:armed".into()],
-        command_line: ENGINE.into(),
-        may_be_stopped: false,
-    })?;
-    let output = Command::new(engine)
-        .args([options.rounds, options.events, options.cpu].map(|number| number.to_string()))
-        .env("DORMOUSE_SESSION", session.socket())
-        .output()
-        .map_err(|error| LabError::System { what: "engine", error })?;
-    let summary = session.finish();
-    if !output.status.success() {
-        return Err(LabError::Engine(String::from_utf8_lossy(&output.stderr).trim().into()));
+    let policy = options.policy.as_str();
+    let cpus = &options.cpus;
+    let mut notes = Vec::new();
+
+    let (overwrite, command) = session(&dir.path().join("overwrite"), Mode::Overwrite, OVERWRITE_BUDGET_BYTES)?;
+    let mut engines = vec![Engine::start(command, cpus, policy)?];
+    let (discard, command) = session(&dir.path().join("discard"), Mode::Discard, DISCARD_BUDGET_BYTES)?;
+    engines.push(Engine::start(command, cpus, policy)?);
+    engines.push(Engine::start(Command::new(engine_path()?), cpus, policy)?);
+    let tool = |name: &str, mode, engine, width| Tool { name: name.into(), mode, engine, width };
+    let mut tools =
+        vec![tool("dormouse", Some("overwrite"), 0, Width::Full), tool("dormouse", Some("discard"), 1, Width::Plain)];
+    let mut peers: Vec<(usize, String, Prepared)> = Vec::new();
+    for peer in peers::all(options.has_peers) {
+        for mode in peer.modes() {
+            let started = peer.prepare(*mode, dir.path()).and_then(|prepared| {
+                let (command, prepared) = prepared.into_parts();
+                Ok((Engine::start(command, cpus, policy)?, prepared))
+            });
+            match started {
+                Ok((engine, prepared)) => {
+                    let width = match (peer.name(), mode) {
+                        (_, peers::PeerMode::Discard) => Width::Plain,
+                        ("lttng-ust", _) => Width::Full,
+                        _ => Width::Peer,
+                    };
+                    let name =
+                        if engine.description().name.is_empty() { peer.name() } else { &engine.description().name };
+                    let label = if *mode == peers::PeerMode::Discard { "discard" } else { "overwrite" };
+                    let label = (peer.modes().len() > 1).then_some(label);
+                    tools.push(Tool { name: peer.name().into(), mode: label, engine: engines.len(), width });
+                    notes.push(format!("peer {name} {}", engine.description().version).trim_end().to_string());
+                    peers.push((engines.len(), peer.name().to_string(), prepared));
+                    engines.push(engine);
+                }
+                Err(error) => {
+                    notes.push(format!("peer {} not available: {error}", peer.name()));
+                    break;
+                }
+            }
+        }
     }
-    let output: Output = serde_json::from_slice(&output.stdout).map_err(|error| LabError::Engine(error.to_string()))?;
-    if summary.events == 0 || summary.events > output.armed_events {
-        let text = format!("{} events are in the trace of {} emitted", summary.events, output.armed_events);
-        return Err(LabError::Engine(text));
+    notes.dedup();
+    for (index, engine) in engines.iter().enumerate() {
+        let description = engine.description();
+        if description.processors.contains(&None) {
+            notes.push(format!("engine {} of {} could not be pinned to {cpus:?}", index + 1, description.name));
+        }
     }
-    let samples = |name: &str| output.samples.get(name).cloned().unwrap_or_default();
-    let empty = samples("empty_loop");
-    let added = |name: &str| -> Vec<f64> { samples(name).iter().zip(&empty).map(|(a, b)| a - b).collect() };
-    let (dormant, armed, clock) = (added("dormant"), added("armed"), added("timestamp_counter"));
-    let mut notes = vec![format!(
-        "each case less the empty loop of the same round; {} iterations a round, one thread on processor {}",
-        options.events, options.cpu
-    )];
-    if !output.pinned {
-        notes.push("the thread could not be pinned".into());
+    if engines[0].description().policy != policy {
+        notes.push(format!("scheduling policy {}", engines[0].description().policy));
     }
-    Ok(Experiment {
-        name: "event".into(),
-        measurements: vec![
-            measurement("empty_loop", "ns", &empty),
-            measurement("dormant", "ns", &dormant),
-            measurement("armed", "ns", &armed),
-            measurement("timestamp_counter", "ns", &clock),
-        ],
-        ratios: vec![ratio("armed_vs_timestamp_counter", &armed, &clock)],
-        notes,
-    })
+    for (name, why) in &engines[0].description().counters_refused {
+        notes.push(format!("counter {name} not available: {why}"));
+    }
+
+    let walks = walks(host::cache_sizes());
+    let mut plan = Plan::default();
+    for tool in &tools {
+        plan.tool(&engines, tool, &walks, cpus.len(), effort);
+    }
+    // The floor's cases are in our engine; each is measured once, by the engine that is in no session.
+    plan.planned.retain(|planned| planned.slot.engine != 2);
+    let floor = tool("floor", None, 2, Width::Full);
+    for planned in &mut plan.planned {
+        let of = planned.labels.get("tool").map(String::as_str);
+        if matches!(of, Some("floor" | "rdtsc" | "variable")) && planned.slot.engine == 0 {
+            planned.slot.engine = floor.engine;
+        }
+    }
+    let slots: Vec<Slot> = plan.planned.iter().map(|planned| planned.slot.clone()).collect();
+    let rounds = rounds::measure(&mut engines, &slots, effort.rounds, "event")?;
+
+    let rate = engines[0].description().tsc_cycles_per_ns;
+    let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
+    for (index, name, prepared) in peers {
+        let arrived = engines[index].arrived()?;
+        notes.push(prepared.finish(emitted[index], &arrived).note(&name));
+    }
+    for engine in engines {
+        engine.finish()?;
+    }
+    notes.push(overwrite_note(&overwrite.finish(), emitted[0])?);
+    notes.push(discard_note(&discard.finish(), emitted[1])?);
+    notes.push(format!(
+        "each cost is less the empty loop of its engine in the same round; {} rounds{}, processors {cpus:?}",
+        effort.rounds - rounds.warm_up,
+        if rounds.warm_up > 0 { format!(" after {} of warm-up", rounds.warm_up) } else { String::new() }
+    ));
+    notes.extend(noise(&rounds, &plan));
+    Ok(experiment(&plan, &rounds, rate, notes))
+}
+
+fn overwrite_note(summary: &Summary, emitted: u64) -> Result<String, LabError> {
+    if summary.events == 0 || summary.events > emitted || summary.lost > 0 {
+        return Err(LabError::Engine(format!("overwrite: {summary}, of {emitted} emitted")));
+    }
+    Ok(format!("dormouse, overwrite: {emitted} events emitted, the last {} are in the trace", summary.events))
+}
+
+fn discard_note(summary: &Summary, emitted: u64) -> Result<String, LabError> {
+    if summary.events + summary.lost + summary.lost_on_disk != emitted {
+        return Err(LabError::Engine(format!("discard: {summary}, of {emitted} emitted")));
+    }
+    Ok(format!("dormouse, discard: {emitted} events emitted, {} in the trace, {} lost", summary.events, summary.lost))
+}
+
+/// Spread of the rounds above which a reader is warned.
+const SPREAD_MAX: f64 = 1.15;
+/// Share of outliers above which a reader is warned.
+const OUTLIERS_MAX: f64 = 0.1;
+
+/// What the rounds' spread says about the machine.
+fn noise(rounds: &Rounds, plan: &Plan) -> Vec<String> {
+    let mut notes = Vec::new();
+    let remedy = "end other programs, choose another processor with --cpu, or try --policy fifo";
+    if rounds.is_unsteady {
+        notes.push(format!("not steady: the rounds had not settled by their half; {remedy}, and run again"));
+    }
+    if rounds.spread > SPREAD_MAX {
+        let percent = (rounds.spread - 1.0) * 100.0;
+        notes.push(format!(
+            "not steady: everything took {percent:.0} % longer in the slowest rounds than in the quickest; {remedy}"
+        ));
+    }
+    let mut shares: Vec<_> = rounds
+        .samples
+        .iter()
+        .zip(&plan.planned)
+        .map(|(samples, planned)| (outlier_share(&samples.ns), &planned.name))
+        .filter(|(share, _)| *share > OUTLIERS_MAX)
+        .collect();
+    shares.sort_by(|a, b| b.0.total_cmp(&a.0));
+    if let Some((share, name)) = shares.first() {
+        notes.push(format!(
+            "outliers: in {} of {} cases more than a tenth of the rounds lie far off, most in {name} ({:.0} %); medians bear that, \
+             means do not; {remedy}",
+            shares.len(),
+            plan.planned.len(),
+            share * 100.0
+        ));
+    }
+    notes
+}
+
+/// Costs and ratios.
+fn experiment(plan: &Plan, rounds: &Rounds, rate: Option<f64>, notes: Vec<String>) -> Experiment {
+    let costs: Vec<Vec<f64>> = plan
+        .planned
+        .iter()
+        .zip(&rounds.samples)
+        .map(|(planned, samples)| match planned.base {
+            Some(base) => {
+                let per_event = if samples.events_per_iteration > 0.0 { samples.events_per_iteration } else { 1.0 };
+                samples
+                    .ns
+                    .iter()
+                    .zip(&rounds.samples[base].ns)
+                    .map(|(with, without)| (with - without) / per_event)
+                    .collect()
+            }
+            None => samples.ns.clone(),
+        })
+        .collect();
+    let measurements = plan.planned.iter().zip(&rounds.samples).zip(&costs).map(|((planned, samples), costs)| {
+        let mut measurement = measurement(&planned.name, "ns", costs);
+        measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
+        measurement.labels = planned.labels.clone();
+        measurement.counters = samples.counters.clone();
+        measurement
+    });
+    let cost =
+        |name: &str| plan.planned.iter().position(|planned| planned.name == name).map(|index| costs[index].as_slice());
+    let mut notes = notes;
+    let mut ratios = Vec::new();
+    for (name, of, to) in RATIOS {
+        let (Some(a), Some(b)) = (cost(of), cost(to)) else { continue };
+        match ratio(name, a, b) {
+            Some(ratio) => ratios.push(ratio),
+            None => notes.push(format!("{name}: no ratio, since the cost of {to} cannot be told from zero")),
+        }
+    }
+    Experiment { name: "event".into(), measurements: measurements.collect(), ratios, notes }
+}
+
+/// Name, numerator, denominator.
+const RATIOS: [(&str, &str, &str); 27] = [
+    ("armed_vs_floor", "dormouse.armed.u64", "floor.armed.u64"),
+    ("armed_vs_rdtsc", "dormouse.armed.u64", "rdtsc.armed.none"),
+    ("armed_vs_lttng_ust", "dormouse.armed.u64", "lttng-ust.armed.u64"),
+    ("armed_none_vs_lttng_ust", "dormouse.armed.none", "lttng-ust.armed.none"),
+    ("armed_ints3_vs_lttng_ust", "dormouse.armed.ints3", "lttng-ust.armed.ints3"),
+    ("armed_str32_vs_lttng_ust", "dormouse.armed.str32", "lttng-ust.armed.str32"),
+    ("armed_discard_vs_lttng_ust", "dormouse.armed.u64.discard", "lttng-ust.armed.u64.discard"),
+    ("armed_sites_10_vs_lttng_ust", "dormouse.armed.u64.10-sites", "lttng-ust.armed.u64.10-sites"),
+    ("armed_sites_1000_vs_lttng_ust", "dormouse.armed.u64.1000-sites", "lttng-ust.armed.u64.1000-sites"),
+    ("armed_cold_vs_lttng_ust", "dormouse.armed.u64.L2", "lttng-ust.armed.u64.L2"),
+    ("armed_vs_tracy", "dormouse.armed.u64", "tracy.armed.u64"),
+    ("armed_vs_tracy_zone", "dormouse.armed.none", "tracy.armed.zone"),
+    ("armed_vs_fastrace", "dormouse.armed.none", "fastrace.armed.none"),
+    ("armed_vs_tracing", "dormouse.armed.u64", "tracing.armed.u64"),
+    ("armed_vs_perfetto", "dormouse.armed.u64", "perfetto.armed.u64"),
+    ("armed_2_threads_vs_1", "dormouse.armed.u64.2-threads", "dormouse.armed.u64"),
+    ("armed_discard_vs_overwrite", "dormouse.armed.u64.discard", "dormouse.armed.u64"),
+    ("lttng_ust_2_threads_vs_1", "lttng-ust.armed.u64.2-threads", "lttng-ust.armed.u64"),
+    ("dormant_vs_lttng_ust", "dormouse.dormant.u64", "lttng-ust.dormant.u64"),
+    ("dormant_cold_vs_lttng_ust", "dormouse.dormant.u64.L2", "lttng-ust.dormant.u64.L2"),
+    ("dormant_sites_1000_vs_lttng_ust", "dormouse.dormant.u64.1000-sites", "lttng-ust.dormant.u64.1000-sites"),
+    ("dormant_vs_variable", "dormouse.dormant.u64", "variable.dormant.u64"),
+    ("dormant_cold_vs_variable", "dormouse.dormant.u64.L2", "variable.dormant.u64.L2"),
+    ("dormant_cold_l3_vs_variable", "dormouse.dormant.u64.L3", "variable.dormant.u64.L3"),
+    ("variable_linear_vs_random_walk", "variable.dormant.u64.linear-L2", "variable.dormant.u64.L2"),
+    ("dormant_vs_tracing", "dormouse.dormant.u64", "tracing.dormant.u64"),
+    ("dormant_vs_usdt", "dormouse.dormant.u64", "usdt.dormant.u64"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_departs_from_the_plain_case() {
+        let tool = Tool { name: "dormouse".into(), mode: Some("overwrite"), engine: 0, width: Width::Full };
+        let of = |case: &str, point| name(&labels(&tool, case, point));
+        assert_eq!(of("armed_u64", HOT), "dormouse.armed.u64");
+        assert_eq!(of("empty", HOT), "dormouse.empty");
+        assert_eq!(of("empty_str32", HOT), "dormouse.empty.str32");
+        assert_eq!(of("dormant_u64", Point { pressure: "L2", ..HOT }), "dormouse.dormant.u64.L2");
+        assert_eq!(of("armed_sites_10", Point { threads: 2, ..HOT }), "dormouse.armed.u64.2-threads.10-sites");
+        assert_eq!(of("rdtsc", HOT), "rdtsc.armed.none");
+        assert_eq!(of("load_u64", HOT), "variable.dormant.u64");
+        let discard = Tool { mode: Some("discard"), ..tool };
+        assert_eq!(name(&labels(&discard, "armed_u64", HOT)), "dormouse.armed.u64.discard");
+    }
+
+    #[test]
+    fn ratios_have_different_names() {
+        let mut names: Vec<&str> = RATIOS.iter().map(|(name, ..)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), RATIOS.len());
+    }
+
+    #[test]
+    fn walks_are_made_for_the_caches_that_are_known() {
+        let walks = walks([Some(32 << 10), None, Some(1 << 20)]);
+        assert_eq!(walks, [("L1", Walk::Random { bytes: 64 << 10 }), ("L3", Walk::Random { bytes: 2 << 20 })]);
+    }
 }

@@ -38,3 +38,20 @@ impl Host {
         }
     }
 }
+
+/// Sizes of the first processor's data caches of level 1, 2 and 3.
+pub fn cache_sizes() -> [Option<u64>; 3] {
+    [1, 2, 3].map(|level| {
+        (0..8).find_map(|index| {
+            let read = |name: &str| {
+                std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}")).ok()
+            };
+            let kind = read("type")?;
+            if read("level")?.trim() != format!("{level}") || kind.trim() == "Instruction" {
+                return None;
+            }
+            let size = read("size")?;
+            size.trim().strip_suffix('K').and_then(|kib| kib.parse::<u64>().ok()).map(|kib| kib << 10)
+        })
+    })
+}

@@ -19,12 +19,15 @@
 //! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
 //! the order statistics: distribution-free, 95 %.
 
+mod engine;
 mod event;
-mod host;
+pub mod host;
+pub mod peers;
 mod result;
+mod rounds;
 pub mod statistics;
 
-pub use event::{EventOptions, run_event};
+pub use event::run_event;
 pub use host::Host;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 
@@ -57,15 +60,44 @@ pub enum LabError {
     },
 }
 
+/// How experiments are to be run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// A few seconds instead of minutes.
+    pub is_quick: bool,
+    /// The processors that are measured on, the first one in the plain cases.
+    pub cpus: Vec<u32>,
+    /// The engines' scheduling policy.
+    pub policy: dormouse_lab_harness::Policy,
+    /// Whether the tools that people use are measured too.
+    pub has_peers: bool,
+}
+
+impl RunOptions {
+    /// All but the first of the processors that this process may use come first: that one has most interrupts to serve.
+    pub fn new(is_quick: bool) -> RunOptions {
+        let allowed = rustix::thread::sched_getaffinity(None).ok();
+        let mut cpus: Vec<u32> = match allowed {
+            Some(set) => {
+                (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as u32).collect()
+            }
+            None => vec![0],
+        };
+        let first = 1.min(cpus.len() - 1);
+        cpus.rotate_left(first);
+        RunOptions { is_quick, cpus, policy: dormouse_lab_harness::Policy::Other, has_peers: true }
+    }
+}
+
 /// Runs experiments by name.
 ///
 /// # Errors
 /// See [`LabError`].
-pub fn run(names: &[String], quick: bool) -> Result<Report, LabError> {
+pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
     let mut experiments = Vec::new();
     for name in names {
         match name.as_str() {
-            "event" => experiments.push(run_event(EventOptions::new(quick))?),
+            "event" => experiments.push(run_event(options)?),
             _ => return Err(LabError::Unknown(name.clone())),
         }
     }

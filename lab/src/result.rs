@@ -87,4 +87,7 @@ pub struct Ratio {
     pub value: f64,
     /// Its 95 % interval.
     pub ci95: [f64; 2],
+    /// The ratio of the means, and its standard deviation by propagation of both costs'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub means: Option<[f64; 2]>,
 }

@@ -119,7 +119,9 @@ pub struct Description {
 pub struct Timing {
     /// Nanoseconds of one iteration, mean over the threads.
     pub ns: f64,
-    /// Events emitted, those of the warming up too.
+    /// Iterations of all threads, those of the warming up too.
+    pub iterations: u64,
+    /// Events emitted by them.
     pub events: u64,
     /// Counters for one iteration, by name.
     pub counters: std::collections::BTreeMap<String, f64>,

@@ -20,6 +20,16 @@ pub enum Policy {
     Fifo,
 }
 
+impl Policy {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Policy::Other => "other",
+            Policy::Fifo => "fifo",
+        }
+    }
+}
+
 impl std::str::FromStr for Policy {
     type Err = String;
 
@@ -44,7 +54,7 @@ struct Job {
 /// What a worker came to.
 struct Done {
     cycles: f64,
-    events: u64,
+    iterations: u64,
     counters: BTreeMap<String, f64>,
 }
 
@@ -110,7 +120,8 @@ impl Workers {
         for done in all {
             let done = done.map_err(|_| "a worker has ended")??;
             timing.ns += done.cycles / clock::cycles_per_ns() / threads;
-            timing.events += done.events;
+            timing.iterations += done.iterations;
+            timing.events += done.iterations * case.events_per_iteration;
             for (name, count) in done.counters {
                 *timing.counters.entry(name).or_default() += count / run.iterations as f64 / threads;
             }
@@ -153,12 +164,12 @@ fn pin(processor: u32) -> Option<u32> {
 /// Gives the calling thread the policy. Returns what it has then.
 fn schedule(policy: Policy) -> String {
     if policy == Policy::Other {
-        return "other".into();
+        return policy.as_str().into();
     }
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: concerns the calling thread; `parameters` is read only.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) } == 0 {
-        "fifo".into()
+        policy.as_str().into()
     } else {
         format!("other (fifo: {})", std::io::Error::last_os_error())
     }
@@ -191,7 +202,7 @@ fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done,
         cold(case, run, *first, walker)
     };
     let counters = counters.stop();
-    Ok(Done { cycles, events: (run.iterations + warm) * case.events_per_iteration, counters })
+    Ok(Done { cycles, iterations: run.iterations + warm, counters })
 }
 
 /// Each iteration alone, after a walk. The mean of the middle half: interrupted iterations do not count, and the counter's

@@ -1,0 +1,182 @@
+//! Measuring in turn: every round has each slot once, in an order drawn anew.
+//!
+//! ```text
+//!   round 1    B  D  A  C          a slot: one case of one engine, a number of threads, a walk
+//!   round 2    C  A  B  D          so the machine's moods fall on all alike, and no slot always
+//!   round 3    …                   follows the same other one
+//! ```
+//! How many iterations a slot has is found out beforehand, so that each lasts about as long.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use dormouse_lab_harness::{Run, Walk};
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+
+use crate::LabError;
+use crate::engine::Engine;
+use crate::statistics::{median, quantile, warm_up};
+
+/// What is measured once a round.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    /// Which engine.
+    pub(crate) engine: usize,
+    /// Its case.
+    pub(crate) case: String,
+    /// Threads at once.
+    pub(crate) threads: usize,
+    /// What comes before each iteration.
+    pub(crate) walk: Walk,
+    /// How long one turn is to last.
+    pub(crate) turn: Duration,
+}
+
+/// What a slot came to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Samples {
+    /// Nanoseconds of an iteration, one number a round.
+    pub(crate) ns: Vec<f64>,
+    /// Medians of the counters, for one iteration.
+    pub(crate) counters: BTreeMap<String, f64>,
+    /// Events that an iteration emits, or none.
+    pub(crate) events_per_iteration: f64,
+}
+
+/// What all rounds came to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rounds {
+    /// By slot.
+    pub(crate) samples: Vec<Samples>,
+    /// Rounds that were thrown away as warm-up.
+    pub(crate) warm_up: usize,
+    /// Whether the rounds had not become steady by their half.
+    pub(crate) is_unsteady: bool,
+    /// The slow rounds (95th percentile) over the quick ones (5th), of all slots together.
+    pub(crate) spread: f64,
+}
+
+/// Iterations of a hot turn that its length is guessed from.
+const PROBE_HOT: u64 = 2_000;
+/// And of one under memory pressure.
+const PROBE_COLD: u64 = 4;
+/// Bounds of a turn's iterations.
+const HOT: std::ops::RangeInclusive<u64> = 500..=4_000_000;
+const COLD: std::ops::RangeInclusive<u64> = 8..=4_000;
+
+fn iterations(engine: &mut Engine, slot: &Slot) -> Result<u64, LabError> {
+    let (probe, bounds) = if slot.walk == Walk::None { (PROBE_HOT, HOT) } else { (PROBE_COLD, COLD) };
+    let run = |iterations| Run { case: slot.case.clone(), iterations, threads: slot.threads, walk: slot.walk };
+    // The first time pays for pages and code.
+    engine.run(run(probe))?;
+    let started = Instant::now();
+    let timing = engine.run(run(probe))?;
+    let each = match slot.walk {
+        Walk::None => timing.ns,
+        // The walks are not in the timing.
+        _ => started.elapsed().as_nanos() as f64 / probe as f64,
+    };
+    Ok(((slot.turn.as_nanos() as f64 / each.max(0.01)) as u64).clamp(*bounds.start(), *bounds.end()))
+}
+
+/// Runs all slots for so many rounds.
+pub(crate) fn measure(engines: &mut [Engine], slots: &[Slot], rounds: usize, what: &str) -> Result<Rounds, LabError> {
+    let bar = ProgressBar::new((rounds + 1) as u64).with_message(format!("{what}: sizing"));
+    if let Ok(style) = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} rounds, {eta} left") {
+        bar.set_style(style);
+    }
+    let sizes: Result<Vec<u64>, _> = slots.iter().map(|slot| iterations(&mut engines[slot.engine], slot)).collect();
+    let sizes = sizes?;
+    bar.inc(1);
+    let mut random = SmallRng::from_os_rng();
+    let mut order: Vec<usize> = (0..slots.len()).collect();
+    let mut ns = vec![Vec::with_capacity(rounds); slots.len()];
+    let mut counters: Vec<BTreeMap<String, Vec<f64>>> = vec![BTreeMap::new(); slots.len()];
+    let mut events_per_iteration = vec![0.0; slots.len()];
+    for _ in 0..rounds {
+        bar.set_message(what.to_string());
+        order.shuffle(&mut random);
+        for &index in &order {
+            let slot = &slots[index];
+            // Never quite the same length: nothing that recurs can keep step with it.
+            let iterations = sizes[index] - random.random_range(0..=sizes[index] / 16);
+            let run = Run { case: slot.case.clone(), iterations, threads: slot.threads, walk: slot.walk };
+            let timing = engines[slot.engine].run(run)?;
+            ns[index].push(timing.ns);
+            events_per_iteration[index] = timing.events as f64 / timing.iterations as f64;
+            for (name, count) in timing.counters {
+                counters[index].entry(name).or_default().push(count);
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let mut rounds = sum_up(ns, counters);
+    for (samples, events) in rounds.samples.iter_mut().zip(events_per_iteration) {
+        samples.events_per_iteration = events;
+    }
+    Ok(rounds)
+}
+
+fn sum_up(mut ns: Vec<Vec<f64>>, counters: Vec<BTreeMap<String, Vec<f64>>>) -> Rounds {
+    // The machine's mood in each round, of all slots together: one slot's own noise would look like warm-up now and then.
+    let rounds = ns.first().map_or(0, Vec::len);
+    let medians: Vec<f64> = ns.iter().map(|samples| median(samples)).collect();
+    let moods: Vec<f64> = (0..rounds)
+        .map(|round| {
+            let relative = ns.iter().zip(&medians).filter(|(_, median)| **median > 0.0);
+            median(&relative.map(|(samples, median)| samples[round] / median).collect::<Vec<_>>())
+        })
+        .collect();
+    let cut = warm_up(&moods);
+    let is_unsteady = rounds > 0 && cut >= rounds / 2;
+    // What never becomes steady is not made so by throwing half of it away.
+    let cut = if is_unsteady { 0 } else { cut };
+    ns.iter_mut().for_each(|samples| drop(samples.drain(..cut)));
+    let counters =
+        counters.into_iter().map(|counters| counters.into_iter().map(|(name, counts)| (name, median(&counts))));
+    let samples = ns.into_iter().zip(counters).map(|(ns, counters)| Samples {
+        ns,
+        counters: counters.collect(),
+        ..Samples::default()
+    });
+    let spread = if rounds == 0 { 1.0 } else { quantile(&moods[cut..], 0.95) / quantile(&moods[cut..], 0.05) };
+    Rounds { samples: samples.collect(), warm_up: cut, is_unsteady, spread }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(of: impl Fn(usize) -> f64, count: usize) -> Rounds {
+        let series: Vec<f64> = (0..count).map(of).collect();
+        let twice = series.iter().map(|sample| sample * 2.0).collect();
+        sum_up(vec![series, twice], vec![BTreeMap::new(); 2])
+    }
+
+    #[test]
+    fn warm_up_is_thrown_away_in_all_slots() {
+        let rounds = rounds(|round| if round < 5 { 9.0 } else { 5.0 + 0.01 * (round % 3) as f64 }, 40);
+        assert_eq!(rounds.warm_up, 5);
+        assert!(rounds.samples.iter().all(|samples| samples.ns.len() == 35));
+        assert!(!rounds.is_unsteady);
+        assert!(rounds.spread < 1.01, "{}", rounds.spread);
+    }
+
+    #[test]
+    fn a_series_that_climbs_all_the_time_is_unsteady() {
+        let rounds = rounds(|round| 100.0 + round as f64 * round as f64, 40);
+        assert!(rounds.is_unsteady);
+        assert!(rounds.spread > 2.0);
+        assert_eq!(rounds.samples[0].ns.len(), 40);
+    }
+
+    #[test]
+    fn no_rounds() {
+        assert_eq!(sum_up(Vec::new(), Vec::new()).warm_up, 0);
+        assert_eq!(rounds(|_| 1.0, 0).spread, 1.0);
+    }
+}
