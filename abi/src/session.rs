@@ -24,6 +24,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::record::PACKET_SPAN_BITS;
 use crate::vring::RingLayout;
 
 /// "DORMOUSE", little-endian.
@@ -114,6 +115,8 @@ pub struct StreamControl {
     pub spare: AtomicU64,
     /// Zero, or who claims the stream: [`claim`]. Only streams without rseq.
     pub claim: AtomicU64,
+    /// [`expiry`] of the current page.
+    pub expiry: AtomicU64,
     /// Pages whose descriptors are written (the driver's shadow of `avail.idx`, not wrapping).
     pub published: Line<AtomicU64>,
     /// Pages that were taken back: used by the consumer, or overwritten. Pages from here on are retained.
@@ -129,6 +132,14 @@ pub struct StreamControl {
 const _: () = assert!(size_of::<StreamControl>() == 320 && size_of::<StreamControl>() <= STREAM_STRIDE_BYTES);
 const _: () = assert!(core::mem::offset_of!(StreamControl, state) == 0);
 const _: () = assert!(core::mem::offset_of!(StreamControl, begin_timestamp) == 8);
+
+const _: () = assert!(core::mem::offset_of!(StreamControl, expiry) == 32);
+
+/// The upper half of the first timestamp that a page with this `timestamp_begin` does not take any more. Somewhat early: one
+/// comparison of 32 bits tells that a timestamp is less than 2^[`PACKET_SPAN_BITS`] after the page's beginning.
+pub const fn expiry(timestamp_begin: u64) -> u64 {
+    (timestamp_begin >> 32) + (1 << (PACKET_SPAN_BITS - 32)) - 1
+}
 
 /// A state word, taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

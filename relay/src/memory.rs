@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use dormouse_abi::page;
 use dormouse_abi::session::{
     Geometry, Line, MAGIC, MODE_OVERWRITE, Owner, STATE_EMPTY, STREAM_STRIDE_BYTES, SessionHeader, State,
-    StreamControl, UNIT_BYTES, VERSION, spare,
+    StreamControl, UNIT_BYTES, VERSION, expiry, spare,
 };
 use dormouse_abi::txn::{Store, Txn};
 
@@ -353,6 +353,7 @@ impl Memory {
         txn.store(field(page::OFFSET_SEQ), seq_next, 8);
         txn.store(field(page::OFFSET_TIMESTAMP_BEGIN), timestamp, 8);
         txn.store(control.begin_timestamp.as_ptr().cast(), timestamp, 8);
+        txn.store(control.expiry.as_ptr().cast(), expiry(timestamp), 8);
         txn
     }
 

@@ -60,19 +60,20 @@ impl EventKey {
         }
     }
 
-    /// The id of the class whose field types have this fingerprint. Wait-free; async-signal-safe.
+    /// Where the id of the class is whose field types have this fingerprint. Wait-free; async-signal-safe.
     #[inline(always)]
-    pub fn id(&self, fingerprint: u64) -> u32 {
+    pub fn id(&self, fingerprint: u64) -> &AtomicU32 {
         // Relaxed: the fingerprint leads to nothing but the id, which is a number of its own.
         if self.primary.load(Ordering::Relaxed) == fingerprint {
-            return self.id.load(Ordering::Relaxed);
+            return &self.id;
         }
         self.id_of_other(fingerprint)
     }
 
     #[cold]
-    fn id_of_other(&self, fingerprint: u64) -> u32 {
-        self.other(fingerprint).map_or(CLASS_ID_NONE, |id| id.load(Ordering::Relaxed))
+    fn id_of_other(&self, fingerprint: u64) -> &AtomicU32 {
+        static NONE: AtomicU32 = AtomicU32::new(CLASS_ID_NONE);
+        self.other(fingerprint).unwrap_or(&NONE)
     }
 
     fn other(&self, fingerprint: u64) -> Option<&'static AtomicU32> {

@@ -1,14 +1,11 @@
 //! The way in for events of other languages: what libdormouse calls. Not part of the Rust interface.
 
-use core::sync::atomic::Ordering;
-
 use dormouse_abi::class::CClass;
 use dormouse_abi::site::EventRecord;
 
 pub use dormouse_relay::Segment;
 
-use crate::write::{self, Current};
-use crate::{control, thread};
+use crate::{control, thread, write};
 
 /// Writes one record of `class`, whose fields are the `len` bytes at `fields`.
 ///
@@ -19,11 +16,17 @@ use crate::{control, thread};
 /// too. `fields` may be null if `len` is 0.
 #[inline(always)]
 pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) {
-    let Some(session) = Current::get() else { return };
     // SAFETY: the caller's word.
     let class = unsafe { &*class };
-    // Relaxed: the id is a number of its own, and `session` has been asked for before.
-    write::record_words(session, class.id.load(Ordering::Relaxed), fields, len);
+    // SAFETY: the caller's word; a word that begins within the fields ends at most seven bytes after them.
+    let word = |index: usize| unsafe { fields.cast::<u64>().wrapping_add(index).read_unaligned() };
+    match len {
+        0 => write::record_words(&class.id, len, [0; 3]),
+        1..=8 => write::record_words(&class.id, len, [word(0), 0, 0]),
+        9..=16 => write::record_words(&class.id, len, [word(0), word(1), 0]),
+        17..=24 => write::record_words(&class.id, len, [word(0), word(1), word(2)]),
+        _ => write::record_bytes(&class.id, fields, len),
+    }
 }
 
 /// Writes one record of `class`, whose fields are the `count` runs at `segments`.
@@ -35,13 +38,11 @@ pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) 
 /// fields that the class describes, less than 4 GiB of them.
 #[inline(always)]
 pub unsafe fn record_segments(class: *const CClass, segments: *const Segment, count: usize) {
-    let Some(session) = Current::get() else { return };
     // SAFETY: the caller's word.
     let class = unsafe { &*class };
     // SAFETY: the caller's word.
     let segments = unsafe { core::slice::from_raw_parts(segments, count) };
-    // Relaxed: as in `record_words`.
-    write::record_segments(session, class.id.load(Ordering::Relaxed), segments);
+    write::record_segments(&class.id, segments);
 }
 
 /// Adds an object's event classes, and announces them to the session that the process is in. Again changes nothing.

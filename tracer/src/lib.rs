@@ -99,11 +99,10 @@ macro_rules! event {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::class::{EventKey, describe};
-    pub use crate::value::{Cons, Nil, Payload, TypeList};
+    pub use crate::value::{Cons, Nil, Payload, TypeList, Words};
     pub use dormouse_imv::static_branch;
 
     use crate::value::Value;
-    use crate::write::Current;
     use core::marker::PhantomData;
 
     /// A variable, or the expression of a field.
@@ -122,9 +121,9 @@ pub mod __private {
     /// Takes an event's fields one after the other.
     #[derive(Debug)]
     pub struct Recorder<'a, List, const BYTES: usize, const RUNS: usize> {
-        session: Current,
         key: &'static EventKey,
         payload: &'a mut Payload<BYTES, RUNS>,
+        words: Words,
         list: PhantomData<List>,
     }
 
@@ -136,15 +135,23 @@ pub mod __private {
         /// Adds a field.
         #[inline(always)]
         pub fn field<T: Value + ?Sized>(self, value: &T) -> Recorder<'a, Cons<List, T::Type>, BYTES, RUNS> {
+            // Both ways are gone until the last field tells which it is; what the other has gathered the compiler leaves out.
             value.put(self.payload);
-            Recorder { session: self.session, key: self.key, payload: self.payload, list: PhantomData }
+            let words = match List::FIXED_SIZE_BYTES {
+                Some(offset) => self.words.and(offset, value.bits()),
+                None => self.words,
+            };
+            Recorder { key: self.key, payload: self.payload, words, list: PhantomData }
         }
 
         /// Writes the record.
         #[inline(always)]
         pub fn end(self) -> Recorded<List> {
             let id = self.key.id(const { List::DESCRIPTION.fingerprint() });
-            self.payload.record(self.session, id);
+            match const { List::WORDS_SIZE_BYTES } {
+                Some(len) => self.words.record(id, len),
+                None => self.payload.record(id),
+            }
             Recorded(PhantomData)
         }
     }
@@ -164,9 +171,8 @@ pub mod __private {
         key: &'static EventKey,
         fields: impl FnOnce(Recorder<'_, Nil, BYTES, RUNS>) -> Recorded<List>,
     ) {
-        let Some(session) = Current::get() else { return };
         let mut payload = Payload::new();
-        fields(Recorder { session, key, payload: &mut payload, list: PhantomData });
+        fields(Recorder { key, payload: &mut payload, words: Words::default(), list: PhantomData });
     }
 }
 

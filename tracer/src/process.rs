@@ -1,6 +1,6 @@
 //! The session that this process is in: joining, leaving, and the word that the record path goes by.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -46,6 +46,11 @@ const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 
 /// The session, or null.
 pub(crate) static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
+/// libc places them once for all.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 
 /// How many threads touch the memory outside critical sections just now.
 static USERS: AtomicU64 = AtomicU64::new(0);
@@ -164,12 +169,18 @@ impl Joining {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
         let rseq = if self.no_rseq { None } else { Rseq::detect() };
+        // Sections of the shortest kind read session and id by themselves, so leaving has to be able to wait for them.
+        let is_fast = rseq.is_some() && header.clock == CLOCK_TSC && crate::membarrier::is_ready();
+        #[cfg(target_arch = "x86_64")]
+        if let Some(rseq) = rseq {
+            RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
+        }
         let attached = Box::leak(Box::new(Attached {
             #[cfg(target_arch = "x86_64")]
-            session: dormouse_relay::arch::Session::new(&memory),
+            session: dormouse_relay::arch::Session::new(&memory, is_fast),
             memory,
             rseq,
-            fast_rseq: rseq.filter(|_| header.clock == CLOCK_TSC),
+            fast_rseq: rseq.filter(|_| is_fast),
             streams,
             clock: header.clock,
             process,

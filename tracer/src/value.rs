@@ -6,11 +6,12 @@
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU32;
 
-use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind};
+use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, SEQUENCE};
 use dormouse_relay::Segment;
 
-use crate::write::Current;
+use crate::write::WORDS_MAX;
 
 /// A field type as a Rust type; the parameter is [`FieldType::to_u8`].
 #[derive(Debug)]
@@ -20,10 +21,20 @@ pub struct TypeByte<const TYPE: u8>;
 pub trait HasTypeByte {
     /// [`FieldType::to_u8`].
     const TYPE: u8;
+    /// [`FieldType::fixed_size_bytes`], 0 where it depends on the value.
+    const FIXED_SIZE_BYTES: usize;
 }
 
 impl<const TYPE: u8> HasTypeByte for TypeByte<TYPE> {
     const TYPE: u8 = TYPE;
+    const FIXED_SIZE_BYTES: usize = {
+        let kind = Kind::ALL[(TYPE & !SEQUENCE) as usize - 1];
+        assert!(kind as u8 == TYPE & !SEQUENCE);
+        match (FieldType { kind, sequence: TYPE & SEQUENCE != 0 }).fixed_size_bytes() {
+            Some(size) => size,
+            None => 0,
+        }
+    };
 }
 
 /// What can be the value of an event's field: integers of 8 to 64 bits, floats, `bool`, `char`, strings, byte slices and
@@ -40,6 +51,12 @@ pub trait Value {
     type Type: HasTypeByte;
     /// Puts the value into a record.
     fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>);
+    /// The same bytes as a number, little-endian, of a value whose size is fixed.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn bits(&self) -> u64 {
+        0
+    }
 }
 
 /// The fields of one record: small values gathered in place, long ones by reference until the record is written.
@@ -100,13 +117,13 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
         }
     }
 
-    /// Writes the fields as a record of class `id`.
+    /// Writes the fields as a record of the class whose id is there.
     #[inline(always)]
-    pub(crate) fn record(&mut self, session: Current, id: u32) {
-        if self.run_count == 0 {
-            crate::write::record_words(session, id, self.scratch.as_ptr().cast(), self.scratch_len);
+    pub(crate) fn record(&mut self, id: &AtomicU32) {
+        if self.run_count > 0 {
+            crate::write::record_segments(id, self.runs());
         } else {
-            crate::write::record_segments(session, id, self.runs());
+            crate::write::record_bytes(id, self.scratch.as_ptr().cast(), self.scratch_len);
         }
     }
 
@@ -124,6 +141,31 @@ impl<const BYTES: usize, const RUNS: usize> Default for Payload<BYTES, RUNS> {
     }
 }
 
+/// The first fields of a record, none by default, as long as they are of fixed size and fit: in registers, since the compiler knows every shift.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Words([u64; WORDS_MAX]);
+
+impl Words {
+    /// With the value of `bits` at byte `offset`; what does not fit is left out.
+    #[inline(always)]
+    pub(crate) fn and(mut self, offset: usize, bits: u64) -> Words {
+        let (index, shift) = (offset / 8, offset % 8 * 8);
+        if index < WORDS_MAX {
+            self.0[index] |= bits << shift;
+        }
+        if shift > 0 && index + 1 < WORDS_MAX {
+            self.0[index + 1] |= bits >> (64 - shift);
+        }
+        self
+    }
+
+    /// Writes the first `len` bytes as a record of the class whose id is there.
+    #[inline(always)]
+    pub(crate) fn record(self, id: &AtomicU32, len: usize) {
+        crate::write::record_words(id, len, self.0);
+    }
+}
+
 macro_rules! scalar {
     ($($type:ty as $wide:ty => $kind:ident),* $(,)?) => {$(
         impl Value for $type {
@@ -131,6 +173,12 @@ macro_rules! scalar {
             #[inline(always)]
             fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
                 payload.small((*self as $wide).to_le_bytes());
+            }
+            #[inline(always)]
+            fn bits(&self) -> u64 {
+                let mut bits = [0; 8];
+                bits[..size_of::<$wide>()].copy_from_slice(&(*self as $wide).to_le_bytes());
+                u64::from_le_bytes(bits)
             }
         }
         impl Value for [$type] {
@@ -170,6 +218,10 @@ macro_rules! pointer {
             fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
                 payload.small((self.cast::<()>() as usize as u64).to_le_bytes());
             }
+            #[inline(always)]
+            fn bits(&self) -> u64 {
+                self.cast::<()>() as usize as u64
+            }
         }
     )*};
 }
@@ -202,6 +254,10 @@ macro_rules! delegate {
             #[inline(always)]
             fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
                 <$target as Value>::put(self, payload);
+            }
+            #[inline(always)]
+            fn bits(&self) -> u64 {
+                <$target as Value>::bits(self)
             }
         }
     )*};
@@ -262,14 +318,26 @@ impl Description {
 pub trait TypeList {
     /// The list as data.
     const DESCRIPTION: Description;
+    /// Bytes of all fields, if each is of fixed size.
+    const FIXED_SIZE_BYTES: Option<usize>;
+    /// The same if that many bytes fit [`Words`].
+    const WORDS_SIZE_BYTES: Option<usize> = match Self::FIXED_SIZE_BYTES {
+        Some(size) if size <= WORDS_MAX * 8 => Some(size),
+        _ => None,
+    };
 }
 
 impl TypeList for Nil {
     const DESCRIPTION: Description = Description::EMPTY;
+    const FIXED_SIZE_BYTES: Option<usize> = Some(0);
 }
 
 impl<List: TypeList, Type: HasTypeByte> TypeList for Cons<List, Type> {
     const DESCRIPTION: Description = List::DESCRIPTION.and(Type::TYPE);
+    const FIXED_SIZE_BYTES: Option<usize> = match (List::FIXED_SIZE_BYTES, Type::FIXED_SIZE_BYTES) {
+        (None, _) | (_, 0) => None,
+        (Some(before), size) => Some(before + size),
+    };
 }
 
 /// The description of a list. Its address tells nothing: there may be several copies of one, and one of several.
@@ -311,6 +379,37 @@ mod tests {
         expected.extend_from_slice(&1.5f32.to_le_bytes());
         expected.push(0);
         assert_eq!(gather(&mut payload), expected);
+    }
+
+    #[test]
+    fn words_hold_the_same_bytes() {
+        let mut payload = Payload::<96, 23>::new();
+        let mut words = Words::default();
+        let mut offset = 0;
+        macro_rules! put {
+            ($($value:expr),*) => {$(
+                $value.put(&mut payload);
+                words = words.and(offset, $value.bits());
+                offset += size_of_val(&$value);
+            )*};
+        }
+        put!(-1i8, 0x1234u16, 'é', -3i64, 0x1_0000_0001u64);
+        let bytes: Vec<u8> = words.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(bytes[..offset], gather(&mut payload));
+        // A fourth word would be needed: left out, not wrapped.
+        assert_eq!(words.and(24, u64::MAX).0, words.0);
+        assert_eq!((true.bits(), 1.5f32.bits(), 7u8.bits()), (1, 0x3FC0_0000, 7));
+    }
+
+    #[test]
+    fn sizes_are_fixed_or_not() {
+        type Numbers = Cons<Cons<Nil, <u64 as Value>::Type>, <u16 as Value>::Type>;
+        assert_eq!((Numbers::FIXED_SIZE_BYTES, Numbers::WORDS_SIZE_BYTES), (Some(10), Some(10)));
+        type Long = Cons<Cons<Numbers, <i64 as Value>::Type>, <*const u8 as Value>::Type>;
+        assert_eq!((Long::FIXED_SIZE_BYTES, Long::WORDS_SIZE_BYTES), (Some(26), None));
+        type Text = Cons<Cons<Nil, <str as Value>::Type>, <u64 as Value>::Type>;
+        assert_eq!(Text::FIXED_SIZE_BYTES, None);
+        assert_eq!(Nil::WORDS_SIZE_BYTES, Some(0));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The record path: choose the processor's stream, write and commit, switch pages, offer them, count what is lost.
 
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_abi::class::CLASS_ID_MAX;
@@ -16,28 +17,103 @@ use crate::thread::{self, Writer};
 
 /// The session that the process was in a moment ago. Everything that is written checks that it still is.
 #[derive(Debug, Clone, Copy)]
-pub struct Current(&'static Attached);
+struct Current(&'static Attached);
 
 impl Current {
     /// To be asked before a class's id is read: leaving a session takes the ids back only when nobody can find it any more,
     /// so an id that is read after the session belongs to that session or is none.
     #[inline(always)]
-    pub fn get() -> Option<Current> {
+    fn get() -> Option<Current> {
         // (M) Acquire pairs with the SeqCst stores of joining and leaving.
         // SAFETY: what `CURRENT` points to is never freed.
         unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.map(Current)
     }
 }
 
-/// Writes one record of class `id` whose fields are `len` bytes at `source`, into the session that the process is in, if any.
-///
-/// Up to seven bytes beyond the fields are read.
+/// Words of fields that come in registers.
+pub(crate) const WORDS_MAX: usize = 3;
+
+#[cfg(target_arch = "x86_64")]
+mod fast {
+    //! One function for each number of words.
+
+    use super::record_words_slowly;
+    use crate::process::{CURRENT, RSEQ_OFFSET};
+
+    macro_rules! define {
+        ($($name:ident $words:tt [$($word:ident),*]),*) => {$(
+            dormouse_relay::define_record_words! {
+                /// Writes a record with so many words of fields.
+                ///
+                /// # Safety
+                /// As [`dormouse_relay::define_record_words`] says. `CURRENT` holds sessions that begin with what the section reads,
+                /// and `Joining` keeps the rest of the promise.
+                pub(super) fn $name(
+                    words: $words [$($word),*], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
+                    slow: record_words_slowly
+                )
+            }
+        )*};
+    }
+
+    define!(record_0 0 [], record_1 1 [w0], record_2 2 [w0, w1], record_3 3 [w0, w1, w2]);
+}
+
+/// Writes one record of the class whose id is at `id`, whose fields are the first `len` bytes of `words`, into the session that the
+/// process is in, if any. `len` is at most 24 and best known to the compiler.
 ///
 /// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing,
 /// cannot fail: what finds no room is counted in the session's memory.
+#[inline(always)]
+pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
+    let size_bytes = dormouse_abi::record::HEADER_SIZE_BYTES + len;
+    let [w0, w1, w2] = words;
+    let (id, none) = (id.as_ptr(), MaybeUninit::uninit());
+    #[cfg(target_arch = "x86_64")]
+    match len {
+        // SAFETY: the id is a reference, and the words hold `len` bytes; a session that is left is waited for.
+        0 => unsafe { fast::record_0(id, size_bytes, none) },
+        // SAFETY: as above.
+        1..=8 => unsafe { fast::record_1(id, size_bytes, none, w0) },
+        // SAFETY: as above.
+        9..=16 => unsafe { fast::record_2(id, size_bytes, none, w0, w1) },
+        // SAFETY: as above.
+        _ => unsafe { fast::record_3(id, size_bytes, none, w0, w1, w2) },
+    }
+    // SAFETY: as above.
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe {
+        record_words_slowly(id, size_bytes, none, w0, w1, w2)
+    }
+}
+
+/// As [`record_words`], but one try has failed.
+///
+/// # Safety
+/// `id` may be read, and the words hold `size_bytes` less the header.
+#[cold]
+unsafe extern "C" fn record_words_slowly(
+    id: *const u32,
+    size_bytes: usize,
+    _: MaybeUninit<usize>,
+    w0: u64,
+    w1: u64,
+    w2: u64,
+) {
+    let Some(session) = Current::get() else { return };
+    // SAFETY: the caller's word; all access to ids is atomic.
+    let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed);
+    let words = [w0, w1, w2];
+    let len = size_bytes - dormouse_abi::record::HEADER_SIZE_BYTES;
+    record_slowly(session.0, id, &[Segment::padded(words.as_ptr().cast(), len)]);
+}
+
+/// As [`record_words`], for fields that are `len` bytes at `source`. Up to seven bytes beyond them are read.
 #[inline(never)]
-pub fn record_words(session: Current, id: u32, source: *const u8, len: usize) {
-    let attached = session.0;
+pub fn record_bytes(id: &AtomicU32, source: *const u8, len: usize) {
+    let Some(Current(attached)) = Current::get() else { return };
+    // Relaxed: the id is a number of its own, and the session has been asked for before.
+    let id = id.load(Ordering::Relaxed);
     #[cfg(target_arch = "x86_64")]
     if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
         let context = crate::arch::context();
@@ -61,15 +137,17 @@ pub fn record_words(session: Current, id: u32, source: *const u8, len: usize) {
 
 /// As [`record_words`], for fields in several runs.
 #[inline(never)]
-pub fn record_segments(session: Current, id: u32, segments: &[Segment]) {
-    let attached = session.0;
+pub fn record_segments(id: &AtomicU32, segments: &[Segment]) {
+    let Some(Current(attached)) = Current::get() else { return };
+    // Relaxed: as in `record_bytes`.
+    let id = id.load(Ordering::Relaxed);
     #[cfg(target_arch = "x86_64")]
     if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
         let context = crate::arch::context();
         let record = Record::new(id as u16, context, segments);
         if context != 0
             && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
-            // SAFETY: as in `record_words`.
+            // SAFETY: as in `record_bytes`.
             && unsafe { dormouse_relay::arch::rseq_write(site, &record) } == Written::Done
         {
             return;

@@ -15,6 +15,25 @@
 //!       control.state = state + size     ← the final store
 //!     post_commit:
 //! ```
+//! The shortest way, for up to three words of fields that come in registers, finds its stream and its session inside the section
+//! as well, so that nothing has to be compared afterwards:
+//! ```text
+//!   rseq_load_session_reserve_rdtsc_write_commit(id, size, words):          `define_record_words!`
+//!       if context == 0, or no rseq      → slow
+//!       rseq.rseq_cs = &descriptor
+//!     start:
+//!       session = *session_word          → slow if null
+//!       control = session.streams[rseq.cpu_id]           → slow beyond session.cpu_count
+//!       if *id > CLASS_ID_MAX            → slow
+//!       page, offset = control.state     → slow if the record does not fit, or the page lies outside of the memory
+//!       timestamp = rdtsc                → slow if its upper half is at control.expiry
+//!       page[offset] = head, context, words…
+//!       control.state += size            ← the final store
+//!     post_commit:
+//!       return
+//!     slow, abort:
+//!       jump to the slow path, with the arguments as they came
+//! ```
 //! The variant with a given timestamp compares the state word with the one that was read before the clock, so that
 //! timestamps never decrease within a stream there either.
 //!
@@ -52,11 +71,16 @@ pub struct Session {
     base: *mut u8,
     last_page_offset: usize,
     page_size_bytes: usize,
+    streams: *mut u8,
+    /// Where a page is full: before the slack.
+    page_limit: u32,
+    /// Processors whose streams may be written with the timestamp counter as the clock; 0 if it is not the session's.
+    cpu_count: u32,
 }
 
 impl Session {
-    /// The session whose memory this is.
-    pub fn new(memory: &Memory) -> Session {
+    /// The session whose memory this is. `is_fast`: its clock is the timestamp counter, and the process has rseq.
+    pub fn new(memory: &Memory, is_fast: bool) -> Session {
         let geometry = memory.geometry();
         let page_size_bytes = geometry.page_size_bytes as usize;
         Session {
@@ -64,9 +88,172 @@ impl Session {
             // No page starts further on, and no record leaves its page.
             last_page_offset: geometry.size_bytes() - page_size_bytes,
             page_size_bytes,
+            streams: memory.streams_base(),
+            page_limit: geometry.page_size_bytes - dormouse_abi::page::SLACK_BYTES as u32,
+            cpu_count: if is_fast { geometry.cpu_count } else { 0 },
         }
     }
+
+    /// Where [`define_record_words!`] finds what it reads, in bytes.
+    #[doc(hidden)]
+    pub const OFFSETS: SessionOffsets = SessionOffsets {
+        base: offset_of!(Session, base),
+        last_page_offset: offset_of!(Session, last_page_offset),
+        streams: offset_of!(Session, streams),
+        page_limit: offset_of!(Session, page_limit),
+        cpu_count: offset_of!(Session, cpu_count),
+    };
 }
+
+/// See [`Session::OFFSETS`].
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct SessionOffsets {
+    pub base: usize,
+    pub last_page_offset: usize,
+    pub streams: usize,
+    pub page_limit: usize,
+    pub cpu_count: usize,
+}
+
+/// Defines a function that writes a record of so many words of fields, as short as it can be.
+///
+/// ```text
+///   define_record_words! {
+///       /// Documentation.
+///       fn record_1(words: 1 [w0], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
+///   }
+/// ```
+/// The slow function is `unsafe extern "C" fn(id: *const u32, size_bytes: usize, _: MaybeUninit<usize>, w0: u64, w1: u64, w2: u64)`:
+/// address of the class's id, bytes of header and fields, nothing, and three words, of which those that the record does not have are
+/// of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic;
+/// `rseq_offset` one that holds the rseq area's distance from the thread pointer, or 0 without rseq; `context` the name of the
+/// thread's context word, in static TLS (initial-exec).
+///
+/// Wait-free; async-signal-safe if the slow path is.
+///
+/// # Safety
+/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While `session` holds a
+/// pointer, that describes mapped memory of a session, and whoever changes it waits for running sections by membarrier before it
+/// unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at `rseq_offset`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! define_record_words {
+    (@store 0) => { "" };
+    (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
+    (@store 2) => { concat!($crate::define_record_words!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
+    (@store 3) => { concat!($crate::define_record_words!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
+    ($(#[$meta:meta])* $vis:vis fn $name:ident(
+        words: $words:tt [$($word:ident),*], session: $session:path, rseq_offset: $rseq_offset:path, context: $context:literal,
+        slow: $slow:path
+    )) => {
+        $(#[$meta])*
+        #[unsafe(naked)]
+        $vis unsafe extern "C" fn $name(
+            id: *const u32, size_bytes: usize, _: ::core::mem::MaybeUninit<usize>, $($word: u64),*
+        ) {
+            ::core::arch::naked_asm!(
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "66:",
+                ".long 0, 0",
+                ".quad 20f, 40f - 20f, 60f",
+                ".popsection",
+                // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free.
+                "mov r10, qword ptr [rip + {rseq_offset}]",
+                "test r10, r10",
+                "jz 50f",
+                concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]"),
+                "cmp qword ptr fs:[rax], 0",
+                "je 50f",
+                "lea rax, [rip + 66b]",
+                "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
+                "20:",
+                "mov r11, qword ptr [rip + {session}]",
+                "test r11, r11",
+                "jz 50f",
+                // A thread that is not registered has a number beyond any count.
+                "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
+                "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
+                "jae 50f",
+                "cmp dword ptr [rdi], {ID_MAX}",
+                "ja 50f",
+                "shl rax, {STRIDE_SHIFT}",
+                "add rax, qword ptr [r11 + {STREAMS}]",
+                // rax is the control block, r10 the state, edx where the record ends in its page.
+                "mov r10, qword ptr [rax]",
+                "mov edx, r10d",
+                "and edx, 0xffffff",
+                "add edx, esi",
+                "cmp edx, dword ptr [r11 + {PAGE_LIMIT}]",
+                "ja 50f",
+                // The page's offset: the unit, in bits 24 to 47, times 4,096.
+                "shl r10, 16",
+                "shr r10, 28",
+                "and r10, -4096",
+                // Whatever a stray pointer has left in the state word, nothing is written outside of the mapping.
+                "cmp r10, qword ptr [r11 + {LAST_PAGE_OFFSET}]",
+                "ja 50f",
+                "add r10, qword ptr [r11 + {BASE}]",
+                "add r10, rdx",
+                "sub r10, rsi",
+                // r10 is where the record goes, r11 the control block.
+                "mov r11, rax",
+                "rdtsc",
+                "cmp edx, dword ptr [r11 + {EXPIRY}]",
+                "jae 50f",
+                "shl rdx, 48",
+                "shl rax, 16",
+                "or rax, rdx",
+                "mov ax, word ptr [rdi]",
+                "mov qword ptr [r10], rax",
+                concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]"),
+                "mov rax, qword ptr fs:[rax]",
+                "mov qword ptr [r10 + 8], rax",
+                $crate::define_record_words!(@store $words),
+                "add qword ptr [r11], rsi",
+                "40:",
+                "ret",
+                // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long {SIGNATURE}",
+                "60:",
+                "50:",
+                "jmp {slow}",
+                session = sym $session,
+                rseq_offset = sym $rseq_offset,
+                slow = sym $slow,
+                RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
+                CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
+                SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
+                ID_MAX = const $crate::arch::CLASS_ID_MAX,
+                STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
+                CPU_COUNT = const $crate::arch::Session::OFFSETS.cpu_count,
+                STREAMS = const $crate::arch::Session::OFFSETS.streams,
+                PAGE_LIMIT = const $crate::arch::Session::OFFSETS.page_limit,
+                LAST_PAGE_OFFSET = const $crate::arch::Session::OFFSETS.last_page_offset,
+                BASE = const $crate::arch::Session::OFFSETS.base,
+                EXPIRY = const $crate::arch::EXPIRY_OFFSET,
+            )
+        }
+    };
+}
+
+/// Offsets of `rseq_cs` and `cpu_id`, and the signature, for [`define_record_words!`].
+#[doc(hidden)]
+pub const RSEQ_OFFSETS: (usize, usize, u32) = (rseq::OFFSET_RSEQ_CS, rseq::OFFSET_CPU_ID, rseq::SIGNATURE_X86);
+/// Offset of the control block's expiry.
+#[doc(hidden)]
+pub const EXPIRY_OFFSET: usize = offset_of!(StreamControl, expiry);
+/// Control blocks are 2 to this power bytes apart.
+#[doc(hidden)]
+pub const STREAM_STRIDE_SHIFT: u32 = dormouse_abi::session::STREAM_STRIDE_BYTES.trailing_zeros();
+#[doc(hidden)]
+pub use dormouse_abi::class::CLASS_ID_MAX;
+
+const _: () = assert!(offset_of!(StreamControl, state) == 0);
+// Where the section puts the words.
+const _: () = assert!(dormouse_abi::record::HEADER_SIZE_BYTES == 16);
 
 macro_rules! section {
     (state = [$($state:literal),*], clock = [$($clock:literal),*], copy = [$($copy:literal),*], $($operands:tt)*) => {
