@@ -1,0 +1,50 @@
+//! `cargo xtask lab`: the experiments, with all that they need.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::run::{self, succeed};
+use crate::{lua, peers, test};
+
+/// Run experiments of the lab, beside every peer that can be installed here
+#[derive(Debug, Default, Args)]
+pub(crate) struct Lab {
+    /// Experiments, as `dormouse lab list` names them [default: all]
+    pub(crate) experiments: Vec<String>,
+    /// A few seconds for each in place of minutes; wider intervals
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Also write the results as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Also write a report with plots
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+impl Lab {
+    /// The task.
+    pub(crate) fn run(self) -> Result<()> {
+        test::tools()?;
+        run::build_release()?;
+        peers::build(false)?;
+        let target = run::target_dir()?;
+        let project = target.join("lab/lua");
+        lua::fetch(&project)?;
+        let mut command = Command::new(target.join("release/dormouse"));
+        command.args(["lab", "run"]).args(&self.experiments).env("DORMOUSE_LAB_PROJECT", &project);
+        if self.quick {
+            command.arg("--quick");
+        }
+        for (option, file) in [("--json", self.json), ("--html", self.html)] {
+            if let Some(file) = file {
+                let file = std::path::absolute(&file).with_context(|| format!("no path: {}", file.display()))?;
+                command.arg(option).arg(file);
+            }
+        }
+        succeed(&mut command)
+    }
+}
