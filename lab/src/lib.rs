@@ -20,12 +20,14 @@
 //! the order statistics: distribution-free, 95 %.
 
 mod event;
-mod host;
+pub mod host;
+pub mod neighbours;
 mod result;
 pub mod statistics;
 
 pub use event::{EventOptions, run_event};
 pub use host::Host;
+pub use neighbours::Neighbours;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 
 /// Names of the experiments with what they measure.
@@ -63,11 +65,19 @@ pub enum LabError {
 /// See [`LabError`].
 pub fn run(names: &[String], quick: bool) -> Result<Report, LabError> {
     let mut experiments = Vec::new();
+    // Before the run, while the load is that of others.
+    let mut host = Host::read();
     for name in names {
-        match name.as_str() {
-            "event" => experiments.push(run_event(EventOptions::new(quick))?),
+        let options = EventOptions::new(quick);
+        let neighbours = Neighbours::watch(&[std::process::id()], &[options.cpu]);
+        let mut experiment = match name.as_str() {
+            "event" => run_event(options)?,
             _ => return Err(LabError::Unknown(name.clone())),
-        }
+        };
+        let findings = neighbours.stop();
+        experiment.notes.extend(findings.notes());
+        host.absorb(&findings);
+        experiments.push(experiment);
     }
-    Ok(Report { schema: SCHEMA, host: Host::read(), experiments })
+    Ok(Report { schema: SCHEMA, host, experiments })
 }
