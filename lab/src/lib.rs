@@ -19,6 +19,7 @@
 //! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
 //! the order statistics: distribution-free, 95 %.
 
+pub mod compare;
 mod event;
 pub mod host;
 pub mod neighbours;
