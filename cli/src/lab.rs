@@ -29,6 +29,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    Compare(crate::compare::Compare),
 }
 
 impl Lab {
@@ -47,6 +48,7 @@ impl Lab {
                     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
                 }
             }
+            Command::Compare(compare) => return compare.run(),
         }
         Ok(0)
     }

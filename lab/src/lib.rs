@@ -20,6 +20,7 @@
 //! the order statistics: distribution-free, 95 %.
 
 pub mod compare;
+pub mod doctor;
 mod event;
 pub mod host;
 pub mod neighbours;

@@ -108,6 +108,13 @@ impl Findings {
                 share * 100.0
             ));
         }
+        if let Some(&share) = self.interrupt_share.told().filter(|&&share| share >= UNNAMED_SHARE_MIN) {
+            notes.push(format!(
+                "interrupts took {:.0} % of a processor; stop the traffic of network and disks, or keep them off the \
+                 measured processor (/proc/irq/NUMBER/smp_affinity_list)",
+                share * 100.0
+            ));
+        }
         notes
     }
 

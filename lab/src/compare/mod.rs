@@ -39,7 +39,7 @@ const ALPHA: f64 = 0.05;
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// The file.
-    #[error("cannot read {path}: {error}")]
+    #[error("cannot read {path}: {error}; give a file that `dormouse lab run EXPERIMENT --json FILE` wrote")]
     Read {
         /// Its path.
         path: PathBuf,

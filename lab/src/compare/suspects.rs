@@ -157,7 +157,7 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "tracing.rseq", title: "restartable sequences", prior: 0.95, fit: ARMED,
         read: |host| availability(&host.tracing.rseq), size: setting,
-        why: "without them an event is committed by locked instructions on a claimed stream, which cost several times as much",
+        why: "without them an event is committed by locked instructions on a claimed stream, which cost more",
         test: "run the one that has them again with GLIBC_TUNABLES=glibc.pthread.rseq=0: do its figures become the other's?",
     },
     Prior {
@@ -207,7 +207,7 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "processor.boost", title: "turbo", prior: 0.75, fit: SPEED,
         read: |host| yes_no(&host.processor.boost), size: setting,
-        why: "a boosted core may run half as fast again, until it is warm or its neighbours work",
+        why: "a boosted core runs faster, until it is warm or its neighbours work",
         test: "switch it off on both (echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost, or echo 1 | sudo tee \
                /sys/devices/system/cpu/intel_pstate/no_turbo) and run again",
     },
@@ -218,13 +218,13 @@ const PRIORS: &[Prior] = &[
             _ => told(&host.hypervisor),
         },
         size: setting,
-        why: "under a hypervisor a page walk takes twice the steps, interrupts and timers may leave the machine, and others take time",
+        why: "under a hypervisor a page walk takes more steps, interrupts and timers leave the machine, and other machines take time",
         test: "measure both on bare metal, or both in the same kind of virtual machine",
     },
     Prior {
         fact: "clock_source", title: "clock source", prior: 0.7, fit: [0.2, 0.1, 1.0, 0.5, 0.6],
         read: |host| plain(&host.clock_source), size: setting,
-        why: "an event reads the clock: a timestamp counter takes some 20 ns, hpet or acpi_pm a system call and a microsecond",
+        why: "an event reads the clock: the timestamp counter is one instruction, hpet and acpi_pm a system call and a slow device",
         test: "set both alike (echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource)",
     },
     Prior {
@@ -241,7 +241,7 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "processor.threads_per_core", title: "SMT", prior: 0.6, fit: SPEED,
         read: |host| told(&host.processor.threads_per_core), size: setting,
-        why: "a busy sibling halves what a core does",
+        why: "a busy sibling takes its part of the core",
         test: "echo off | sudo tee /sys/devices/system/cpu/smt/control on both, and run again",
     },
     Prior {
@@ -283,7 +283,7 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "processor.numa_nodes", title: "NUMA nodes", prior: 0.5, fit: MEMORY,
         read: |host| told(&host.processor.numa_nodes), size: setting,
-        why: "memory of another node is half as far again",
+        why: "memory of another node is farther away",
         test: "numactl --cpunodebind=0 --membind=0 dormouse lab run … on both",
     },
     Prior {
@@ -385,7 +385,7 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "processor.idle_driver", title: "driver of idle states", prior: 0.3, fit: [0.1, 0.1, 0.2, 0.3, 0.8],
         read: |host| told(&host.processor.idle_driver), size: setting,
-        why: "waking from a deep state takes up to hundreds of microseconds",
+        why: "the deeper a state, the longer a core takes to wake from it",
         test: "sudo cpupower idle-set -D 0 on both (no state deeper than polling), and run again",
     },
     Prior {
@@ -419,7 +419,7 @@ const PRIORS: &[Prior] = &[
         fact: "kernel_details.address_randomisation", title: "address randomisation", prior: 0.2, fit: EVERYWHERE,
         read: |host| told(&host.kernel_details.address_randomisation), size: setting,
         why: "where code and data lie decides which of them share sets of a cache or of the branch predictor",
-        test: "setarch -R dormouse lab run … on both",
+        test: "setarch $(uname -m) -R dormouse lab run … on both",
     },
     Prior {
         fact: "memory.swappiness", title: "swappiness", prior: 0.1, fit: MEMORY,
