@@ -1,4 +1,5 @@
-//! Colour and width of what is printed. Colour only on a terminal and without `NO_COLOR`: `anstream` strips it otherwise.
+//! Colour and width of what is printed. Colour only on a terminal and without `NO_COLOR`: `anstream` strips it
+//! otherwise.
 
 use anstyle::{AnsiColor, Style};
 

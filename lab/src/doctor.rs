@@ -206,7 +206,15 @@ fn processor(host: &Host, findings: &mut Findings) {
     }
     match &host.governor {
         Fact::Told(governor) if governor == "performance" => {
-            findings.add(Processor, "governor", Ok, governor, "The core does not wait for load before it runs at speed.", "");
+            findings.add(
+                Processor,
+                "governor",
+                Ok,
+                governor,
+                "The core does not wait for load before it runs at \
+                speed.",
+                "",
+            );
         }
         Fact::Told(governor) => findings.add(
             Processor,
@@ -217,8 +225,13 @@ fn processor(host: &Host, findings: &mut Findings) {
             "sudo cpupower frequency-set -g performance",
         ),
         hidden => findings.add(
-            Processor, "governor", Note, hidden,
-            "Whether the frequency moved during a run cannot be seen from here; trust ratios of one run more than times.", "",
+            Processor,
+            "governor",
+            Note,
+            hidden,
+            "Whether the frequency moved during a run cannot be seen from here; trust ratios of one run more than \
+                times.",
+            "",
         ),
     }
     match processor.boost {
@@ -229,11 +242,18 @@ fn processor(host: &Host, findings: &mut Findings) {
             Note,
             "on",
             "A core runs faster while it is cool and its neighbours idle: figures depend on what went before.",
-            "For figures that repeat: echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost (intel_pstate: echo 1 | sudo \
+            "For figures that repeat: echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost (intel_pstate: echo 1 \
+                | sudo \
              tee /sys/devices/system/cpu/intel_pstate/no_turbo)",
         ),
         Fact::NotTold(_) => findings.add(
-            Processor, "turbo", Note, processor.boost.clone().map(|_| ""), "It may be on: figures may depend on what went before.", "",
+            Processor,
+            "turbo",
+            Note,
+            processor.boost.clone().map(|_| ""),
+            "It may be on: figures may depend on \
+                what went before.",
+            "",
         ),
     }
     if host.virtualised {
@@ -242,7 +262,8 @@ fn processor(host: &Host, findings: &mut Findings) {
             "hypervisor",
             Note,
             &host.hypervisor,
-            "A page walk takes more steps, and other machines may take time that no clock in here shows apart from steal.",
+            "A page walk takes more steps, and other machines may take time that no clock in here shows apart from \
+                steal.",
             "For figures to publish, use a machine without hypervisor; ratios are good here.",
         );
     } else {
@@ -269,8 +290,12 @@ fn clock(host: &Host, findings: &mut Findings) {
     match host.clock_source.as_str() {
         "tsc" => findings.add(Clock, "source", Ok, "tsc", "Reading the time takes no system call.", ""),
         source @ ("kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter") => findings.add(
-            Clock, "source", Note, source,
-            "The time is read without a system call, a little slower than from the timestamp counter alone.", "",
+            Clock,
+            "source",
+            Note,
+            source,
+            "The time is read without a system call, a little slower than from the timestamp counter alone.",
+            "",
         ),
         source if source.starts_with("not told") => {
             findings.add(Clock, "source", Note, source, "What reading the time costs is not known.", "");
@@ -282,7 +307,8 @@ fn clock(host: &Host, findings: &mut Findings) {
             source,
             "Each reading of the time is a system call, which with hpet and acpi_pm asks a slow device.",
             "If available_clocksource beside it names tsc: echo tsc | sudo tee \
-             /sys/devices/system/clocksource/clocksource0/current_clocksource; else `dmesg | grep -i tsc` says why not.",
+             /sys/devices/system/clocksource/clocksource0/current_clocksource; else `dmesg | grep -i tsc` says why \
+             not.",
         ),
     }
     let hz = host.clock.tsc_hz.clone().map(|hz| format!("{:.1} MHz", hz as f64 / 1e6));
@@ -423,15 +449,25 @@ fn memory(host: &Host, findings: &mut Findings) {
         Memory,
         "huge pages",
         if is_disabled || memory.thp.told().is_none_or(|thp| thp == "always") { Note } else { Ok },
-        format!("transparent: {}, shared memory: {}, this process: {}", memory.thp, memory.thp_shmem, memory.thp_process),
+        format!(
+            "transparent: {}, shared memory: {}, this process: \
+            {}",
+            memory.thp, memory.thp_shmem, memory.thp_process
+        ),
         if is_disabled {
             "Somebody disabled huge pages for this process and all that it starts (PR_SET_THP_DISABLE): memory-bound \
              programs run slower here than elsewhere."
         } else {
-            "Where they are used, the first touch clears 2 MiB at once and later accesses miss the TLB less. Compare only \
+            "Where they are used, the first touch clears 2 MiB at once and later accesses miss the TLB less. \
+                Compare only \
              results with the same setting."
         },
-        if is_disabled { "Look for THP_enabled: 0 in /proc/PID/status of the parents, and start from another one." } else { "" },
+        if is_disabled {
+            "Look for THP_enabled: 0 in /proc/PID/status of the parents, and start from another \
+            one."
+        } else {
+            ""
+        },
     );
     findings.add(
         Memory,
@@ -491,7 +527,7 @@ fn permissions(host: &Host, findings: &mut Findings) {
             "counters that are missing",
             Note,
             format!("{}: {cause}", names(&of)),
-            "Without them a cause can be told from time alone.",
+            "Without them, causes have to be guessed from times.",
             remedy,
         );
     }
@@ -571,7 +607,8 @@ fn tracing(host: &Host, findings: &mut Findings) {
         if is_rseq {
             ""
         } else {
-            "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in GLIBC_TUNABLES."
+            "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
+                GLIBC_TUNABLES."
         },
     );
     let is_writable = tracing.sockets.is_available();

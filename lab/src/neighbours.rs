@@ -1,8 +1,8 @@
 //! Who else uses the processors while an experiment runs.
 //!
 //! # The problem
-//! A median is robust against a short disturbance, and helpless against a neighbour that stays. A neighbour that is named
-//! can be stopped; a spread that nobody explains is believed to be the mechanism's.
+//! A median is robust against a short disturbance, and helpless against a neighbour that stays. A neighbour that is
+//! named can be stopped; a spread that nobody explains is believed to be the mechanism's.
 //!
 //! # The picture
 //! ```text
@@ -11,8 +11,8 @@
 //!                             processes: ours (roots and descendants) │ others: time, and on which processor
 //!   .stop() ─────────────▶ Findings: neighbours, unnamed share, steal ──▶ notes, Host::absorb
 //! ```
-//! What processes used that lived between two samples is seen in sums alone: busy time of the processors, less ours, less that of
-//! the others that were seen. Their parent, to whose account the kernel adds them, is named.
+//! What processes used that lived between two samples is seen in sums alone: busy time of the processors, less ours,
+//! less that of the others that were seen. Their parent, to whose account the kernel adds them, is named.
 //!
 //! # Cost
 //! A sample takes about 10 µs for each process of the machine; the next one waits at least fifty times as long as the
@@ -20,7 +20,8 @@
 //!
 //! # Limits
 //! The kernel counts busy time by ticks on many machines, so shares below a few per cent mean nothing and are not told.
-//! Other containers' processes cannot be named. A descendant that detaches itself within one sample counts as a neighbour.
+//! Other containers' processes cannot be named. A descendant that detaches itself within one sample counts as a
+//! neighbour.
 //!
 //! # Source
 //! `proc(5)`: `/proc/PID/stat`, `/proc/stat`.
@@ -42,6 +43,8 @@ const PAUSE_FACTOR: u32 = 50;
 const NAMED_SHARE_MIN: f64 = 0.05;
 /// The same for sums, which ticks make coarse.
 const UNNAMED_SHARE_MIN: f64 = 0.10;
+/// So many neighbours have a note of their own.
+const NOTE_COUNT_MAX: usize = 5;
 /// Share of the processors' time from which on a hypervisor's taking is told of.
 const STEAL_SHARE_MIN: f64 = 0.01;
 
@@ -91,11 +94,18 @@ pub struct Findings {
 impl Findings {
     /// One line for each thing that a reader has to know, with its remedy. Nothing to tell, no lines.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self.neighbours.iter().map(|neighbour| self.note(neighbour)).collect();
+        let mut notes: Vec<String> =
+            self.neighbours.iter().take(NOTE_COUNT_MAX).map(|neighbour| self.note(neighbour)).collect();
+        let rest: f64 = self.neighbours.iter().skip(NOTE_COUNT_MAX).map(|neighbour| neighbour.share).sum();
+        if rest > 0.0 {
+            let count = self.neighbours.len() - NOTE_COUNT_MAX;
+            notes.push(format!("noisy neighbours: {count} more took {:.0} % of a processor together", rest * 100.0));
+        }
         if let Some(&share) = self.unnamed_share.told().filter(|&&share| share >= UNNAMED_SHARE_MIN) {
             let parent = self.unnamed_parent.as_ref().map(|parent| format!(", mostly children of {parent}"));
             notes.push(format!(
-                "noisy neighbours: {:.0} % of a processor was used by processes too short-lived to name{}; wait for what \
+                "noisy neighbours: {:.0} % of a processor was used by processes too short-lived to name{}; wait for \
+                    what \
                  starts them, or stop it",
                 share * 100.0,
                 parent.unwrap_or_default()
@@ -103,7 +113,8 @@ impl Findings {
         }
         if let Some(&share) = self.steal_share.told().filter(|&&share| share >= STEAL_SHARE_MIN) {
             notes.push(format!(
-                "steal: the hypervisor gave {:.1} % of the processors' time to other machines; measure on a host of your \
+                "steal: the hypervisor gave {:.1} % of the processors' time to other machines; measure on a host of \
+                    your \
                  own, or when it is quiet",
                 share * 100.0
             ));
@@ -573,10 +584,9 @@ mod tests {
         let findings = Findings { quiet_cpus: vec![0], ..findings };
         assert_eq!(
             findings.notes(),
-            [
-                "noisy neighbour: `p20` (pid 20) took 97 % of a processor, mostly processor 1, which is the one measured; \
-             stop it or choose another with --cpu 0",
-            ]
+            ["noisy neighbour: `p20` (pid 20) took 97 % of a processor, mostly processor 1, which is the one \
+                    measured; \
+             stop it or choose another with --cpu 0",]
         );
     }
 

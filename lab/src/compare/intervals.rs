@@ -1,9 +1,10 @@
 //! Whether two figures differ, and by how much: resampling, a rank test, and Holm's correction.
 //!
-//! Where both results carry their rounds, medians are resampled (percentile bootstrap) and the question whether they differ is put to
-//! the Mann–Whitney test, with ties corrected. Where rounds are missing, the figure is taken for a normal variable, split at its
-//! value so that an uneven interval stays uneven: standard errors are half-widths of the 95 % interval over 1.96, or
-//! 1.2533 · 1.4826 · MAD / √n where there is no interval. The seed is fixed: the same files give the same answer.
+//! Where both results carry their rounds, medians are resampled (percentile bootstrap) and the question whether they
+//! differ is put to the Mann–Whitney test, with ties corrected. Where rounds are missing, the figure is taken for a
+//! normal variable, split at its value so that an uneven interval stays uneven: standard errors are half-widths of the
+//! 95 % interval over 1.96, or 1.2533 · 1.4826 · MAD / √n where there is no interval. The seed is fixed: the same files
+//! give the same answer.
 //!
 //! Source: B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, 1993, chapter 13; H. Mann, D. Whitney, 1947;
 //! S. Holm, *A simple sequentially rejective multiple test procedure*, 1979.

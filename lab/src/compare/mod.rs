@@ -1,21 +1,22 @@
 //! Two results beside each other: what differs, how sure that is, and who is suspected.
 //!
 //! # The problem
-//! "It is 20 % slower there" is where the work begins. Whether it is slower at all, considering that fifty figures were looked
-//! at; and then, of all that differs between two machines, what to try first.
+//! "It is 20 % slower there" is where the work begins. Whether it is slower at all, considering that fifty figures were
+//! looked at; and then, of all that differs between two machines, what to try first.
 //!
 //! # The picture
 //! ```text
 //!   A.json ─┐  figures of the same name ──▶ difference, ratio, 95 % intervals, p ──Holm──▶ verdict
-//!           ├─▶                                                                        │ of which kind are those that differ?
-//!   B.json ─┘  hosts, rounds, labels ──▶ what differs ──▶ prior × fit × size ◀─────────┘──▶ suspects, each with a test
+//!           ├─▶                                                                             │ kinds that differ
+//!   B.json ─┘  hosts, rounds, labels ──▶ what differs ──▶ prior × fit × size ◀──────────────┘
+//!                                                              └──▶ suspects, each with a test
 //! ```
-//! A figure is *slower* or *faster* when both hold: its 95 % interval excludes zero, and the probability of such a difference by
-//! chance, corrected by Holm's method for all the figures compared, is below 5 %.
+//! A figure is *slower* or *faster* when both hold: its 95 % interval excludes zero, and the probability of such a
+//! difference by chance, corrected by Holm's method for all the figures compared, is below 5 %.
 //!
 //! # Limits
-//! The intervals are those of two runs. Runs of one machine differ too, by the layout of memory for instance: repeat both
-//! before believing a small difference. A suspect is an accusation, its test the trial.
+//! The intervals are those of two runs. Runs of one machine differ too, by the layout of memory for instance: repeat
+//! both before believing a small difference. A suspect is an accusation, its test the trial.
 //!
 //! # Source
 //! The method of suspects: X. Chen, *Codec Performance Differences between 2.6.19 and 2.6.24 kernel*, 2008.

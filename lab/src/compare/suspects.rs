@@ -1,17 +1,17 @@
 //! What differs between two hosts, ordered by how likely it explains that the figures differ.
 //!
-//! The method is that of a report of 2008 on a codec that ran 20 % slower on a new kernel: list what differs, strike it out
-//! one by one, each by a measurement that would come out otherwise if it were the cause. What remains is the cause.
+//! The method is that of a report of 2008 on a codec that ran 20 % slower on a new kernel: list what differs, strike it
+//! out one by one, each by a measurement that would come out otherwise if it were the cause. What remains is the cause.
 //!
 //! ```text
 //!   score = prior × (0.6 + 0.8 × fit) × size
 //!     prior   how often such a difference explains such figures, on a scale of 1: the table below
-//!     fit     how much of the differing figures are of a kind that this fact acts on; without differing figures, a half
+//!     fit     how much of the differing figures are of a kind that this fact acts on; a half if none differs
 //!     size    1 for a setting; for what is never twice the same (load, neighbours, steal), 0 up to a considerable
 //!             difference and 1 for a large one
 //! ```
-//! Priors are judgement, not measurement. Those of what is never twice the same are below 0.3, so that the noise of a shared machine
-//! does not outrank a setting that somebody has changed.
+//! Priors are judgement, not measurement. Those of what is never twice the same are below 0.3, so that the noise of a
+//! shared machine does not outrank a setting that somebody has changed.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,8 @@ enum Reading {
     Hidden(String),
 }
 
-/// How much a fact acts on each kind of figure, from 0 to 1, in the order of [`Kind::ALL`]: empty loop, dormant, armed, memory, wall time.
+/// How much a fact acts on each kind of figure, from 0 to 1, in the order of [`Kind::ALL`]: empty loop, dormant, armed,
+/// memory, wall time.
 type Fit = [f64; 5];
 
 struct Prior {
@@ -158,7 +159,8 @@ const PRIORS: &[Prior] = &[
         fact: "tracing.rseq", title: "restartable sequences", prior: 0.95, fit: ARMED,
         read: |host| availability(&host.tracing.rseq), size: setting,
         why: "without them an event is committed by locked instructions on a claimed stream, which cost more",
-        test: "run the one that has them again with GLIBC_TUNABLES=glibc.pthread.rseq=0: do its figures become the other's?",
+        test: "run the one that has them again with GLIBC_TUNABLES=glibc.pthread.rseq=0: do its figures become the \
+            other's?",
     },
     Prior {
         fact: "tracing.patching", title: "how sites are patched", prior: 0.9, fit: [0.0, 1.0, 0.4, 0.3, 0.5],
@@ -174,7 +176,8 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "memory.thp_process", title: "transparent huge pages of the process", prior: 0.85, fit: MEMORY,
         read: |host| told(&host.memory.thp_process), size: setting,
-        why: "without huge pages each 4 KiB costs a fault and an entry of the TLB; PR_SET_THP_DISABLE is inherited by all \
+        why: "without huge pages each 4 KiB costs a fault and an entry of the TLB; PR_SET_THP_DISABLE is inherited \
+            by all \
               that a process starts",
         test: "disable them for the other one too: python3 -c \"import ctypes,os; ctypes.CDLL(None).prctl(41,1,0,0,0); \
                os.execvp('dormouse',['dormouse','lab','run','EXPERIMENT'])\"",
@@ -201,7 +204,8 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "memory.thp_shmem", title: "transparent huge pages of shared memory", prior: 0.78, fit: MEMORY,
         read: |host| told(&host.memory.thp_shmem), size: setting,
-        why: "a session's buffers are shared memory: huge pages change what their first touch and their TLB misses cost",
+        why: "a session's buffers are shared memory: huge pages change what their first touch and their TLB misses \
+            cost",
         test: "set both alike (echo VALUE | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled) and run again",
     },
     Prior {
@@ -214,17 +218,20 @@ const PRIORS: &[Prior] = &[
     Prior {
         fact: "hypervisor", title: "virtualisation", prior: 0.75, fit: [0.6, 0.6, 0.8, 0.9, 0.9],
         read: |host| match host.hypervisor.cause() {
-            Some(_) if host.hypervisor != Fact::default() && host.virtualised => Reading::Text("unnamed hypervisor".into()),
+            Some(_) if host.hypervisor != Fact::default() && host.virtualised => Reading::Text("unnamed \
+                hypervisor".into()),
             _ => told(&host.hypervisor),
         },
         size: setting,
-        why: "under a hypervisor a page walk takes more steps, interrupts and timers leave the machine, and other machines take time",
+        why: "under a hypervisor a page walk takes more steps, interrupts and timers leave the machine, and other \
+            machines take time",
         test: "measure both on bare metal, or both in the same kind of virtual machine",
     },
     Prior {
         fact: "clock_source", title: "clock source", prior: 0.7, fit: [0.2, 0.1, 1.0, 0.5, 0.6],
         read: |host| plain(&host.clock_source), size: setting,
-        why: "an event reads the clock: the timestamp counter is one instruction, hpet and acpi_pm a system call and a slow device",
+        why: "an event reads the clock: the timestamp counter is one instruction, hpet and acpi_pm a system call \
+            and a slow device",
         test: "set both alike (echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource)",
     },
     Prior {
@@ -270,7 +277,10 @@ const PRIORS: &[Prior] = &[
     },
     Prior {
         fact: "cpu_count", title: "processors that may be used", prior: 0.55, fit: [0.0, 0.0, 0.1, 0.3, 1.0],
-        read: |host| if host.cpu_count == 0 { told(&Fact::<String>::default()) } else { Reading::Text(host.cpu_count.to_string()) },
+        read: |host| match host.cpu_count {
+            0 => told(&Fact::<String>::default()),
+            count => Reading::Text(count.to_string()),
+        },
         size: setting,
         why: "parallel work takes as long as there are processors for it, and events of several threads meet",
         test: "give both as many: taskset -c 0-1 dormouse lab run …",
@@ -352,12 +362,14 @@ const PRIORS: &[Prior] = &[
         fact: "memory.thp_zero_page", title: "huge zero page", prior: 0.35, fit: MEMORY,
         read: |host| yes_no(&host.memory.thp_zero_page), size: setting,
         why: "reading memory that nobody wrote reads one page over and over, from the cache",
-        test: "write the memory before it is read, or set both alike (/sys/kernel/mm/transparent_hugepage/use_zero_page)",
+        test: "write the memory before it is read, or set both alike \
+            (/sys/kernel/mm/transparent_hugepage/use_zero_page)",
     },
     Prior {
         fact: "fifo_scheduling", title: "real-time scheduling", prior: 0.35, fit: PLACES,
         read: |host| match &host.fifo_scheduling {
-            Availability::Not(_) if host.fifo_scheduling != Availability::default() => Reading::Text("not permitted".into()),
+            Availability::Not(_) if host.fifo_scheduling != Availability::default() => Reading::Text("not \
+                permitted".into()),
             other => availability(other),
         },
         size: setting,

@@ -282,9 +282,9 @@ fn what_is_no_result_is_refused_with_its_cause() {
         let error = load(&path).map(|_| ()).expect_err("no result").to_string();
         assert!(error.contains("a.json is no result") && error.contains("dormouse lab run"), "{error}");
     }
-    let text = r#"{"schema": 1, "host": {"cpu": "Old", "cpu_count": 1, "kernel": "5", "clock_source": "tsc", "virtualised": false,
-        "load": ""}, "experiments": [{"name": "event", "measurements": [], "ratios": [{"name": "r", "value": null, "ci95": [0, 1]}],
-        "notes": []}]}"#;
+    let text = r#"{"schema": 1, "host": {"cpu": "Old", "cpu_count": 1, "kernel": "5", "virtualised": false},
+        "experiments": [{"name": "event", "measurements": [], "notes": [],
+        "ratios": [{"name": "r", "value": null, "ci95": [0, 1]}]}]}"#;
     let loaded = parse(text.as_bytes()).expect("an old result");
     assert_eq!(loaded.notes.len(), 1, "{:?}", loaded.notes);
     assert!(compare(&loaded.report, &report(host(), COSTS)).only_in_b.len() == 4);

@@ -4,8 +4,8 @@
 //!   Told(value)      JSON: the value itself
 //!   NotTold(cause)   JSON: {"not_told": "cause"}
 //! ```
-//! Reading is tolerant: a member that is missing, or that another version wrote in another form, is [`Fact::NotTold`] and
-//! says which of the two it is. So results of other machines and versions load.
+//! Reading is tolerant: a member that is missing, or that another version wrote in another form, is [`Fact::NotTold`]
+//! and says which of the two it is. So results of other machines and versions load.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! The machine that figures were measured on: the member `host` of every result.
 //!
 //! # The problem
-//! A figure without its machine cannot be placed, and two results that differ cannot be explained. So every result carries
-//! whatever may bear on it, and what could not be read says why: a zero or an empty text would pass for a fact.
+//! A figure without its machine cannot be placed, and two results that differ cannot be explained. So every result
+//! carries whatever may bear on it, and what could not be read says why: a zero or an empty text would pass for a fact.
 //!
 //! # The picture
 //! ```text
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! # Limits
-//! Caches, frequency and governor range are processor 0's. What is tried (counters, rseq, patching, huge pages) is tried in the
-//! process that calls, whose environment, limits and `prctl` settings the engines inherit. Of the kernel's command line
-//! only options that bear on figures are kept, because results are handed on.
+//! Caches, frequency and governor range are processor 0's. What is tried (counters, rseq, patching, huge pages) is
+//! tried in the process that calls, whose environment, limits and `prctl` settings the engines inherit. Of the kernel's
+//! command line only options that bear on figures are kept, because results are handed on.
 //!
 //! # Source
 //! The kernel's `Documentation/ABI/testing/sysfs-devices-system-cpu`, `admin-guide/mm/transhuge.rst`,
@@ -105,7 +105,7 @@ pub struct Host {
     /// Model name of the processor.
     #[serde(deserialize_with = "tolerant")]
     pub cpu: String,
-    /// Processors that this process may use.
+    /// Processors that this process may use at once: affinity and the control group's quota count.
     #[serde(deserialize_with = "tolerant")]
     pub cpu_count: usize,
     /// The processor in detail.
@@ -173,8 +173,8 @@ fn text(fact: &Fact<String>) -> String {
 }
 
 impl Host {
-    /// Reads and tries everything; takes some tens of milliseconds. Before the run: what it reads of the load is then that of
-    /// the others.
+    /// Reads and tries everything; takes some tens of milliseconds. Before the run: what it reads of the load is then
+    /// that of the others.
     pub fn read() -> Host {
         Host::read_from(&Source::live())
     }
