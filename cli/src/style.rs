@@ -24,5 +24,6 @@ pub(crate) fn wrap(text: &str, first: &str) -> String {
     let later = " ".repeat(first.chars().count());
     let options =
         textwrap::Options::new(columns().max(later.len() + 20)).initial_indent(first).subsequent_indent(&later);
-    textwrap::fill(text, options.break_words(false))
+    // A command is to be copied: it is broken at blanks alone.
+    textwrap::fill(text, options.break_words(false).word_splitter(textwrap::WordSplitter::NoHyphenation))
 }
