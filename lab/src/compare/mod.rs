@@ -35,6 +35,8 @@ pub use suspects::Suspect;
 
 /// What a difference must be improbable by, after Holm's correction.
 const ALPHA: f64 = 0.05;
+/// Share of one processor, of all neighbours together, from which on a run counts as disturbed.
+const DISTURBED_SHARE_MIN: f64 = 0.2;
 
 /// Why a result cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -407,6 +409,19 @@ fn notes(a: &Report, b: &Report, differences: &[Difference], suspects: &[Suspect
     }
     if count > 0 {
         notes.push("intervals are of these two runs: run each again before believing a small difference".into());
+    }
+    // Alike in both, they are no difference of the hosts, and yet make two runs of one machine differ.
+    for (side, host) in [("A", &a.host), ("B", &b.host)] {
+        let names: Vec<String> = host.neighbours.iter().take(3).map(|n| format!("`{}`", n.command)).collect();
+        let share: f64 = host.neighbours.iter().map(|neighbour| neighbour.share).sum();
+        if share >= DISTURBED_SHARE_MIN {
+            notes.push(format!(
+                "{side} was disturbed: {} took {:.0} % of a processor; what differs may be their doing, so repeat it \
+                 without them",
+                names.join(", "),
+                share * 100.0
+            ));
+        }
     }
     match (count, suspects.is_empty()) {
         (_, true) if a.host == Host::default() || b.host == Host::default() => {

@@ -240,6 +240,20 @@ fn another_day_is_no_difference() {
     assert!(comparison.notes.iter().any(|note| note.starts_with("nothing differs")), "{:?}", comparison.notes);
 }
 
+/// Neighbours that both runs had are no difference between them, and are told of all the same.
+#[test]
+fn a_disturbed_run_is_said_to_be() {
+    let mut loud = host();
+    loud.neighbours = vec![Neighbour { command: "rustc".into(), share: 0.8, ..Neighbour::default() }];
+    let comparison = compare(&report(loud.clone(), COSTS), &report(loud, COSTS));
+    assert_eq!(comparison.suspects, []);
+    for side in ["A", "B"] {
+        let start = format!("{side} was disturbed: `rustc` took 80 % of a processor");
+        assert!(comparison.notes.iter().any(|note| note.starts_with(&start)), "{:?}", comparison.notes);
+    }
+    assert!(!compared(|_| (), NOTHING).notes.iter().any(|note| note.contains("was disturbed")));
+}
+
 #[test]
 fn verdicts_go_by_the_unit() {
     let comparison = compared(|_| (), [1.0, 0.5, 2.0, 1.0]);
