@@ -123,3 +123,19 @@ pub(crate) fn backed_by_pagemap(pagemap: &File, range: Range<usize>) -> io::Resu
     }
     Ok(backed)
 }
+
+/// Whether the kernel answers `PAGEMAP_SCAN`, without which the zero page counts as memory that is there.
+///
+/// # Errors
+/// [`BackingError::System`]: `/proc` is not mounted, a sandbox forbids it, or the kernel is older than Linux 6.7
+/// (`ENOTTY`).
+pub fn try_pagemap_scan() -> Result<(), BackingError> {
+    let failed = |error: io::Error| BackingError::System {
+        purpose: "scan this process's page table by PAGEMAP_SCAN",
+        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    };
+    let pagemap = File::open("/proc/self/pagemap").map_err(failed)?;
+    let local = 0_u8;
+    let start = (&raw const local).addr() / os_page_size() * os_page_size();
+    backed_by_scan(&pagemap, start..start + os_page_size()).map(|_| ()).map_err(failed)
+}

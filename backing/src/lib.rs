@@ -52,7 +52,7 @@ mod error;
 mod mapping;
 mod pool;
 
-pub use audit::unbacked_os_pages;
+pub use audit::{try_pagemap_scan, unbacked_os_pages};
 pub use error::BackingError;
 pub use mapping::Mapping;
 pub use pool::{Pool, PoolOptions};

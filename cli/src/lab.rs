@@ -1,10 +1,10 @@
 //! `dormouse lab`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use clap::{Args, Subcommand};
-use dormouse_lab::{EXPERIMENTS, Report};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use dormouse_lab::{EXPERIMENTS, Policy, Report, RunOptions, table};
 
 /// Measure what tracing costs on this machine
 #[derive(Debug, Args)]
@@ -17,18 +17,42 @@ pub(crate) struct Lab {
 enum Command {
     /// Name the experiments
     List,
-    /// Run experiments and print their figures
-    Run {
-        /// Names, as `dormouse lab list` gives them
-        #[arg(required = true, value_name = "EXPERIMENT")]
-        experiments: Vec<String>,
-        /// A few seconds in place of a minute; wider intervals
-        #[arg(long)]
-        quick: bool,
-        /// Also write the figures as JSON
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
-    },
+    Run(Run),
+    Compare(crate::compare::Compare),
+}
+
+/// Run experiments and print their figures
+///
+/// Cases take turns, so that the machine's moods fall on all alike; costs are stated beyond the empty loop, with 95 %
+/// intervals. `dormouse doctor` tells what this machine does to figures.
+#[derive(Debug, Args)]
+struct Run {
+    /// Names, as `dormouse lab list` gives them [default: all]
+    #[arg(value_name = "EXPERIMENT")]
+    experiments: Vec<String>,
+    /// A few seconds for each in place of minutes; wider intervals
+    #[arg(long)]
+    quick: bool,
+    /// Also write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Processors to measure on, the first for one thread [default: all that are allowed, the first of them last]
+    #[arg(long, value_name = "N[,N…]", value_delimiter = ',')]
+    cpu: Vec<u32>,
+    /// How the kernel schedules what is measured; `fifo` needs a permission
+    #[arg(long, value_enum, default_value = "other")]
+    policy: SchedulingPolicy,
+    /// Measure Dormouse alone
+    #[arg(long)]
+    no_peers: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum SchedulingPolicy {
+    /// As any program
+    Other,
+    /// Before every ordinary program
+    Fifo,
 }
 
 impl Lab {
@@ -36,20 +60,57 @@ impl Lab {
         match self.command {
             Command::List => {
                 for (name, what) in EXPERIMENTS {
-                    println!("{name:10} {what}");
+                    println!("{name:12} {what}");
                 }
             }
-            Command::Run { experiments, quick, json } => {
-                let report = dormouse_lab::run(&experiments, &dormouse_lab::RunOptions::new(quick))?;
-                print(&report);
-                if let Some(path) = json {
-                    let text = serde_json::to_string_pretty(&report)?;
-                    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-                }
-            }
+            Command::Run(run) => run.run()?,
+            Command::Compare(compare) => return compare.run(),
         }
         Ok(0)
     }
+}
+
+impl Run {
+    fn options(&self) -> anyhow::Result<RunOptions> {
+        let mut options = RunOptions::new(self.quick);
+        if !self.cpu.is_empty() {
+            if let Some(cpu) = self.cpu.iter().find(|cpu| !options.cpus.contains(cpu)) {
+                bail!("processor {cpu} is not one that this process may use; there are {:?}", options.cpus);
+            }
+            options.cpus = self.cpu.clone();
+        }
+        options.policy = match self.policy {
+            SchedulingPolicy::Other => Policy::Other,
+            SchedulingPolicy::Fifo => Policy::Fifo,
+        };
+        options.has_peers = !self.no_peers;
+        Ok(options)
+    }
+
+    fn run(self) -> anyhow::Result<()> {
+        let options = self.options()?;
+        let all = || EXPERIMENTS.iter().map(|(name, _)| name.to_string()).collect();
+        let names = if self.experiments.is_empty() { all() } else { self.experiments };
+        // Minutes of measuring are not to end in a name that cannot be written.
+        for file in self.json.iter() {
+            writable(file)?;
+        }
+        let report = dormouse_lab::run(&names, &options)?;
+        print(&report);
+        if let Some(file) = &self.json {
+            write(file, &serde_json::to_string_pretty(&report)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn writable(file: &Path) -> anyhow::Result<()> {
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    opened.map(drop).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn print(report: &Report) {
@@ -57,18 +118,6 @@ fn print(report: &Report) {
     let virtualised = if host.virtualised { ", virtualised" } else { "" };
     println!("{} × {}{virtualised}, Linux {}, load {}", host.cpu_count, host.cpu, host.kernel, host.load);
     for experiment in &report.experiments {
-        println!("\n{}", experiment.name);
-        println!("  {:28} {:>9} {:>9} {:>19}", "", "median", "MAD", "95 %");
-        for m in &experiment.measurements {
-            let interval = format!("{:.2} … {:.2}", m.ci95[0], m.ci95[1]);
-            println!("  {:28} {:>9.2} {:>9.2} {interval:>19} {}", m.name, m.median, m.mad, m.unit);
-        }
-        for ratio in &experiment.ratios {
-            let interval = format!("{:.2} … {:.2}", ratio.ci95[0], ratio.ci95[1]);
-            println!("  {:28} {:>9.2} {:>9} {interval:>19}", ratio.name, ratio.value, "");
-        }
-        for note in &experiment.notes {
-            println!("  {note}");
-        }
+        print!("\n{}", table(experiment));
     }
 }

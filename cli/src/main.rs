@@ -1,9 +1,12 @@
 //! The command `dormouse`: arguments in, text out. What it does is in `consumer` and `ctf`.
 
+mod compare;
+mod doctor;
 mod lab;
 mod live;
 mod read;
 mod record;
+mod style;
 
 use std::process::ExitCode;
 
@@ -26,6 +29,7 @@ enum Command {
     View(read::View),
     Stats(read::StatsCommand),
     Lab(lab::Lab),
+    Doctor(doctor::Doctor),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),
         Command::Lab(lab) => lab.run(),
+        Command::Doctor(doctor) => doctor.run(),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -46,7 +46,7 @@ pub(crate) struct StatsCommand {
 }
 
 /// A reader that has seen enough (`head`) is no error.
-fn unless_closed(result: std::io::Result<()>) -> anyhow::Result<bool> {
+pub(crate) fn unless_closed(result: std::io::Result<()>) -> anyhow::Result<bool> {
     match result {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),

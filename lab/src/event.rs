@@ -20,10 +20,11 @@ use dormouse_consumer::{Mode, Options, Session, Summary};
 use dormouse_lab_harness::Walk;
 
 use crate::engine::Engine;
+use crate::host::Availability;
 use crate::peers::{self, Prepared};
 use crate::rounds::{self, Rounds, Slot};
 use crate::statistics::{measurement, outlier_share, ratio};
-use crate::{Experiment, LabError, Labels, RunOptions, host};
+use crate::{Experiment, Host, LabError, Labels, RunOptions};
 
 /// Our engine, which is also the floor's.
 const ENGINE: &str = "dormouse-lab-engine";
@@ -258,7 +259,7 @@ fn engine_path() -> Result<PathBuf, LabError> {
 ///
 /// # Errors
 /// See [`LabError`]. A peer that is not installed is no error but a note.
-pub fn run_event(options: &RunOptions) -> Result<Experiment, LabError> {
+pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let effort = Effort::new(options.is_quick);
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
     let policy = options.policy.as_str();
@@ -313,11 +314,14 @@ pub fn run_event(options: &RunOptions) -> Result<Experiment, LabError> {
     if engines[0].description().policy != policy {
         notes.push(format!("scheduling policy {}", engines[0].description().policy));
     }
-    for (name, why) in &engines[0].description().counters_refused {
-        notes.push(format!("counter {name} not available: {why}"));
+    // What the host's trial found counts, since a counter may open and yet stay at zero.
+    for (name, availability) in &host.counters {
+        if let Some(why) = availability.cause() {
+            notes.push(format!("counter {name} not available: {why}"));
+        }
     }
 
-    let walks = walks(host::cache_sizes());
+    let walks = walks([host.l1d_bytes(), host.l2_bytes(), host.l3_bytes()]);
     let mut plan = Plan::default();
     for tool in &tools {
         plan.tool(&engines, tool, &walks, cpus.len(), effort);
@@ -351,7 +355,11 @@ pub fn run_event(options: &RunOptions) -> Result<Experiment, LabError> {
         if rounds.warm_up > 0 { format!(" after {} of warm-up", rounds.warm_up) } else { String::new() }
     ));
     notes.extend(noise(&rounds, &plan));
-    Ok(experiment(&plan, &rounds, rate, notes))
+    let mut experiment = experiment(&plan, &rounds, rate, notes);
+    for measurement in &mut experiment.measurements {
+        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
+    }
+    Ok(experiment)
 }
 
 fn overwrite_note(summary: &Summary, emitted: u64) -> Result<String, LabError> {

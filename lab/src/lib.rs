@@ -19,17 +19,24 @@
 //! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
 //! the order statistics: distribution-free, 95 %.
 
+pub mod compare;
+pub mod doctor;
 mod engine;
 mod event;
 pub mod host;
+pub mod neighbours;
 pub mod peers;
 mod result;
 mod rounds;
 pub mod statistics;
+mod table;
 
+pub use dormouse_lab_harness::Policy;
 pub use event::run_event;
 pub use host::Host;
+pub use neighbours::Neighbours;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
+pub use table::table;
 
 /// Names of the experiments with what they measure.
 pub const EXPERIMENTS: &[(&str, &str)] =
@@ -68,7 +75,7 @@ pub struct RunOptions {
     /// The processors that are measured on, the first one in the plain cases.
     pub cpus: Vec<u32>,
     /// The engines' scheduling policy.
-    pub policy: dormouse_lab_harness::Policy,
+    pub policy: Policy,
     /// Whether the tools that people use are measured too.
     pub has_peers: bool,
 }
@@ -85,7 +92,7 @@ impl RunOptions {
         };
         let first = 1.min(cpus.len() - 1);
         cpus.rotate_left(first);
-        RunOptions { is_quick, cpus, policy: dormouse_lab_harness::Policy::Other, has_peers: true }
+        RunOptions { is_quick, cpus, policy: Policy::Other, has_peers: true }
     }
 }
 
@@ -95,11 +102,18 @@ impl RunOptions {
 /// See [`LabError`].
 pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
     let mut experiments = Vec::new();
+    // Before the run, while the load is that of others.
+    let mut host = Host::read();
     for name in names {
-        match name.as_str() {
-            "event" => experiments.push(run_event(options)?),
+        let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
+        let mut experiment = match name.as_str() {
+            "event" => run_event(options, &host)?,
             _ => return Err(LabError::Unknown(name.clone())),
-        }
+        };
+        let findings = neighbours.stop();
+        experiment.notes.extend(findings.notes());
+        host.absorb(&findings);
+        experiments.push(experiment);
     }
-    Ok(Report { schema: SCHEMA, host: Host::read(), experiments })
+    Ok(Report { schema: SCHEMA, host, experiments })
 }

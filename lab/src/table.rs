@@ -47,7 +47,8 @@ pub fn table(experiment: &Experiment) -> String {
             groups.push(group);
         }
     }
-    let width = experiment.measurements.iter().map(|m| m.name.len()).chain(experiment.ratios.iter().map(|r| r.name.len()));
+    let width =
+        experiment.measurements.iter().map(|m| m.name.len()).chain(experiment.ratios.iter().map(|r| r.name.len()));
     let width = width.max().unwrap_or(0);
     for of in groups {
         let title = if of.is_empty() { "" } else { of.as_str() };
@@ -73,7 +74,8 @@ pub fn table(experiment: &Experiment) -> String {
         }
     }
     if !experiment.ratios.is_empty() {
-        let _ = writeln!(text, "\n  {:width$} {:>9}    {:>19} {:>26}", "ratios", "value", "95 % interval", "of means ± σ");
+        let _ =
+            writeln!(text, "\n  {:width$} {:>9}    {:>19} {:>26}", "ratios", "value", "95 % interval", "of means ± σ");
         for ratio in &experiment.ratios {
             let interval = format!("[{:.3}, {:.3}]", ratio.ci95[0], ratio.ci95[1]);
             let means = ratio.means.map(|[mean, stddev]| format!("{mean:.3} ± {stddev:.3}")).unwrap_or_default();
@@ -130,6 +132,9 @@ mod tests {
 
     #[test]
     fn digits() {
-        assert_eq!(["0.012", "12.35", "123.5", "1235", "-0.500"], [0.0123, 12.345, 123.456, 1234.6, -0.5].map(number).as_slice());
+        assert_eq!(
+            ["0.012", "12.35", "123.5", "1235", "-0.500"],
+            [0.0123, 12.345, 123.456, 1234.6, -0.5].map(number).as_slice()
+        );
     }
 }

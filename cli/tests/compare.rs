@@ -1,0 +1,108 @@
+//! A difference that is planted between two real results of one machine is the first suspect.
+//!
+//! What is planted is inherited over `exec`: a `prctl` that forbids huge pages, and a tunable that switches restartable
+//! sequences off. The machine may be as loud as it likes meanwhile.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
+
+/// The engines belong to another package: cargo does not build them for this one's tests.
+fn build_engines() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "dormouse-lab", "--bins", "--manifest-path"]);
+    build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+    if Path::new(DORMOUSE).parent().is_some_and(|dir| dir.ends_with("release")) {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo runs").success(), "the engines are built");
+}
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().expect("dormouse runs");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// A result of a short run, in an environment that `plant` changes.
+fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
+    let path = dir.join(name);
+    let mut command = Command::new(DORMOUSE);
+    command.args(["lab", "run", "event", "--quick", "--json"]).arg(&path).env_remove("GLIBC_TUNABLES");
+    plant(&mut command);
+    succeed(&mut command);
+    path
+}
+
+fn compare(a: &Path, b: &Path) -> Value {
+    let output = succeed(Command::new(DORMOUSE).args(["lab", "compare", "--json"]).args([a, b]));
+    serde_json::from_slice(&output.stdout).expect("a comparison is JSON")
+}
+
+#[track_caller]
+fn assert_first_suspect(comparison: &Value, fact: &str) {
+    let suspects = comparison["suspects"].as_array().expect("a list");
+    assert_eq!(suspects.first().map(|suspect| &suspect["fact"]), Some(&Value::from(fact)), "{suspects:#?}");
+}
+
+#[test]
+fn planted_differences_are_the_first_suspects() {
+    build_engines();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let plain = result(dir.path(), "plain.json", |_| ());
+    let without_huge_pages = result(dir.path(), "thp.json", |command| {
+        let disable = || rustix::thread::disable_transparent_huge_pages(true).map_err(std::io::Error::from);
+        // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
+        unsafe { command.pre_exec(disable) };
+    });
+    let without_rseq = result(dir.path(), "rseq.json", |command| {
+        command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+    });
+
+    assert_first_suspect(&compare(&plain, &without_huge_pages), "memory.thp_process");
+    assert_first_suspect(&compare(&without_huge_pages, &plain), "memory.thp_process");
+    let text = succeed(Command::new(DORMOUSE).args(["lab", "compare"]).args([&plain, &without_huge_pages]));
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("  1. transparent huge pages of the process: allowed → disabled"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colour where there is no terminal: {text}");
+
+    let host: Value = serde_json::from_slice(&std::fs::read(&plain).expect("written")).expect("JSON");
+    if host["host"]["tracing"]["rseq"] == "available" {
+        assert_first_suspect(&compare(&plain, &without_rseq), "tracing.rseq");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_result_is_named() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("poem.json");
+    std::fs::write(&path, "[\"no result\"]").expect("written");
+    let output = Command::new(DORMOUSE).args(["lab", "compare"]).args([&path, &path]).output().expect("dormouse runs");
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("poem.json is no result") && error.lines().count() == 1, "{error}");
+}
+
+#[test]
+fn the_doctor_answers_for_every_group() {
+    let output = Command::new(DORMOUSE).args(["doctor", "--json"]).output().expect("dormouse runs");
+    let findings: Value = serde_json::from_slice(&output.stdout).expect("findings are JSON");
+    let findings = findings.as_array().expect("an array");
+    for group in ["processor", "clock", "kernel", "memory", "permissions", "tracing"] {
+        assert!(findings.iter().any(|finding| finding["group"] == group), "{group}");
+    }
+    let works = !findings.iter().any(|finding| finding["prevents_tracing"] == true);
+    assert_eq!(output.status.code(), Some(i32::from(!works)));
+
+    let output =
+        Command::new(DORMOUSE).arg("doctor").env("DORMOUSE_IMV_WRITER", "none").output().expect("dormouse runs");
+    assert_eq!(output.status.code(), Some(1), "unpatched");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("warning  patching: none"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}

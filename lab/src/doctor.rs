@@ -1,0 +1,700 @@
+//! What a machine's facts mean for tracing and for measuring, and what to do about them.
+//!
+//! ```text
+//!   Host ──▶ diagnose ──▶ one finding for each fact: value, mark, meaning, remedy
+//!                            ok        nothing to do
+//!                            note      know it when you read figures
+//!                            warning   figures suffer, or tracing does
+//! ```
+//! A finding that prevents tracing, or makes dormant events read a variable in place of being one instruction, says so:
+//! [`Finding::prevents_tracing`].
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::host::source::list_text;
+use crate::host::{Availability, Fact, Host};
+use crate::neighbours::Neighbours;
+
+/// How much a fact matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// Nothing to do.
+    Ok,
+    /// To be known when figures are read.
+    Note,
+    /// Figures suffer, or tracing does.
+    Warning,
+}
+
+impl Mark {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mark::Ok => "ok",
+            Mark::Note => "note",
+            Mark::Warning => "warning",
+        }
+    }
+}
+
+/// What a fact is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// The processor.
+    Processor,
+    /// Clocks.
+    Clock,
+    /// The kernel and its load.
+    Kernel,
+    /// Memory.
+    Memory,
+    /// What this user may do.
+    Permissions,
+    /// What events go by.
+    Tracing,
+}
+
+impl Group {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Processor => "processor",
+            Group::Clock => "clock",
+            Group::Kernel => "kernel",
+            Group::Memory => "memory",
+            Group::Permissions => "permissions",
+            Group::Tracing => "tracing",
+        }
+    }
+}
+
+/// One fact, judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub group: Group,
+    /// Its name.
+    pub fact: String,
+    /// How much it matters.
+    pub mark: Mark,
+    /// What was found; starts with `not told: ` where nothing was.
+    pub value: String,
+    /// What it means.
+    pub meaning: String,
+    /// What to do.
+    pub remedy: Option<String>,
+    /// Whether nothing can be traced, or dormant events are not patched.
+    pub prevents_tracing: bool,
+}
+
+/// Reads the machine and watches its neighbours for a second.
+pub fn examine() -> Host {
+    let mut host = Host::read();
+    let neighbours = Neighbours::watch(&[std::process::id()], &[]);
+    std::thread::sleep(Duration::from_secs(1));
+    host.absorb(&neighbours.stop());
+    host
+}
+
+/// Whether programs can be traced here, with patched sites.
+pub fn tracing_works(findings: &[Finding]) -> bool {
+    !findings.iter().any(|finding| finding.prevents_tracing)
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, group: Group, fact: &str, mark: Mark, value: impl ToString, meaning: &str, remedy: &str) {
+        self.0.push(Finding {
+            group,
+            fact: fact.into(),
+            mark,
+            value: value.to_string(),
+            meaning: meaning.into(),
+            remedy: (!remedy.is_empty()).then(|| remedy.into()),
+            prevents_tracing: false,
+        });
+    }
+
+    /// The last one added prevents tracing.
+    fn prevents(&mut self, prevents: bool) {
+        if let Some(last) = self.0.last_mut() {
+            last.prevents_tracing = prevents;
+        }
+    }
+}
+
+/// Judges every fact, in groups.
+pub fn diagnose(host: &Host) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    processor(host, &mut findings);
+    clock(host, &mut findings);
+    kernel(host, &mut findings);
+    memory(host, &mut findings);
+    permissions(host, &mut findings);
+    tracing(host, &mut findings);
+    findings.0
+}
+
+fn processor(host: &Host, findings: &mut Findings) {
+    use Group::Processor;
+    use Mark::{Note, Ok, Warning};
+    findings.add(
+        Processor,
+        "model",
+        Ok,
+        &host.cpu,
+        "Figures in nanoseconds are of this processor alone; ratios travel further.",
+        "",
+    );
+    let processor = &host.processor;
+    let cpus =
+        |fact: &Fact<Vec<u32>>| fact.clone().map(|cpus| if cpus.is_empty() { "none".into() } else { list_text(&cpus) });
+    let (allowed, online) = (cpus(&processor.allowed), cpus(&processor.online));
+    let is_alone = host.cpu_count < 2;
+    findings.add(
+        Processor,
+        "processors",
+        if is_alone { Warning } else { Ok },
+        format!("{allowed} of {online}, {} sockets, {} NUMA nodes", processor.sockets, processor.numa_nodes),
+        if is_alone {
+            "The measured program and the session owner take turns on one processor."
+        } else {
+            "The measured program can have a processor to itself."
+        },
+        if is_alone { "Give the machine or the container a second processor." } else { "" },
+    );
+    let caches = host.caches.clone().map(|caches| {
+        let cache = |cache: &crate::host::Cache| {
+            format!("L{} {} {} KiB", cache.level, cache.kind.to_lowercase(), cache.size_bytes >> 10)
+        };
+        caches.iter().map(cache).collect::<Vec<_>>().join(", ")
+    });
+    findings.add(
+        Processor,
+        "caches",
+        if caches.told().is_some() { Ok } else { Note },
+        &caches,
+        "Cases under pressure on memory are cut to these sizes.",
+        "",
+    );
+    match processor.threads_per_core {
+        Fact::Told(1) => {
+            findings.add(Processor, "SMT", Ok, "one thread for each core", "No sibling takes part of a core.", "")
+        }
+        Fact::Told(threads) => findings.add(
+            Processor,
+            "SMT",
+            Note,
+            format!("{threads} threads for each core"),
+            "A busy sibling takes its part of the measured thread's core.",
+            "For figures, keep the sibling idle, or: echo off | sudo tee /sys/devices/system/cpu/smt/control",
+        ),
+        Fact::NotTold(_) => findings.add(
+            Processor,
+            "SMT",
+            Note,
+            &processor.threads_per_core,
+            "Siblings may or may not share the measured core.",
+            "",
+        ),
+    }
+    match &host.governor {
+        Fact::Told(governor) if governor == "performance" => {
+            findings.add(
+                Processor,
+                "governor",
+                Ok,
+                governor,
+                "The core does not wait for load before it runs at \
+                speed.",
+                "",
+            );
+        }
+        Fact::Told(governor) => findings.add(
+            Processor,
+            "governor",
+            Warning,
+            governor,
+            "The frequency follows the load, so the first rounds run slow and figures spread.",
+            "sudo cpupower frequency-set -g performance",
+        ),
+        hidden => findings.add(
+            Processor,
+            "governor",
+            Note,
+            hidden,
+            "Whether the frequency moved during a run cannot be seen from here; trust ratios of one run more than \
+                times.",
+            "",
+        ),
+    }
+    match processor.boost {
+        Fact::Told(false) => findings.add(Processor, "turbo", Ok, "off", "The core keeps its nominal frequency.", ""),
+        Fact::Told(true) => findings.add(
+            Processor,
+            "turbo",
+            Note,
+            "on",
+            "A core runs faster while it is cool and its neighbours idle: figures depend on what went before.",
+            "For figures that repeat: echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost (intel_pstate: echo 1 \
+                | sudo \
+             tee /sys/devices/system/cpu/intel_pstate/no_turbo)",
+        ),
+        Fact::NotTold(_) => findings.add(
+            Processor,
+            "turbo",
+            Note,
+            processor.boost.clone().map(|_| ""),
+            "It may be on: figures may depend on \
+                what went before.",
+            "",
+        ),
+    }
+    if host.virtualised {
+        findings.add(
+            Processor,
+            "hypervisor",
+            Note,
+            &host.hypervisor,
+            "A page walk takes more steps, and other machines may take time that no clock in here shows apart from \
+                steal.",
+            "For figures to publish, use a machine without hypervisor; ratios are good here.",
+        );
+    } else {
+        findings.add(Processor, "hypervisor", Ok, &host.hypervisor, "The machine is its own.", "");
+    }
+    let isolated = processor.isolated.told().is_some_and(|cpus| !cpus.is_empty());
+    findings.add(
+        Processor,
+        "isolated",
+        Ok,
+        format!("{}; without tick: {}", cpus(&processor.isolated), cpus(&processor.nohz_full)),
+        if isolated {
+            "Nobody else is scheduled on these: measure there with --cpu."
+        } else {
+            "Other processes may be scheduled on any processor. Medians bear that, extremes do not."
+        },
+        "",
+    );
+}
+
+fn clock(host: &Host, findings: &mut Findings) {
+    use Group::Clock;
+    use Mark::{Note, Ok, Warning};
+    match host.clock_source.as_str() {
+        "tsc" => findings.add(Clock, "source", Ok, "tsc", "Reading the time takes no system call.", ""),
+        source @ ("kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter") => findings.add(
+            Clock,
+            "source",
+            Note,
+            source,
+            "The time is read without a system call, a little slower than from the timestamp counter alone.",
+            "",
+        ),
+        source if source.starts_with("not told") => {
+            findings.add(Clock, "source", Note, source, "What reading the time costs is not known.", "");
+        }
+        source => findings.add(
+            Clock,
+            "source",
+            Warning,
+            source,
+            "Each reading of the time is a system call, which with hpet and acpi_pm asks a slow device.",
+            "If available_clocksource beside it names tsc: echo tsc | sudo tee \
+             /sys/devices/system/clocksource/clocksource0/current_clocksource; else `dmesg | grep -i tsc` says why \
+             not.",
+        ),
+    }
+    let hz = host.clock.tsc_hz.clone().map(|hz| format!("{:.1} MHz", hz as f64 / 1e6));
+    match (&host.clock.tsc_constant, &host.clock.tsc_nonstop) {
+        (Fact::Told(true), Fact::Told(true)) => findings.add(
+            Clock,
+            "timestamp counter",
+            Ok,
+            format!("constant, nonstop, {hz}"),
+            "Events take their time from it, in one instruction.",
+            "",
+        ),
+        (Fact::Told(constant), Fact::Told(nonstop)) => findings.add(
+            Clock,
+            "timestamp counter",
+            Warning,
+            format!("constant: {constant}, nonstop: {nonstop}"),
+            "Events take their time from clock_gettime instead, which costs more.",
+            "In a virtual machine, let the hypervisor show the invariant counter (QEMU: -cpu host,+invtsc).",
+        ),
+        (constant, _) => findings.add(
+            Clock,
+            "timestamp counter",
+            Note,
+            constant.clone().map(|_| ""),
+            "Events take their time from clock_gettime instead, which costs more.",
+            "",
+        ),
+    }
+}
+
+fn kernel(host: &Host, findings: &mut Findings) {
+    use Group::Kernel;
+    use Mark::{Note, Ok, Warning};
+    let details = &host.kernel_details;
+    let options = details
+        .options
+        .clone()
+        .map(|all| if all.is_empty() { "no options that bear on figures".into() } else { all.join(" ") });
+    findings.add(
+        Kernel,
+        "release",
+        Ok,
+        format!("{}; {options}", host.kernel),
+        "Faults, scheduling and system calls cost what this kernel makes them cost.",
+        "",
+    );
+    let mitigations = details.mitigations.clone().map(|all| {
+        let count = |start: &str| all.values().filter(|state| state.starts_with(start)).count();
+        format!(
+            "{} mitigated, {} vulnerable, {} not affected",
+            count("Mitigation"),
+            count("Vulnerable"),
+            count("Not affected")
+        )
+    });
+    findings.add(
+        Kernel,
+        "mitigations",
+        Note,
+        mitigations,
+        "They make system calls, faults and switches dearer. An event that is recorded does none of these.",
+        "",
+    );
+    let load = host.load.parse::<f64>().ok();
+    let is_loaded = load.is_some_and(|load| load > 0.5 * host.cpu_count as f64);
+    findings.add(
+        Kernel,
+        "load",
+        if is_loaded { Warning } else { Ok },
+        format!("{} for {} processors", host.load, host.cpu_count),
+        if is_loaded {
+            "Others have been working here in the last minute."
+        } else {
+            "The machine has been quiet in the last minute."
+        },
+        if is_loaded { "Wait until it is quiet; the lab names whoever disturbs a run." } else { "" },
+    );
+    let names =
+        host.neighbours.iter().take(4).map(|n| format!("`{}` (pid {}) {:.0} %", n.command, n.pid, n.share * 100.0));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let is_quiet = host.neighbours.is_empty();
+    findings.add(
+        Kernel,
+        "neighbours",
+        if is_quiet { Ok } else { Warning },
+        if is_quiet { "none above 5 % of a processor".into() } else { names },
+        if is_quiet {
+            "For the last second nobody took much of a processor."
+        } else {
+            "They take time and caches from what is measured."
+        },
+        if is_quiet { "" } else { "Stop them for a measurement, or measure on a processor that they leave alone." },
+    );
+    let is_stolen = host.steal_share.told().is_some_and(|share| *share >= 0.01);
+    findings.add(
+        Kernel,
+        "steal",
+        if is_stolen { Warning } else { Ok },
+        host.steal_share.clone().map(|share| format!("{:.1} %", share * 100.0)),
+        "The share of the last second in which the hypervisor ran other machines on these processors.",
+        if is_stolen { "Measure when the host is quiet, or on one of your own." } else { "" },
+    );
+    let limits = &host.limits;
+    let is_limited = limits.cpu.told().is_some_and(|limit| limit != "none");
+    findings.add(
+        Kernel,
+        "control group",
+        if is_limited { Warning } else { Ok },
+        format!("processor time {}, memory {}, processors {}", limits.cpu, limits.memory, limits.cpuset),
+        if is_limited {
+            "A group that has used its quota stands still for the rest of each period: figures get a second hump."
+        } else {
+            "No quota stops a run in between."
+        },
+        if is_limited {
+            "Measure outside of the container, or without its processor limit (docker: no --cpus)."
+        } else {
+            ""
+        },
+    );
+}
+
+fn memory(host: &Host, findings: &mut Findings) {
+    use Group::Memory;
+    use Mark::{Note, Ok};
+    let memory = &host.memory;
+    findings.add(
+        Memory,
+        "size",
+        Ok,
+        memory.total_bytes.clone().map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
+        "A session takes its --budget of it, 16 MiB unless said otherwise, before it starts.",
+        "",
+    );
+    let is_disabled = memory.thp_process.told().is_some_and(|state| state == "disabled");
+    findings.add(
+        Memory,
+        "huge pages",
+        if is_disabled || memory.thp.told().is_none_or(|thp| thp == "always") { Note } else { Ok },
+        format!(
+            "transparent: {}, shared memory: {}, this process: \
+            {}",
+            memory.thp, memory.thp_shmem, memory.thp_process
+        ),
+        if is_disabled {
+            "Somebody disabled huge pages for this process and all that it starts (PR_SET_THP_DISABLE): memory-bound \
+             programs run slower here than elsewhere."
+        } else {
+            "Where they are used, the first touch clears 2 MiB at once and later accesses miss the TLB less. \
+                Compare only \
+             results with the same setting."
+        },
+        if is_disabled {
+            "Look for THP_enabled: 0 in /proc/PID/status of the parents, and start from another \
+            one."
+        } else {
+            ""
+        },
+    );
+    findings.add(
+        Memory,
+        "address randomisation",
+        Ok,
+        host.kernel_details.address_randomisation.clone().map(|level| format!("level {level}")),
+        "Where code and data lie differs from run to run, and with it some figures.",
+        "",
+    );
+    findings.add(
+        Memory,
+        "PAGEMAP_SCAN",
+        if host.tracing.pagemap_scan.is_available() { Ok } else { Note },
+        &host.tracing.pagemap_scan,
+        if host.tracing.pagemap_scan.is_available() {
+            "Measurements on memory that nobody wrote, which is one page of zeroes, are found out."
+        } else {
+            "The zero page counts as memory that is there: a benchmark may read one page over and over unnoticed."
+        },
+        if host.tracing.pagemap_scan.is_available() { "" } else { "Linux 6.7 or later has it." },
+    );
+}
+
+fn permissions(host: &Host, findings: &mut Findings) {
+    use Group::Permissions;
+    use Mark::{Note, Ok};
+    let (available, missing): (Vec<_>, Vec<_>) = host.counters.iter().partition(|(_, state)| state.is_available());
+    let names = |counters: &[(&String, &Availability)]| {
+        let names: Vec<String> = counters.iter().map(|(name, _)| name.replace('_', " ")).collect();
+        if names.is_empty() { "none".to_string() } else { names.join(", ") }
+    };
+    findings.add(
+        Permissions,
+        "counters",
+        if missing.is_empty() { Ok } else { Note },
+        names(&available),
+        "The lab shows what an iteration takes in these, beside its time.",
+        "",
+    );
+    // Those with one cause in one finding.
+    let mut causes: Vec<&str> = missing.iter().filter_map(|(_, state)| state.cause()).collect();
+    causes.sort_unstable();
+    causes.dedup();
+    for cause in causes {
+        let of: Vec<_> = missing.iter().filter(|(_, state)| state.cause() == Some(cause)).copied().collect();
+        let remedy = if cause.contains("perf_event_paranoid") {
+            "sudo sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON; in a container, allow perf_event_open as well."
+        } else if cause.contains("hypervisor") {
+            "Let the hypervisor give it a PMU (libvirt: <pmu state='on'/>; clouds: a metal instance)."
+        } else if cause.contains("NMI watchdog") {
+            "sudo sysctl kernel.nmi_watchdog=0, and stop other profilers."
+        } else {
+            ""
+        };
+        findings.add(
+            Permissions,
+            "counters that are missing",
+            Note,
+            format!("{}: {cause}", names(&of)),
+            "Without them, causes have to be guessed from times.",
+            remedy,
+        );
+    }
+    let is_allowed = host.fifo_scheduling.is_available();
+    findings.add(
+        Permissions,
+        "real-time scheduling",
+        if is_allowed { Ok } else { Note },
+        &host.fifo_scheduling,
+        if is_allowed {
+            "A measured thread may run before all others (SCHED_FIFO)."
+        } else {
+            "A measured thread takes its turn with all others."
+        },
+        if is_allowed {
+            ""
+        } else {
+            "Raise the limit (ulimit -r 1; /etc/security/limits.conf: rtprio), or add CAP_SYS_NICE."
+        },
+    );
+}
+
+fn tracing(host: &Host, findings: &mut Findings) {
+    use Group::Tracing;
+    use Mark::{Note, Ok, Warning};
+    let tracing = &host.tracing;
+    let is_patched = tracing.patching.told().is_some_and(|writer| writer != "none");
+    let is_architecture = cfg!(target_arch = "x86_64");
+    findings.add(
+        Tracing,
+        "patching",
+        match tracing.patching.told().map(String::as_str) {
+            Some("mprotect") => Ok,
+            Some("procmem") => Note,
+            _ => Warning,
+        },
+        match &tracing.patching_reason {
+            Fact::Told(reason) => format!("{}: {reason}", tracing.patching),
+            Fact::NotTold(_) => tracing.patching.to_string(),
+        },
+        if is_patched {
+            "A dormant event is one instruction of five bytes, patched when it is armed."
+        } else {
+            "Sites stay as they were built: a dormant event reads a variable. Events are recorded all the same."
+        },
+        match (is_patched, is_architecture) {
+            (true, _) => "",
+            (false, false) => "Patching is for x86-64.",
+            (false, true) => {
+                "Unset DORMOUSE_IMV_WRITER; permit writing to program text (SELinux: execmod; systemd: no \
+                 MemoryDenyWriteExecute=; a kernel without proc_mem.force_override=never)."
+            }
+        },
+    );
+    findings.prevents(!is_patched);
+    let is_barrier = tracing.membarrier.is_available();
+    findings.add(
+        Tracing,
+        "membarrier",
+        if is_barrier { Ok } else { Warning },
+        &tracing.membarrier,
+        if is_barrier { "Other threads see a patched site at once." } else { "Without it no site may be patched." },
+        if is_barrier { "" } else { "Linux 4.16 or later has it; in a sandbox, allow membarrier(2) (seccomp)." },
+    );
+    findings.prevents(!is_barrier);
+    let is_rseq = tracing.rseq.is_available();
+    findings.add(
+        Tracing,
+        "restartable sequences",
+        if is_rseq { Ok } else { Warning },
+        &tracing.rseq,
+        if is_rseq {
+            "An armed event is committed by one plain store."
+        } else {
+            "An armed event takes the slower path, with locked instructions; nothing is lost by it."
+        },
+        if is_rseq {
+            ""
+        } else {
+            "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
+                GLIBC_TUNABLES."
+        },
+    );
+    let is_writable = tracing.sockets.is_available();
+    findings.add(
+        Tracing,
+        "socket directory",
+        if is_writable { Ok } else { Warning },
+        &tracing.sockets,
+        if is_writable {
+            "Programs listen here for `dormouse list` and `arm`, and sessions for their programs."
+        } else {
+            "No program can be reached, and no session can be made."
+        },
+        if is_writable {
+            ""
+        } else {
+            "Set XDG_RUNTIME_DIR to a directory of your own, for dormouse and the traced programs alike."
+        },
+    );
+    findings.prevents(!is_writable);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find<'a>(findings: &'a [Finding], fact: &str) -> &'a Finding {
+        findings.iter().find(|finding| finding.fact == fact).unwrap_or_else(|| panic!("no finding on {fact}"))
+    }
+
+    fn capable() -> Host {
+        let mut host = Host { cpu_count: 4, clock_source: "tsc".into(), load: "0.10".into(), ..Host::default() };
+        host.tracing.patching = Fact::Told("mprotect".into());
+        host.tracing.membarrier = Availability::Available;
+        host.tracing.rseq = Availability::Available;
+        host.tracing.sockets = Availability::Available;
+        host.governor = Fact::Told("performance".into());
+        host
+    }
+
+    #[test]
+    fn what_prevents_tracing_is_said() {
+        let findings = diagnose(&capable());
+        assert!(tracing_works(&findings), "{findings:?}");
+        type Plant = fn(&mut Host);
+        let plants: [(&str, bool, Plant); 4] = [
+            ("patching", false, |host| host.tracing.patching = Fact::Told("none".into())),
+            ("membarrier", false, |host| host.tracing.membarrier = Availability::Not("no".into())),
+            ("socket directory", false, |host| host.tracing.sockets = Availability::Not("no".into())),
+            // Slower, but it works.
+            ("restartable sequences", true, |host| host.tracing.rseq = Availability::Not("no".into())),
+        ];
+        for (fact, works, plant) in plants {
+            let mut host = capable();
+            plant(&mut host);
+            let findings = diagnose(&host);
+            assert_eq!(tracing_works(&findings), works, "{fact}");
+            let finding = find(&findings, fact);
+            assert!(finding.mark == Mark::Warning && finding.remedy.is_some(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn settings_are_judged() {
+        let mut host = capable();
+        assert_eq!(find(&diagnose(&host), "governor").mark, Mark::Ok);
+        host.governor = Fact::Told("powersave".into());
+        host.clock_source = "hpet".into();
+        host.load = "9.00".into();
+        host.limits.cpu = Fact::Told("0.50 processors (50000 of 100000 µs)".into());
+        let cause = "not permitted: kernel.perf_event_paranoid is 4, or a sandbox forbids it";
+        host.counters.insert("cycles".into(), Availability::Not(cause.into()));
+        let findings = diagnose(&host);
+        for fact in ["governor", "source", "load", "control group"] {
+            assert_eq!(find(&findings, fact).mark, Mark::Warning, "{fact}");
+            assert!(find(&findings, fact).remedy.is_some(), "{fact}");
+        }
+        let missing = find(&findings, "counters that are missing");
+        assert!(missing.remedy.as_ref().is_some_and(|remedy| remedy.contains("perf_event_paranoid=1")), "{missing:?}");
+    }
+
+    #[test]
+    fn every_warning_has_a_remedy_here_too() {
+        for finding in diagnose(&Host::read()) {
+            assert!(finding.mark != Mark::Warning || finding.remedy.is_some(), "{finding:?}");
+            assert!(!finding.value.is_empty() && !finding.meaning.is_empty(), "{finding:?}");
+        }
+    }
+}

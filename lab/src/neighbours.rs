@@ -1,0 +1,676 @@
+//! Who else uses the processors while an experiment runs.
+//!
+//! # The problem
+//! A median is robust against a short disturbance, and helpless against a neighbour that stays. A neighbour that is
+//! named can be stopped; a spread that nobody explains is believed to be the mechanism's.
+//!
+//! # The picture
+//! ```text
+//!   Neighbours::watch ──▶ thread, kept off the measured processors
+//!                           every 200 ms or more: /proc/stat, /proc/*/stat
+//!                             processes: ours (roots and descendants) │ others: time, and on which processor
+//!   .stop() ─────────────▶ Findings: neighbours, unnamed share, steal ──▶ notes, Host::absorb
+//! ```
+//! What processes used that lived between two samples is seen in sums alone: busy time of the processors, less ours,
+//! less that of the others that were seen. Their parent, to whose account the kernel adds them, is named.
+//!
+//! # Cost
+//! A sample takes about 10 µs for each process of the machine; the next one waits at least fifty times as long as the
+//! last one took, so that watching costs at most 2 % of one processor.
+//!
+//! # Limits
+//! The kernel counts busy time by ticks on many machines, so shares below a few per cent mean nothing and are not told.
+//! Other containers' processes cannot be named. A descendant that detaches itself within one sample counts as a
+//! neighbour.
+//!
+//! # Source
+//! `proc(5)`: `/proc/PID/stat`, `/proc/stat`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::{Fact, tolerant};
+
+/// The least time between two samples.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// What a sample may cost, as a share of the time: one in fifty.
+const PAUSE_FACTOR: u32 = 50;
+/// Share of one processor from which on a process is told of.
+const NAMED_SHARE_MIN: f64 = 0.05;
+/// The same for sums, which ticks make coarse.
+const UNNAMED_SHARE_MIN: f64 = 0.10;
+/// So many neighbours have a note of their own.
+const NOTE_COUNT_MAX: usize = 5;
+/// Share of the processors' time from which on a hypervisor's taking is told of.
+const STEAL_SHARE_MIN: f64 = 0.01;
+
+/// A process that is none of ours.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Neighbour {
+    /// Its id.
+    pub pid: u32,
+    /// The name that the kernel has for it, at most 15 characters.
+    pub command: String,
+    /// Share of one processor while the run lasted; with several threads it may exceed 1.
+    pub share: f64,
+    /// The processor that it mostly ran on.
+    #[serde(deserialize_with = "tolerant")]
+    pub cpu: Option<u32>,
+    /// Whether that is one of those measured on.
+    pub is_on_measured_cpu: bool,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Findings {
+    /// How long was watched.
+    pub elapsed_s: f64,
+    /// Processes that took at least 5 % of a processor, greediest first.
+    pub neighbours: Vec<Neighbour>,
+    /// Share of one processor that processes took that were never seen, or outside of this container.
+    pub unnamed_share: Fact<f64>,
+    /// The process whose short-lived children took most of that.
+    pub unnamed_parent: Option<String>,
+    /// Share of the measured processors' time (of all, if none is given) that the hypervisor gave to others.
+    pub steal_share: Fact<f64>,
+    /// Share of one processor that interrupts took.
+    pub interrupt_share: Fact<f64>,
+    /// Interrupts each second.
+    pub interrupts_per_s: Fact<f64>,
+    /// The highest load average of the last minute that was seen; our own processes are in it.
+    pub load_max: Fact<f64>,
+    /// The processors measured on.
+    pub measured_cpus: Vec<u32>,
+    /// Those that would be free.
+    pub quiet_cpus: Vec<u32>,
+}
+
+impl Findings {
+    /// One line for each thing that a reader has to know, with its remedy. Nothing to tell, no lines.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> =
+            self.neighbours.iter().take(NOTE_COUNT_MAX).map(|neighbour| self.note(neighbour)).collect();
+        let rest: f64 = self.neighbours.iter().skip(NOTE_COUNT_MAX).map(|neighbour| neighbour.share).sum();
+        if rest > 0.0 {
+            let count = self.neighbours.len() - NOTE_COUNT_MAX;
+            notes.push(format!("noisy neighbours: {count} more took {:.0} % of a processor together", rest * 100.0));
+        }
+        if let Some(&share) = self.unnamed_share.told().filter(|&&share| share >= UNNAMED_SHARE_MIN) {
+            let parent = self.unnamed_parent.as_ref().map(|parent| format!(", mostly children of {parent}"));
+            notes.push(format!(
+                "noisy neighbours: {:.0} % of a processor was used by processes too short-lived to name{}; wait for \
+                    what \
+                 starts them, or stop it",
+                share * 100.0,
+                parent.unwrap_or_default()
+            ));
+        }
+        if let Some(&share) = self.steal_share.told().filter(|&&share| share >= STEAL_SHARE_MIN) {
+            notes.push(format!(
+                "steal: the hypervisor gave {:.1} % of the processors' time to other machines; measure on a host of \
+                    your \
+                 own, or when it is quiet",
+                share * 100.0
+            ));
+        }
+        if let Some(&share) = self.interrupt_share.told().filter(|&&share| share >= UNNAMED_SHARE_MIN) {
+            notes.push(format!(
+                "interrupts took {:.0} % of a processor; stop the traffic of network and disks, or keep them off the \
+                 measured processor (/proc/irq/NUMBER/smp_affinity_list)",
+                share * 100.0
+            ));
+        }
+        notes
+    }
+
+    fn note(&self, neighbour: &Neighbour) -> String {
+        let percent = neighbour.share * 100.0;
+        let place = match neighbour.cpu {
+            Some(cpu) if neighbour.is_on_measured_cpu && self.measured_cpus.len() == 1 => {
+                format!(", mostly processor {cpu}, which is the one measured")
+            }
+            Some(cpu) if neighbour.is_on_measured_cpu => format!(", mostly processor {cpu}, which is measured"),
+            Some(cpu) => format!(", mostly processor {cpu}; it shares caches and memory with what is measured"),
+            None => String::new(),
+        };
+        let choice = match self.quiet_cpus.first() {
+            Some(cpu) if neighbour.is_on_measured_cpu => format!(" or choose another with --cpu {cpu}"),
+            _ => String::new(),
+        };
+        let Neighbour { command, pid, .. } = neighbour;
+        format!("noisy neighbour: `{command}` (pid {pid}) took {percent:.0} % of a processor{place}; stop it{choice}")
+    }
+}
+
+/// Watches until it is stopped.
+#[derive(Debug)]
+pub struct Neighbours {
+    stop: Sender<()>,
+    thread: Option<JoinHandle<Findings>>,
+}
+
+impl Neighbours {
+    /// Starts to watch. `own` are the processes that are no neighbours, with all their descendants: as a rule
+    /// `&[std::process::id()]`. `measured_cpus` are the processors that the experiment measures on.
+    pub fn watch(own: &[u32], measured_cpus: &[u32]) -> Neighbours {
+        let (stop, stopped) = mpsc::channel();
+        let mut tally = Tally::new(own, measured_cpus);
+        // The first sample is taken before the experiment starts, here.
+        let started = Instant::now();
+        tally.add(Snapshot::take());
+        let mut pause = INTERVAL.max(started.elapsed() * PAUSE_FACTOR);
+        let thread = std::thread::Builder::new().name("neighbours".into()).spawn(move || {
+            tally.keep_off();
+            loop {
+                let is_last = !matches!(stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout));
+                let taken = Instant::now();
+                tally.add(Snapshot::take());
+                pause = INTERVAL.max(taken.elapsed() * PAUSE_FACTOR);
+                if is_last {
+                    return tally.findings(started.elapsed());
+                }
+            }
+        });
+        Neighbours { stop, thread: thread.ok() }
+    }
+
+    /// Ends it. What could not be seen has its cause in the findings.
+    pub fn stop(mut self) -> Findings {
+        self.end().unwrap_or_else(|| {
+            let cause = || Fact::NotTold("the thread that watches could not be started".into());
+            Findings { unnamed_share: cause(), steal_share: cause(), ..Findings::default() }
+        })
+    }
+
+    fn end(&mut self) -> Option<Findings> {
+        // It has ended already if nobody listens.
+        let _ = self.stop.send(());
+        self.thread.take()?.join().ok()
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// The fields of `/proc/PID/stat` that are needed. Times in ticks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    command: String,
+    parent: u32,
+    time: u64,
+    children_time: u64,
+    started: u64,
+    cpu: Option<u32>,
+}
+
+impl Process {
+    fn parse(text: &str) -> Option<Process> {
+        // The name may hold anything, parentheses too.
+        let (pid, rest) = text.split_once(" (")?;
+        let (command, rest) = rest.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // Fields are numbered from 1 in proc(5); here the third is the first.
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        // Of children that have ended: signed in the kernel's print.
+        let signed = |number: usize| Some(fields.get(number - 3)?.parse::<i64>().ok()?.max(0) as u64);
+        Some(Process {
+            pid: pid.trim().parse().ok()?,
+            command: command.into(),
+            parent: field(4)? as u32,
+            time: field(14)? + field(15)?,
+            children_time: signed(16)? + signed(17)?,
+            started: field(22)?,
+            cpu: field(39).map(|cpu| cpu as u32),
+        })
+    }
+}
+
+/// A line `cpu…` of `/proc/stat`, in ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct CpuTimes {
+    busy: u64,
+    interrupts: u64,
+    steal: u64,
+    total: u64,
+}
+
+impl CpuTimes {
+    fn since(self, earlier: CpuTimes) -> CpuTimes {
+        CpuTimes {
+            busy: self.busy.saturating_sub(earlier.busy),
+            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
+            steal: self.steal.saturating_sub(earlier.steal),
+            total: self.total.saturating_sub(earlier.total),
+        }
+    }
+}
+
+/// `/proc/stat`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Machine {
+    all: CpuTimes,
+    each: BTreeMap<u32, CpuTimes>,
+    interrupt_count: u64,
+}
+
+impl Machine {
+    fn parse(text: &str) -> Option<Machine> {
+        let mut machine = Machine::default();
+        let mut is_complete = false;
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let Some(key) = words.next() else { continue };
+            if key == "intr" {
+                machine.interrupt_count = words.next()?.parse().ok()?;
+            } else if let Some(number) = key.strip_prefix("cpu") {
+                // user nice system idle iowait irq softirq steal; guests are in user. Old kernels have fewer.
+                let times: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
+                let time = |index: usize| times.get(index).copied().unwrap_or(0);
+                let times = CpuTimes {
+                    busy: time(0) + time(1) + time(2),
+                    interrupts: time(5) + time(6),
+                    steal: time(7),
+                    total: (0..8).map(time).sum(),
+                };
+                match number.parse() {
+                    Ok(number) => drop(machine.each.insert(number, times)),
+                    Err(_) => (machine.all, is_complete) = (times, true),
+                }
+            }
+        }
+        is_complete.then_some(machine)
+    }
+}
+
+/// What one sample holds.
+#[derive(Debug, Clone, Default)]
+struct Snapshot {
+    machine: Option<Machine>,
+    processes: Vec<Process>,
+    load: Option<f64>,
+}
+
+impl Snapshot {
+    fn take() -> Snapshot {
+        let text = |path: &str| std::fs::read_to_string(path).ok();
+        // A process may end between the two: then it is not there.
+        let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let processes = pids.filter_map(|pid| Process::parse(&text(&format!("/proc/{pid}/stat"))?)).collect();
+        Snapshot {
+            machine: text("/proc/stat").and_then(|text| Machine::parse(&text)),
+            processes,
+            load: text("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
+        }
+    }
+}
+
+/// A process over time: the first values that count for it, and the latest.
+#[derive(Debug, Clone)]
+struct Track {
+    latest: Process,
+    base_time: u64,
+    base_children_time: u64,
+    cpus: BTreeMap<u32, u64>,
+    is_own: bool,
+    is_alive: bool,
+}
+
+impl Track {
+    fn time(&self) -> u64 {
+        self.latest.time.saturating_sub(self.base_time)
+    }
+
+    fn children_time(&self) -> u64 {
+        self.latest.children_time.saturating_sub(self.base_children_time)
+    }
+}
+
+/// All that was seen.
+#[derive(Debug)]
+struct Tally {
+    roots: Vec<u32>,
+    measured_cpus: Vec<u32>,
+    ticks_per_s: f64,
+    first: Option<Machine>,
+    last: Option<Machine>,
+    load_max: Option<f64>,
+    samples: u64,
+    /// By id and start: ids are used again.
+    tracks: HashMap<(u32, u64), Track>,
+}
+
+impl Tally {
+    fn new(own: &[u32], measured_cpus: &[u32]) -> Tally {
+        Tally {
+            roots: own.to_vec(),
+            measured_cpus: measured_cpus.to_vec(),
+            ticks_per_s: rustix::param::clock_ticks_per_second() as f64,
+            first: None,
+            last: None,
+            load_max: None,
+            samples: 0,
+            tracks: HashMap::new(),
+        }
+    }
+
+    fn allowed_elsewhere(&self) -> Vec<u32> {
+        let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+        let cpus = (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|&cpu| allowed.is_set(cpu as usize));
+        cpus.filter(|cpu| !self.measured_cpus.contains(cpu)).collect()
+    }
+
+    /// Moves the calling thread away from what is measured, if there is anywhere else.
+    fn keep_off(&self) {
+        let elsewhere = self.allowed_elsewhere();
+        if elsewhere.is_empty() {
+            return;
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        elsewhere.iter().for_each(|&cpu| set.set(cpu as usize));
+        // A refusal leaves it where it is: it still is quick.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+
+    fn add(&mut self, snapshot: Snapshot) {
+        if let Some(machine) = snapshot.machine {
+            self.first.get_or_insert_with(|| machine.clone());
+            self.last = Some(machine);
+        }
+        self.load_max = self.load_max.into_iter().chain(snapshot.load).reduce(f64::max);
+        let own = self.own(&snapshot.processes);
+        let is_first = self.samples == 0;
+        self.samples += 1;
+        self.tracks.values_mut().for_each(|track| track.is_alive = false);
+        for process in snapshot.processes {
+            let is_own = own.contains(&process.pid);
+            let key = (process.pid, process.started);
+            let track = self.tracks.entry(key).or_insert_with(|| Track {
+                // Who is there at first has a past; who comes later has all its time in ours.
+                base_time: if is_first { process.time } else { 0 },
+                base_children_time: if is_first { process.children_time } else { 0 },
+                latest: Process { time: if is_first { process.time } else { 0 }, ..process.clone() },
+                cpus: BTreeMap::new(),
+                is_own,
+                is_alive: true,
+            });
+            if let Some(cpu) = process.cpu {
+                *track.cpus.entry(cpu).or_default() += process.time.saturating_sub(track.latest.time);
+            }
+            track.is_own |= is_own;
+            track.is_alive = true;
+            track.latest = process;
+        }
+    }
+
+    /// Ids of ours: the roots, their descendants, and those that were ours before (they may have lost their parents).
+    fn own(&self, processes: &[Process]) -> HashSet<u32> {
+        let known = |process: &Process| self.tracks.get(&(process.pid, process.started)).is_some_and(|t| t.is_own);
+        let is_seed = |process: &&Process| self.roots.contains(&process.pid) || known(process);
+        let mut own: HashSet<u32> = processes.iter().filter(is_seed).map(|process| process.pid).collect();
+        // As many rounds as there are generations.
+        loop {
+            let count = own.len();
+            own.extend(
+                processes.iter().filter(|process| own.contains(&process.parent)).map(|p| p.pid).collect::<Vec<_>>(),
+            );
+            if own.len() == count {
+                return own;
+            }
+        }
+    }
+
+    /// Ticks of ours, those of children that have ended included.
+    fn own_ticks(&self) -> u64 {
+        let own_pids: HashSet<u32> = self.tracks.values().filter(|t| t.is_own).map(|t| t.latest.pid).collect();
+        let (mut ticks, mut counted_before) = (0, 0);
+        for track in self.tracks.values().filter(|track| track.is_own) {
+            if track.is_alive || !own_pids.contains(&track.latest.parent) {
+                ticks += track.time() + track.children_time();
+            } else {
+                // Its parent has inherited all its time, that before the watch too.
+                counted_before += track.base_time + track.base_children_time;
+            }
+        }
+        ticks.saturating_sub(counted_before)
+    }
+
+    /// The neighbour whose ended children took most that was not seen, with those ticks.
+    fn unseen_by_parent(&self) -> Option<(&Track, u64)> {
+        let mut seen: HashMap<u32, u64> = HashMap::new();
+        for track in self.tracks.values().filter(|track| !track.is_alive) {
+            *seen.entry(track.latest.parent).or_default() += track.latest.time + track.latest.children_time;
+        }
+        let unseen = self.tracks.values().filter(|track| track.is_alive && !track.is_own).map(|track| {
+            let seen = seen.get(&track.latest.pid).copied().unwrap_or(0);
+            (track, track.children_time().saturating_sub(seen))
+        });
+        unseen.max_by_key(|(track, ticks)| (*ticks, track.latest.pid))
+    }
+
+    fn findings(&self, elapsed: Duration) -> Findings {
+        let elapsed_s = elapsed.as_secs_f64().max(1e-3);
+        let share = |ticks: u64| ticks as f64 / self.ticks_per_s / elapsed_s;
+        let others = || self.tracks.values().filter(|track| !track.is_own);
+        let mut neighbours: Vec<Neighbour> = others()
+            .filter(|track| share(track.time()) >= NAMED_SHARE_MIN)
+            .map(|track| {
+                let cpu = track.cpus.iter().max_by_key(|(_, ticks)| **ticks).map(|(cpu, _)| *cpu);
+                Neighbour {
+                    pid: track.latest.pid,
+                    command: track.latest.command.clone(),
+                    share: share(track.time()),
+                    cpu,
+                    is_on_measured_cpu: cpu.is_some_and(|cpu| self.measured_cpus.contains(&cpu)),
+                }
+            })
+            .collect();
+        neighbours.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.pid.cmp(&b.pid)));
+        let is_noisy = |cpu: &u32| neighbours.iter().any(|neighbour| neighbour.cpu == Some(*cpu));
+        let quiet_cpus = self.allowed_elsewhere().into_iter().filter(|cpu| !is_noisy(cpu)).collect();
+        let no_stat = || Fact::NotTold("/proc/stat could not be read".into());
+        let mut findings = Findings {
+            elapsed_s,
+            neighbours,
+            unnamed_share: no_stat(),
+            unnamed_parent: None,
+            steal_share: no_stat(),
+            interrupt_share: no_stat(),
+            interrupts_per_s: no_stat(),
+            load_max: Fact::from_option(self.load_max, || "/proc/loadavg could not be read".into()),
+            measured_cpus: self.measured_cpus.clone(),
+            quiet_cpus,
+        };
+        if let (Some(first), Some(last)) = (&self.first, &self.last) {
+            let all = last.all.since(first.all);
+            let others_ticks: u64 = others().map(Track::time).sum();
+            let unnamed = all.busy.saturating_sub(self.own_ticks()).saturating_sub(others_ticks);
+            findings.unnamed_share = Fact::Told(share(unnamed));
+            let parent = self.unseen_by_parent().filter(|(_, ticks)| ticks * 2 >= unnamed.max(1));
+            findings.unnamed_parent =
+                parent.map(|(track, _)| format!("`{}` (pid {})", track.latest.command, track.latest.pid));
+            let measured =
+                self.measured_cpus.iter().filter_map(|cpu| Some(last.each.get(cpu)?.since(*first.each.get(cpu)?)));
+            let measured = measured.reduce(|a, b| CpuTimes { steal: a.steal + b.steal, total: a.total + b.total, ..a });
+            let watched = measured.unwrap_or(all);
+            findings.steal_share = Fact::Told(watched.steal as f64 / watched.total.max(1) as f64);
+            findings.interrupt_share = Fact::Told(share(all.interrupts));
+            let interrupts = last.interrupt_count.saturating_sub(first.interrupt_count);
+            findings.interrupts_per_s = Fact::Told(interrupts as f64 / elapsed_s);
+        }
+        findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    const STAT: &str = "4711 (a (b) c) R 1 4711 4711 0 -1 4194304 117 0 0 0 250 50 7 3 20 0 1 0 1154246 3133440 382 \
+        18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 1 1 1 1 1 1 1 0";
+
+    fn machine(busy: u64, steal: u64, total: u64) -> Option<Machine> {
+        let idle = total - busy - steal;
+        let line = |name: &str| format!("{name} {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n");
+        Machine::parse(&format!("{}{}intr 1000 1 2\nctxt 5\n", line("cpu "), line("cpu1")))
+    }
+
+    fn process(pid: u32, parent: u32, time: u64, children_time: u64, cpu: u32) -> Process {
+        Process { pid, command: format!("p{pid}"), parent, time, children_time, started: 1, cpu: Some(cpu) }
+    }
+
+    fn snapshot(machine: Option<Machine>, processes: &[Process]) -> Snapshot {
+        Snapshot { machine, processes: processes.to_vec(), load: Some(1.5) }
+    }
+
+    fn tally() -> Tally {
+        Tally { ticks_per_s: 100.0, ..Tally::new(&[10], &[1]) }
+    }
+
+    #[test]
+    fn names_may_hold_anything() {
+        let process = Process::parse(STAT).expect("a line of the kernel");
+        assert_eq!((process.pid, process.command.as_str(), process.parent), (4711, "a (b) c", 1));
+        assert_eq!((process.time, process.children_time, process.started), (300, 10, 1154246));
+        assert_eq!(process.cpu, Some(1));
+        assert_eq!(Process::parse("4711 (cut"), None);
+        assert_eq!(Process::parse(""), None);
+    }
+
+    #[test]
+    fn times_of_processors() {
+        let machine =
+            Machine::parse("cpu  10 1 2 30 4 5 6 7 9 0\ncpu0 1 0 0 3 0 0 0 0 0 0\nintr 99 1\n").expect("read");
+        assert_eq!(machine.all, CpuTimes { busy: 13, interrupts: 11, steal: 7, total: 65 });
+        assert_eq!(machine.interrupt_count, 99);
+        assert_eq!(machine.each.len(), 1);
+        assert_eq!(Machine::parse("nothing"), None);
+    }
+
+    #[test]
+    fn a_neighbour_is_named_with_its_processor_and_ours_are_not() {
+        let mut tally = tally();
+        tally.add(snapshot(
+            machine(0, 0, 0),
+            &[process(10, 1, 500, 0, 1), process(11, 10, 0, 0, 1), process(20, 1, 9000, 0, 0)],
+        ));
+        tally.add(snapshot(
+            machine(395, 5, 600),
+            &[
+                process(10, 1, 500, 0, 1),
+                process(11, 1, 200, 0, 1), // has lost its parent, and stays ours
+                process(20, 1, 9010, 0, 0),
+                process(20, 1, 9194, 0, 1),
+            ],
+        ));
+        let findings = tally.findings(Duration::from_secs(2));
+        assert_eq!(findings.neighbours.len(), 1);
+        let neighbour = findings.neighbours.first().expect("one");
+        assert_eq!((neighbour.pid, neighbour.cpu, neighbour.is_on_measured_cpu), (20, Some(1), true));
+        assert!((neighbour.share - 0.97).abs() < 1e-9, "{neighbour:?}");
+        assert!(findings.unnamed_share.told().is_some_and(|share| *share < 0.01), "{findings:?}");
+        let findings = Findings { quiet_cpus: vec![0], ..findings };
+        assert_eq!(
+            findings.notes(),
+            ["noisy neighbour: `p20` (pid 20) took 97 % of a processor, mostly processor 1, which is the one \
+                    measured; \
+             stop it or choose another with --cpu 0",]
+        );
+    }
+
+    #[test]
+    fn steal_and_what_cannot_be_named_are_told() {
+        let mut tally = tally();
+        tally.add(snapshot(machine(0, 0, 0), &[process(10, 1, 0, 0, 1), process(30, 1, 0, 0, 0)]));
+        // Ours took 60 ticks and its ended children 40; a `make` took nothing itself, its ended children 90.
+        tally.add(snapshot(machine(190, 10, 400), &[process(10, 1, 60, 40, 1), process(30, 1, 0, 90, 0)]));
+        let notes = tally.findings(Duration::from_secs(2)).notes();
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].contains("45 % of a processor was used by processes too short-lived to name"), "{notes:?}");
+        assert!(notes[0].contains("mostly children of `p30` (pid 30)"), "{notes:?}");
+        assert!(notes[1].contains("gave 2.5 % of the processors' time"), "{notes:?}");
+    }
+
+    #[test]
+    fn a_child_of_ours_that_ended_is_counted_once() {
+        let mut tally = tally();
+        tally.add(snapshot(machine(0, 0, 0), &[process(10, 1, 0, 0, 1)]));
+        tally.add(snapshot(machine(50, 0, 100), &[process(10, 1, 0, 0, 1), process(12, 10, 50, 0, 1)]));
+        tally.add(snapshot(machine(80, 0, 200), &[process(10, 1, 0, 80, 1)]));
+        assert_eq!(tally.own_ticks(), 80);
+        assert_eq!(tally.findings(Duration::from_secs(2)).notes(), [""; 0]);
+    }
+
+    #[test]
+    fn a_quiet_machine_has_no_notes() {
+        assert_eq!(Findings::default().notes(), [""; 0]);
+    }
+
+    struct Busy(Child);
+
+    impl Busy {
+        fn start() -> Busy {
+            Busy(Command::new("yes").stdout(Stdio::null()).spawn().expect("yes(1) runs"))
+        }
+
+        fn ticks(&self) -> u64 {
+            let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
+            Process::parse(&text).map_or(0, |process| process.time)
+        }
+
+        /// Until it has had that much more of a processor: how long that takes is the machine's affair.
+        fn work(&self, ticks: u64) {
+            let (wanted, deadline) = (self.ticks() + ticks, Instant::now() + Duration::from_secs(120));
+            while self.ticks() < wanted {
+                assert!(Instant::now() < deadline, "`yes` got no processor for two minutes");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// On a machine so loaded that a busy process gets less than a twentieth of a processor, it is watched again.
+    #[test]
+    fn a_real_neighbour_is_named() {
+        let busy = Busy::start();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let watch = Neighbours::watch(&[], &[0, 1]);
+            busy.work(30);
+            let findings = watch.stop();
+            if let Some(found) = findings.neighbours.iter().find(|neighbour| neighbour.pid == busy.0.id()) {
+                assert_eq!(found.command, "yes");
+                assert!(findings.notes().iter().any(|note| note.contains(&format!("`yes` (pid {})", busy.0.id()))));
+                return;
+            }
+            assert!(Instant::now() < deadline, "not named: {findings:?}");
+        }
+    }
+
+    #[test]
+    fn a_child_of_ours_is_no_neighbour() {
+        let busy = Busy::start();
+        let watch = Neighbours::watch(&[std::process::id()], &[]);
+        busy.work(30);
+        let findings = watch.stop();
+        assert!(findings.neighbours.iter().all(|neighbour| neighbour.pid != busy.0.id()), "{findings:?}");
+    }
+}
