@@ -13,7 +13,8 @@
 //! ```
 //!
 //! # What there is
-//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside that of the clock.
+//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside that of the clock. [`report`] writes what
+//! a run came to as a page with plots.
 //!
 //! # Limits
 //! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
@@ -21,6 +22,7 @@
 
 mod event;
 mod host;
+pub mod report;
 mod result;
 pub mod statistics;
 
