@@ -1,6 +1,6 @@
 //! `dormouse lab`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -28,6 +28,18 @@ enum Command {
         /// Also write the figures as JSON
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// Also write a report as HTML: one file with tables and plots
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+    },
+    /// Write a report as HTML of figures that `dormouse lab run --json` wrote
+    Report {
+        /// The figures
+        #[arg(value_name = "RESULT.json")]
+        result: PathBuf,
+        /// The report; by default beside the figures, with `.html`
+        #[arg(short, long, value_name = "FILE.html")]
+        output: Option<PathBuf>,
     },
 }
 
@@ -39,17 +51,31 @@ impl Lab {
                     println!("{name:10} {what}");
                 }
             }
-            Command::Run { experiments, quick, json } => {
+            Command::Run { experiments, quick, json, html } => {
                 let report = dormouse_lab::run(&experiments, quick)?;
                 print(&report);
                 if let Some(path) = json {
                     let text = serde_json::to_string_pretty(&report)?;
                     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
                 }
+                html.map_or(Ok(()), |path| write_html(&report, &path))?;
+            }
+            Command::Report { result, output } => {
+                let text = std::fs::read(&result).with_context(|| format!("cannot read {}", result.display()))?;
+                let not_ours = || format!("{} is no result of `dormouse lab run --json`", result.display());
+                let report: Report = serde_json::from_slice(&text).with_context(not_ours)?;
+                let output = output.unwrap_or_else(|| result.with_extension("html"));
+                write_html(&report, &output)?;
+                println!("{}", output.display());
             }
         }
         Ok(0)
     }
+}
+
+fn write_html(report: &Report, path: &Path) -> anyhow::Result<()> {
+    let html = dormouse_lab::report::html(report)?;
+    std::fs::write(path, html).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn print(report: &Report) {
