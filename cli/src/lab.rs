@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use dormouse_lab::report::html;
 use dormouse_lab::{EXPERIMENTS, Policy, Report, RunOptions, table};
 
 /// Measure what tracing costs on this machine
@@ -18,6 +19,15 @@ enum Command {
     /// Name the experiments
     List,
     Run(Run),
+    /// Write a report as HTML of figures that `dormouse lab run --json` wrote
+    Report {
+        /// The figures
+        #[arg(value_name = "RESULT.json")]
+        result: PathBuf,
+        /// The report; by default beside the figures, with `.html`
+        #[arg(short, long, value_name = "FILE.html")]
+        output: Option<PathBuf>,
+    },
     Compare(crate::compare::Compare),
 }
 
@@ -36,6 +46,9 @@ struct Run {
     /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write a report as HTML: one file with tables and plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Processors to measure on, the first for one thread [default: all that are allowed, the first of them last]
     #[arg(long, value_name = "N[,N…]", value_delimiter = ',')]
     cpu: Vec<u32>,
@@ -64,6 +77,14 @@ impl Lab {
                 }
             }
             Command::Run(run) => run.run()?,
+            Command::Report { result, output } => {
+                let text = std::fs::read(&result).with_context(|| format!("cannot read {}", result.display()))?;
+                let not_ours = || format!("{} is no result of `dormouse lab run --json`", result.display());
+                let report: Report = serde_json::from_slice(&text).with_context(not_ours)?;
+                let output = output.unwrap_or_else(|| result.with_extension("html"));
+                write(&output, &html(&report)?)?;
+                println!("{}", output.display());
+            }
             Command::Compare(compare) => return compare.run(),
         }
         Ok(0)
@@ -92,13 +113,16 @@ impl Run {
         let all = || EXPERIMENTS.iter().map(|(name, _)| name.to_string()).collect();
         let names = if self.experiments.is_empty() { all() } else { self.experiments };
         // Minutes of measuring are not to end in a name that cannot be written.
-        for file in self.json.iter() {
+        for file in self.json.iter().chain(&self.html) {
             writable(file)?;
         }
         let report = dormouse_lab::run(&names, &options)?;
         print(&report);
         if let Some(file) = &self.json {
             write(file, &serde_json::to_string_pretty(&report)?)?;
+        }
+        if let Some(file) = &self.html {
+            write(file, &html(&report)?)?;
         }
         Ok(())
     }

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! # What there is
-//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside that of the clock.
+//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside that of the clock. [`report`] writes what
+//! a run came to as a page with plots.
 //!
 //! # Limits
 //! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
@@ -26,6 +27,7 @@ mod event;
 pub mod host;
 pub mod neighbours;
 pub mod peers;
+pub mod report;
 mod result;
 mod rounds;
 pub mod statistics;

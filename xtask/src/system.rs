@@ -10,6 +10,8 @@ use anyhow::{Result, bail};
 pub(crate) struct Tool {
     /// Its name on `PATH`.
     pub(crate) program: &'static str,
+    /// Programs that do as well.
+    pub(crate) others: &'static [&'static str],
     /// The package.
     pub(crate) package: &'static str,
     /// Whether a task can go on without it.
@@ -17,13 +19,28 @@ pub(crate) struct Tool {
 }
 
 /// C compiler.
-pub(crate) const CC: Tool = Tool { program: "cc", package: "gcc libc6-dev", is_required: true };
+pub(crate) const CC: Tool = Tool { program: "cc", others: &[], package: "gcc libc6-dev", is_required: true };
 /// C++ compiler.
-pub(crate) const CPP: Tool = Tool { program: "c++", package: "g++", is_required: true };
+pub(crate) const CPP: Tool = Tool { program: "c++", others: &[], package: "g++", is_required: true };
 /// Make.
-pub(crate) const MAKE: Tool = Tool { program: "make", package: "make", is_required: true };
+pub(crate) const MAKE: Tool = Tool { program: "make", others: &[], package: "make", is_required: true };
 /// A reader of traces that nobody here wrote.
-pub(crate) const BABELTRACE2: Tool = Tool { program: "babeltrace2", package: "babeltrace2", is_required: false };
+pub(crate) const BABELTRACE2: Tool =
+    Tool { program: "babeltrace2", others: &[], package: "babeltrace2", is_required: false };
+/// A browser, in which tests look at reports; with a font to measure text by.
+pub(crate) const CHROMIUM: Tool = Tool {
+    program: "chromium",
+    others: &["chromium-browser", "google-chrome"],
+    package: "chromium fonts-dejavu-core",
+    is_required: false,
+};
+
+impl Tool {
+    /// Whether it, or what does as well, is on `PATH`.
+    pub(crate) fn is_installed(&self) -> bool {
+        has(self.program) || self.others.iter().any(|other| has(other))
+    }
+}
 
 /// Whether a program is on `PATH`.
 pub(crate) fn has(program: &str) -> bool {
@@ -35,7 +52,7 @@ pub(crate) fn has(program: &str) -> bool {
 /// # Errors
 /// A required tool stays missing.
 pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
-    let missing = |tools: &[Tool]| tools.iter().copied().filter(|tool| !has(tool.program)).collect::<Vec<_>>();
+    let missing = |tools: &[Tool]| tools.iter().copied().filter(|tool| !tool.is_installed()).collect::<Vec<_>>();
     let wanted = missing(tools);
     if wanted.is_empty() {
         return Ok(());

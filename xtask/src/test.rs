@@ -3,11 +3,11 @@
 use anyhow::Result;
 
 use crate::run::{cargo, succeed};
-use crate::system::{self, BABELTRACE2, CC, CPP, MAKE};
+use crate::system::{self, BABELTRACE2, CC, CHROMIUM, CPP, MAKE};
 
 /// What the tests run.
 pub(crate) fn tools() -> Result<()> {
-    system::ensure(&[CC, CPP, MAKE, BABELTRACE2])
+    system::ensure(&[CC, CPP, MAKE, BABELTRACE2, CHROMIUM])
 }
 
 /// Builds what tests run (the command, the libraries), then runs every test.
@@ -15,7 +15,7 @@ pub(crate) fn run() -> Result<()> {
     tools()?;
     succeed(&mut cargo(["build", "--workspace", "--all-targets"]))?;
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
-    if system::has(BABELTRACE2.program) {
+    if [BABELTRACE2, CHROMIUM].iter().all(system::Tool::is_installed) {
         tests.env("DORMOUSE_REQUIRE_TOOLS", "1");
     }
     succeed(&mut tests)?;

@@ -102,6 +102,9 @@ impl From<Availability> for String {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
+    /// When it was read, in UTC: `2026-11-21 22:17:00 UTC`.
+    #[serde(deserialize_with = "tolerant")]
+    pub measured: String,
     /// Model name of the processor.
     #[serde(deserialize_with = "tolerant")]
     pub cpu: String,
@@ -190,6 +193,7 @@ impl Host {
         let clock = Clock::read(source, &flags);
         let paranoid = source.number("/proc/sys/kernel/perf_event_paranoid");
         Host {
+            measured: jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
             cpu: text(&processor::cpuinfo_field(&cpuinfo, "model name")),
             cpu_count: std::thread::available_parallelism().map_or(0, usize::from),
             caches: processor::caches(source),

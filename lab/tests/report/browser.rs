@@ -1,0 +1,191 @@
+//! A headless Chromium, spoken to by the DevTools protocol over two pipes: no port, no crate.
+//!
+//! Messages are JSON, each ended by a zero byte; Chromium reads them at descriptor 3 and writes them at 4.
+//! See <https://chromedevtools.github.io/devtools-protocol/>.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// How long to wait before something is said to never happen.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The browser's program, unless there is none and it is not asked for.
+pub fn program() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let places = names.iter().flat_map(|name| std::env::split_paths(&path).map(move |dir| dir.join(name)));
+    let found = places.into_iter().find(|place| place.is_file());
+    if found.is_none() {
+        assert_ne!(std::env::var("DORMOUSE_REQUIRE_TOOLS").as_deref(), Ok("1"), "chromium is not installed");
+        eprintln!("skipped: chromium is not installed");
+    }
+    found
+}
+
+/// A browser with one page, in a directory of its own.
+#[derive(Debug)]
+pub struct Browser {
+    child: Child,
+    messages: Receiver<Value>,
+    events: Vec<Value>,
+    last_id: u64,
+    session: Option<String>,
+    dir: tempfile::TempDir,
+}
+
+impl Browser {
+    pub fn start(program: &Path) -> Browser {
+        let dir = tempfile::tempdir().expect("a directory for the browser");
+        // The sandbox needs rights that root gives up and containers lack; what is opened is ours.
+        let child = Command::new("sh")
+            .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>\"$HOME/errors\""])
+            .arg(program)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"])
+            .args(["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .args(["--hide-scrollbars", "--force-color-profile=srgb"])
+            .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
+            .env("HOME", dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell starts");
+        let mut browser = Browser { messages: channel().1, child, events: Vec::new(), last_id: 0, session: None, dir };
+        let output = browser.child.stdout.take().expect("its output is a pipe");
+        browser.messages = messages(output);
+        let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attached =
+            browser.call("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
+        browser.session = Some(attached["sessionId"].as_str().expect("a session").into());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        browser
+    }
+
+    /// Calls a method, and returns its result.
+    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.last_id += 1;
+        let id = self.last_id;
+        let mut message = json!({ "id": id, "method": method, "params": parameters });
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let input = self.child.stdin.as_mut().expect("its input is a pipe");
+        let sent = input.write_all(format!("{message}\0").as_bytes()).and_then(|()| input.flush());
+        sent.unwrap_or_else(|error| panic!("{method}: {error}; {}", self.errors()));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let message = self.receive(method, deadline);
+            if message["id"] == id {
+                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return message["result"].clone();
+            }
+            self.events.push(message);
+        }
+    }
+
+    fn receive(&self, what: &str, deadline: Instant) -> Value {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.messages.recv_timeout(left).unwrap_or_else(|error| panic!("{what}: {error}; {}", self.errors()))
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("errors")).unwrap_or_default()
+    }
+
+    /// Opens a file and waits until it is loaded.
+    pub fn open(&mut self, file: &Path) {
+        let is_load = |event: &Value| event["method"] == "Page.loadEventFired";
+        self.events.retain(|event| !is_load(event));
+        let result = self.call("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
+        assert!(result["errorText"].is_null(), "{result}");
+        let deadline = Instant::now() + PATIENCE;
+        while !self.events.iter().any(is_load) {
+            let event = self.receive("load", deadline);
+            self.events.push(event);
+        }
+    }
+
+    /// Size of the window in CSS pixels, and what the system prefers.
+    pub fn emulate(&mut self, width: u32, height: u32, scheme: &str) {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", size);
+        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+        self.call("Emulation.setEmulatedMedia", json!({ "features": [feature] }));
+    }
+
+    /// The value of an expression; of a promise, what it comes to.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let parameters = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
+        let result = self.call("Runtime.evaluate", parameters);
+        assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
+        result["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    pub fn wait(&mut self, expression: &str) {
+        let look = format!("const look = () => (({expression}) ? resolve(true) : setTimeout(look, 20)); look();");
+        let limit = PATIENCE.as_millis() - 10_000;
+        let promise = format!("new Promise((resolve) => {{ {look} setTimeout(() => resolve(false), {limit}); }})");
+        assert_eq!(self.evaluate(&promise), true, "never true: {expression}");
+    }
+
+    /// Exceptions, errors on the console, errors of the browser about the page (its policy, failed loads); since the last
+    /// call.
+    pub fn script_errors(&mut self) -> Vec<String> {
+        self.evaluate("0");
+        let is_error = |event: &&Value| match event["method"].as_str() {
+            Some("Runtime.exceptionThrown") => true,
+            Some("Runtime.consoleAPICalled") => ["error", "assert"].iter().any(|kind| event["params"]["type"] == *kind),
+            Some("Log.entryAdded") => event["params"]["entry"]["level"] == "error",
+            _ => false,
+        };
+        let errors = self.events.iter().filter(is_error).map(|event| event["params"].to_string()).collect();
+        self.events.retain(|event| !is_error(&event));
+        errors
+    }
+
+    /// All that the page asked for.
+    pub fn requests(&self) -> Vec<String> {
+        let requests = self.events.iter().filter(|event| event["method"] == "Network.requestWillBeSent");
+        requests.map(|event| event["params"]["request"]["url"].as_str().unwrap_or_default().into()).collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // It ends when the pipe does; one that hangs is ended.
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn messages(output: impl Read + Send + 'static) -> Receiver<Value> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut message = Vec::new();
+        while output.read_until(0, &mut message).is_ok_and(|length| length > 0) {
+            message.pop();
+            let parsed = serde_json::from_slice(&message).ok();
+            if parsed.is_some_and(|message| sender.send(message).is_err()) {
+                break;
+            }
+            message.clear();
+        }
+    });
+    receiver
+}
