@@ -42,7 +42,7 @@ static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 /// How often the slow path was taken, and the sum of its arguments.
 static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<usize>, w0: u64, w1: u64, w2: u64) {
+unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64) {
     SLOW[0].fetch_add(1, Ordering::Relaxed);
     // SAFETY: the test passes a reference.
     let id = unsafe { id.read() };

@@ -29,6 +29,9 @@ pub struct EventKey {
     fields: &'static [&'static str],
 }
 
+// The record functions find the fingerprint behind the id.
+const _: () = assert!(core::mem::offset_of!(EventKey, primary) == core::mem::offset_of!(EventKey, id) + 4);
+
 /// A further class of a key. Never freed: records may be on their way at any time.
 #[derive(Debug)]
 struct Other {
@@ -62,20 +65,27 @@ impl EventKey {
 
     /// Where the id of the class is whose field types have this fingerprint. Wait-free; async-signal-safe.
     #[inline(always)]
-    pub fn id(&self, fingerprint: u64) -> &AtomicU32 {
+    pub fn id(&self, fingerprint: u64) -> Option<&AtomicU32> {
         // Relaxed: the fingerprint leads to nothing but the id, which is a number of its own.
-        if self.primary.load(Ordering::Relaxed) == fingerprint {
-            return &self.id;
-        }
-        self.id_of_other(fingerprint)
+        if self.primary.load(Ordering::Relaxed) == fingerprint { Some(&self.id) } else { self.other(fingerprint) }
+    }
+
+    /// Where the id is that most keys have only one of. The pointer is good for the whole key.
+    #[inline(always)]
+    pub(crate) fn first_id(&self) -> *const u32 {
+        ptr::from_ref(self).wrapping_byte_add(core::mem::offset_of!(EventKey, id)).cast()
+    }
+
+    /// The key that an id belongs to.
+    ///
+    /// # Safety
+    /// `id` is what [`EventKey::first_id`] gave of a key that still is.
+    pub(crate) unsafe fn of_first_id<'a>(id: *const u32) -> &'a EventKey {
+        // SAFETY: the caller's word.
+        unsafe { &*id.wrapping_byte_sub(core::mem::offset_of!(EventKey, id)).cast() }
     }
 
     #[cold]
-    fn id_of_other(&self, fingerprint: u64) -> &AtomicU32 {
-        static NONE: AtomicU32 = AtomicU32::new(CLASS_ID_NONE);
-        self.other(fingerprint).unwrap_or(&NONE)
-    }
-
     fn other(&self, fingerprint: u64) -> Option<&'static AtomicU32> {
         // (F) Acquire pairs with the Release in `slot`: a node is complete before it is linked.
         let mut node = self.others.load(Ordering::Acquire);

@@ -147,10 +147,14 @@ pub mod __private {
         /// Writes the record.
         #[inline(always)]
         pub fn end(self) -> Recorded<List> {
-            let id = self.key.id(const { List::DESCRIPTION.fingerprint() });
+            let fingerprint = const { List::DESCRIPTION.fingerprint() };
             match const { List::WORDS_SIZE_BYTES } {
-                Some(len) => self.words.record(id, len),
-                None => self.payload.record(id),
+                Some(len) => self.words.record(self.key, fingerprint, len),
+                None => {
+                    if let Some(id) = self.key.id(fingerprint) {
+                        self.payload.record(id);
+                    }
+                }
             }
             Recorded(PhantomData)
         }

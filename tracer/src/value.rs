@@ -11,6 +11,7 @@ use core::sync::atomic::AtomicU32;
 use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, SEQUENCE};
 use dormouse_relay::Segment;
 
+use crate::class::EventKey;
 use crate::write::WORDS_MAX;
 
 /// A field type as a Rust type; the parameter is [`FieldType::to_u8`].
@@ -159,10 +160,10 @@ impl Words {
         self
     }
 
-    /// Writes the first `len` bytes as a record of the class whose id is there.
+    /// Writes the first `len` bytes as a record of the key's class with this fingerprint.
     #[inline(always)]
-    pub(crate) fn record(self, id: &AtomicU32, len: usize) {
-        crate::write::record_words(id, len, self.0);
+    pub(crate) fn record(self, key: &EventKey, fingerprint: u64, len: usize) {
+        crate::write::record_words_of_key(key, fingerprint, len, self.0);
     }
 }
 

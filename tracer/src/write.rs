@@ -12,6 +12,7 @@ use dormouse_percpu::{Commit, Rseq, apply_exclusive};
 use dormouse_relay::{Record, Segment, Written, write_exclusive};
 use dormouse_vring::SplitDriver;
 
+use crate::class::EventKey;
 use crate::process::{Attached, CURRENT, Guard};
 use crate::thread::{self, Writer};
 
@@ -33,32 +34,6 @@ impl Current {
 /// Words of fields that come in registers.
 pub(crate) const WORDS_MAX: usize = 3;
 
-#[cfg(target_arch = "x86_64")]
-mod fast {
-    //! One function for each number of words.
-
-    use super::record_words_slowly;
-    use crate::process::{CURRENT, RSEQ_OFFSET};
-
-    macro_rules! define {
-        ($($name:ident $words:tt [$($word:ident),*]),*) => {$(
-            dormouse_relay::define_record_words! {
-                /// Writes a record with so many words of fields.
-                ///
-                /// # Safety
-                /// As [`dormouse_relay::define_record_words`] says. `CURRENT` holds sessions that begin with what the section reads,
-                /// and `Joining` keeps the rest of the promise.
-                pub(super) fn $name(
-                    words: $words [$($word),*], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
-                    slow: record_words_slowly
-                )
-            }
-        )*};
-    }
-
-    define!(record_0 0 [], record_1 1 [w0], record_2 2 [w0, w1], record_3 3 [w0, w1, w2]);
-}
-
 /// Writes one record of the class whose id is at `id`, whose fields are the first `len` bytes of `words`, into the session that the
 /// process is in, if any. `len` is at most 24 and best known to the compiler.
 ///
@@ -67,23 +42,47 @@ mod fast {
 #[inline(always)]
 pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
     let size_bytes = dormouse_abi::record::HEADER_SIZE_BYTES + len;
-    let [w0, w1, w2] = words;
-    let (id, none) = (id.as_ptr(), MaybeUninit::uninit());
     #[cfg(target_arch = "x86_64")]
-    match len {
-        // SAFETY: the id is a reference, and the words hold `len` bytes; a session that is left is waited for.
-        0 => unsafe { fast::record_0(id, size_bytes, none) },
-        // SAFETY: as above.
-        1..=8 => unsafe { fast::record_1(id, size_bytes, none, w0) },
-        // SAFETY: as above.
-        9..=16 => unsafe { fast::record_2(id, size_bytes, none, w0, w1) },
-        // SAFETY: as above.
-        _ => unsafe { fast::record_3(id, size_bytes, none, w0, w1, w2) },
-    }
-    // SAFETY: as above.
+    crate::arch::record(id, size_bytes, words);
     #[cfg(not(target_arch = "x86_64"))]
-    unsafe {
-        record_words_slowly(id, size_bytes, none, w0, w1, w2)
+    {
+        let [w0, w1, w2] = words;
+        // SAFETY: the id is a reference, and the words hold `len` bytes.
+        unsafe { record_words_slowly(id.as_ptr(), size_bytes, MaybeUninit::uninit(), w0, w1, w2) }
+    }
+}
+
+/// As [`record_words`], of the key's class with this fingerprint.
+#[inline(always)]
+pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: [u64; WORDS_MAX]) {
+    #[cfg(target_arch = "x86_64")]
+    crate::arch::record_key(key, fingerprint, dormouse_abi::record::HEADER_SIZE_BYTES + len, words);
+    #[cfg(not(target_arch = "x86_64"))]
+    if let Some(id) = key.id(fingerprint) {
+        record_words(id, len, words);
+    }
+}
+
+/// As [`record_words`], of a key whose first class it is not.
+///
+/// # Safety
+/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the words hold `size_bytes` less the header.
+#[cfg(target_arch = "x86_64")]
+#[cold]
+pub(crate) unsafe extern "C" fn record_words_of_other(
+    id: *const u32,
+    size_bytes: usize,
+    which: MaybeUninit<u64>,
+    w0: u64,
+    w1: u64,
+    w2: u64,
+) {
+    // SAFETY: the caller's word.
+    let key = unsafe { EventKey::of_first_id(id) };
+    // SAFETY: the caller's word.
+    let which = unsafe { which.assume_init() };
+    if let Some(id) = key.id(which) {
+        record_words(id, size_bytes - dormouse_abi::record::HEADER_SIZE_BYTES, [w0, w1, w2]);
     }
 }
 
@@ -92,10 +91,10 @@ pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
 /// # Safety
 /// `id` may be read, and the words hold `size_bytes` less the header.
 #[cold]
-unsafe extern "C" fn record_words_slowly(
+pub(crate) unsafe extern "C" fn record_words_slowly(
     id: *const u32,
     size_bytes: usize,
-    _: MaybeUninit<usize>,
+    _: MaybeUninit<u64>,
     w0: u64,
     w1: u64,
     w2: u64,

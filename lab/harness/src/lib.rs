@@ -18,7 +18,7 @@
 //!
 //! # What is timed
 //! Hot ([`Walk::None`]): a whole loop, after an eighth of it that is not timed. Under memory pressure: each iteration alone, after a
-//! walk over a buffer that drives other data out of the caches; the middle half of the iterations is averaged.
+//! walk over a buffer that drives other data out of the caches, with the loop's own code fetched back; the middle half of the iterations is averaged.
 //!
 //! # Limits
 //! Time is the timestamp counter between fences, converted by a rate that is measured at the start against `CLOCK_MONOTONIC_RAW`;

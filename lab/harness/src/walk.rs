@@ -1,7 +1,8 @@
 //! Memory pressure: walks that drive a program's data out of the caches.
 //!
 //! ```text
-//!   linear    line 0, 1, 2, 3, …               prefetchers see it coming, and replacement policies resist it
+//!   linear    line 0, 1, 2, 3, … by memset      prefetchers see it coming, and processors have ways to set memory that spare
+//!                                               their caches
 //!   random    every line once, in an order that no prefetcher knows
 //! ```
 //! The order is that of a linear congruential generator with full period over the buffer's lines (Hull and Dobell 1962: with a modulus
@@ -63,11 +64,8 @@ impl Walker {
     pub(crate) fn walk(&mut self, walk: Walk) {
         match walk {
             Walk::None => {}
-            Walk::Linear { .. } => {
-                for line in &mut self.lines {
-                    line.0[0] = line.0[0].wrapping_add(1);
-                }
-            }
+            // As one would write it first: the whole buffer is set, by `memset`.
+            Walk::Linear { .. } => self.lines.fill(Line([0; LINE_BYTES / 8])),
             Walk::Random { .. } => {
                 self.turn = self.turn.wrapping_add(1);
                 // The low bits of such a generator have short periods, but the sequence of whole numbers visits all.

@@ -205,12 +205,33 @@ fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done,
     Ok(Done { cycles, iterations: run.iterations + warm, counters })
 }
 
+/// Bytes of code that a loop may have, and how long they take to come from memory at most.
+const CODE_BYTES: usize = 2048;
+const FETCH_NS: f64 = 1_000.0;
+
+/// Brings a loop's code back into the caches, as far as it lies together: a walk drives out code as well, and two loops whose code
+/// the linker has put differently would differ by that alone.
+fn fetch_code(run: crate::Loop) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..CODE_BYTES).step_by(64) {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let line = (run as *const i8).wrapping_add(offset);
+        // SAFETY: a prefetch is a hint, and of an address that is not mapped it is ignored.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+    }
+    let begun = clock::begin();
+    while clock::begin() - begun < (FETCH_NS * clock::cycles_per_ns()) as u64 {
+        std::hint::spin_loop();
+    }
+}
+
 /// Each iteration alone, after a walk. The mean of the middle half: interrupted iterations do not count, and the counter's
 /// coarse steps even out, as they would not in a median.
 fn cold(case: &Case, run: &Run, first: u64, walker: &mut Walker) -> f64 {
     let mut cycles: Vec<u64> = (first..first + run.iterations)
         .map(|number| {
             walker.walk(run.walk);
+            fetch_code(case.run);
             let begun = clock::begin();
             (case.run)(1, number);
             clock::end() - begun

@@ -124,11 +124,14 @@ pub struct SessionOffsets {
 ///       fn record_1(words: 1 [w0], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
 ///   }
 /// ```
-/// The slow function is `unsafe extern "C" fn(id: *const u32, size_bytes: usize, _: MaybeUninit<usize>, w0: u64, w1: u64, w2: u64)`:
-/// address of the class's id, bytes of header and fields, nothing, and three words, of which those that the record does not have are
-/// of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic;
+/// The slow function is `unsafe extern "C" fn(id: *const u32, size_bytes: usize, which: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64)`:
+/// address of the class's id, bytes of header and fields, a word for `other`, and three words, of which those that the record does not
+/// have are of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic;
 /// `rseq_offset` one that holds the rseq area's distance from the thread pointer, or 0 without rseq; `context` the name of the
 /// thread's context word, in static TLS (initial-exec).
+///
+/// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
+/// `which`, the other function is called instead.
 ///
 /// Wait-free; async-signal-safe if the slow path is.
 ///
@@ -143,16 +146,21 @@ macro_rules! define_record_words {
     (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
     (@store 2) => { concat!($crate::define_record_words!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
     (@store 3) => { concat!($crate::define_record_words!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
+    (@check) => { "" };
+    (@check $other:path) => { "cmp qword ptr [rdi + 4], rdx\n jne 70f" };
+    (@other) => { "" };
+    (@other $other:path) => { "70: jmp {other}" };
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
         words: $words:tt [$($word:ident),*], session: $session:path, rseq_offset: $rseq_offset:path, context: $context:literal,
-        slow: $slow:path
+        slow: $slow:path $(, other: $other:path)?
     )) => {
         $(#[$meta])*
         #[unsafe(naked)]
         $vis unsafe extern "C" fn $name(
-            id: *const u32, size_bytes: usize, _: ::core::mem::MaybeUninit<usize>, $($word: u64),*
+            id: *const u32, size_bytes: usize, which: ::core::mem::MaybeUninit<u64>, $($word: u64),*
         ) {
             ::core::arch::naked_asm!(
+                ".cfi_startproc",
                 ".pushsection __rseq_cs, \"aw\"",
                 ".balign 32",
                 "66:",
@@ -160,6 +168,7 @@ macro_rules! define_record_words {
                 ".quad 20f, 40f - 20f, 60f",
                 ".popsection",
                 // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free.
+                $crate::define_record_words!(@check $($other)?),
                 "mov r10, qword ptr [rip + {rseq_offset}]",
                 "test r10, r10",
                 "jz 50f",
@@ -220,9 +229,12 @@ macro_rules! define_record_words {
                 "60:",
                 "50:",
                 "jmp {slow}",
+                $crate::define_record_words!(@other $($other)?),
+                ".cfi_endproc",
                 session = sym $session,
                 rseq_offset = sym $rseq_offset,
                 slow = sym $slow,
+                $(other = sym $other,)?
                 RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
                 CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
                 SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,

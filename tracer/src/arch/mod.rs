@@ -21,7 +21,7 @@ pub(crate) struct Tls {
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{context, own_records, tls};
+pub(crate) use x86_64::{context, own_records, record, record_key, tls};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod generic {
