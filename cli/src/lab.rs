@@ -28,6 +28,9 @@ enum Command {
         /// Also write the figures as JSON
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
+        /// A directory with a Makefile, for compile-job [default: $DORMOUSE_LAB_PROJECT, else Lua's sources if they are there]
+        #[arg(long, value_name = "DIR")]
+        project: Option<PathBuf>,
     },
 }
 
@@ -36,11 +39,11 @@ impl Lab {
         match self.command {
             Command::List => {
                 for (name, what) in EXPERIMENTS {
-                    println!("{name:10} {what}");
+                    println!("{name:12} {what}");
                 }
             }
-            Command::Run { experiments, quick, json } => {
-                let report = dormouse_lab::run(&experiments, quick)?;
+            Command::Run { experiments, quick, json, project } => {
+                let report = dormouse_lab::run(&experiments, quick, project.as_deref())?;
                 print(&report);
                 if let Some(path) = json {
                     let text = serde_json::to_string_pretty(&report)?;
@@ -58,14 +61,14 @@ fn print(report: &Report) {
     println!("{} × {}{virtualised}, Linux {}, load {}", host.cpu_count, host.cpu, host.kernel, host.load);
     for experiment in &report.experiments {
         println!("\n{}", experiment.name);
-        println!("  {:28} {:>9} {:>9} {:>19}", "", "median", "MAD", "95 %");
+        println!("  {:30} {:>9} {:>9} {:>19}", "", "median", "MAD", "95 %");
         for m in &experiment.measurements {
             let interval = format!("{:.2} … {:.2}", m.ci95[0], m.ci95[1]);
-            println!("  {:28} {:>9.2} {:>9.2} {interval:>19} {}", m.name, m.median, m.mad, m.unit);
+            println!("  {:30} {:>9.2} {:>9.2} {interval:>19} {}", m.name, m.median, m.mad, m.unit);
         }
         for ratio in &experiment.ratios {
-            let interval = format!("{:.2} … {:.2}", ratio.ci95[0], ratio.ci95[1]);
-            println!("  {:28} {:>9.2} {:>9} {interval:>19}", ratio.name, ratio.value, "");
+            let interval = format!("{:.3} … {:.3}", ratio.ci95[0], ratio.ci95[1]);
+            println!("  {:30} {:>9.3} {:>9} {interval:>19}", ratio.name, ratio.value, "");
         }
         for note in &experiment.notes {
             println!("  {note}");

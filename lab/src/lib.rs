@@ -13,24 +13,31 @@
 //! ```
 //!
 //! # What there is
-//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside that of the clock.
+//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside that of the clock; `compile-job`, a real build
+//! without tracing, dormant, and armed, beside LTTng-UST.
 //!
 //! # Limits
 //! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
 //! the order statistics: distribution-free, 95 %.
 
+mod compile_job;
 mod event;
 mod host;
 mod result;
 pub mod statistics;
 
+use std::path::Path;
+
+pub use compile_job::{CompileJobOptions, ENV_PROJECT, find_project, run_compile_job};
 pub use event::{EventOptions, run_event};
 pub use host::Host;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 
 /// Names of the experiments with what they measure.
-pub const EXPERIMENTS: &[(&str, &str)] =
-    &[("event", "cost of a dormant and of an armed event with one 8-byte field, on one thread")];
+pub const EXPERIMENTS: &[(&str, &str)] = &[
+    ("event", "cost of a dormant and of an armed event with one 8-byte field, on one thread"),
+    ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
+];
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +51,15 @@ pub enum LabError {
     /// The engine did not do its work.
     #[error("the engine failed: {0}")]
     Engine(String),
+    /// The project to build, or what its builds came to, is not as it should be.
+    #[error("{0}")]
+    Project(String),
+    /// The preload library is missing.
+    #[error(transparent)]
+    Library(#[from] dormouse_consumer::CommandError),
+    /// A signal asked for the end.
+    #[error("interrupted")]
+    Interrupted,
     /// The session could not be made.
     #[error(transparent)]
     Session(#[from] dormouse_consumer::SessionError),
@@ -57,15 +73,16 @@ pub enum LabError {
     },
 }
 
-/// Runs experiments by name.
+/// Runs experiments by name. `project` is what `compile-job` builds.
 ///
 /// # Errors
 /// See [`LabError`].
-pub fn run(names: &[String], quick: bool) -> Result<Report, LabError> {
+pub fn run(names: &[String], quick: bool, project: Option<&Path>) -> Result<Report, LabError> {
     let mut experiments = Vec::new();
     for name in names {
         match name.as_str() {
             "event" => experiments.push(run_event(EventOptions::new(quick))?),
+            "compile-job" => experiments.push(run_compile_job(&CompileJobOptions::new(quick, project))?),
             _ => return Err(LabError::Unknown(name.clone())),
         }
     }
