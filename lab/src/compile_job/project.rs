@@ -27,7 +27,7 @@ pub(super) fn has_makefile(dir: &Path) -> bool {
 pub(super) fn is_in_memory(dir: &Path) -> bool {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     const RAMFS_MAGIC: i64 = 0x8584_58F6;
-    rustix::fs::statfs(dir).is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(stat.f_type as i64)))
+    rustix::fs::statfs(dir).is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&stat.f_type))
 }
 
 /// Processor time that this process has used, user and system, seconds.
