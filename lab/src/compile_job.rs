@@ -357,9 +357,17 @@ impl Job {
                 add(".owner", "s", &samples.owner_s);
                 add(".events", "count", &counts(|summary| summary.events));
                 add(".events_lost", "count", &counts(|summary| summary.lost + summary.lost_on_disk));
-                notes.extend(samples.summaries.iter().enumerate().map(|(round, summary)| {
-                    format!("{}, round {}: {summary}; the trace holds as many", way.name(), round + 1)
-                }));
+                let list = |count: fn(&Summary) -> u64| {
+                    samples.summaries.iter().map(|summary| count(summary).to_string()).collect::<Vec<_>>().join(" ")
+                };
+                notes.push(format!(
+                    "{}: events by round {}; lost {}; programs {}; bytes {}; each trace holds what its session has counted",
+                    way.name(),
+                    list(|summary| summary.events),
+                    list(|summary| summary.lost + summary.lost_on_disk),
+                    list(|summary| summary.processes),
+                    list(|summary| summary.bytes),
+                ));
             }
             if *way != Way::None {
                 let name = format!("{}_vs_none", way.name().replace('-', "_"));

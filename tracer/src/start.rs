@@ -21,7 +21,7 @@ const UNDER_WAY: u8 = 1;
 const DONE: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(BEFORE);
 
-/// Starts tracing in this object, once: registers sites and classes, joins the session that the environment names, follows
+/// Starts tracing in this object, once: registers classes, joins the session that the environment names, registers sites, follows
 /// forks and listens. Runs by itself as a constructor; a library that is called before constructors calls it earlier.
 ///
 /// Returns whether it has been done. Not async-signal-safe.
