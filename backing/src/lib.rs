@@ -24,6 +24,7 @@
 //! | nothing | `ftruncate` | faults and allocates; without memory `SIGBUS` or the OOM killer |
 //! | allocated in the file | [`Pool::prefault`] by anybody | faults once in each process |
 //! | in the page table | [`Pool::prefault`] by this process | is a store |
+//! | part of a huge page | [`Pool::use_huge_pages`] by the owner | faults once for 2 MiB in each process, then is a store |
 //!
 //! The size belongs to nobody: after [`Pool::new`] the seals forbid any change of it, and of the seals, to everybody. Each
 //! [`Mapping`] belongs to its process and is unmapped when dropped.
@@ -34,13 +35,15 @@
 //!
 //! # Cost
 //! Prefaulting costs about what the faults would have cost, once, and at a known time. [`unbacked_os_pages`] walks the
-//! page table once. `dormouse lab run zero-page` shows what memory that is not there does to a measurement.
+//! page table once. A program that lives for a tenth of a second and writes 6 MiB has 1,500 faults of 1.5 to 3 µs, or with huge
+//! pages three. `dormouse lab run zero-page` shows what memory that is not there does to a measurement.
 //!
 //! # Limits
 //! * The kernel lets whoever has the file punch holes in it; the next access to one allocates anew, as zeroes.
 //! * Memory that is there may be swapped out later; where that matters, there should be no swap, or `mlock`.
 //! * That there is enough memory is asked before it is taken. Between the two, others can take it.
-//! * Linux 3.17 or later. Before 5.14 prefaulting touches page by page; before 6.7 the audit cannot see the zero page.
+//! * Linux 3.17 or later. Before 5.14 prefaulting touches page by page; before 6.7 the audit cannot see the zero page;
+//!   before 6.1 a pool has no huge pages.
 //!
 //! # Source
 //! `memfd_create(2)`, `fcntl(2)` on sealing, `madvise(2)`, the kernel's `Documentation/admin-guide/mm/pagemap.rst`;

@@ -12,6 +12,9 @@ use crate::available::available_bytes;
 use crate::error::BackingError;
 use crate::{os_page_size, unbacked_os_pages};
 
+/// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
+pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
+
 /// All of a memory file, mapped readable, writable and shared. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -55,12 +58,42 @@ impl Mapping {
         if len == 0 {
             return Err(BackingError::Size { size_bytes: 0 });
         }
+        let mapping = Mapping::map_near(null_mut(), file, len)?;
+        if len < HUGE_PAGE_SIZE_BYTES || mapping.base.addr().get().is_multiple_of(HUGE_PAGE_SIZE_BYTES) {
+            return Ok(mapping);
+        }
+        // Huge pages of the file serve only a mapping that starts where one may start. The kernel takes such an address as a
+        // wish, and nothing is lost where it is refused.
+        let base = mapping.base.as_ptr();
+        drop(mapping);
+        Mapping::map_near(base.map_addr(|address| address / HUGE_PAGE_SIZE_BYTES * HUGE_PAGE_SIZE_BYTES), file, len)
+    }
+
+    /// Maps where the kernel likes, at `wish` if that is free.
+    fn map_near(wish: *mut u8, file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes, so that no existing memory is touched (mmap(2)).
-        let base = unsafe { rustix::mm::mmap(null_mut(), len, protection, MapFlags::SHARED, file, 0) }
+        // SAFETY: a new mapping, of which the address is no order (no `MAP_FIXED`), so that no existing memory is touched
+        // (mmap(2)).
+        let base = unsafe { rustix::mm::mmap(wish.cast(), len, protection, MapFlags::SHARED, file, 0) }
             .map_err(BackingError::system("map the memory"))?;
         let base = NonNull::new(base.cast()).ok_or(BackingError::Size { size_bytes: len })?;
         Ok(Mapping { base, len })
+    }
+
+    /// Asks the kernel to put huge pages in place of the `os_page`s, for everybody who maps the file. Returns how many bytes
+    /// of this mapping are in huge pages then; 0 where the kernel cannot or will not.
+    pub(crate) fn use_huge_pages(&self) -> usize {
+        let mut size_bytes = 0;
+        // One by one: a part that finds no room leaves the others what they got.
+        for offset in (0..self.len / HUGE_PAGE_SIZE_BYTES).map(|index| index * HUGE_PAGE_SIZE_BYTES) {
+            let start = self.base.as_ptr().wrapping_add(offset);
+            // SAFETY: inside the mapping; what the memory holds stays (madvise(2)).
+            if unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, libc::MADV_COLLAPSE) } != 0 {
+                break;
+            }
+            size_bytes += HUGE_PAGE_SIZE_BYTES;
+        }
+        size_bytes
     }
 
     /// Where it starts: on an `os_page`. The address means nothing once the mapping is dropped.

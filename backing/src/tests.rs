@@ -49,6 +49,35 @@ fn a_prefaulted_pool_is_there_and_does_not_fault() {
 }
 
 #[test]
+fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
+    let pool = Pool::new("dormouse-test", (4 << 20) + 8192, PoolOptions::default()).unwrap();
+    assert!(pool.base().addr().is_multiple_of(2 << 20));
+    for offset in (0..pool.size_bytes()).step_by(4096) {
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe { pool.base().wrapping_add(offset).write_volatile((offset >> 12) as u8) };
+    }
+    // Whether there are any is the kernel's affair.
+    let huge = pool.use_huge_pages();
+    assert!([0, 2 << 20, 4 << 20].contains(&huge));
+    assert_eq!(pool.unbacked_os_pages(0..pool.size_bytes()), Ok(0));
+    for offset in (0..pool.size_bytes()).step_by(4096) {
+        // SAFETY: as above.
+        assert_eq!(unsafe { pool.base().wrapping_add(offset).read_volatile() }, (offset >> 12) as u8);
+    }
+    let other = Mapping::map(&pool, false).unwrap();
+    let mapped_alike = other.base().addr().is_multiple_of(2 << 20);
+    let expected =
+        if mapped_alike { (pool.size_bytes() - huge) / os_page_size() + huge / (2 << 20) } else { usize::MAX };
+    assert!(faults_of_writing(&other) as usize <= expected);
+}
+
+#[test]
+fn small_pools_have_no_huge_pages() {
+    let pool = Pool::new("dormouse-test", 1 << 20, PoolOptions::default()).unwrap();
+    assert_eq!(pool.use_huge_pages(), 0);
+}
+
+#[test]
 fn a_part_is_prefaulted_and_keeps_its_bytes() {
     let os_page = os_page_size();
     let pool = Pool::new("dormouse-test", 10 * os_page - 1, LAZY).unwrap();

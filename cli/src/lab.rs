@@ -58,6 +58,9 @@ struct Run {
     /// Measure Dormouse alone
     #[arg(long)]
     no_peers: bool,
+    /// A directory with a Makefile, for compile-job [default: $DORMOUSE_LAB_PROJECT, else Lua's sources if they are there]
+    #[arg(long, value_name = "DIR")]
+    project: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -105,6 +108,7 @@ impl Run {
             SchedulingPolicy::Fifo => Policy::Fifo,
         };
         options.has_peers = !self.no_peers;
+        options.project = self.project.clone();
         Ok(options)
     }
 

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::page::{self, CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS};
-use dormouse_abi::session::{State, UNIT_BYTES};
+use dormouse_abi::session::{Geometry, State, UNIT_BYTES};
 use dormouse_ctf::{Classes, PacketHeader, count_records};
 use dormouse_relay::Memory;
 use dormouse_vring::Device;
+use rustix::fs::FallocateFlags;
 use rustix::thread::futex;
 
 use crate::server::Processes;
@@ -16,6 +17,12 @@ use crate::session::Shared;
 
 /// How long the drain thread sleeps at most: pages of killed writers and dead processes are found by looking.
 const NAP: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Pages of one stream that are worth waking up for: fewer come along at the next nap's end.
+const WAKE_PAGE_COUNT_MAX: u32 = 8;
+
+/// Space that is set aside at a time in a stream's file: one look for free blocks for many pages, and all in one place.
+const RESERVE_BYTES: u64 = 4 << 20;
 
 /// How often dead processes are looked for.
 const BURY_INTERVAL: Duration = Duration::from_millis(50);
@@ -49,6 +56,7 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
         streams: (0..memory.geometry().stream_count).map(|stream| Stream::new(&memory, stream)).collect(),
         classes: shared.trace.classes(),
         scratch: vec![0; memory.geometry().page_size_bytes as usize],
+        wake_page_count: wake_page_count(memory.geometry()),
         drained: Drained::default(),
     };
     let mut buried_at = Instant::now();
@@ -70,6 +78,11 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
     drainer.finish()
 }
 
+/// How many pages of a stream may wait for the consumer: with all streams, less than half of what there is.
+fn wake_page_count(geometry: &Geometry) -> u16 {
+    (geometry.page_count / 2 / geometry.stream_count.max(1)).clamp(1, WAKE_PAGE_COUNT_MAX) as u16
+}
+
 /// The device side of one stream.
 struct Stream {
     device: Option<Device>,
@@ -77,6 +90,8 @@ struct Stream {
     taken: u64,
     file: Option<File>,
     len: u64,
+    /// Up to where the file system has set space aside; `u64::MAX` where it cannot.
+    reserved: u64,
     /// `events_discarded` of the last packet that was written.
     discarded_last: u64,
 }
@@ -85,7 +100,25 @@ impl Stream {
     fn new(memory: &Memory, stream: u32) -> Stream {
         // SAFETY: the geometry places a ring of this size there, mapped as long as the session; nobody else is its device.
         let device = unsafe { Device::new(memory.ring(stream), memory.geometry().ring_size()) };
-        Stream { device: device.ok(), taken: 0, file: None, len: 0, discarded_last: 0 }
+        Stream { device: device.ok(), taken: 0, file: None, len: 0, reserved: 0, discarded_last: 0 }
+    }
+}
+
+impl Stream {
+    /// Before `more` bytes are written. Where no space can be set aside, the write itself will tell.
+    fn set_space_aside(&mut self, more: u64) {
+        let (Some(file), true) = (&self.file, self.len + more > self.reserved) else { return };
+        // The size stays: readers see no more than what is written.
+        let flags = FallocateFlags::KEEP_SIZE;
+        let reserved = rustix::fs::fallocate(file, flags, self.len, RESERVE_BYTES.max(more));
+        self.reserved = if reserved.is_ok() { self.len + RESERVE_BYTES.max(more) } else { u64::MAX };
+    }
+
+    /// What was set aside and not used.
+    fn give_back_space(&self) {
+        if let Some(file) = self.file.as_ref().filter(|_| self.reserved > self.len) {
+            let _ = file.set_len(self.len);
+        }
     }
 }
 
@@ -95,6 +128,8 @@ struct Drainer<'a> {
     classes: Classes,
     /// A page, copied so that nobody changes it any more.
     scratch: Vec<u8>,
+    /// See [`wake_page_count`].
+    wake_page_count: u16,
     drained: Drained,
 }
 
@@ -141,14 +176,15 @@ impl Drainer<'_> {
         }
     }
 
-    /// Asks for a kick at the next page of any stream. True when something came meanwhile.
+    /// Asks for a kick when a stream has some pages. True when one has so many already.
     fn arm_notifications(&mut self) -> bool {
         if self.memory().is_overwrite() {
             return false;
         }
+        let count = self.wake_page_count;
         self.streams.iter_mut().filter_map(|stream| stream.device.as_mut()).fold(false, |any, device| {
             // Every ring is armed, also after the first that has something.
-            device.arm_notification() | any
+            device.arm_notification_after(count) | any
         })
     }
 
@@ -232,6 +268,7 @@ impl Drainer<'_> {
         }
         for stream in 0..self.streams.len() {
             self.finish_stream(stream);
+            self.streams[stream].give_back_space();
             let discarded = self.memory().discarded(stream as u32);
             let unstated = discarded.saturating_sub(self.streams[stream].discarded_last);
             self.drained.lost = self.drained.lost.saturating_add(discarded);
@@ -352,6 +389,7 @@ fn open(shared: &Shared, target: &mut Stream, stream: usize) -> Result<(), Strin
 /// Appends all or nothing.
 fn append(target: &mut Stream, packet: &[u8]) -> Result<u64, String> {
     use std::os::unix::fs::FileExt;
+    target.set_space_aside(packet.len() as u64);
     let Some(file) = &target.file else { return Err("the stream's file is not open".into()) };
     if let Err(error) = file.write_all_at(packet, target.len) {
         let _ = file.set_len(target.len);
@@ -359,4 +397,19 @@ fn append(target: &mut Stream, packet: &[u8]) -> Result<u64, String> {
     }
     target.len += packet.len() as u64;
     Ok(packet.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_wait_leave_half_of_them_to_writers() {
+        for (page_count, stream_count, expected) in [(16, 18, 1), (256, 18, 7), (4096, 18, 8), (256, 256, 1)] {
+            let geometry = Geometry { page_size_bytes: 65536, page_count, cpu_count: 2, stream_count };
+            let count = wake_page_count(&geometry);
+            assert_eq!(count, expected);
+            assert!(count == 1 || u32::from(count - 1) * stream_count < page_count / 2);
+        }
+    }
 }

@@ -23,6 +23,11 @@
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
 //! the metadata, frames by `abi::wire`, and who connects by peer credentials. A packet that fails is counted, not written.
 //!
+//! # Cost
+//! The owner runs on the processors of those whom it records. The drain thread is woken for several pages of a stream at a time
+//! and looks every 100 ms for fewer; each page is copied once, its records counted by their classes' sizes, and written into
+//! space that was set aside for many. `dormouse lab run compile-job` states what that comes to (`armed-discard.owner`).
+//!
 //! # Limits
 //! One owner for each session; in overwrite mode the trace is what is retained when the session ends.
 

@@ -175,6 +175,8 @@ impl Session {
     fn open(options: &Options, geometry: Geometry, clock: Clock, trace: Trace) -> Result<Session, SessionError> {
         let uuid = trace.uuid();
         let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: true })?;
+        // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.
+        pool.use_huge_pages();
         let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
         let shared = Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false) });
         let server = Server::start(options, Arc::clone(&shared))?;

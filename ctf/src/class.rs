@@ -2,6 +2,7 @@
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::record::HEADER_SIZE_BYTES;
 use dormouse_abi::wire::ClassDecl;
 
 use crate::state;
@@ -26,6 +27,9 @@ pub struct Classes {
     events: Vec<Option<Box<Class>>>,
     /// Indexed by id - [`CLASS_ID_MAX`] - 1.
     state: Vec<Option<Box<Class>>>,
+    /// Bytes of a record of an event class, its header included, by id; 0 where that depends on the values, and where there is
+    /// no class.
+    record_sizes: Vec<u32>,
 }
 
 impl Default for Classes {
@@ -45,7 +49,7 @@ impl Classes {
     }
 
     pub(crate) fn empty() -> Classes {
-        Classes { events: Vec::new(), state: Vec::new() }
+        Classes { events: Vec::new(), state: Vec::new(), record_sizes: Vec::new() }
     }
 
     /// Whether the classes of the state stream are those that this crate reads.
@@ -64,7 +68,13 @@ impl Classes {
         }
         let free = table[index].is_none();
         if free {
-            let fixed_size_bytes = decl.fields.iter().map(|(_, field_type)| field_type.fixed_size_bytes()).sum();
+            let fixed_size_bytes: Option<usize> =
+                decl.fields.iter().map(|(_, field_type)| field_type.fixed_size_bytes()).sum();
+            if id <= CLASS_ID_MAX {
+                let size_bytes = fixed_size_bytes.map_or(0, |size| HEADER_SIZE_BYTES + size);
+                self.record_sizes.resize(self.record_sizes.len().max(index + 1), 0);
+                self.record_sizes[index] = u32::try_from(size_bytes).unwrap_or(0);
+            }
             table[index] = Some(Box::new(Class { id, full_name: decl.full_name(), decl, fixed_size_bytes }));
         }
         free
@@ -77,6 +87,12 @@ impl Classes {
             (STREAM_STATE, Some(index)) => self.state.get(index as usize)?.as_deref(),
             _ => None,
         }
+    }
+
+    /// Bytes of a record of the event class with this id, its header included, where that is all that there is to know.
+    #[inline(always)]
+    pub(crate) fn record_size_bytes(&self, id: u16) -> Option<usize> {
+        self.record_sizes.get(id as usize).map(|size| *size as usize).filter(|size| *size != 0)
     }
 
     /// The classes of programs, by rising id.

@@ -204,7 +204,13 @@ pub fn count_records(page: &[u8], content_size_bytes: usize, classes: &Classes) 
     let content = &page[..content_size_bytes.min(page.len())];
     let (mut offset, mut count) = (HEADER_SIZE_BYTES, 0);
     while offset < content.len() {
-        offset += read_record(&content[offset..], STREAM_EVENTS, classes).map_err(|error| (offset, error))?.size_bytes;
+        let rest = &content[offset..];
+        // Most records need no more than a look at their id: their size is that of their class.
+        let id = rest.first_chunk::<2>().map(|id| u16::from_le_bytes(*id));
+        offset += match id.and_then(|id| classes.record_size_bytes(id)) {
+            Some(size_bytes) if size_bytes <= rest.len() => size_bytes,
+            _ => read_record(rest, STREAM_EVENTS, classes).map_err(|error| (offset, error))?.size_bytes,
+        };
         count += 1;
     }
     Ok(count)

@@ -13,14 +13,15 @@
 //! ```
 //!
 //! # What there is
-//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside that of the clock. [`report`] writes what
-//! a run came to as a page with plots.
+//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside the tracers that people use; `compile-job`, a real
+//! build without tracing, dormant, and armed, beside LTTng-UST. [`report`] writes what a run came to as a page with plots.
 //!
 //! # Limits
 //! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
 //! the order statistics: distribution-free, 95 %.
 
 pub mod compare;
+mod compile_job;
 pub mod doctor;
 mod engine;
 mod event;
@@ -33,6 +34,9 @@ mod rounds;
 pub mod statistics;
 mod table;
 
+use std::path::PathBuf;
+
+pub use compile_job::{CompileJobOptions, ENV_PROJECT, find_project, run_compile_job};
 pub use dormouse_lab_harness::Policy;
 pub use event::run_event;
 pub use host::Host;
@@ -41,8 +45,10 @@ pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 pub use table::table;
 
 /// Names of the experiments with what they measure.
-pub const EXPERIMENTS: &[(&str, &str)] =
-    &[("event", "cost of a dormant and of an armed event with one 8-byte field, on one thread")];
+pub const EXPERIMENTS: &[(&str, &str)] = &[
+    ("event", "cost of a dormant and of an armed event, beside the tracers that people use"),
+    ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
+];
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +62,15 @@ pub enum LabError {
     /// The engine did not do its work.
     #[error("the engine failed: {0}")]
     Engine(String),
+    /// The project to build, or what its builds came to, is not as it should be.
+    #[error("{0}")]
+    Project(String),
+    /// The preload library is missing.
+    #[error(transparent)]
+    Library(#[from] dormouse_consumer::CommandError),
+    /// A signal asked for the end.
+    #[error("interrupted")]
+    Interrupted,
     /// The session could not be made.
     #[error(transparent)]
     Session(#[from] dormouse_consumer::SessionError),
@@ -80,6 +95,8 @@ pub struct RunOptions {
     pub policy: Policy,
     /// Whether the tools that people use are measured too.
     pub has_peers: bool,
+    /// The project that `compile-job` builds; see [`find_project`] for where it is looked for otherwise.
+    pub project: Option<PathBuf>,
 }
 
 impl RunOptions {
@@ -94,7 +111,7 @@ impl RunOptions {
         };
         let first = 1.min(cpus.len() - 1);
         cpus.rotate_left(first);
-        RunOptions { is_quick, cpus, policy: Policy::Other, has_peers: true }
+        RunOptions { is_quick, cpus, policy: Policy::Other, has_peers: true, project: None }
     }
 }
 
@@ -110,6 +127,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
         let mut experiment = match name.as_str() {
             "event" => run_event(options, &host)?,
+            "compile-job" => run_compile_job(&CompileJobOptions::new(options))?,
             _ => return Err(LabError::Unknown(name.clone())),
         };
         let findings = neighbours.stop();

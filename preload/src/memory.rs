@@ -6,7 +6,6 @@ use core::ffi::c_void;
 use dormouse::event;
 use libc::size_t;
 
-use crate::outcome::After;
 use crate::{arena, real};
 
 /// `malloc(3)`.
@@ -17,7 +16,7 @@ use crate::{arena, real};
 pub unsafe extern "C-unwind" fn malloc(size: size_t) -> *mut c_void {
     // SAFETY: the caller's word.
     let ptr = unsafe { real::malloc::call(size) };
-    event!(libc.malloc, size, ptr = After::new(ptr));
+    event!(libc.malloc, size, ptr);
     ptr
 }
 
@@ -29,7 +28,7 @@ pub unsafe extern "C-unwind" fn malloc(size: size_t) -> *mut c_void {
 pub unsafe extern "C-unwind" fn calloc(count: size_t, size: size_t) -> *mut c_void {
     // SAFETY: the caller's word.
     let ptr = unsafe { real::calloc::call(count, size) };
-    event!(libc.calloc, count, size, ptr = After::new(ptr));
+    event!(libc.calloc, count, size, ptr);
     ptr
 }
 
@@ -41,7 +40,7 @@ pub unsafe extern "C-unwind" fn calloc(count: size_t, size: size_t) -> *mut c_vo
 pub unsafe extern "C-unwind" fn realloc(old: *mut c_void, size: size_t) -> *mut c_void {
     // SAFETY: the caller's word.
     let ptr = unsafe { reallocate(old, size) };
-    event!(libc.realloc, old, size, ptr = After::new(ptr));
+    event!(libc.realloc, old, size, ptr);
     ptr
 }
 
@@ -51,7 +50,7 @@ pub unsafe extern "C-unwind" fn realloc(old: *mut c_void, size: size_t) -> *mut 
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn free(ptr: *mut c_void) {
-    event!(libc.free, ptr = After::new(ptr));
+    event!(libc.free, ptr);
     // SAFETY: the caller's word.
     unsafe { release(ptr) };
 }

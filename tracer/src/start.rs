@@ -21,7 +21,7 @@ const UNDER_WAY: u8 = 1;
 const DONE: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(BEFORE);
 
-/// Starts tracing in this object, once: registers sites and classes, joins the session that the environment names, follows
+/// Starts tracing in this object, once: registers classes, joins the session that the environment names, registers sites, follows
 /// forks and listens. Runs by itself as a constructor; a library that is called before constructors calls it earlier.
 ///
 /// Returns whether it has been done. Not async-signal-safe.
@@ -33,8 +33,6 @@ pub fn start(listen: Listen) -> bool {
     let inside = thread::enter_tracer();
     // Before the process has threads, registering costs microseconds.
     membarrier::register();
-    // Refused only within a registration of this very thread; sites that stay unpatched read their key.
-    let _ = dormouse_imv::ensure_registered();
     pin();
     {
         let mut control = control::lock();
@@ -47,6 +45,9 @@ pub fn start(listen: Listen) -> bool {
             let _ = control.join(&PathBuf::from(socket));
         }
     }
+    // After joining: sites are born as armed ones are, so what the session wants armed need not be written at all, let alone
+    // twice. Refused only within a registration of this very thread; sites that stay unpatched read their key.
+    let _ = dormouse_imv::ensure_registered();
     control::follow_forks();
     if flag(ENV_LISTEN).unwrap_or(listen == Listen::ByDefault) {
         listen::start();

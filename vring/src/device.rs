@@ -136,9 +136,21 @@ impl Device {
     ///
     /// Wait-free. Not async-signal-safe: the device is one thread's.
     pub fn arm_notification(&mut self) -> bool {
-        self.region.avail_event().store(self.last_avail.to_le(), Relaxed);
+        self.arm_notification_after(1)
+    }
+
+    /// Asks to be woken once there are `count` buffers that were not popped (2.7.10: the event index may name any entry to
+    /// come), and tells whether there are that many already: then pop before sleeping. `count` is 1 to the ring's size.
+    ///
+    /// Fewer buffers wait unseen, so whoever sleeps must look again after some time.
+    ///
+    /// As [`Device::arm_notification`] otherwise.
+    pub fn arm_notification_after(&mut self, count: u16) -> bool {
+        debug_assert!((1..=self.region.size()).contains(&count));
+        let event = self.last_avail.wrapping_add(count - 1);
+        self.region.avail_event().store(event.to_le(), Relaxed);
         // (F) pairs with (E): the event index is stored before `avail.idx` is loaded.
         fence(SeqCst);
-        u16::from_le(self.region.avail_idx().load(Relaxed)) != self.last_avail
+        u16::from_le(self.region.avail_idx().load(Relaxed)).wrapping_sub(self.last_avail) >= count
     }
 }

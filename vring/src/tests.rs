@@ -79,8 +79,8 @@ enum Operation {
     Use { newest: bool },
     /// Show what is used.
     PublishUsed,
-    /// Ask to be woken.
-    Arm,
+    /// Ask to be woken at so many buffers, less one, modulo the ring's size.
+    Arm { count: u16 },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -92,7 +92,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => (0..6_usize).prop_map(|count| Operation::Pop { count }),
         5 => any::<bool>().prop_map(|newest| Operation::Use { newest }),
         3 => Just(Operation::PublishUsed),
-        2 => Just(Operation::Arm),
+        2 => prop_oneof![Just(0), any::<u16>()].prop_map(|count| Operation::Arm { count }),
     ]
 }
 
@@ -170,9 +170,10 @@ fn run(size_log2: u32, start: u64, operations: Vec<Operation>) {
                 device.publish_used();
                 used.append(&mut pushed);
             }
-            Operation::Arm => {
-                event = shown - available.len() as u64;
-                assert_eq!(device.arm_notification(), !available.is_empty());
+            Operation::Arm { count } => {
+                let count = count % size as u16 + 1;
+                event = shown - available.len() as u64 + u64::from(count) - 1;
+                assert_eq!(device.arm_notification_after(count), available.len() >= count.into());
             }
         }
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::run::{self, cargo, succeed};
-use crate::{demo, headers, test};
+use crate::system::{self, CC, LTTNG, LTTNG_UST, MAKE};
+use crate::{demo, headers, lua, test};
 
 /// A step: what it is called and what it does.
 type Step = (&'static str, fn() -> Result<()>);
@@ -33,10 +34,13 @@ fn lab() -> Result<()> {
     run::build_release()?;
     let target = run::target_dir()?;
     let dormouse = target.join("release/dormouse");
+    system::ensure(&[CC, MAKE, LTTNG, LTTNG_UST])?;
+    let project = target.join("lab/lua");
+    lua::fetch(&project)?;
     let list = Command::new(&dormouse).args(["lab", "list"]).output().context("cannot run `dormouse lab list`")?;
     let list = String::from_utf8(list.stdout)?;
     let names = list.lines().filter_map(|line| line.split_whitespace().next());
-    succeed(Command::new(&dormouse).args(["lab", "run"]).args(names).arg("--quick"))
+    succeed(Command::new(&dormouse).args(["lab", "run"]).args(names).args(["--quick", "--project"]).arg(project))
 }
 
 /// Runs every step and prints a table.

@@ -42,6 +42,12 @@ impl Tool {
     }
 }
 
+/// A tracer to measure beside ours: its daemon and its client.
+pub(crate) const LTTNG: Tool = Tool { program: "lttng", package: "lttng-tools", is_required: false };
+/// That tracer's libraries, of which one steps in front of libc. What is looked for is a program of the package.
+pub(crate) const LTTNG_UST: Tool =
+    Tool { program: "lttng-gen-tp", package: "liblttng-ust-dev liblttng-ust1", is_required: false };
+
 /// Whether a program is on `PATH`.
 pub(crate) fn has(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))

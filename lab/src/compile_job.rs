@@ -1,0 +1,419 @@
+//! Experiment `compile-job`: what tracing costs a real job, a C project built by make.
+//!
+//! # The problem
+//! The cost of one event says little about a program: a build starts a hundred processes that live for a tenth of a second,
+//! allocates seven million times, and has its processors busy all the time, so that whoever drains and writes the trace
+//! takes his time from the build. The mailing list's yardstick for a tracer was therefore a kernel build, dormant and armed.
+//!
+//! # The picture
+//! ```text
+//!   sources ── copy ──▶ a directory in memory          each round, in an order drawn for it:
+//!                          │                              none               make -jN
+//!                          │ make clean                   dormant            + our library, no session
+//!                          │ make -jN   ◀── timed ──      armed-overwrite    + a session that keeps the last events
+//!                          ▼                              armed-discard      + a session that writes all of them to disk
+//!                       products, compared                lttng-ust-dormant  + LTTng's library, no session
+//!                                                         lttng-ust          + a session that keeps the last events
+//! ```
+//! What is timed is make alone, from its start to its end, with wall clock and `wait4(2)`; sessions are made before and ended
+//! afterwards. Each way is compared with `none` of its own round.
+//!
+//! # What is verified
+//! * Every build gives what the builds without any library gave, byte for byte where those agree with each other.
+//! * Each trace of ours is read again: events and losses are what the session has told.
+//! * LTTng's buffers hold events after the first armed build.
+//!
+//! # Limits
+//! * Time that LTTng's daemons take is in the wall clock only. That of our own session is in `armed-….owner` besides.
+//! * LTTng's session has the buffers that `lttng enable-channel` makes by default, which are smaller than ours.
+//! * A trace is removed after its build, mostly before the system writes it back: the cost of the disk itself is not in here.
+
+mod lttng;
+mod project;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dormouse_consumer::{Mode, Options, Session, Summary, TraceFiles, find_libc_library};
+use dormouse_ctf::Stats;
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::statistics::{measurement, ratio};
+use crate::{Experiment, LabError, Labels, Measurement, RunOptions};
+use lttng::Lttng;
+use project::{Build, Products, Project};
+
+/// Environment variable: the project that is built, where the command line names none.
+pub const ENV_PROJECT: &str = "DORMOUSE_LAB_PROJECT";
+
+/// Memory of a session: what `dormouse record` takes by default.
+const BUDGET_BYTES: u64 = 16 << 20;
+
+/// How much to measure, and on what.
+#[derive(Debug, Clone)]
+pub struct CompileJobOptions {
+    /// A directory with a Makefile; see [`find_project`] for where it is looked for if there is none.
+    pub project: Option<PathBuf>,
+    /// Rounds that count; one more, the first, does not.
+    pub rounds: u32,
+    /// Build so many of the project's files only, if there are that many and make can build them one by one.
+    pub file_count_max: Option<usize>,
+    /// Also measure LTTng-UST, where it is installed.
+    pub with_lttng: bool,
+    /// The preload library, if it is not to be looked for.
+    pub library: Option<PathBuf>,
+}
+
+impl CompileJobOptions {
+    /// All of the project and twenty rounds, or a few files and two rounds.
+    pub fn new(options: &RunOptions) -> CompileJobOptions {
+        CompileJobOptions {
+            project: options.project.clone(),
+            rounds: if options.is_quick { 2 } else { 20 },
+            file_count_max: options.is_quick.then_some(3),
+            with_lttng: options.has_peers,
+            library: None,
+        }
+    }
+}
+
+/// One way to build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    None,
+    Dormant,
+    ArmedOverwrite,
+    ArmedDiscard,
+    LttngUstDormant,
+    LttngUst,
+}
+
+const WAYS: [Way; 6] =
+    [Way::None, Way::Dormant, Way::ArmedOverwrite, Way::ArmedDiscard, Way::LttngUstDormant, Way::LttngUst];
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::None => "none",
+            Way::Dormant => "dormant",
+            Way::ArmedOverwrite => "armed-overwrite",
+            Way::ArmedDiscard => "armed-discard",
+            Way::LttngUstDormant => "lttng-ust-dormant",
+            Way::LttngUst => "lttng-ust",
+        }
+    }
+
+    fn mode(self) -> Option<Mode> {
+        match self {
+            Way::ArmedOverwrite => Some(Mode::Overwrite),
+            Way::ArmedDiscard => Some(Mode::Discard),
+            _ => None,
+        }
+    }
+
+    fn needs_lttng(self) -> bool {
+        matches!(self, Way::LttngUst | Way::LttngUstDormant)
+    }
+
+    fn labels(self) -> Labels {
+        let tool = match self {
+            Way::None => "none",
+            way if way.needs_lttng() => "lttng-ust",
+            _ => "dormouse",
+        };
+        [("way", self.name()), ("tool", tool)].map(|(axis, value)| (axis.to_owned(), value.to_owned())).into()
+    }
+}
+
+/// What the builds of one way came to, round by round.
+#[derive(Debug, Default)]
+struct Samples {
+    wall_s: Vec<f64>,
+    cpu_s: Vec<f64>,
+    /// What this process, which holds the session, has used meanwhile.
+    owner_s: Vec<f64>,
+    summaries: Vec<Summary>,
+}
+
+/// Where a project is: what the caller names, else the environment, else the sources that `cargo xtask demo` leaves beside
+/// this program.
+///
+/// # Errors
+/// [`LabError::Project`] says how to get one.
+pub fn find_project(named: Option<&Path>) -> Result<PathBuf, LabError> {
+    let of_environment = || std::env::var_os(ENV_PROJECT).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let beside = || {
+        let exe = std::env::current_exe().ok()?;
+        // Programs are in a directory of cargo's target directory, tests one further down.
+        let places = exe.ancestors().skip(2).take(2).map(|dir| dir.join("demo/lua"));
+        places.into_iter().find(|dir| project::has_makefile(dir))
+    };
+    match named.map(Path::to_owned).or_else(of_environment).or_else(beside) {
+        Some(dir) if project::has_makefile(&dir) => Ok(dir),
+        Some(dir) => Err(LabError::Project(format!("{} has no Makefile; name the directory of one", dir.display()))),
+        None => Err(LabError::Project(format!(
+            "compile-job needs a C project to build: `cargo xtask fetch-lua DIR` makes one; then give --project DIR or set \
+             {ENV_PROJECT}=DIR"
+        ))),
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// See [`LabError`]. Whatever was started is stopped, and what was made is removed.
+pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabError> {
+    let source = find_project(options.project.as_deref())?;
+    let library = options.library.clone().map_or_else(find_libc_library, Ok)?;
+    let interrupted = Interrupts::watch()?;
+    let mut notes = Vec::new();
+    let project = Project::copy(&source, options.file_count_max)?;
+    notes.push(project.describe(&source));
+    let traces = disk_directory()?;
+    notes.push(format!("traces are written to {}", traces.path().display()));
+    let lttng = if options.with_lttng {
+        Lttng::start().unwrap_or_else(|reason| {
+            notes.push(format!("lttng-ust: not available: {reason}"));
+            None
+        })
+    } else {
+        None
+    };
+    if lttng.is_some() {
+        notes.push("lttng-ust: its daemon runs in both ways, with the default buffers of an overwrite channel".into());
+    }
+    // Two builds tell what may be compared, and warm the caches.
+    let reference = Products::reference(&project.build(&[], None)?.products, &project.build(&[], None)?.products);
+    notes.push(reference.describe());
+
+    let ways: Vec<Way> = WAYS.into_iter().filter(|way| lttng.is_some() || !way.needs_lttng()).collect();
+    let mut job =
+        Job { project, library, traces, lttng, reference, samples: ways.iter().map(|_| Samples::default()).collect() };
+    let progress = progress((options.rounds + 1) as usize * ways.len());
+    for round in 0..=options.rounds {
+        for index in order(ways.len(), round) {
+            progress.set_message(ways[index].name());
+            job.run(ways[index], index, round)?;
+            progress.inc(1);
+            if interrupted.any() {
+                return Err(LabError::Interrupted);
+            }
+        }
+    }
+    progress.finish_and_clear();
+    notes.push(format!(
+        "{} rounds, each in an order of its own, and one before them that does not count",
+        options.rounds
+    ));
+    Ok(job.experiment(&ways, notes))
+}
+
+fn progress(len: usize) -> ProgressBar {
+    // Nothing is drawn where standard error is no terminal.
+    let bar = ProgressBar::new(len as u64);
+    if let Ok(style) = ProgressStyle::with_template("compile-job {wide_bar} {pos}/{len} {msg:17} {eta:>4} left") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// The order of a round: a permutation drawn from its number (Fisher and Yates, with a generator by Marsaglia).
+fn order(len: usize, round: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..len).collect();
+    let mut state = 0x9E37_79B9_7F4A_7C15 ^ u64::from(round + 1);
+    for last in (1..len).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(last, (state % (last as u64 + 1)) as usize);
+    }
+    order
+}
+
+/// A directory that is not in memory, if there is any.
+fn disk_directory() -> Result<tempfile::TempDir, LabError> {
+    let places = [PathBuf::from("/var/tmp"), std::env::temp_dir(), PathBuf::from(".")];
+    let on_disk = places.iter().find(|place| !project::is_in_memory(place));
+    let failed = |error| LabError::System { what: "cannot make a directory for traces; set TMPDIR", error };
+    tempfile::Builder::new().prefix("dormouse-lab-").tempdir_in(on_disk.unwrap_or(&places[1])).map_err(failed)
+}
+
+/// Signals that end the experiment in good order.
+struct Interrupts {
+    flag: Arc<AtomicBool>,
+    ids: Vec<signal_hook::SigId>,
+}
+
+impl Interrupts {
+    fn watch() -> Result<Interrupts, LabError> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let register = |signal| signal_hook::flag::register(signal, Arc::clone(&flag));
+        let ids = [SIGHUP, SIGINT, SIGTERM].into_iter().map(register).collect::<Result<_, _>>();
+        let ids = ids.map_err(|error| LabError::System { what: "cannot handle signals", error })?;
+        Ok(Interrupts { flag, ids })
+    }
+
+    fn any(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        for id in &self.ids {
+            signal_hook::low_level::unregister(*id);
+        }
+    }
+}
+
+struct Job {
+    project: Project,
+    library: PathBuf,
+    traces: tempfile::TempDir,
+    lttng: Option<Lttng>,
+    reference: Products,
+    /// By way.
+    samples: Vec<Samples>,
+}
+
+impl Job {
+    /// One build. The first round is looked at and forgotten.
+    fn run(&mut self, way: Way, index: usize, round: u32) -> Result<(), LabError> {
+        let mut summary = None;
+        let mut owner_s = 0.0;
+        let build = match (way, way.mode()) {
+            (_, Some(mode)) => {
+                let dir = self.traces.path().join(format!("{}-{round}", way.name()));
+                let session = Session::create(&Options {
+                    dir: dir.clone(),
+                    budget_bytes: BUDGET_BYTES,
+                    mode,
+                    patterns: vec!["libc:*".into()],
+                    command_line: "make".into(),
+                    may_be_stopped: false,
+                })?;
+                let before = project::own_cpu_s();
+                let library = self.library.as_os_str();
+                let build = self
+                    .project
+                    .build(&[("LD_PRELOAD", library), ("DORMOUSE_SESSION", session.socket().as_os_str())], None);
+                owner_s = project::own_cpu_s() - before;
+                let ended = session.finish();
+                let checked = build.and_then(|build| check(&ended, &dir).map(|()| build));
+                // A directory that stays is the temporary directory's to remove.
+                let _ = std::fs::remove_dir_all(&dir);
+                summary = Some(ended);
+                checked?
+            }
+            (Way::None, _) => self.project.build(&[], None)?,
+            (Way::LttngUst | Way::LttngUstDormant, _) => self.run_lttng(way, round)?,
+            _ => self.project.build(&[("LD_PRELOAD", self.library.as_os_str())], None)?,
+        };
+        self.reference.compare(&build.products, way.name())?;
+        if round > 0 {
+            let samples = &mut self.samples[index];
+            samples.wall_s.push(build.wall_s);
+            samples.cpu_s.push(build.cpu_s);
+            samples.owner_s.push(owner_s);
+            samples.summaries.extend(summary);
+        }
+        Ok(())
+    }
+
+    fn run_lttng(&self, way: Way, round: u32) -> Result<Build, LabError> {
+        let Some(lttng) = &self.lttng else { return Err(LabError::Project("LTTng does not run".into())) };
+        let preload = ("LD_PRELOAD", lttng::LIBRARY.as_ref());
+        let environment = [preload, ("LTTNG_HOME", lttng.home().as_os_str())];
+        if way == Way::LttngUstDormant {
+            return self.project.build(&environment, Some(lttng));
+        }
+        lttng.arm(self.traces.path())?;
+        let build = self.project.build(&environment, Some(lttng));
+        let events = if round == 0 && build.is_ok() { lttng.count_events(self.traces.path()) } else { Ok(1) };
+        lttng.disarm();
+        if events? == 0 {
+            return Err(LabError::Project("LTTng's buffers hold no event after an armed build".into()));
+        }
+        build
+    }
+
+    fn experiment(self, ways: &[Way], mut notes: Vec<String>) -> Experiment {
+        let mut measurements = Vec::new();
+        let mut ratios = Vec::new();
+        let none = &self.samples[0];
+        for (way, samples) in ways.iter().zip(&self.samples) {
+            let mut add = |suffix: &str, unit: &str, samples: &[f64]| {
+                let figures = measurement(&format!("{}{suffix}", way.name()), unit, samples);
+                measurements.push(Measurement { labels: way.labels(), ..figures });
+            };
+            add(".wall", "s", &samples.wall_s);
+            add(".cpu", "s", &samples.cpu_s);
+            if way.mode().is_some() {
+                let counts = |count: fn(&Summary) -> u64| -> Vec<f64> {
+                    samples.summaries.iter().map(|summary| count(summary) as f64).collect()
+                };
+                add(".owner", "s", &samples.owner_s);
+                add(".events", "count", &counts(|summary| summary.events));
+                add(".events_lost", "count", &counts(|summary| summary.lost + summary.lost_on_disk));
+                let list = |count: fn(&Summary) -> u64| {
+                    samples.summaries.iter().map(|summary| count(summary).to_string()).collect::<Vec<_>>().join(" ")
+                };
+                notes.push(format!(
+                    "{}: events by round {}; lost {}; programs {}; bytes {}; each trace holds what its session has counted",
+                    way.name(),
+                    list(|summary| summary.events),
+                    list(|summary| summary.lost + summary.lost_on_disk),
+                    list(|summary| summary.processes),
+                    list(|summary| summary.bytes),
+                ));
+            }
+            if *way != Way::None {
+                let name = format!("{}_vs_none", way.name().replace('-', "_"));
+                ratios.extend(ratio(&name, &samples.wall_s, &none.wall_s));
+                ratios.extend(ratio(&format!("{name}_cpu"), &samples.cpu_s, &none.cpu_s));
+            }
+        }
+        Experiment { name: "compile-job".into(), measurements, ratios, notes }
+    }
+}
+
+/// Reads a trace again: it has to hold what the session says.
+fn check(summary: &Summary, dir: &Path) -> Result<(), LabError> {
+    let files = TraceFiles::open(dir).map_err(|error| LabError::Project(error.to_string()))?;
+    let stats = Stats::collect(&files.metadata, &files.streams());
+    let lost = summary.lost + summary.lost_on_disk;
+    if summary.events == 0 || stats.events != summary.events || stats.events_lost != lost {
+        return Err(LabError::Project(format!(
+            "the session counts {} events and {lost} lost, its trace holds {} and tells of {}",
+            summary.events, stats.events, stats.events_lost
+        )));
+    }
+    if !stats.warnings.is_empty() {
+        return Err(LabError::Project(format!("the trace is damaged: {}", stats.warnings.join("; "))));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_has_an_order() {
+        for round in 0..100 {
+            let mut order = order(6, round);
+            order.sort_unstable();
+            assert_eq!(order, [0, 1, 2, 3, 4, 5]);
+        }
+        assert_ne!(order(6, 1), order(6, 2));
+    }
+
+    #[test]
+    fn a_directory_without_a_makefile_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = find_project(Some(dir.path())).unwrap_err();
+        assert!(error.to_string().contains("has no Makefile"), "{error}");
+    }
+}

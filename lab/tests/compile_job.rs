@@ -1,0 +1,74 @@
+//! The experiment `compile-job` on a project of two files: it works, and what it counts is whole.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dormouse_lab::{CompileJobOptions, LabError, run_compile_job};
+
+/// The preload library, made by cargo where this test was made.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile_dir = test.parent().unwrap().parent().unwrap();
+    let profile = match profile_dir.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        other => other,
+    };
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "-p", "dormouse-preload", "--profile", profile]);
+    build.arg("--target-dir").arg(profile_dir.parent().unwrap());
+    assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+    profile_dir.join("libdormouse_libc.so")
+}
+
+const MAKEFILE: &str = "all: program\n\nprogram: one.o two.o\n\tcc -o $@ one.o two.o\n\n%.o: %.c\n\tcc -c -o $@ $<\n";
+
+fn project(makefile: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    file("Makefile", makefile);
+    file("one.c", "int two(void);\nint main(void) { return two() - 2; }\n");
+    file("two.c", "int two(void) { return 2; }\n");
+    dir
+}
+
+fn options(project: &Path) -> CompileJobOptions {
+    let quick = CompileJobOptions::new(true, Some(project));
+    CompileJobOptions { with_lttng: false, library: Some(library()), file_count_max: None, ..quick }
+}
+
+#[test]
+fn a_project_is_built_in_all_ways_and_nothing_is_lost() {
+    let project = project(MAKEFILE);
+    let experiment = run_compile_job(&options(project.path())).unwrap();
+    let of = |name: &str| {
+        let found = experiment.measurements.iter().find(|measurement| measurement.name == name);
+        found.unwrap_or_else(|| panic!("no measurement {name}"))
+    };
+    for way in ["none", "dormant", "armed-overwrite", "armed-discard"] {
+        for suffix in ["wall", "cpu"] {
+            let figures = of(&format!("{way}.{suffix}"));
+            assert_eq!((figures.n, figures.unit.as_str()), (2, "s"));
+            assert!(figures.median > 0.0);
+            assert_eq!(figures.labels["way"], way);
+        }
+    }
+    for way in ["armed-overwrite", "armed-discard"] {
+        assert!(of(&format!("{way}.events")).samples.iter().all(|events| *events > 0.0));
+        assert_eq!(of(&format!("{way}.events_lost")).samples, [0.0, 0.0]);
+    }
+    let ratios: Vec<&str> = experiment.ratios.iter().map(|ratio| ratio.name.as_str()).collect();
+    let names = ["dormant_vs_none", "armed_overwrite_vs_none", "armed_discard_vs_none"];
+    assert_eq!(ratios, names.map(|name| [name.to_owned(), format!("{name}_cpu")]).concat());
+    let tells = |note: &String| note.starts_with("armed-discard: events by round") && note.contains("lost 0 0;");
+    assert!(experiment.notes.iter().any(tells), "{:?}", experiment.notes);
+    // Nothing is built in place.
+    assert_eq!(fs::read_dir(project.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_build_that_fails_says_why() {
+    let project = project("all:\n\t@echo out of ideas >&2; false\n");
+    let error = run_compile_job(&options(project.path())).unwrap_err();
+    assert!(matches!(&error, LabError::Project(text) if text.contains("out of ideas")), "{error}");
+}
