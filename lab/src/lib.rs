@@ -25,6 +25,7 @@ pub mod doctor;
 mod engine;
 mod event;
 pub mod host;
+pub mod lttng;
 pub mod neighbours;
 pub mod peers;
 pub mod report;
@@ -56,6 +57,9 @@ pub enum LabError {
     /// The engine did not do its work.
     #[error("the engine failed: {0}")]
     Engine(String),
+    /// A peer cannot be measured.
+    #[error("{0}")]
+    Peer(String),
     /// The session could not be made.
     #[error(transparent)]
     Session(#[from] dormouse_consumer::SessionError),

@@ -1,8 +1,9 @@
-//! Automation of the project: `cargo xtask demo`, `test`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `test`, `peers`, `ci`.
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   test       every test of the workspace
+//!   peers      the tracers that the lab compares with
 //!   ci         what has to hold before a change is merged; `.ci/run` calls it
 //!   fetch-lua  the C project that the demo and the tests compile
 //! ```
@@ -12,6 +13,7 @@ mod ci;
 mod demo;
 mod headers;
 mod lua;
+mod peers;
 mod run;
 mod system;
 mod test;
@@ -35,6 +37,12 @@ enum Task {
     Demo,
     /// Run every test of the workspace
     Test,
+    /// Build the tracers that the lab compares with
+    Peers {
+        /// Fail if one of them cannot be built
+        #[arg(long)]
+        strict: bool,
+    },
     /// Run formatter, linter, header checks, tests, documentation, the lab's experiments and the demo
     Ci,
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
@@ -48,6 +56,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Demo => demo::run(),
         Task::Test => test::run(),
+        Task::Peers { strict } => peers::run(strict),
         Task::Ci => ci::run(),
         Task::FetchLua { dir } => lua::run(dir),
     };

@@ -26,7 +26,7 @@
 typedef void lab_site(uint64_t value);
 
 /* Coprime to 10 and to 1,000: every site has its turn, and neighbours in time are none in memory. */
-#define LAB_SCATTER 617
+#define LAB_STRIDE 377
 
 /* A loop whose body sees `number`, which the compiler knows nothing about. */
 #define LAB_LOOP(name, body) \
@@ -40,7 +40,7 @@ typedef void lab_site(uint64_t value);
     }
 
 /* A loop over the first `count` functions of a table. */
-#define LAB_SITES_LOOP(name, table, count) LAB_LOOP(name, table[number * LAB_SCATTER % count](number))
+#define LAB_SITES_LOOP(name, table, count) LAB_LOOP(name, table[number * LAB_STRIDE % count](number))
 
 LAB_LOOP(run_empty, (void)0)
 

@@ -43,14 +43,14 @@ pub fn each(iterations: u64, first: u64, mut body: impl FnMut(u64)) {
 pub type Site = fn(u64);
 
 /// Coprime to 10 and to 1,000: every site has its turn, and neighbours in time are none in memory.
-const SCATTER: u64 = 617;
+const STRIDE: u64 = 377;
 
 /// Calls the sites in turn, in an order without stride.
 #[inline(always)]
 pub fn each_site<const COUNT: usize>(iterations: u64, first: u64, sites: &[Site]) {
     // One check of bounds for the loop, none in it.
     let Some(sites) = sites.first_chunk::<COUNT>() else { return };
-    each(iterations, first, |number| sites[(number.wrapping_mul(SCATTER) % COUNT as u64) as usize](number));
+    each(iterations, first, |number| sites[(number.wrapping_mul(STRIDE) % COUNT as u64) as usize](number));
 }
 
 /// Ten hundred functions, each from an expansion of its own of the macro `$site`, which gets a number: `[[[Site; 10]; 10]; 10]`.
