@@ -145,5 +145,10 @@ fn main() -> ExitCode {
         Case { name: "armed_str32", run: armed_str32, events_per_iteration: 1 },
         Case { name: "dormant_u64", run: dormant_u64, events_per_iteration: 0 },
     ];
-    dormouse_lab_harness::main(&Engine { name: "fastrace", version: version("fastrace"), cases, arrived: Some(arrived) })
+    dormouse_lab_harness::main(&Engine {
+        name: "fastrace",
+        version: version("fastrace"),
+        cases,
+        arrived: Some(arrived),
+    })
 }

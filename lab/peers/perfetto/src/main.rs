@@ -30,17 +30,21 @@ use perfetto_sdk::protos::config::trace_config::{
     BufferConfigFillPolicy, TraceConfig, TraceConfigBufferConfig, TraceConfigDataSource,
 };
 use perfetto_sdk::protos::config::track_event::track_event_config::TrackEventConfig;
-use perfetto_sdk::track_event::{EventContext, TrackEvent, TrackEventDebugArg};
 use perfetto_sdk::tracing_session::TracingSession;
-use perfetto_sdk::{track_event_categories, track_event_instant};
+use perfetto_sdk::track_event::{EventContext, TrackEvent, TrackEventDebugArg};
+use perfetto_sdk::track_event_instant;
 
-track_event_categories! {
-    pub mod categories {
-        ("armed", "Events that are recorded", []),
-        ("dormant", "Events that are not", []),
+/// The macro's module, whose functions it does not document.
+#[allow(missing_docs)]
+mod te {
+    perfetto_sdk::track_event_categories! {
+        pub mod categories {
+            ("armed", "Events that are recorded", []),
+            ("dormant", "Events that are not", []),
+        }
     }
 }
-use categories as perfetto_te_ns;
+use te::categories as perfetto_te_ns;
 
 /// The trace buffer.
 const BUFFER_KB: u32 = 64 << 10;
@@ -210,8 +214,18 @@ fn start() -> Result<(), String> {
     Ok(())
 }
 
+/// Has the SDK's log, which tells every session's start, go nowhere.
+fn hush() -> std::io::Result<()> {
+    let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stderr(nowhere).map_err(Into::into)
+}
+
 fn main() -> ExitCode {
-    if let Err(error) = start() {
+    let stderr = rustix::io::dup(std::io::stderr());
+    if let Err(error) = hush().map_err(|error| error.to_string()).and_then(|()| start()) {
+        if let Ok(stderr) = stderr {
+            let _ = rustix::stdio::dup2_stderr(stderr);
+        }
         eprintln!("perfetto: {error}");
         return ExitCode::from(2);
     }

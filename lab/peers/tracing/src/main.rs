@@ -19,7 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use dormouse_lab_harness::{Case, Engine};
-use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, each, each_site, flat, report, settled, sites, text, version};
+use dormouse_lab_peer::{
+    EMPTY, EMPTY_SITES_CASES, Sites, each, each_site, flat, report, settled, sites, text, version,
+};
 use tracing::Level;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, WorkerGuard};
 

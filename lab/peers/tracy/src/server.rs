@@ -16,6 +16,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use dormouse_lab_peer::TEXTS;
+
 /// `tracy::ProtocolVersion`.
 const PROTOCOL: u32 = 82;
 const SHIBBOLETH: &[u8] = b"TracyPrf";
@@ -53,27 +55,43 @@ const LONG_TRANSFERS: [u8; 3] = [126, 129, 130];
 /// Zones begun, zones ended, points of plots and messages that arrived.
 pub(crate) static EVENTS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the events of a block. Returns whether the client takes its leave in it.
-fn count(mut items: &[u8]) -> Result<(u64, bool), String> {
-    let mut events = 0;
-    while let [kind, ..] = *items {
-        let size = *ITEM_BYTES.get(usize::from(kind)).ok_or_else(|| format!("an item of the unknown type {kind}"))?;
-        let (item, rest) = items.split_at_checked(usize::from(size)).ok_or("an item is cut off")?;
-        let prefix = match kind {
-            TERMINATE => return Ok((events, true)),
-            _ if STRINGS_8.contains(&kind) => 1,
-            _ if STRINGS_16.contains(&kind) => 2,
-            _ if LONG_TRANSFERS.contains(&kind) => 4,
-            _ if TRANSFERS.contains(&kind) => 2,
-            _ => 0,
-        };
-        let (length, rest) = rest.split_at_checked(prefix).ok_or("a string's length is cut off")?;
-        let length = length.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
-        items = rest.get(length..).ok_or("a string is cut off")?;
-        let is_event = MESSAGES.contains(&kind) || ZONES.contains(&kind) || PLOTS.contains(&kind);
-        events += u64::from(is_event && !item.is_empty());
+/// What is told by one block to the next.
+#[derive(Debug, Default)]
+struct Counter {
+    /// Whether the last string is one that this program's messages have: the client writes messages of its own as well. A
+    /// message's text comes before it.
+    is_our_text: bool,
+}
+
+impl Counter {
+    /// Counts the events of a block. Returns whether the client takes its leave in it.
+    fn count(&mut self, mut items: &[u8]) -> Result<(u64, bool), String> {
+        let mut events = 0;
+        while let [kind, ..] = *items {
+            let size =
+                *ITEM_BYTES.get(usize::from(kind)).ok_or_else(|| format!("an item of the unknown type {kind}"))?;
+            let rest = items.get(usize::from(size)..).ok_or("an item is cut off")?;
+            let prefix = match kind {
+                TERMINATE => return Ok((events, true)),
+                _ if STRINGS_8.contains(&kind) => 1,
+                _ if STRINGS_16.contains(&kind) => 2,
+                _ if LONG_TRANSFERS.contains(&kind) => 4,
+                _ if TRANSFERS.contains(&kind) => 2,
+                _ => 0,
+            };
+            let (length, rest) = rest.split_at_checked(prefix).ok_or("a string's length is cut off")?;
+            let length = length.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+            let (string, rest) = rest.split_at_checked(length).ok_or("a string is cut off")?;
+            items = rest;
+            if STRINGS_8.contains(&kind) {
+                self.is_our_text = string.get(1..) == Some(&TEXTS[0].as_bytes()[1..]);
+            }
+            let is_event =
+                (MESSAGES.contains(&kind) && self.is_our_text) || ZONES.contains(&kind) || PLOTS.contains(&kind);
+            events += u64::from(is_event);
+        }
+        Ok((events, false))
     }
-    Ok((events, false))
 }
 
 /// The port that this process listens on. The client takes the first that is free, and starts before `main`.
@@ -123,6 +141,7 @@ pub(crate) fn drain(mut stream: impl Read) -> Result<(), String> {
     // The window, then the block.
     let mut buffer = vec![0; WINDOW_BYTES + FRAME_BYTES];
     let mut window = 0;
+    let mut counter = Counter::default();
     loop {
         let mut size = [0; 4];
         if stream.read_exact(&mut size).is_err() {
@@ -137,7 +156,7 @@ pub(crate) fn drain(mut stream: impl Read) -> Result<(), String> {
         let (before, block) = buffer.split_at_mut(window);
         let length = lz4_flex::block::decompress_into_with_dict(&compressed, block, before)
             .map_err(|error| error.to_string())?;
-        let (events, is_last) = count(&block[..length])?;
+        let (events, is_last) = counter.count(&block[..length])?;
         // The count is read where no event is in flight; no other memory depends on it.
         EVENTS.fetch_add(events, Ordering::Relaxed);
         if is_last {
@@ -159,8 +178,11 @@ mod tests {
         let mut items = vec![75, 1, 0, 0, 0];
         items.extend([[19; 17].as_slice(), &[25; 9], &[57; 25]].concat());
         items.extend([114, 3, b'a', b'b', b'c']);
+        // The client's own, with that text; then ours.
         items.extend([2; 10]);
+        items.extend([[114, 32].as_slice(), TEXTS[3].as_bytes(), &[2; 10]].concat());
         items.extend([121, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, b'x', b'y', 73]);
+        let count = |items: &[u8]| Counter::default().count(items);
         assert_eq!(count(&items), Ok((4, true)));
         assert!(count(&items[..30]).is_err());
         assert!(count(&[200]).is_err());
