@@ -140,7 +140,7 @@ fn is_newer(file: &Path, others: &[PathBuf]) -> bool {
     others.iter().all(|other| modified(other).is_some_and(|changed| changed < built))
 }
 
-/// What is installed, by pkg-config's files or the package manager.
+/// The version of what is installed, as pkg-config or the package manager has it.
 fn version(package: &str) -> String {
     let ask = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
