@@ -25,13 +25,13 @@
 //!
 //! # Limits
 //! * Time that LTTng's daemons take is in the wall clock only. That of our own session is in `armed-….owner` besides.
-//! * LTTng's session has the buffers that `lttng enable-channel` makes by default, which are smaller than ours.
 //! * A trace is removed after its build, mostly before the system writes it back: the cost of the disk itself is not in here.
 
-mod lttng;
 mod project;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,9 +40,9 @@ use dormouse_ctf::Stats;
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::lttng::{self, LttngMode, LttngSession};
 use crate::statistics::{measurement, ratio};
 use crate::{Experiment, LabError, Labels, Measurement, RunOptions};
-use lttng::Lttng;
 use project::{Build, Products, Project};
 
 /// Environment variable: the project that is built, where the command line names none.
@@ -173,19 +173,16 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
     notes.push(project.describe(&source));
     let traces = disk_directory()?;
     notes.push(format!("traces are written to {}", traces.path().display()));
-    let lttng = if options.with_lttng {
-        Lttng::start().unwrap_or_else(|reason| {
-            notes.push(format!("lttng-ust: not available: {reason}"));
-            None
-        })
-    } else {
+    let lttng = options.with_lttng.then(|| Lttng::start(traces.path())).transpose();
+    let lttng = lttng.unwrap_or_else(|reason| {
+        notes.push(format!("lttng-ust: not available: {reason}"));
         None
-    };
+    });
     if lttng.is_some() {
-        notes.push("lttng-ust: its daemon runs in both ways, with the default buffers of an overwrite channel".into());
+        notes.push(format!("lttng-ust: {}; dormant, its daemon runs and nothing is enabled", lttng::CONFIGURATION));
     }
     // Two builds tell what may be compared, and warm the caches.
-    let reference = Products::reference(&project.build(&[], None)?.products, &project.build(&[], None)?.products);
+    let reference = Products::reference(&project.build(&NOTHING)?.products, &project.build(&NOTHING)?.products);
     notes.push(reference.describe());
 
     let ways: Vec<Way> = WAYS.into_iter().filter(|way| lttng.is_some() || !way.needs_lttng()).collect();
@@ -268,6 +265,38 @@ impl Drop for Interrupts {
     }
 }
 
+/// LTTng's library in front of libc, as the loader finds it.
+const LTTNG_LIBRARY: &str = "liblttng-ust-libc-wrapper.so";
+
+/// LTTng beside us.
+struct Lttng {
+    /// A session in which nothing is enabled.
+    dormant: LttngSession,
+}
+
+impl Lttng {
+    fn start(dir: &Path) -> Result<Lttng, String> {
+        // The loader says on standard error that it does not find a library, and goes on without.
+        let output = Command::new("true").env("LD_PRELOAD", LTTNG_LIBRARY).stdin(Stdio::null()).output();
+        if !output.is_ok_and(|output| output.status.success() && output.stderr.is_empty()) {
+            return Err(format!("{LTTNG_LIBRARY} is not installed ({})", lttng::INSTALL));
+        }
+        Ok(Lttng { dormant: LttngSession::start(LttngMode::Overwrite, &[], dir)? })
+    }
+
+    /// A session that keeps the last of all of libc's events.
+    fn arm(&self, dir: &Path) -> Result<LttngSession, String> {
+        LttngSession::start(LttngMode::Overwrite, &["lttng_ust_libc:*"], dir)
+    }
+
+    fn environment(&self, session: &LttngSession) -> Vec<(&'static str, OsString)> {
+        session.env().into_iter().chain([("LD_PRELOAD", LTTNG_LIBRARY.into())]).collect()
+    }
+}
+
+/// No variables.
+const NOTHING: [(&str, &str); 0] = [];
+
 struct Job {
     project: Project,
     library: PathBuf,
@@ -296,9 +325,8 @@ impl Job {
                 })?;
                 let before = project::own_cpu_s();
                 let library = self.library.as_os_str();
-                let build = self
-                    .project
-                    .build(&[("LD_PRELOAD", library), ("DORMOUSE_SESSION", session.socket().as_os_str())], None);
+                let build =
+                    self.project.build(&[("LD_PRELOAD", library), ("DORMOUSE_SESSION", session.socket().as_os_str())]);
                 owner_s = project::own_cpu_s() - before;
                 let ended = session.finish();
                 let checked = build.and_then(|build| check(&ended, &dir).map(|()| build));
@@ -307,9 +335,9 @@ impl Job {
                 summary = Some(ended);
                 checked?
             }
-            (Way::None, _) => self.project.build(&[], None)?,
+            (Way::None, _) => self.project.build(&NOTHING)?,
             (Way::LttngUst | Way::LttngUstDormant, _) => self.run_lttng(way, round)?,
-            _ => self.project.build(&[("LD_PRELOAD", self.library.as_os_str())], None)?,
+            _ => self.project.build(&[("LD_PRELOAD", self.library.as_os_str())])?,
         };
         self.reference.compare(&build.products, way.name())?;
         if round > 0 {
@@ -324,19 +352,15 @@ impl Job {
 
     fn run_lttng(&self, way: Way, round: u32) -> Result<Build, LabError> {
         let Some(lttng) = &self.lttng else { return Err(LabError::Project("LTTng does not run".into())) };
-        let preload = ("LD_PRELOAD", lttng::LIBRARY.as_ref());
-        let environment = [preload, ("LTTNG_HOME", lttng.home().as_os_str())];
         if way == Way::LttngUstDormant {
-            return self.project.build(&environment, Some(lttng));
+            return self.project.build(&lttng.environment(&lttng.dormant));
         }
-        lttng.arm(self.traces.path())?;
-        let build = self.project.build(&environment, Some(lttng));
-        let events = if round == 0 && build.is_ok() { lttng.count_events(self.traces.path()) } else { Ok(1) };
-        lttng.disarm();
-        if events? == 0 {
+        let session = lttng.arm(self.traces.path()).map_err(LabError::Peer)?;
+        let build = self.project.build(&lttng.environment(&session))?;
+        if round == 0 && session.finish().map_err(LabError::Peer)?.arrived == 0 {
             return Err(LabError::Project("LTTng's buffers hold no event after an armed build".into()));
         }
-        build
+        Ok(build)
     }
 
     fn experiment(self, ways: &[Way], mut notes: Vec<String>) -> Experiment {

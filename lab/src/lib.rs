@@ -26,6 +26,7 @@ pub mod doctor;
 mod engine;
 mod event;
 pub mod host;
+pub mod lttng;
 pub mod neighbours;
 pub mod peers;
 pub mod report;
@@ -71,6 +72,9 @@ pub enum LabError {
     /// A signal asked for the end.
     #[error("interrupted")]
     Interrupted,
+    /// A peer cannot be measured.
+    #[error("{0}")]
+    Peer(String),
     /// The session could not be made.
     #[error(transparent)]
     Session(#[from] dormouse_consumer::SessionError),

@@ -1,27 +1,27 @@
 //! `cargo xtask ci`.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::run::{self, cargo, succeed};
-use crate::system::{self, CC, LTTNG, LTTNG_UST, MAKE};
-use crate::{demo, headers, lua, test};
+use crate::lab::Lab;
+use crate::run::{cargo, succeed};
+use crate::{demo, headers, peers, test};
 
 /// A step: what it is called and what it does.
 type Step = (&'static str, fn() -> Result<()>);
 
 /// All steps. Later ones run though earlier ones fail, so that one run tells everything.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     // First of all, so that every compiler sees the headers.
     ("tools", test::tools),
     ("fetch", || succeed(&mut cargo(["fetch", "--locked", "--target", TARGET]))),
-    ("format", || succeed(&mut cargo(["fmt", "--all", "--check"]))),
+    ("format", format),
     ("clippy", || succeed(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),
     ("headers", headers::check),
     ("test", test::run),
     ("doc", || succeed(cargo(["doc", "--no-deps", "--workspace"]).env("RUSTDOCFLAGS", "-D warnings"))),
+    ("peers", peers),
     ("lab", lab),
     ("demo", demo::run),
 ];
@@ -29,18 +29,22 @@ const STEPS: [Step; 9] = [
 /// The platform that everything is for.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+fn format() -> Result<()> {
+    succeed(&mut cargo(["fmt", "--all", "--check"]))?;
+    succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))
+}
+
+/// Builds the tracers that the lab compares with. One that cannot be had here is no failure; what is ours in it has to be clean.
+fn peers() -> Result<()> {
+    if peers::build()?.is_empty() {
+        peers::lint()?;
+    }
+    Ok(())
+}
+
 /// Runs every experiment once, quickly: that they work, not what they measure, is asked here.
 fn lab() -> Result<()> {
-    run::build_release()?;
-    let target = run::target_dir()?;
-    let dormouse = target.join("release/dormouse");
-    system::ensure(&[CC, MAKE, LTTNG, LTTNG_UST])?;
-    let project = target.join("lab/lua");
-    lua::fetch(&project)?;
-    let list = Command::new(&dormouse).args(["lab", "list"]).output().context("cannot run `dormouse lab list`")?;
-    let list = String::from_utf8(list.stdout)?;
-    let names = list.lines().filter_map(|line| line.split_whitespace().next());
-    succeed(Command::new(&dormouse).args(["lab", "run"]).args(names).args(["--quick", "--project"]).arg(project))
+    Lab { quick: true, ..Lab::default() }.run()
 }
 
 /// Runs every step and prints a table.

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::run::{self, succeed};
 use crate::{lua, peers, test};
 
-/// Run experiments of the lab, beside every peer that can be installed here
+/// What to run.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Lab {
     /// Experiments, as `dormouse lab list` names them [default: all]
@@ -30,7 +30,7 @@ impl Lab {
     pub(crate) fn run(self) -> Result<()> {
         test::tools()?;
         run::build_release()?;
-        peers::build(false)?;
+        peers::build()?;
         let target = run::target_dir()?;
         let project = target.join("lab/lua");
         lua::fetch(&project)?;

@@ -1,8 +1,11 @@
-//! Automation of the project: `cargo xtask demo`, `test`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `test`, `peers`, `ci`.
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   test       every test of the workspace
+//!   lab        every experiment, beside the tracers that people use
+//!   peers      those tracers' engines alone
+//!   peers      the tracers that the lab compares with
 //!   ci         what has to hold before a change is merged; `.ci/run` calls it
 //!   fetch-lua  the C project that the demo and the tests compile
 //! ```
@@ -11,7 +14,9 @@
 mod ci;
 mod demo;
 mod headers;
+mod lab;
 mod lua;
+mod peers;
 mod run;
 mod system;
 mod test;
@@ -35,6 +40,14 @@ enum Task {
     Demo,
     /// Run every test of the workspace
     Test,
+    /// Run experiments of the lab, beside every tracer that can be installed here
+    Lab(lab::Lab),
+    /// Build the tracers that the lab compares with
+    Peers {
+        /// Fail if one of them cannot be built
+        #[arg(long)]
+        strict: bool,
+    },
     /// Run formatter, linter, header checks, tests, documentation, the lab's experiments and the demo
     Ci,
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
@@ -48,6 +61,8 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Demo => demo::run(),
         Task::Test => test::run(),
+        Task::Lab(lab) => lab.run(),
+        Task::Peers { strict } => peers::run(strict),
         Task::Ci => ci::run(),
         Task::FetchLua { dir } => lua::run(dir),
     };

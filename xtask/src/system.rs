@@ -34,6 +34,14 @@ pub(crate) const CHROMIUM: Tool = Tool {
     package: "chromium fonts-dejavu-core",
     is_required: false,
 };
+/// LTTng's daemon and its client.
+pub(crate) const LTTNG: Tool =
+    Tool { program: "lttng-sessiond", others: &[], package: "lttng-tools", is_required: false };
+/// LTTng's library for programs, with what generates tracepoints.
+pub(crate) const LTTNG_UST: Tool =
+    Tool { program: "lttng-gen-tp", others: &[], package: "liblttng-ust-dev liblttng-ust1", is_required: false };
+/// <sys/sdt.h>.
+pub(crate) const SDT: Tool = Tool { program: "dtrace", others: &[], package: "systemtap-sdt-dev", is_required: false };
 
 impl Tool {
     /// Whether it, or what does as well, is on `PATH`.
@@ -41,12 +49,6 @@ impl Tool {
         has(self.program) || self.others.iter().any(|other| has(other))
     }
 }
-
-/// A tracer to measure beside ours: its daemon and its client.
-pub(crate) const LTTNG: Tool = Tool { program: "lttng", package: "lttng-tools", is_required: false };
-/// That tracer's libraries, of which one steps in front of libc. What is looked for is a program of the package.
-pub(crate) const LTTNG_UST: Tool =
-    Tool { program: "lttng-gen-tp", package: "liblttng-ust-dev liblttng-ust1", is_required: false };
 
 /// Whether a program is on `PATH`.
 pub(crate) fn has(program: &str) -> bool {

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use super::lttng::Lttng;
 use crate::LabError;
 
 /// Where directories in memory are made.
@@ -173,24 +171,20 @@ impl Project {
         }
     }
 
-    /// Builds the project from its sources, with variables in make's environment, and in LTTng's view of the file system.
+    /// Builds the project from its sources, with variables in make's environment.
     ///
     /// # Errors
     /// make cannot be run, or does not succeed.
-    pub(super) fn build(&self, environment: &[(&str, &OsStr)], lttng: Option<&Lttng>) -> Result<Build, LabError> {
+    pub(super) fn build<V: AsRef<OsStr>>(&self, environment: &[(&str, V)]) -> Result<Build, LabError> {
         self.clean();
         let said = self.dir.path().with_extension("said");
         let system = |error| LabError::System { what: "cannot keep what make says", error };
         let output = fs::File::create(&said).map_err(system)?;
         let mut make = self.make();
-        make.arg(format!("-j{}", self.job_count)).args(&self.goals).envs(environment.iter().copied());
+        make.arg(format!("-j{}", self.job_count))
+            .args(&self.goals)
+            .envs(environment.iter().map(|(name, value)| (name, value)));
         make.stdout(output.try_clone().map_err(system)?).stderr(output);
-        match lttng {
-            Some(lttng) => lttng.enter(&mut make),
-            // Every way is started alike: by fork.
-            // SAFETY: does nothing.
-            None => unsafe { make.pre_exec(|| Ok(())) },
-        };
         let started = Instant::now();
         let child = make.spawn().map_err(|error| {
             LabError::Project(format!("cannot run make: {error}; install it (apt-get install make gcc)"))

@@ -1,0 +1,74 @@
+//! Every peer that is built answers, runs each of its cases, and has its events counted rightly.
+//!
+//! Peers are looked for in `DORMOUSE_LAB_PEERS`, or where `cargo xtask peers` puts them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use dormouse_lab::peers;
+use dormouse_lab_harness::{Answer, Arrived, Request, Run, Walk};
+
+/// Few enough that a peer's ring keeps them all.
+const ITERATIONS: u64 = 1000;
+
+/// `target/release/peers`, from `target/debug/deps/THIS`.
+fn dir() -> PathBuf {
+    let target = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.parent()?.to_path_buf()));
+    let built = target.unwrap_or_default().join("release/peers");
+    std::env::var_os(peers::DIRECTORY).map_or(built, PathBuf::from)
+}
+
+#[test]
+fn every_event_of_every_case_arrives() {
+    let dir = dir();
+    for peer in peers::all_in(&dir) {
+        for mode in peer.modes() {
+            let name = format!("{} ({mode:?})", peer.name());
+            let scratch = tempfile::tempdir().unwrap();
+            let prepared = match peer.prepare(*mode, scratch.path()) {
+                Ok(prepared) => prepared,
+                Err(why) => {
+                    println!("skipped: {name}: {why}");
+                    continue;
+                }
+            };
+            let (mut command, prepared) = prepared.into_parts();
+            let mut engine =
+                command.args(["--cpus", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut input = engine.stdin.take().unwrap();
+            let mut output = BufReader::new(engine.stdout.take().unwrap()).lines();
+            let mut ask = |request: Request| -> Answer {
+                writeln!(input, "{}", serde_json::to_string(&request).unwrap()).unwrap();
+                let line = output.next().unwrap_or_else(|| panic!("{name} ended")).unwrap();
+                serde_json::from_str(&line).unwrap()
+            };
+            let Answer::Description(description) = ask(Request::Describe) else { panic!("{name} says not who it is") };
+            assert_eq!(description.name, peer.name());
+            assert!(!description.version.is_empty() && description.version != "?", "{name}: {description:?}");
+            assert!(description.cases.iter().any(|case| case == "empty"), "{name}: {description:?}");
+            let mut emitted = 0;
+            for case in &description.cases {
+                // As a whole, and iteration by iteration.
+                for (walk, iterations) in [(Walk::None, ITERATIONS), (Walk::Linear { bytes: 4096 }, 100)] {
+                    let run = Run { case: case.clone(), iterations, threads: 1, walk };
+                    let Answer::Timing(timing) = ask(Request::Run(run)) else { panic!("{name} does not run {case}") };
+                    let is_traced = case.starts_with("armed");
+                    assert_eq!(timing.events > 0, is_traced, "{name}: {case}: {timing:?}");
+                    emitted += timing.events;
+                }
+            }
+            let arrived = match ask(Request::Arrived) {
+                Answer::Arrived(arrived) => arrived,
+                _ => Arrived { events: None, why: None },
+            };
+            let verification = prepared.finish(emitted, &arrived);
+            println!("{}", verification.note(&name));
+            assert!(verification.holds(), "{verification:?}");
+            // So few are all there, whatever the mode.
+            assert_eq!(verification.arrived.unwrap_or(0), emitted, "{verification:?}");
+            drop(input);
+            assert!(engine.wait().unwrap().success(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The engines of the tracers that the lab compares with: built apart from the workspace, into `release/peers` of the target directory.
+//!
+//! ```text
+//!   lab/peers/*/      Rust, a workspace of its own  ── cargo, into target/peers ─┐
+//!   lab/peers/c/*.c   C ── cc, with the harness's static library ────────────────┴─▶ target/release/peers/NAME
+//!                                                                or, with the reason, target/release/peers/NAME.why
+//! ```
+//! One that does not build is no failure but a line that says why: the lab then reports it as not available.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{self, cargo, line, succeed};
+use crate::system::{self, BABELTRACE2, CC, CPP, LTTNG, LTTNG_UST, SDT};
+
+/// Engines in Rust, cheapest to build first. Their packages are called `dormouse-lab-peer-NAME`.
+const RUST: [&str; 4] = ["fastrace", "tracing", "tracy", "perfetto"];
+
+/// Engines in C: name, source, the Debian package whose version is theirs, libraries.
+const C: [(&str, &str, &str, &[&str]); 2] =
+    [("lttng-ust", "lttng_ust.c", "lttng-ust", &["-llttng-ust"]), ("usdt", "usdt.c", "systemtap-sdt", &[])];
+
+/// The workspace of the engines in Rust.
+pub(crate) const MANIFEST: &str = "lab/peers/Cargo.toml";
+
+/// The task.
+///
+/// # Errors
+/// See [`build`]; with `is_strict` also that a peer could not be built.
+pub(crate) fn run(is_strict: bool) -> Result<()> {
+    let failed = build()?;
+    if is_strict && !failed.is_empty() {
+        bail!("not built: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// Runs the linter on the engines in Rust, once they are built.
+///
+/// # Errors
+/// It finds something.
+pub(crate) fn lint() -> Result<()> {
+    let dir = run::target_dir()?.join("peers");
+    let mut clippy = cargo(["clippy", "--quiet", "--locked", "--release", "--manifest-path", MANIFEST, "--target-dir"]);
+    succeed(clippy.arg(dir).args(["--all-targets", "--", "-D", "warnings"]))
+}
+
+/// Installs what is missing where that is possible, builds every peer, and prints a line for each. Returns those that it could
+/// not build.
+///
+/// # Errors
+/// The harness does not build, or files cannot be written.
+pub(crate) fn build() -> Result<Vec<&'static str>> {
+    let optional = |tool: system::Tool| system::Tool { is_required: false, ..tool };
+    system::ensure(&[optional(CC), optional(CPP), BABELTRACE2, LTTNG, LTTNG_UST, SDT])?;
+    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse-lab-harness"]))?;
+    let target = run::target_dir()?;
+    let dir = target.join("release/peers");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let mut failed = Vec::new();
+    let results = RUST.iter().map(|name| (*name, Instant::now(), build_rust(name, &target)));
+    let results = results.chain(C.iter().map(|(name, source, package, libraries)| {
+        (*name, Instant::now(), build_c(name, source, package, libraries, &target))
+    }));
+    for (name, started, result) in results {
+        let why = dir.join(format!("{name}.why"));
+        // Neither an old program nor an old reason is to be taken for this build's.
+        let _ = fs::remove_file(&why);
+        match result {
+            Ok(program) => {
+                install(&program, &dir.join(name))?;
+                println!("peer {name:10} built, {:.1} s", started.elapsed().as_secs_f64());
+            }
+            Err(error) => {
+                let _ = fs::remove_file(dir.join(name));
+                let text = format!("{error:#}");
+                let first = text.lines().next().unwrap_or_default();
+                println!("peer {name:10} NOT built: {first}");
+                fs::write(&why, format!("could not be built: {first}\n"))?;
+                failed.push(name);
+            }
+        }
+    }
+    Ok(failed)
+}
+
+/// Puts a program where the lab finds it. One that runs just now stays what it is.
+fn install(from: &Path, to: &Path) -> Result<()> {
+    let new = to.with_extension("new");
+    let copied = fs::copy(from, &new).and_then(|_| fs::rename(&new, to));
+    copied.with_context(|| format!("cannot write {}", to.display()))
+}
+
+/// What the compiler said that names the cause, else its last words.
+fn cause(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let telling = lines.iter().find(|line| line.contains("error"));
+    telling.or(lines.last()).map_or_else(String::new, |line| (*line).to_string())
+}
+
+/// Runs quietly.
+fn quietly(command: &mut Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{}`", line(command)))?;
+    if !output.status.success() {
+        bail!("{}", cause(&output.stderr));
+    }
+    Ok(())
+}
+
+fn build_rust(name: &str, target: &Path) -> Result<PathBuf> {
+    let package = format!("dormouse-lab-peer-{name}");
+    let target = target.join("peers");
+    let mut command = cargo(["build", "--quiet", "--locked", "--release", "--manifest-path", MANIFEST]);
+    quietly(command.args(["--package", &package]).arg("--target-dir").arg(&target))?;
+    Ok(target.join("release").join(package))
+}
+
+fn build_c(name: &str, source: &str, package: &str, libraries: &[&str], target: &Path) -> Result<PathBuf> {
+    let dir = run::root().join("lab/peers/c");
+    let include = run::root().join("lab/harness/include");
+    let library = target.join("release/libdormouse_lab_harness.a");
+    let program = target.join("peers").join(name);
+    let inputs = || -> Result<Vec<PathBuf>> {
+        let files =
+            [&dir, &include].map(|dir| fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display())));
+        let [sources, headers] = files;
+        Ok(sources?.chain(headers?).flatten().map(|entry| entry.path()).chain([library.clone()]).collect())
+    };
+    if is_newer(&program, &inputs()?) {
+        return Ok(program);
+    }
+    fs::create_dir_all(target.join("peers"))?;
+    let version = version(package);
+    // As a program's author would: optimised, with line numbers.
+    let mut command = Command::new("cc");
+    command.args(["-std=gnu17", "-O2", "-g", "-Wall", "-Wextra"]).arg(format!("-DLAB_VERSION=\"{version}\""));
+    command.arg("-I").arg(&include).arg("-I").arg(&dir).arg(dir.join(source)).arg(&library);
+    quietly(command.args(libraries).args(["-lpthread", "-ldl", "-lm", "-o"]).arg(&program))?;
+    Ok(program)
+}
+
+/// Whether a file is younger than all of the others.
+fn is_newer(file: &Path, others: &[PathBuf]) -> bool {
+    let modified = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let Some(built) = modified(file) else { return false };
+    others.iter().all(|other| modified(other).is_some_and(|changed| changed < built))
+}
+
+/// The version of what is installed, as pkg-config or the package manager has it.
+fn version(package: &str) -> String {
+    let ask = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_string();
+        (output.status.success() && !text.is_empty()).then_some(text)
+    };
+    ask("pkg-config", &["--modversion", package])
+        .or_else(|| ask("dpkg-query", &["--showformat=${Version}", "--show", &format!("{package}-dev")]))
+        .or_else(|| ask("dpkg-query", &["--showformat=${Version}", "--show", &format!("lib{package}-dev")]))
+        .unwrap_or_else(|| "unknown".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_what_the_compiler_calls_an_error() {
+        assert_eq!(
+            cause(b"cc1: note\na.c:1:10: fatal error: x.h: No such file\ncompilation terminated.\n"),
+            "a.c:1:10: fatal error: x.h: No such file"
+        );
+        assert_eq!(cause(b"ld: no\n\n"), "ld: no");
+        assert_eq!(cause(b""), "");
+    }
+}
