@@ -62,8 +62,7 @@ pub use value::Value;
 /// ```
 ///
 /// Expressions are evaluated only when the event is armed, by reference; their types are those that implement [`Value`].
-/// It may stand in generic functions, closures, inline functions and shared libraries. `return`, `?` and `await` cannot
-/// stand in an expression.
+/// It may stand in generic functions, closures, inline functions and shared libraries.
 ///
 /// Wait-free and async-signal-safe if the expressions are.
 #[macro_export]
@@ -76,21 +75,19 @@ macro_rules! event {
         );
         /// The gate: one site for each list of field types.
         #[inline(always)]
-        fn gate<List: $crate::__private::TypeList, const BYTES: usize, const RUNS: usize>(
-            _: &impl ::core::ops::FnOnce($crate::__private::Recorder<'_, $crate::__private::Nil, BYTES, RUNS>)
-                -> $crate::__private::Recorded<List>,
-        ) -> bool {
+        fn gate<List: $crate::__private::TypeList>(_: $crate::__private::Recorded<List>) -> bool {
             $crate::__private::static_branch!(
                 KEY,
                 announce("dormouse_events", $crate::__private::describe::<List>)
             )
         }
         const COUNT: usize = 0 $(+ { let _ = ::core::stringify!($field); 1 })*;
-        let fields = $crate::__private::fields::<{ 8 * (COUNT + 1) }, { 2 * COUNT + 1 }, _, _>(
-            |recorder| recorder $(.field(&($crate::__private::value!($field $(= $value)?))))* .end()
-        );
-        if gate(&fields) {
-            $crate::__private::emit(&KEY, fields);
+        // Which types it lists follows from what is recorded below.
+        let list = $crate::__private::Recorded::list();
+        if gate(list) {
+            let mut payload = $crate::__private::Payload::<{ 8 * (COUNT + 1) }, { 2 * COUNT + 1 }>::new();
+            let recorder = $crate::__private::Recorder::new(&KEY, &mut payload);
+            list.is_of(recorder $(.field(&($crate::__private::value!($field $(= $value)?))))* .end());
         }
     }};
 }
@@ -131,6 +128,35 @@ pub mod __private {
     #[derive(Debug)]
     pub struct Recorded<List>(PhantomData<List>);
 
+    impl<List> Clone for Recorded<List> {
+        #[inline(always)]
+        fn clone(&self) -> Self {
+            *self
+        }
+    }
+
+    impl<List> Copy for Recorded<List> {}
+
+    impl<List> Recorded<List> {
+        /// A list that is still to be found out.
+        #[inline(always)]
+        pub fn list() -> Recorded<List> {
+            Recorded(PhantomData)
+        }
+
+        /// Tells the compiler that it is this one.
+        #[inline(always)]
+        pub fn is_of(self, _: Recorded<List>) {}
+    }
+
+    impl<'a, const BYTES: usize, const RUNS: usize> Recorder<'a, Nil, BYTES, RUNS> {
+        /// No fields yet.
+        #[inline(always)]
+        pub fn new(key: &'static EventKey, payload: &'a mut Payload<BYTES, RUNS>) -> Self {
+            Recorder { key, payload, words: Words::default(), list: PhantomData }
+        }
+    }
+
     impl<'a, List: TypeList, const BYTES: usize, const RUNS: usize> Recorder<'a, List, BYTES, RUNS> {
         /// Adds a field.
         #[inline(always)]
@@ -158,25 +184,6 @@ pub mod __private {
             }
             Recorded(PhantomData)
         }
-    }
-
-    /// Gives a closure the type that it needs.
-    #[inline(always)]
-    pub fn fields<const BYTES: usize, const RUNS: usize, List, F>(fields: F) -> F
-    where
-        F: FnOnce(Recorder<'_, Nil, BYTES, RUNS>) -> Recorded<List>,
-    {
-        fields
-    }
-
-    /// Evaluates an armed event's fields and writes it.
-    #[inline(always)]
-    pub fn emit<List, const BYTES: usize, const RUNS: usize>(
-        key: &'static EventKey,
-        fields: impl FnOnce(Recorder<'_, Nil, BYTES, RUNS>) -> Recorded<List>,
-    ) {
-        let mut payload = Payload::new();
-        fields(Recorder { key, payload: &mut payload, words: Words::default(), list: PhantomData });
     }
 }
 

@@ -68,7 +68,7 @@ pub struct Payload<const BYTES: usize, const RUNS: usize> {
     scratch: [MaybeUninit<u8>; BYTES],
     scratch_len: usize,
     run_start: usize,
-    runs: [Segment; RUNS],
+    runs: [MaybeUninit<Segment>; RUNS],
     run_count: usize,
 }
 
@@ -80,7 +80,7 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
             scratch: [MaybeUninit::uninit(); BYTES],
             scratch_len: 0,
             run_start: 0,
-            runs: [Segment::EMPTY; RUNS],
+            runs: [const { MaybeUninit::uninit() }; RUNS],
             run_count: 0,
         }
     }
@@ -102,7 +102,7 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
         if len > 0 {
             // A copy by whole words reads at most seven bytes beyond the run, and the scratch space has eight to spare.
             let source = self.scratch.as_ptr().wrapping_add(self.run_start).cast();
-            self.runs[self.run_count] = Segment::padded(source, len);
+            self.runs[self.run_count].write(Segment::padded(source, len));
             self.run_count += 1;
             self.run_start = self.scratch_len;
         }
@@ -113,7 +113,7 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
     fn long(&mut self, bytes: *const u8, len: usize) {
         self.close_run();
         if len > 0 {
-            self.runs[self.run_count] = Segment::exact(bytes, len);
+            self.runs[self.run_count].write(Segment::exact(bytes, len));
             self.run_count += 1;
         }
     }
@@ -132,7 +132,9 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
     #[inline(always)]
     fn runs(&mut self) -> &[Segment] {
         self.close_run();
-        &self.runs[..self.run_count]
+        let runs = &self.runs[..self.run_count];
+        // SAFETY: every run below the count has been written, and the type is that of the slice's elements but for that.
+        unsafe { core::slice::from_raw_parts(runs.as_ptr().cast(), runs.len()) }
     }
 }
 
@@ -232,7 +234,9 @@ impl Value for str {
     type Type = TypeByte<{ FieldType::scalar(Kind::Str).to_u8() }>;
     #[inline(always)]
     fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
-        let len = self.bytes().position(|byte| byte == 0).unwrap_or(self.len());
+        // The library's search, which looks at words.
+        let len =
+            core::ffi::CStr::from_bytes_until_nul(self.as_bytes()).map_or(self.len(), core::ffi::CStr::count_bytes);
         payload.long(self.as_ptr(), len);
         payload.small([0]);
     }
