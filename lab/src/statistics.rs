@@ -173,20 +173,28 @@ pub fn ratio(name: &str, numerator: &[f64], denominator: &[f64]) -> Option<Ratio
     })
 }
 
-/// Samples of a batch in MSER-5.
+/// Samples of a batch in MSER-5, and how many batches there are at least: of fewer samples, batches are smaller.
 const BATCH: usize = 5;
+const BATCHES_MIN: usize = 10;
+/// An earlier cut is as good as the best if its error is not larger by more than this factor.
+const ERROR_TOLERANCE: f64 = 1.5;
 
-/// How many samples at the beginning are warm-up: the cut after which the standard error of the mean is smallest, in batches of
-/// five, and at most half of them. MSER-5; a cut at the half means that the series has not become steady.
+/// How many samples at the beginning are warm-up: the first cut after which the standard error of the mean is about smallest, in
+/// batches of five, and at most half of them. MSER-5, with a tolerance.
 pub fn warm_up(samples: &[f64]) -> usize {
-    let batches: Vec<f64> = samples.chunks_exact(BATCH).map(|batch| Uncertain::of(batch).mean).collect();
-    let error = |cut: usize| {
-        let rest = &batches[cut..];
-        let mean = rest.iter().sum::<f64>() / rest.len() as f64;
-        rest.iter().map(|batch| (batch - mean).powi(2)).sum::<f64>() / (rest.len() as f64).powi(2)
-    };
-    let cut = (0..=batches.len() / 2).filter(|cut| *cut < batches.len());
-    cut.min_by(|a, b| error(*a).total_cmp(&error(*b))).unwrap_or(0) * BATCH
+    let batch = (samples.len() / BATCHES_MIN).clamp(1, BATCH);
+    let batches: Vec<f64> = samples.chunks_exact(batch).map(|batch| Uncertain::of(batch).mean).collect();
+    let errors: Vec<f64> = (0..=batches.len() / 2)
+        .map(|cut| &batches[cut..])
+        .filter(|rest| !rest.is_empty())
+        .map(|rest| {
+            let mean = rest.iter().sum::<f64>() / rest.len() as f64;
+            rest.iter().map(|batch| (batch - mean).powi(2)).sum::<f64>() / (rest.len() as f64).powi(2)
+        })
+        .collect();
+    let smallest = errors.iter().copied().min_by(f64::total_cmp).unwrap_or(0.0);
+    // Where the series is steady, the errors of all further cuts are alike but for noise.
+    errors.iter().position(|error| *error <= smallest * ERROR_TOLERANCE).unwrap_or(0) * batch
 }
 
 /// Deviations from the median beyond which a sample is an outlier.
@@ -280,7 +288,7 @@ mod tests {
             (0..100).map(|round| 10.0 + 0.1 * normal(random) + if round < warm { 5.0 } else { 0.0 }).collect()
         };
         assert_eq!(warm_up(&series(10, &mut random)), 10);
-        assert!(warm_up(&series(0, &mut random)) <= 50);
+        assert!(warm_up(&series(0, &mut random)) <= 10);
         assert_eq!(warm_up(&[]), 0);
         assert_eq!(warm_up(&[1.0; 4]), 0);
     }

@@ -23,6 +23,9 @@ fn opaque(number: u64) -> u64 {
     black_box(number)
 }
 
+/// A function with a tracepoint of its own, or none.
+type Site = extern "C" fn(u64);
+
 /// A loop over a body that is given a number, eight times in a row: then it hardly matters how the linker has aligned the loop, and a
 /// body that costs a fraction of a cycle shows.
 macro_rules! repeat {
@@ -91,7 +94,7 @@ repeat!(empty_str32, number => black_box(string(number)));
 
 /// Calls one of `count` sites after the other, far apart from each other.
 #[inline(always)]
-fn scattered(sites: &[fn(u64)], count: u64, iterations: u64, first: u64) {
+fn scattered(sites: &[Site], count: u64, iterations: u64, first: u64) {
     // Coprime to 10 and 1,000; steps over the lines that a prefetcher would bring along.
     const STRIDE: u64 = 377;
     for number in first..first.wrapping_add(iterations) {

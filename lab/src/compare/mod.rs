@@ -116,7 +116,12 @@ fn readable<T: serde::de::DeserializeOwned>(
 ) -> Vec<T> {
     let read = |value: serde_json::Value| {
         let name = value.get("name").and_then(|name| name.as_str()).unwrap_or("a figure").to_string();
-        match T::deserialize(value) {
+        // What is no number is written as null; there is nothing to compare in it.
+        let is_null =
+            ["median", "value"].iter().any(|member| value.get(member).is_some_and(serde_json::Value::is_null));
+        let read =
+            if is_null { Err("it has no value".to_string()) } else { T::deserialize(value).map_err(|e| e.to_string()) };
+        match read {
             Ok(figure) => Some(figure),
             Err(error) => {
                 notes.push(format!("{experiment}: {name} is left out: {error}"));
