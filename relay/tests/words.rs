@@ -37,7 +37,8 @@ fn set_context(word: u64) {
     }
 }
 
-static SESSION: AtomicPtr<Session> = AtomicPtr::new(std::ptr::null_mut());
+static NONE: Session = Session::none();
+static SESSION: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
 static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 /// How often the slow path was taken, and the sum of its arguments.
 static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -63,6 +64,30 @@ macro_rules! define {
 }
 
 define!(record_0 0 [], record_1 1 [w0], record_2 2 [w0, w1], record_3 3 [w0, w1, w2]);
+
+dormouse_relay::define_record_words! {
+    /// # Safety
+    /// As the macro says.
+    fn record_key_1(
+        words: 1 [w0], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
+    )
+}
+
+/// How often the class was not the one that was meant.
+static OTHER: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" fn other(_: *const u32, size_bytes: usize, which: MaybeUninit<u64>, w0: u64, _: u64, _: u64) {
+    // SAFETY: the test passes one.
+    assert_eq!((size_bytes, unsafe { which.assume_init() }, w0), (HEADER_SIZE_BYTES + 8, 99, 7));
+    OTHER.fetch_add(1, Ordering::Relaxed);
+}
+
+/// An id and whose it is.
+#[repr(C, packed(4))]
+struct Key {
+    id: u32,
+    of: u64,
+}
 
 const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
 const CONTEXT: u64 = 0x1234_5678_9abc_def0;
@@ -151,6 +176,21 @@ fn records_are_written_or_go_the_slow_way() {
     assert_eq!(bytes(page::HEADER_SIZE_BYTES + 8, 28), expected[..28]);
     assert_eq!(head_word(head as u16, head >> 16), head);
 
+    // Of a key: only if the class is the one that is meant.
+    open(begin, later);
+    let key = Key { id: 8, of: 77 };
+    let write_key = |which| {
+        let before = [SLOW[0].load(Ordering::Relaxed), OTHER.load(Ordering::Relaxed)];
+        let (id, which) = (&raw const key.id, MaybeUninit::new(which));
+        // SAFETY: as in `write`; the key lies behind the id.
+        unsafe { record_key_1(id, HEADER_SIZE_BYTES + 8, which, 7) };
+        [SLOW[0].load(Ordering::Relaxed) - before[0], OTHER.load(Ordering::Relaxed) - before[1]]
+    };
+    assert!((0..100).any(|_| write_key(99) == [0, 1]));
+    assert_eq!(control.state.load(Ordering::Relaxed), begin);
+    assert!((0..100).any(|_| write_key(77) == [0, 0]));
+    assert_ne!(control.state.load(Ordering::Relaxed), begin);
+
     // The other lengths, and the last byte that a page takes.
     for (words, len) in [(0, 0), (1, 3), (1, 8), (2, 16)] {
         let at = 4096 - page::SLACK_BYTES - HEADER_SIZE_BYTES - len;
@@ -174,5 +214,5 @@ fn records_are_written_or_go_the_slow_way() {
         let state = State::from_word(control.state.load(Ordering::Relaxed));
         assert_eq!(state.offset as usize, 4096 - page::SLACK_BYTES);
     }
-    SESSION.store(std::ptr::null_mut(), Ordering::Relaxed);
+    SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
 }

@@ -47,6 +47,27 @@ const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 /// The session, or null.
 pub(crate) static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
 
+/// What the shortest write path reads of the session; [`NO_SESSION`] without one. It follows [`CURRENT`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
+    AtomicPtr::new((&raw const NO_SESSION).cast_mut());
+
+#[cfg(target_arch = "x86_64")]
+static NO_SESSION: dormouse_relay::arch::Session = dormouse_relay::arch::Session::none();
+
+/// Joins a session, or none, as far as writers are concerned.
+fn set_current(attached: Option<&'static Attached>) {
+    let pointer = attached.map_or(core::ptr::null_mut(), |attached| core::ptr::from_ref(attached).cast_mut());
+    // (M') pairs with (M): ids of the session before were taken back before. (L) pairs with (K).
+    CURRENT.store(pointer, Ordering::SeqCst);
+    #[cfg(target_arch = "x86_64")]
+    {
+        let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
+        // Relaxed: only sections read it, and leaving restarts them before it goes on.
+        CURRENT_SECTION.store(section.cast_mut(), Ordering::Relaxed);
+    }
+}
+
 /// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
 /// libc places them once for all.
 #[cfg(target_arch = "x86_64")]
@@ -108,6 +129,13 @@ impl Guard {
         let mine = core::ptr::from_ref(self.attached).cast_mut();
         // (M') pairs with (M).
         let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+        #[cfg(target_arch = "x86_64")]
+        {
+            let mine = (&raw const self.attached.session).cast_mut();
+            let none = (&raw const NO_SESSION).cast_mut();
+            // Relaxed: as in `set_current`. Another session that was joined meanwhile stays.
+            let _ = CURRENT_SECTION.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 
@@ -186,8 +214,7 @@ impl Joining {
             process,
             socket: socket.into(),
         }));
-        // (M') pairs with (M): ids of the session before were taken back before.
-        CURRENT.store(attached, Ordering::SeqCst);
+        set_current(Some(attached));
         Ok((attached, grants))
     }
 
@@ -218,8 +245,7 @@ impl Joining {
 
     /// Leaves the session, if any, and unmaps its memory once no thread uses it.
     pub(crate) fn leave(&mut self) {
-        // (L) pairs with (K).
-        CURRENT.store(core::ptr::null_mut(), Ordering::SeqCst);
+        set_current(None);
         let Some(mapping) = self.mapping.take() else { return };
         // Critical sections that have compared the word before are restarted, and compare it again.
         let fenced = crate::membarrier::restart_sections();

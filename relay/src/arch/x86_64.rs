@@ -22,9 +22,9 @@
 //!       if context == 0, or no rseq      → slow
 //!       rseq.rseq_cs = &descriptor
 //!     start:
-//!       session = *session_word          → slow if null
+//!       session = *session_word
 //!       control = session.streams[rseq.cpu_id]           → slow beyond session.cpu_count
-//!       if *id > CLASS_ID_MAX            → slow
+//!       if *id > CLASS_ID_MAX, or the key's current class is not the one that is meant       → slow
 //!       page, offset = control.state     → slow if the record does not fit, or the page lies outside of the memory
 //!       timestamp = rdtsc                → slow if its upper half is at control.expiry
 //!       page[offset] = head, context, words…
@@ -78,6 +78,9 @@ pub struct Session {
     cpu_count: u32,
 }
 
+// SAFETY: plain values; what they point to is shared memory, which sections write as `Memory` says.
+unsafe impl Sync for Session {}
+
 impl Session {
     /// The session whose memory this is. `is_fast`: its clock is the timestamp counter, and the process has rseq.
     pub fn new(memory: &Memory, is_fast: bool) -> Session {
@@ -92,6 +95,12 @@ impl Session {
             page_limit: geometry.page_size_bytes - dormouse_abi::page::SLACK_BYTES as u32,
             cpu_count: if is_fast { geometry.cpu_count } else { 0 },
         }
+    }
+
+    /// No session: every record goes the slow way.
+    pub const fn none() -> Session {
+        let null = core::ptr::null_mut();
+        Session { base: null, last_page_offset: 0, page_size_bytes: 0, streams: null, page_limit: 0, cpu_count: 0 }
     }
 
     /// Where [`define_record_words!`] finds what it reads, in bytes.
@@ -126,18 +135,19 @@ pub struct SessionOffsets {
 /// ```
 /// The slow function is `unsafe extern "C" fn(id: *const u32, size_bytes: usize, which: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64)`:
 /// address of the class's id, bytes of header and fields, a word for `other`, and three words, of which those that the record does not
-/// have are of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic;
+/// have are of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic and
+/// never null ([`Session::none`]);
 /// `rseq_offset` one that holds the rseq area's distance from the thread pointer, or 0 without rseq; `context` the name of the
 /// thread's context word, in static TLS (initial-exec).
 ///
-/// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
-/// `which`, the other function is called instead.
+/// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is, or is 0 as long as the id is
+/// none of the session's: where that is not `which`, the other function is called instead.
 ///
 /// Wait-free; async-signal-safe if the slow path is.
 ///
 /// # Safety
-/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While `session` holds a
-/// pointer, that describes mapped memory of a session, and whoever changes it waits for running sections by membarrier before it
+/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While `session` points to a
+/// session, that describes mapped memory, and whoever changes it waits for running sections by membarrier before it
 /// unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at `rseq_offset`.
 #[doc(hidden)]
 #[macro_export]
@@ -146,8 +156,20 @@ macro_rules! define_record_words {
     (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
     (@store 2) => { concat!($crate::define_record_words!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
     (@store 3) => { concat!($crate::define_record_words!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
-    (@check) => { "" };
+    // A class's id is valid, or a key's is that of the class that is meant: (X) pairs with the store of that word.
+    (@check) => { "cmp dword ptr [rdi], 0xffef\n ja 50f" };
     (@check $other:path) => { "cmp qword ptr [rdi + 4], rdx\n jne 70f" };
+    // The context word: in r9, unless that holds a word of the fields.
+    (@context 3 $context:literal) => {
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n cmp qword ptr fs:[rax], 0\n je 50f")
+    };
+    (@context $words:tt $context:literal) => {
+        concat!("mov r9, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov r9, qword ptr fs:[r9]\n test r9, r9\n jz 50f")
+    };
+    (@store_context 3 $context:literal) => {
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n mov qword ptr [r10 + 8], rax")
+    };
+    (@store_context $words:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
     (@other) => { "" };
     (@other $other:path) => { "70: jmp {other}" };
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
@@ -167,26 +189,21 @@ macro_rules! define_record_words {
                 ".long 0, 0",
                 ".quad 20f, 40f - 20f, 60f",
                 ".popsection",
-                // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free.
-                $crate::define_record_words!(@check $($other)?),
+                // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free, and r9
+                // where it holds no word.
                 "mov r10, qword ptr [rip + {rseq_offset}]",
                 "test r10, r10",
                 "jz 50f",
-                concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]"),
-                "cmp qword ptr fs:[rax], 0",
-                "je 50f",
+                $crate::define_record_words!(@context $words $context),
                 "lea rax, [rip + 66b]",
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
                 "mov r11, qword ptr [rip + {session}]",
-                "test r11, r11",
-                "jz 50f",
-                // A thread that is not registered has a number beyond any count.
+                // Without a session the count is 0. A thread that is not registered has a number beyond any count.
                 "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
                 "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
                 "jae 50f",
-                "cmp dword ptr [rdi], {ID_MAX}",
-                "ja 50f",
+                $crate::define_record_words!(@check $($other)?),
                 "shl rax, {STRIDE_SHIFT}",
                 "add rax, qword ptr [r11 + {STREAMS}]",
                 // rax is the control block, r10 the state, edx where the record ends in its page.
@@ -216,9 +233,7 @@ macro_rules! define_record_words {
                 "or rax, rdx",
                 "mov ax, word ptr [rdi]",
                 "mov qword ptr [r10], rax",
-                concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]"),
-                "mov rax, qword ptr fs:[rax]",
-                "mov qword ptr [r10 + 8], rax",
+                $crate::define_record_words!(@store_context $words $context),
                 $crate::define_record_words!(@store $words),
                 "add qword ptr [r11], rsi",
                 "40:",
@@ -238,7 +253,6 @@ macro_rules! define_record_words {
                 RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
                 CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
                 SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
-                ID_MAX = const $crate::arch::CLASS_ID_MAX,
                 STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
                 CPU_COUNT = const $crate::arch::Session::OFFSETS.cpu_count,
                 STREAMS = const $crate::arch::Session::OFFSETS.streams,
@@ -260,8 +274,8 @@ pub const EXPIRY_OFFSET: usize = offset_of!(StreamControl, expiry);
 /// Control blocks are 2 to this power bytes apart.
 #[doc(hidden)]
 pub const STREAM_STRIDE_SHIFT: u32 = dormouse_abi::session::STREAM_STRIDE_BYTES.trailing_zeros();
-#[doc(hidden)]
-pub use dormouse_abi::class::CLASS_ID_MAX;
+// As the section has it, where there is no room for a name that only one of its variants uses.
+const _: () = assert!(dormouse_abi::class::CLASS_ID_MAX == 0xffef);
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
 // Where the section puts the words.
