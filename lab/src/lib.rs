@@ -122,8 +122,12 @@ impl RunOptions {
 /// Runs experiments by name.
 ///
 /// # Errors
-/// See [`LabError`].
+/// See [`LabError`]. An unknown name is one before anything runs.
 pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
+    let is_known = |name: &String| EXPERIMENTS.iter().any(|(known, _)| known == name);
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        return Err(LabError::Unknown(name.clone()));
+    }
     let mut experiments = Vec::new();
     // Before the run, while the load is that of others.
     let mut host = Host::read();
