@@ -7,15 +7,16 @@
 //!
 //! # The picture
 //! ```text
-//!   host ── the machine, before ─────────────────────────────────────────────────────────────┐
-//!   neighbours ── who else uses it meanwhile ────────────────────────────────────────────────┤
-//!                                                                                            ▼
-//!   event ── plan: cases × axes ──▶ rounds ── one case ──▶ engine ◀─ JSON lines ─▶ process   result ──▶ table
-//!     │                                │ ◀── time, counters ──┘      (harness)                 │          report: HTML
-//!     │                                └── samples ──▶ statistics ──────────────────────────▶ │          compare
-//!     ├─ sessions of ours ─┐                                                                   │
-//!     └─ peers, lttng ─────┴── verified: arrived + lost = emitted ───────────────────────────▶ │
-//!   compile_job ── builds of a project, way by way ── samples ──▶ statistics ─────────────────▶ ┘
+//!   event: cases × axes              compile_job: ways to build a project
+//!     │                                   │
+//!     ├── sessions of ours; peers, lttng ─┤         each verified by counts: arrived + lost = emitted
+//!     ▼                                   │
+//!   rounds ◀── lines of JSON ──▶ engines  │         every case once a round, in an order drawn anew
+//!     │ samples                           │ samples
+//!     ▼                                   ▼
+//!   statistics ───────────────────────▶ result ◀── host, neighbours: the machine, and who disturbed it
+//!                                         ├─▶ table, report           to be read
+//!                                         └─▶ compare                 with another result
 //! ```
 //! An engine is a process of its own, pinned, which times its own loops; all of them, whatever tracer they are for, are made
 //! of one harness, the crate `dormouse-lab-harness`.
