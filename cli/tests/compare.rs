@@ -3,31 +3,15 @@
 //! What is planted is inherited over `exec`: a `prctl` that forbids huge pages, and a tunable that switches restartable
 //! sequences off. The machine may be as loud as it likes meanwhile.
 
+mod common;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
-const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
-
-/// The engines belong to another package: cargo does not build them for this one's tests.
-fn build_engines() {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.args(["build", "--quiet", "--package", "dormouse-lab", "--bins", "--manifest-path"]);
-    build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-    if Path::new(DORMOUSE).parent().is_some_and(|dir| dir.ends_with("release")) {
-        build.arg("--release");
-    }
-    assert!(build.status().expect("cargo runs").success(), "the engines are built");
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().expect("dormouse runs");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    output
-}
+use common::{DORMOUSE, build_engines, refuse, succeed};
 
 /// A result of a short run, in an environment that `plant` changes.
 fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
@@ -82,10 +66,8 @@ fn a_file_that_is_no_result_is_named() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("poem.json");
     std::fs::write(&path, "[\"no result\"]").expect("written");
-    let output = Command::new(DORMOUSE).args(["lab", "compare"]).args([&path, &path]).output().expect("dormouse runs");
-    assert_eq!(output.status.code(), Some(2));
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("poem.json is no result") && error.lines().count() == 1, "{error}");
+    let error = refuse(Command::new(DORMOUSE).args(["lab", "compare"]).args([&path, &path]));
+    assert!(error.contains("poem.json is no result"), "{error}");
 }
 
 #[test]

@@ -7,18 +7,40 @@
 //!
 //! # The picture
 //! ```text
-//!   run ── a session of its own ──▶ engine (separate process, pinned, times itself) ── samples ──▶ statistics ──▶ report
-//!    ▲                                    │ verified: events in the trace + lost = events that the engine emitted
-//!    └────────────────────────────────────┘
+//!   event: cases × axes              compile_job: ways to build a project
+//!     │                                   │
+//!     ├── sessions of ours; peers, lttng ─┤         each verified by counts: arrived + lost = emitted
+//!     ▼                                   │
+//!   rounds ◀── lines of JSON ──▶ engines  │         every case once a round, in an order drawn anew
+//!     │ samples                           │ samples
+//!     ▼                                   ▼
+//!   statistics ───────────────────────▶ result ◀── host, neighbours: the machine, and who disturbed it
+//!                                         ├─▶ table, report           to be read
+//!                                         └─▶ compare                 with another result
 //! ```
+//! An engine is a process of its own, pinned, which times its own loops; all of them, whatever tracer they are for, are made
+//! of one harness, the crate `dormouse-lab-harness`.
 //!
 //! # What there is
-//! [`EXPERIMENTS`]: `event`, the cost of a dormant and of an armed event beside the tracers that people use; `compile-job`, a real
-//! build without tracing, dormant, and armed, beside LTTng-UST. [`report`] writes what a run came to as a page with plots.
+//! | module | what is in it |
+//! | --- | --- |
+//! | `event` | experiment: a dormant and an armed event beside the tracers that people use |
+//! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
+//! | `engine`, `rounds` | driving engines; every case in turn, in an order drawn anew for each round |
+//! | [`peers`], [`lttng`] | other tracers: their engines, their sessions, their own counts |
+//! | [`statistics`] | medians, intervals, ratios of pairs, warm-up, outliers |
+//! | [`mod@host`], [`neighbours`] | the machine, and who disturbed it |
+//! | [`doctor`] | what the machine's facts mean for tracing and for figures |
+//! | `result`, `table`, [`report`] | results as JSON, as text, as a page with plots |
+//! | [`compare`] | what differs between two results, and what to suspect |
 //!
 //! # Limits
-//! Wall-clock time only, on whatever the machine is doing besides. A figure is a median over rounds, its interval that of
-//! the order statistics: distribution-free, 95 %.
+//! A figure is a median over rounds; its 95 % interval, by bootstrap, speaks of this run on this machine. Costs are wall-clock
+//! time by the timestamp counter, of loops that do little else. `lab/METHODOLOGY.md` says what figures mean, `lab/BIAS.md` where they
+//! may mislead.
+//!
+//! # Source
+//! Named beside each method in [`statistics`] and [`compare`].
 
 pub mod compare;
 mod compile_job;
@@ -122,8 +144,12 @@ impl RunOptions {
 /// Runs experiments by name.
 ///
 /// # Errors
-/// See [`LabError`].
+/// See [`LabError`]. An unknown name is one before anything runs.
 pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
+    let is_known = |name: &String| EXPERIMENTS.iter().any(|(known, _)| known == name);
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        return Err(LabError::Unknown(name.clone()));
+    }
     let mut experiments = Vec::new();
     // Before the run, while the load is that of others.
     let mut host = Host::read();

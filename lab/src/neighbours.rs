@@ -104,8 +104,7 @@ impl Findings {
         if let Some(&share) = self.unnamed_share.told().filter(|&&share| share >= UNNAMED_SHARE_MIN) {
             let parent = self.unnamed_parent.as_ref().map(|parent| format!(", mostly children of {parent}"));
             notes.push(format!(
-                "noisy neighbours: {:.0} % of a processor was used by processes too short-lived to name{}; wait for \
-                    what \
+                "noisy neighbours: {:.0} % of a processor was used by processes too short-lived to name{}; wait for what \
                  starts them, or stop it",
                 share * 100.0,
                 parent.unwrap_or_default()
@@ -113,8 +112,7 @@ impl Findings {
         }
         if let Some(&share) = self.steal_share.told().filter(|&&share| share >= STEAL_SHARE_MIN) {
             notes.push(format!(
-                "steal: the hypervisor gave {:.1} % of the processors' time to other machines; measure on a host of \
-                    your \
+                "steal: the hypervisor gave {:.1} % of the processors' time to other machines; measure on a host of your \
                  own, or when it is quiet",
                 share * 100.0
             ));

@@ -15,7 +15,7 @@ use statrs::distribution::{ContinuousCDF, Normal};
 use crate::{Measurement, Ratio};
 
 /// Resamples of a bootstrap.
-const RESAMPLES: usize = 2_000;
+pub(crate) const RESAMPLES: usize = 2_000;
 /// Its random numbers are the same in each run: whoever analyses the same rounds again finds the same interval.
 const SEED: u64 = 0xD0_12_40_05_E5;
 /// Samples below which there is no bootstrap, but the whole range.
@@ -51,6 +51,11 @@ pub fn quantile(samples: &[f64], share: f64) -> f64 {
     sorted[low] + part * (sorted[(low + 1).min(last)] - sorted[low])
 }
 
+/// Between which values the middle 95 % of the samples lie.
+pub(crate) fn middle_95(samples: &[f64]) -> [f64; 2] {
+    [0.025, 0.975].map(|share| quantile(samples, share))
+}
+
 /// Median of the absolute deviations from the median.
 pub fn median_absolute_deviation(samples: &[f64]) -> f64 {
     let center = median(samples);
@@ -73,7 +78,7 @@ pub fn bootstrap_ci95(count: usize, mut statistic: impl FnMut(&[usize]) -> f64) 
             .collect()
     };
     values.retain(|value| value.is_finite());
-    [quantile(&values, 0.025), quantile(&values, 0.975)]
+    middle_95(&values)
 }
 
 /// The bootstrap's 95 % interval of the median.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dormouse_lab::{CompileJobOptions, LabError, run_compile_job};
+use dormouse_lab::{CompileJobOptions, LabError, RunOptions, run_compile_job};
 
 /// The preload library, made by cargo where this test was made.
 fn library() -> PathBuf {
@@ -33,8 +33,8 @@ fn project(makefile: &str) -> tempfile::TempDir {
 }
 
 fn options(project: &Path) -> CompileJobOptions {
-    let quick = CompileJobOptions::new(true, Some(project));
-    CompileJobOptions { with_lttng: false, library: Some(library()), file_count_max: None, ..quick }
+    let run = RunOptions { has_peers: false, project: Some(project.into()), ..RunOptions::new(true) };
+    CompileJobOptions { library: Some(library()), file_count_max: None, ..CompileJobOptions::new(&run) }
 }
 
 #[test]

@@ -1,11 +1,10 @@
-//! Automation of the project: `cargo xtask demo`, `test`, `peers`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `test`, `lab`, `ci`.
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   test       every test of the workspace
 //!   lab        every experiment, beside the tracers that people use
-//!   peers      those tracers' engines alone
-//!   peers      the tracers that the lab compares with
+//!   peers      those tracers' engines alone: builds them
 //!   ci         what has to hold before a change is merged; `.ci/run` calls it
 //!   fetch-lua  the C project that the demo and the tests compile
 //! ```

@@ -72,7 +72,7 @@ fn string(number: u64) -> &'static str {
     STRINGS[number as usize % STRINGS.len()]
 }
 
-repeat!(empty, number => ());
+repeat!(empty, number => {});
 repeat!(dormant_u64, number => dormouse::event!(lab.dormant_u64, number));
 
 /// A gate as one would write it without patching, in a cache line of its own.

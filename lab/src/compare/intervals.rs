@@ -11,10 +11,11 @@
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use statrs::distribution::{ContinuousCDF, Normal};
+use statrs::function::erf::erfc;
 
-use crate::statistics::median;
+use crate::statistics::{RESAMPLES, Uncertain, median, middle_95};
 
-const DRAW_COUNT: usize = 2000;
 /// Below this many rounds the normal approximation of the rank test is not to be trusted.
 const RANK_TEST_ROUNDS_MIN: usize = 8;
 const Z_95: f64 = 1.959_964;
@@ -58,57 +59,16 @@ impl Figure<'_> {
                 }
                 median(&again)
             };
-            return (0..DRAW_COUNT).map(|_| draw()).collect();
+            return (0..RESAMPLES).map(|_| draw()).collect();
         }
         let [low, high] = self.errors();
-        (0..DRAW_COUNT)
+        (0..RESAMPLES)
             .map(|_| {
-                let normal = normal(rng);
+                let normal = Normal::standard().inverse_cdf(rng.random_range(f64::EPSILON..1.0));
                 self.value + normal * if normal < 0.0 { low } else { high }
             })
             .collect()
     }
-}
-
-/// Box and Muller's transform.
-fn normal(rng: &mut SmallRng) -> f64 {
-    let (u, v): (f64, f64) = (rng.random(), rng.random());
-    (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
-}
-
-fn deviation(values: &[f64]) -> f64 {
-    let n = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n).sqrt()
-}
-
-/// The middle 95 %.
-fn middle(values: &mut [f64]) -> [f64; 2] {
-    values.sort_by(f64::total_cmp);
-    let at =
-        |share: f64| values.get(((values.len().max(1) - 1) as f64 * share).round() as usize).copied().unwrap_or(0.0);
-    [at(0.025), at(0.975)]
-}
-
-/// Complementary error function; relative error below 1.2e-7 (Numerical Recipes, `erfcc`).
-fn erfc(x: f64) -> f64 {
-    let z = x.abs();
-    let t = 1.0 / (1.0 + 0.5 * z);
-    let coefficients = [
-        0.170_872_77,
-        -0.822_152_23,
-        1.488_515_87,
-        -1.135_203_98,
-        0.278_868_07,
-        -0.186_288_06,
-        0.096_784_18,
-        0.374_091_96,
-        1.000_023_68,
-        -1.265_512_23,
-    ];
-    let polynomial = coefficients.iter().fold(0.0, |sum, coefficient| sum * t + coefficient);
-    let answer = t * (-z * z + polynomial).exp();
-    if x >= 0.0 { answer } else { 2.0 - answer }
 }
 
 /// Probability of a normal deviate at least as far out as `z`, either way.
@@ -145,17 +105,17 @@ pub(super) fn compare(a: Figure<'_>, b: Figure<'_>) -> Compared {
     let pairs = || drawn_a.iter().zip(&drawn_b);
     let difference = b.value - a.value;
     // A cost that may be nothing has no multiple.
-    let has_ratio = b.value > 0.0 && middle(&mut drawn_a.clone())[0] > 0.0;
-    let ratio = || (b.value / a.value, middle(&mut pairs().map(|(a, b)| b / a).collect::<Vec<_>>()));
+    let has_ratio = b.value > 0.0 && middle_95(&drawn_a)[0] > 0.0;
+    let ratio = || (b.value / a.value, middle_95(&pairs().map(|(a, b)| b / a).collect::<Vec<_>>()));
     let p = if a.samples.len().min(b.samples.len()) >= RANK_TEST_ROUNDS_MIN {
         rank_test(a.samples, b.samples)
     } else {
-        let error = deviation(&drawn_a).hypot(deviation(&drawn_b));
+        let error = Uncertain::of(&drawn_a).stddev.hypot(Uncertain::of(&drawn_b).stddev);
         if error > 0.0 { two_sided(difference / error) } else { 1.0 }
     };
     Compared {
         difference,
-        difference_ci95: middle(&mut pairs().map(|(a, b)| b - a).collect::<Vec<_>>()),
+        difference_ci95: middle_95(&pairs().map(|(a, b)| b - a).collect::<Vec<_>>()),
         ratio: has_ratio.then(ratio),
         p,
     }

@@ -1,7 +1,11 @@
 //! Results as an experiment would write them, from numbers that are the same every time.
 
-use dormouse_lab::statistics::{measurement, ratio};
-use dormouse_lab::{Experiment, Host, Labels, Measurement, Report, SCHEMA};
+use dormouse_lab::statistics::{self, measurement};
+use dormouse_lab::{Experiment, Host, Labels, Measurement, Ratio, Report, SCHEMA};
+
+fn ratio(name: &str, numerator: &[f64], denominator: &[f64]) -> Ratio {
+    statistics::ratio(name, numerator, denominator).expect("no denominator here comes near zero")
+}
 
 /// SplitMix64.
 struct Random(u64);
@@ -147,7 +151,7 @@ pub fn odd() -> Report {
     let summed = Measurement { samples: Vec::new(), ..one("summed", &[1.0, 2.0, 3.0]) };
     let negative: Vec<f64> = (0..20).map(|number| f64::from(number) / 10.0 - 1.0).collect();
     let mut odd_ratios = experiment("odd ratios", vec![one("one", &[1.0])]);
-    let with = |name: &str, value: f64, ci95: [f64; 2]| dormouse_lab::Ratio { name: name.into(), value, ci95 };
+    let with = |name: &str, value: f64, ci95: [f64; 2]| Ratio { name: name.into(), value, ci95, means: None };
     odd_ratios.ratios = vec![
         with("nan_vs_nan", f64::NAN, [f64::NAN; 2]),
         with("endless", f64::INFINITY, [1.0, f64::INFINITY]),
@@ -193,7 +197,7 @@ pub fn hostile() -> Report {
         case("a", "x", "2"),
         case(HOSTILE, "y", "1"),
     ];
-    let ratios = vec![dormouse_lab::Ratio { name: text("a_vs_b"), value: 0.5, ci95: [0.4, 0.6] }];
+    let ratios = vec![Ratio { name: text("a_vs_b"), value: 0.5, ci95: [0.4, 0.6], means: Some([0.51, 0.02]) }];
     let notes = vec![text("noisy neighbour"), text("counters not available"), text("note")];
     let experiment = Experiment { name: text("event"), measurements, ratios, notes };
     let mut host = serde_json::to_value(Host::read()).expect("the host is JSON");
