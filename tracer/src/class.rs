@@ -21,9 +21,7 @@ use crate::value::Description;
 pub struct EventKey {
     gate: StaticKey,
     id: AtomicU32,
-    /// Fingerprint of the first as long as `id` is one of a session, else 0.
-    current: AtomicU64,
-    /// Fingerprint of the first, or 0 before there is one.
+    /// Fingerprint of the first, or 0.
     primary: AtomicU64,
     others: AtomicPtr<Other>,
     provider: &'static str,
@@ -32,32 +30,7 @@ pub struct EventKey {
 }
 
 // The record functions find the fingerprint behind the id.
-const _: () = assert!(core::mem::offset_of!(EventKey, current) == core::mem::offset_of!(EventKey, id) + 4);
-
-/// Where a class's id goes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct IdSlot {
-    id: &'static AtomicU32,
-    /// The word behind an id that is a key's first, and what it is to say.
-    current: Option<(&'static AtomicU64, u64)>,
-}
-
-impl IdSlot {
-    /// Gives the class an id, or [`CLASS_ID_NONE`]. The process is in a session that gave it, or no writer is left.
-    pub(crate) fn set(self, id: u32) {
-        if let Some((current, _)) = self.current {
-            current.store(0, Ordering::Relaxed);
-        }
-        self.id.store(id, Ordering::Relaxed);
-        if let Some((current, fingerprint)) = self.current
-            && id != CLASS_ID_NONE
-        {
-            // (X) Release pairs with the comparison in `define_record_words!`, whose plain load acquires on x86-64: the id comes
-            // first.
-            current.store(fingerprint, Ordering::Release);
-        }
-    }
-}
+const _: () = assert!(core::mem::offset_of!(EventKey, primary) == core::mem::offset_of!(EventKey, id) + 4);
 
 /// A further class of a key. Never freed: records may be on their way at any time.
 #[derive(Debug)]
@@ -82,7 +55,6 @@ impl EventKey {
         EventKey {
             gate: StaticKey::new(),
             id: AtomicU32::new(CLASS_ID_NONE),
-            current: AtomicU64::new(0),
             primary: AtomicU64::new(0),
             others: AtomicPtr::new(ptr::null_mut()),
             provider,
@@ -128,23 +100,23 @@ impl EventKey {
     }
 
     /// The id's place for these field types, made if need be. Called under the registry's lock.
-    fn slot(&'static self, fingerprint: u64) -> IdSlot {
+    fn slot(&'static self, fingerprint: u64) -> &'static AtomicU32 {
         let primary = self.primary.load(Ordering::Relaxed);
         if primary == 0 {
             self.primary.store(fingerprint, Ordering::Relaxed);
         }
         if primary == 0 || primary == fingerprint {
-            return IdSlot { id: &self.id, current: Some((&self.current, fingerprint)) };
+            return &self.id;
         }
         if let Some(id) = self.other(fingerprint) {
-            return IdSlot { id, current: None };
+            return id;
         }
         let next = self.others.load(Ordering::Relaxed);
         let other = Box::leak(Box::new(Other { fingerprint, id: AtomicU32::new(CLASS_ID_NONE), next }));
         // (G) Release pairs with (F).
         self.others.store(ptr::from_mut(other), Ordering::Release);
         // SAFETY: just leaked.
-        IdSlot { id: unsafe { &(*ptr::from_mut(other)).id }, current: None }
+        unsafe { &(*ptr::from_mut(other)).id }
     }
 }
 
@@ -156,7 +128,7 @@ pub(crate) struct Class {
     /// Its gate, which it may share with others.
     pub(crate) gate: &'static StaticKey,
     /// Where its id goes.
-    pub(crate) id: IdSlot,
+    pub(crate) id: &'static AtomicU32,
     /// Names and types.
     pub(crate) decl: ClassDecl,
     /// Whether this process has enabled the gate for it.
@@ -198,7 +170,7 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
             unsafe { rust_class(key.cast(), describe, object) }
         };
         let Some(class) = class else { continue };
-        let is_known = |other: &Class| ptr::eq(other.id.id, class.id.id);
+        let is_known = |other: &Class| ptr::eq(other.id, class.id);
         if !known.iter().any(is_known) && !found.iter().any(is_known) {
             found.push(class);
         }
@@ -244,7 +216,7 @@ unsafe fn c_class(class: *const CClass, object: usize) -> Option<Class> {
     let decl = ClassDecl { provider: text(class.provider)?, name: text(class.name)?, fields };
     // SAFETY: `StaticKey` is one `AtomicI32`, as `enabled` is, and it is the first field.
     let gate: &'static StaticKey = unsafe { &*ptr::from_ref(&class.enabled).cast::<StaticKey>() };
-    is_valid(&decl).then_some(Class { object, gate, id: IdSlot { id: &class.id, current: None }, decl, armed: false })
+    is_valid(&decl).then_some(Class { object, gate, id: &class.id, decl, armed: false })
 }
 
 fn text(name: *const c_char) -> Option<String> {

@@ -80,7 +80,7 @@ impl Control {
         set_armed(&mut self.classes, |_, _| false);
         self.joining.leave();
         for class in &self.classes {
-            class.id.set(CLASS_ID_NONE);
+            class.id.store(CLASS_ID_NONE, Ordering::Relaxed);
         }
     }
 
@@ -194,7 +194,7 @@ fn status(class: &Class) -> ClassStatus {
 /// Gives ids first and arms then, so that no event is written with another session's id.
 fn grant(classes: &mut [Class], grants: &[Grant]) {
     for (class, grant) in classes.iter_mut().zip(grants) {
-        class.id.set(grant.id);
+        class.id.store(grant.id, Ordering::Relaxed);
     }
     let armed: Vec<bool> = grants.iter().map(|grant| grant.armed && grant.id != CLASS_ID_NONE).collect();
     set_armed(classes, |index, class| armed.get(index).copied().unwrap_or(class.armed));

@@ -24,7 +24,7 @@
 //!     start:
 //!       session = *session_word
 //!       control = session.streams[rseq.cpu_id]           → slow beyond session.cpu_count
-//!       if *id > CLASS_ID_MAX, or the key's current class is not the one that is meant       → slow
+//!       if *id > CLASS_ID_MAX            → slow
 //!       page, offset = control.state     → slow if the record does not fit, or the page lies outside of the memory
 //!       timestamp = rdtsc                → slow if its upper half is at control.expiry
 //!       page[offset] = head, context, words…
@@ -140,8 +140,8 @@ pub struct SessionOffsets {
 /// `rseq_offset` one that holds the rseq area's distance from the thread pointer, or 0 without rseq; `context` the name of the
 /// thread's context word, in static TLS (initial-exec).
 ///
-/// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is, or is 0 as long as the id is
-/// none of the session's: where that is not `which`, the other function is called instead.
+/// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
+/// `which`, the other function is called instead.
 ///
 /// Wait-free; async-signal-safe if the slow path is.
 ///
@@ -156,8 +156,8 @@ macro_rules! define_record_words {
     (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
     (@store 2) => { concat!($crate::define_record_words!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
     (@store 3) => { concat!($crate::define_record_words!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
-    // A class's id is valid, or a key's is that of the class that is meant: (X) pairs with the store of that word.
-    (@check) => { "cmp dword ptr [rdi], 0xffef\n ja 50f" };
+    // Outside of the section, since an abort does not keep `which`, and the slow path has to know whose id it is.
+    (@check) => { "" };
     (@check $other:path) => { "cmp qword ptr [rdi + 4], rdx\n jne 70f" };
     // The context word: in r9, unless that holds a word of the fields.
     (@context 3 $context:literal) => {
@@ -191,6 +191,7 @@ macro_rules! define_record_words {
                 ".popsection",
                 // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free, and r9
                 // where it holds no word.
+                $crate::define_record_words!(@check $($other)?),
                 "mov r10, qword ptr [rip + {rseq_offset}]",
                 "test r10, r10",
                 "jz 50f",
@@ -203,7 +204,8 @@ macro_rules! define_record_words {
                 "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
                 "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
                 "jae 50f",
-                $crate::define_record_words!(@check $($other)?),
+                "cmp dword ptr [rdi], {ID_MAX}",
+                "ja 50f",
                 "shl rax, {STRIDE_SHIFT}",
                 "add rax, qword ptr [r11 + {STREAMS}]",
                 // rax is the control block, r10 the state, edx where the record ends in its page.
@@ -253,6 +255,7 @@ macro_rules! define_record_words {
                 RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
                 CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
                 SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
+                ID_MAX = const $crate::arch::CLASS_ID_MAX,
                 STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
                 CPU_COUNT = const $crate::arch::Session::OFFSETS.cpu_count,
                 STREAMS = const $crate::arch::Session::OFFSETS.streams,
@@ -274,8 +277,8 @@ pub const EXPIRY_OFFSET: usize = offset_of!(StreamControl, expiry);
 /// Control blocks are 2 to this power bytes apart.
 #[doc(hidden)]
 pub const STREAM_STRIDE_SHIFT: u32 = dormouse_abi::session::STREAM_STRIDE_BYTES.trailing_zeros();
-// As the section has it, where there is no room for a name that only one of its variants uses.
-const _: () = assert!(dormouse_abi::class::CLASS_ID_MAX == 0xffef);
+#[doc(hidden)]
+pub use dormouse_abi::class::CLASS_ID_MAX;
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
 // Where the section puts the words.
