@@ -35,8 +35,7 @@
 //!
 //! # Cost
 //! Prefaulting costs about what the faults would have cost, once, and at a known time. [`unbacked_os_pages`] walks the
-//! page table once. A program that lives for a tenth of a second and writes 6 MiB has 1,500 faults of 1.5 to 3 µs, or with huge
-//! pages three. `dormouse lab run zero-page` shows what memory that is not there does to a measurement.
+//! page table once. A program that lives for a tenth of a second and writes 6 MiB has 1,500 faults, or with huge pages three.
 //!
 //! # Limits
 //! * The kernel lets whoever has the file punch holes in it; the next access to one allocates anew, as zeroes.

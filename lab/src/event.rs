@@ -313,7 +313,9 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
                     engines.push(engine);
                 }
                 Err(error) => {
-                    notes.push(format!("peer {} not available: {error}", peer.name()));
+                    let in_mode =
+                        if peer.modes().len() > 1 { format!(" ({mode:?})").to_lowercase() } else { String::new() };
+                    notes.push(format!("peer {}{in_mode} not available: {error}", peer.name()));
                     break;
                 }
             }

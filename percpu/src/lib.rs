@@ -53,7 +53,7 @@
 //!
 //! # Cost
 //! One uncontended addition takes about as long as a plain thread-local one; a section of a transaction adds a few loads
-//! from the transaction. `dormouse lab run percpu` measures both against atomics.
+//! from the transaction.
 //!
 //! # Limits
 //! * x86-64 Linux with libc's registration (glibc 2.35 or later). Elsewhere [`Rseq::detect`] says `None`, and the caller

@@ -71,6 +71,7 @@ impl EventKey {
     }
 
     /// Where the id is that most keys have only one of. The pointer is good for the whole key.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn first_id(&self) -> *const u32 {
         ptr::from_ref(self).wrapping_byte_add(core::mem::offset_of!(EventKey, id)).cast()
@@ -80,6 +81,7 @@ impl EventKey {
     ///
     /// # Safety
     /// `id` is what [`EventKey::first_id`] gave of a key that still is.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn of_first_id<'a>(id: *const u32) -> &'a EventKey {
         // SAFETY: the caller's word.
         unsafe { &*id.wrapping_byte_sub(core::mem::offset_of!(EventKey, id)).cast() }

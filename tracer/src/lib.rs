@@ -30,6 +30,8 @@
 //!
 //! # Limits
 //! * Patching and rseq are for x86-64; elsewhere the gate is a load and the write path an atomic claim.
+//! * Sections of the shortest kind need a way to wait for them (`membarrier` with rseq, Linux 5.10); without it events take the way
+//!   with one more call and its checks.
 //! * An event has at most 32 fields, and a record fits a page (64 KiB by default).
 //! * A process is in at most one session at a time.
 //! * A child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD` must not trace: it runs on its parent's thread-local

@@ -1,16 +1,22 @@
 //! The session that this process is in: joining, leaving, and the word that the record path goes by.
 
-use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
+#[cfg(target_arch = "x86_64")]
+use core::sync::atomic::AtomicIsize;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::session::{CLOCK_TSC, STREAM_STRIDE_BYTES, StreamControl};
+#[cfg(target_arch = "x86_64")]
+use dormouse_abi::session::StreamControl;
+use dormouse_abi::session::{CLOCK_TSC, STREAM_STRIDE_BYTES};
 use dormouse_abi::wire::{ClassDecl, FRAME_SIZE_MAX_BYTES, Grant, Message, VERSION};
 use dormouse_backing::Mapping;
-use dormouse_percpu::{Area, PerCpu, Rseq};
+#[cfg(target_arch = "x86_64")]
+use dormouse_percpu::PerCpu;
+use dormouse_percpu::{Area, Rseq};
 use dormouse_relay::Memory;
 
 /// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.

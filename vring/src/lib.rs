@@ -55,8 +55,7 @@
 //!
 //! # Cost
 //! The driver never reads the line of `avail.idx`, the device reads it only when it has drained what it saw last. Publish
-//! in batches where they come by themselves: at one item at a time a batch of one is slower than the plain ring, at 4 and
-//! more it is up to 3 times faster. `dormouse lab run vring` measures it.
+//! in batches where they come by themselves: it is batches that the shadow pays for.
 //!
 //! # Limits
 //! Neither chains nor indirect descriptors; the device here takes device-readable buffers only. Packed rings are not
