@@ -3,7 +3,7 @@
 //! ```text
 //!   engines       dormouse (overwrite), dormouse (discard, live consumer), floor, and every peer that is installed
 //!   axes          fields: none, u64, ints3, str32      threads: 1, 2        sites: 1, 10, 1000
-//!                 pressure: hot, L1, L2, L3 (a random walk of twice the cache), linear-L2
+//!                 pressure: hot, L1, L2, L3 (a random walk of several times the cache), linear-L2
 //!   not crossed   from the plain case (armed, u64, one thread, hot, one site) one axis at a time
 //! ```
 //! A cost is what a case takes beyond the empty loop of the same engine, threads, pressure and round.
@@ -61,16 +61,19 @@ impl Effort {
     }
 }
 
-/// A cache and a half would do against a perfect replacement policy; twice its size does in practice.
-const WALK_FACTOR: u64 = 2;
+/// Sizes of walks over L1, L2 and L3, in sizes of the cache. Once around would do against a cache that forgets the line that was used
+/// longest ago; today's keep a line that was used twice against several that were used once. More is too slow for L3.
+const WALK_FACTORS: [u64; 3] = [4, 4, 2];
 
 /// The walks of this machine, by label.
 fn walks(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
-    let random = |size: u64| Walk::Random { bytes: size * WALK_FACTOR };
-    let mut walks: Vec<_> =
-        ["L1", "L2", "L3"].into_iter().zip(caches).filter_map(|(label, size)| Some((label, random(size?)))).collect();
+    let mut walks: Vec<_> = ["L1", "L2", "L3"]
+        .into_iter()
+        .zip(caches.into_iter().zip(WALK_FACTORS))
+        .filter_map(|(label, (size, factor))| Some((label, Walk::Random { bytes: size? * factor })))
+        .collect();
     if let Some(size) = caches[1] {
-        walks.push(("linear-L2", Walk::Linear { bytes: size * WALK_FACTOR }));
+        walks.push(("linear-L2", Walk::Linear { bytes: size * WALK_FACTORS[1] }));
     }
     walks
 }
@@ -535,6 +538,6 @@ mod tests {
     #[test]
     fn walks_are_made_for_the_caches_that_are_known() {
         let walks = walks([Some(32 << 10), None, Some(1 << 20)]);
-        assert_eq!(walks, [("L1", Walk::Random { bytes: 64 << 10 }), ("L3", Walk::Random { bytes: 2 << 20 })]);
+        assert_eq!(walks, [("L1", Walk::Random { bytes: 128 << 10 }), ("L3", Walk::Random { bytes: 2 << 20 })]);
     }
 }
