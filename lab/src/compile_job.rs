@@ -63,7 +63,7 @@ pub struct CompileJobOptions {
     /// Also measure LTTng-UST, where it is installed.
     pub with_lttng: bool,
     /// The preload library, if it is not to be looked for.
-    pub library: Option<PathBuf>,
+    pub preload: Option<PathBuf>,
 }
 
 impl CompileJobOptions {
@@ -74,7 +74,7 @@ impl CompileJobOptions {
             rounds: if options.is_quick { 2 } else { 20 },
             file_count_max: options.is_quick.then_some(3),
             with_lttng: options.has_peers,
-            library: None,
+            preload: None,
         }
     }
 }
@@ -166,7 +166,7 @@ pub fn find_project(named: Option<&Path>) -> Result<PathBuf, LabError> {
 /// See [`LabError`]. Whatever was started is stopped, and what was made is removed.
 pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabError> {
     let source = find_project(options.project.as_deref())?;
-    let library = options.library.clone().map_or_else(find_libc_library, Ok)?;
+    let preload = options.preload.clone().map_or_else(find_libc_library, Ok)?;
     let interrupted = Interrupts::watch()?;
     let mut notes = Vec::new();
     let project = Project::copy(&source, options.file_count_max)?;
@@ -187,7 +187,7 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
 
     let ways: Vec<Way> = WAYS.into_iter().filter(|way| lttng.is_some() || !way.needs_lttng()).collect();
     let mut job =
-        Job { project, library, traces, lttng, reference, samples: ways.iter().map(|_| Samples::default()).collect() };
+        Job { project, preload, traces, lttng, reference, samples: ways.iter().map(|_| Samples::default()).collect() };
     let progress = progress((options.rounds + 1) as usize * ways.len());
     for round in 0..=options.rounds {
         for index in order(ways.len(), round) {
@@ -299,7 +299,7 @@ const NOTHING: [(&str, &str); 0] = [];
 
 struct Job {
     project: Project,
-    library: PathBuf,
+    preload: PathBuf,
     traces: tempfile::TempDir,
     lttng: Option<Lttng>,
     reference: Products,
@@ -324,9 +324,9 @@ impl Job {
                     may_be_stopped: false,
                 })?;
                 let before = project::own_cpu_s();
-                let library = self.library.as_os_str();
+                let preload = self.preload.as_os_str();
                 let build =
-                    self.project.build(&[("LD_PRELOAD", library), ("DORMOUSE_SESSION", session.socket().as_os_str())]);
+                    self.project.build(&[("LD_PRELOAD", preload), ("DORMOUSE_SESSION", session.socket().as_os_str())]);
                 owner_s = project::own_cpu_s() - before;
                 let ended = session.finish();
                 let checked = build.and_then(|build| check(&ended, &dir).map(|()| build));
@@ -337,7 +337,7 @@ impl Job {
             }
             (Way::None, _) => self.project.build(&NOTHING)?,
             (Way::LttngUst | Way::LttngUstDormant, _) => self.run_lttng(way, round)?,
-            _ => self.project.build(&[("LD_PRELOAD", self.library.as_os_str())])?,
+            _ => self.project.build(&[("LD_PRELOAD", self.preload.as_os_str())])?,
         };
         self.reference.compare(&build.products, way.name())?;
         if round > 0 {

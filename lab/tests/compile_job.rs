@@ -34,7 +34,7 @@ fn project(makefile: &str) -> tempfile::TempDir {
 
 fn options(project: &Path) -> CompileJobOptions {
     let run = RunOptions { has_peers: false, project: Some(project.into()), ..RunOptions::new(true) };
-    CompileJobOptions { library: Some(library()), file_count_max: None, ..CompileJobOptions::new(&run) }
+    CompileJobOptions { preload: Some(library()), file_count_max: None, ..CompileJobOptions::new(&run) }
 }
 
 #[test]

@@ -23,7 +23,7 @@ use dormouse_relay::Memory;
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// First field: the critical section reads it through the pointer in [`CURRENT`].
+    /// First field: critical sections read it through the pointers in [`CURRENT`] and [`CURRENT_SECTION`].
     #[cfg(target_arch = "x86_64")]
     session: dormouse_relay::arch::Session,
     pub(crate) memory: Memory,
@@ -69,8 +69,9 @@ fn set_current(attached: Option<&'static Attached>) {
     #[cfg(target_arch = "x86_64")]
     {
         let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
-        // Relaxed: only sections read it, and leaving restarts them before it goes on.
-        CURRENT_SECTION.store(section.cast_mut(), Ordering::Relaxed);
+        // (X) Release pairs with the section's load in `define_record_words!`, which acquires on x86-64: what it points to is
+        // written before. Leaving restarts sections before it goes on.
+        CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
 }
 
@@ -139,7 +140,7 @@ impl Guard {
         {
             let mine = (&raw const self.attached.session).cast_mut();
             let none = (&raw const NO_SESSION).cast_mut();
-            // Relaxed: as in `set_current`. Another session that was joined meanwhile stays.
+            // Relaxed: no session is a constant. Another session that was joined meanwhile stays.
             let _ = CURRENT_SECTION.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
         }
     }

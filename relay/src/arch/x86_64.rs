@@ -200,7 +200,7 @@ macro_rules! define_record_words {
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
                 "mov r11, qword ptr [rip + {session}]",
-                // Without a session the count is 0. A thread that is not registered has a number beyond any count.
+                // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not registered has a number beyond any count.
                 "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
                 "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
                 "jae 50f",
