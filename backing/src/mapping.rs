@@ -1,3 +1,4 @@
+use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,29 +54,51 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps the first `len` bytes, whatever the seals.
+    /// Maps the first `len` bytes, whatever the seals. What is as large as a huge page starts where one may start, since huge
+    /// pages of the file serve no other mapping.
     pub(crate) fn map_len(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
         if len == 0 {
             return Err(BackingError::Size { size_bytes: 0 });
         }
-        let mapping = Mapping::map_near(null_mut(), file, len)?;
-        if len < HUGE_PAGE_SIZE_BYTES || mapping.base.addr().get().is_multiple_of(HUGE_PAGE_SIZE_BYTES) {
-            return Ok(mapping);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        if len < HUGE_PAGE_SIZE_BYTES {
+            // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)).
+            let base = unsafe { rustix::mm::mmap(null_mut(), len, protection, MapFlags::SHARED, file, 0) };
+            return Mapping::of(base, len);
         }
-        // Huge pages of the file serve only a mapping that starts where one may start. The kernel takes such an address as a
-        // wish, and nothing is lost where it is refused.
-        let base = mapping.base.as_ptr();
-        drop(mapping);
-        Mapping::map_near(base.map_addr(|address| address / HUGE_PAGE_SIZE_BYTES * HUGE_PAGE_SIZE_BYTES), file, len)
+        let mapped_len = len.checked_next_multiple_of(os_page_size()).ok_or(BackingError::Size { size_bytes: len })?;
+        let reserved_len =
+            mapped_len.checked_add(HUGE_PAGE_SIZE_BYTES).ok_or(BackingError::Size { size_bytes: len })?;
+        // SAFETY: as above; nobody may access it.
+        let reserved = unsafe {
+            rustix::mm::mmap_anonymous(
+                null_mut(),
+                reserved_len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let reserved = Mapping::of(reserved, reserved_len)?;
+        let skipped = reserved.base().addr().next_multiple_of(HUGE_PAGE_SIZE_BYTES) - reserved.base().addr();
+        let start = reserved.base().wrapping_add(skipped).cast();
+        // SAFETY: replaces a part of the reservation, which is this function's alone.
+        let base = unsafe { rustix::mm::mmap(start, len, protection, MapFlags::SHARED | MapFlags::FIXED, file, 0) };
+        let mapping = Mapping::of(base, len)?;
+        let (first, _) = reserved.into_raw();
+        let behind = skipped + mapped_len;
+        for (start, len) in [(first, skipped), (first.wrapping_add(behind), reserved_len - behind)] {
+            if len > 0 {
+                // SAFETY: the parts of the reservation in front of and behind the mapping, of which nobody knows. Where the
+                // kernel refuses (too many mappings), addresses stay reserved, and no memory.
+                let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
+            }
+        }
+        Ok(mapping)
     }
 
-    /// Maps where the kernel likes, at `wish` if that is free.
-    fn map_near(wish: *mut u8, file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, of which the address is no order (no `MAP_FIXED`), so that no existing memory is touched
-        // (mmap(2)).
-        let base = unsafe { rustix::mm::mmap(wish.cast(), len, protection, MapFlags::SHARED, file, 0) }
-            .map_err(BackingError::system("map the memory"))?;
+    /// What mmap(2) gave.
+    fn of(base: Result<*mut c_void, Errno>, len: usize) -> Result<Mapping, BackingError> {
+        let base = base.map_err(BackingError::system("map the memory"))?;
         let base = NonNull::new(base.cast()).ok_or(BackingError::Size { size_bytes: len })?;
         Ok(Mapping { base, len })
     }
