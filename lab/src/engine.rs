@@ -1,6 +1,7 @@
 //! The lab's end of an engine: a process with loops, driven over its standard input and output.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -11,6 +12,15 @@ use crate::LabError;
 
 /// How long an answer may take before the engine is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where an engine of ours is: beside this program.
+///
+/// # Errors
+/// It is not there.
+pub(crate) fn engine_path(name: &str) -> Result<PathBuf, LabError> {
+    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(name)));
+    beside.filter(|path| path.is_file()).ok_or_else(|| LabError::NoEngine(name.into()))
+}
 
 /// A running engine. It ends when this is dropped.
 #[derive(Debug)]

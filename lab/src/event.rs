@@ -16,18 +16,18 @@
 //! Overwrite mode in 1 MiB: the cost of the mechanism with memory that fits a large cache. Discard mode is measured in bursts
 //! that the buffer holds, with the consumer draining between them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use dormouse_consumer::{Mode, Options, Session, Summary};
 use dormouse_lab_harness::Walk;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, engine_path};
 use crate::host::Availability;
 use crate::peers::{self, Prepared};
-use crate::rounds::{self, Rounds, Slot};
-use crate::statistics::{measurement, outlier_share, ratio};
+use crate::plan::{self, Planned};
+use crate::rounds::{self, Slot, Turn, WarmUp};
 use crate::{Experiment, Host, LabError, Labels, RunOptions};
 
 /// Our engine, which is also the floor's.
@@ -61,23 +61,6 @@ impl Effort {
     }
 }
 
-/// Sizes of walks over L1, L2 and L3, in sizes of the cache. Once around would do against a cache that forgets the line that was used
-/// longest ago; today's keep a line that was used twice against several that were used once. More is too slow for L3.
-const WALK_FACTORS: [u64; 3] = [4, 4, 2];
-
-/// The walks of this machine, by label.
-fn walks(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
-    let mut walks: Vec<_> = ["L1", "L2", "L3"]
-        .into_iter()
-        .zip(caches.into_iter().zip(WALK_FACTORS))
-        .filter_map(|(label, (size, factor))| Some((label, Walk::Random { bytes: size? * factor })))
-        .collect();
-    if let Some(size) = caches[1] {
-        walks.push(("linear-L2", Walk::Linear { bytes: size * WALK_FACTORS[1] }));
-    }
-    walks
-}
-
 /// A tool in the comparison.
 #[derive(Debug, Clone)]
 struct Tool {
@@ -96,14 +79,6 @@ enum Width {
     Peer,
     /// The plain case, one and two threads.
     Plain,
-}
-
-/// A slot, what it is of, and which slot is its empty loop.
-struct Planned {
-    slot: Slot,
-    name: String,
-    labels: Labels,
-    base: Option<usize>,
 }
 
 /// All slots of the experiment.
@@ -143,8 +118,10 @@ impl Plan {
             (_, "L3") => effort.coldest,
             _ => effort.cold,
         };
-        let slot = Slot { engine: tool.engine, case: case.into(), threads: point.threads, walk: point.walk, turn };
-        self.planned.push(Planned { slot, name, labels, base });
+        let turn = Turn::Lasting(turn);
+        let (engine, threads, walk) = (tool.engine, point.threads, point.walk);
+        let slot = Slot { engine, case: case.into(), threads, walk, turn, beside: None };
+        self.planned.push(Planned { slot, name, labels, base, per_iteration: 1 });
         self.planned.len() - 1
     }
 
@@ -263,14 +240,9 @@ fn session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<(Session, Comman
         command_line: ENGINE.into(),
         may_be_stopped: false,
     })?;
-    let mut command = Command::new(engine_path()?);
+    let mut command = Command::new(engine_path(ENGINE)?);
     command.env("DORMOUSE_SESSION", session.socket());
     Ok((session, command))
-}
-
-fn engine_path() -> Result<PathBuf, LabError> {
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(ENGINE)));
-    beside.filter(|path| path.is_file()).ok_or_else(|| LabError::NoEngine(ENGINE.into()))
 }
 
 /// Runs the experiment.
@@ -288,7 +260,7 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     let mut engines = vec![Engine::start(command, cpus, policy)?];
     let (discard, command) = session(&dir.path().join("discard"), Mode::Discard, DISCARD_BUDGET_BYTES)?;
     engines.push(Engine::start(command, cpus, policy)?);
-    engines.push(Engine::start(Command::new(engine_path()?), cpus, policy)?);
+    engines.push(Engine::start(Command::new(engine_path(ENGINE)?), cpus, policy)?);
     let tool = |name: &str, mode, engine, width| Tool { name: name.into(), mode, engine, width };
     let mut tools =
         vec![tool("dormouse", Some("overwrite"), 0, Width::Full), tool("dormouse", Some("discard"), 1, Width::Plain)];
@@ -325,23 +297,8 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         }
     }
     notes.dedup();
-    for (index, engine) in engines.iter().enumerate() {
-        let description = engine.description();
-        if description.processors.contains(&None) {
-            notes.push(format!("engine {} of {} could not be pinned to {cpus:?}", index + 1, description.name));
-        }
-    }
-    if engines[0].description().policy != policy {
-        notes.push(format!("scheduling policy {}", engines[0].description().policy));
-    }
-    // What the host's trial found counts, since a counter may open and yet stay at zero.
-    for (name, availability) in &host.counters {
-        if let Some(why) = availability.cause() {
-            notes.push(format!("counter {name} not available: {why}"));
-        }
-    }
-
-    let walks = walks([host.l1d_bytes(), host.l2_bytes(), host.l3_bytes()]);
+    notes.extend(plan::shortcomings(&engines, cpus, policy, host));
+    let walks = plan::walks(host);
     let mut plan = Plan::default();
     for tool in &tools {
         plan.tool(&engines, tool, &walks, cpus.len(), effort);
@@ -356,7 +313,7 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         }
     }
     let slots: Vec<Slot> = plan.planned.iter().map(|planned| planned.slot.clone()).collect();
-    let rounds = rounds::measure(&mut engines, &slots, effort.rounds, "event")?;
+    let rounds = rounds::measure(&mut engines, &slots, effort.rounds, WarmUp::Cut, "event")?;
 
     let rate = engines[0].description().tsc_cycles_per_ns;
     let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
@@ -374,12 +331,14 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         effort.rounds - rounds.warm_up,
         if rounds.warm_up > 0 { format!(" after {} of warm-up", rounds.warm_up) } else { String::new() }
     ));
-    notes.extend(noise(&rounds, &plan));
-    let mut experiment = experiment(&plan, &rounds, rate, notes);
-    for measurement in &mut experiment.measurements {
+    notes.extend(plan::noise(&rounds, &plan.planned));
+    let costs = plan::costs(&plan.planned, &rounds);
+    let mut measurements = plan::measurements(&plan.planned, &rounds, &costs, rate);
+    let ratios = plan::ratios(RATIOS, &plan.planned, &costs, &mut notes);
+    for measurement in &mut measurements {
         measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
     }
-    Ok(experiment)
+    Ok(Experiment { name: "event".into(), measurements, ratios, notes })
 }
 
 fn overwrite_note(summary: &Summary, emitted: u64) -> Result<String, LabError> {
@@ -394,86 +353,6 @@ fn discard_note(summary: &Summary, emitted: u64) -> Result<String, LabError> {
         return Err(LabError::Engine(format!("discard: {summary}, of {emitted} emitted")));
     }
     Ok(format!("dormouse, discard: {emitted} events emitted, {} in the trace, {} lost", summary.events, summary.lost))
-}
-
-/// Spread of the rounds above which a reader is warned.
-const SPREAD_MAX: f64 = 1.15;
-/// Share of outliers above which a reader is warned.
-const OUTLIERS_MAX: f64 = 0.1;
-
-/// What the rounds' spread says about the machine.
-fn noise(rounds: &Rounds, plan: &Plan) -> Vec<String> {
-    let mut notes = Vec::new();
-    let remedy = "end other programs, choose another processor with --cpu, or try --policy fifo";
-    if rounds.is_unsteady {
-        notes.push(format!(
-            "not steady: the second half of the rounds took another time than the first; {remedy}, and run again"
-        ));
-    }
-    if rounds.spread > SPREAD_MAX {
-        let percent = (rounds.spread - 1.0) * 100.0;
-        notes.push(format!(
-            "not steady: everything took {percent:.0} % longer in the slowest rounds than in the quickest; {remedy}"
-        ));
-    }
-    let mut shares: Vec<_> = rounds
-        .samples
-        .iter()
-        .zip(&plan.planned)
-        .map(|(samples, planned)| (outlier_share(&samples.ns), &planned.name))
-        .filter(|(share, _)| *share > OUTLIERS_MAX)
-        .collect();
-    shares.sort_by(|a, b| b.0.total_cmp(&a.0));
-    if let Some((share, name)) = shares.first() {
-        notes.push(format!(
-            "outliers: in {} of {} cases more than a tenth of the rounds lie far off, most in {name} ({:.0} %); medians bear that, \
-             means do not; {remedy}",
-            shares.len(),
-            plan.planned.len(),
-            share * 100.0
-        ));
-    }
-    notes
-}
-
-/// Costs and ratios.
-fn experiment(plan: &Plan, rounds: &Rounds, rate: Option<f64>, notes: Vec<String>) -> Experiment {
-    let costs: Vec<Vec<f64>> = plan
-        .planned
-        .iter()
-        .zip(&rounds.samples)
-        .map(|(planned, samples)| match planned.base {
-            Some(base) => {
-                let per_event = if samples.events_per_iteration > 0.0 { samples.events_per_iteration } else { 1.0 };
-                samples
-                    .ns
-                    .iter()
-                    .zip(&rounds.samples[base].ns)
-                    .map(|(with, without)| (with - without) / per_event)
-                    .collect()
-            }
-            None => samples.ns.clone(),
-        })
-        .collect();
-    let measurements = plan.planned.iter().zip(&rounds.samples).zip(&costs).map(|((planned, samples), costs)| {
-        let mut measurement = measurement(&planned.name, "ns", costs);
-        measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
-        measurement.labels = planned.labels.clone();
-        measurement.counters = samples.counters.clone();
-        measurement
-    });
-    let cost =
-        |name: &str| plan.planned.iter().position(|planned| planned.name == name).map(|index| costs[index].as_slice());
-    let mut notes = notes;
-    let mut ratios = Vec::new();
-    for (name, of, to) in RATIOS {
-        let (Some(a), Some(b)) = (cost(of), cost(to)) else { continue };
-        match ratio(name, a, b) {
-            Some(ratio) => ratios.push(ratio),
-            None => notes.push(format!("{name}: no ratio, since the cost of {to} cannot be told from zero")),
-        }
-    }
-    Experiment { name: "event".into(), measurements: measurements.collect(), ratios, notes }
 }
 
 /// Name, numerator, denominator.
@@ -533,11 +412,5 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), RATIOS.len());
-    }
-
-    #[test]
-    fn walks_are_made_for_the_caches_that_are_known() {
-        let walks = walks([Some(32 << 10), None, Some(1 << 20)]);
-        assert_eq!(walks, [("L1", Walk::Random { bytes: 128 << 10 }), ("L3", Walk::Random { bytes: 2 << 20 })]);
     }
 }

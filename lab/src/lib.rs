@@ -27,6 +27,7 @@
 //! | `event` | experiment: a dormant and an armed event beside the tracers that people use |
 //! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
 //! | `engine`, `rounds` | driving engines; every case in turn, in an order drawn anew for each round |
+//! | `plan` | from what is measured to figures: labels, walks, costs beyond empty loops |
 //! | [`peers`], [`lttng`] | other tracers: their engines, their sessions, their own counts |
 //! | [`statistics`] | medians, intervals, ratios of pairs, warm-up, outliers |
 //! | [`mod@host`], [`neighbours`] | the machine, and who disturbed it |
@@ -51,6 +52,7 @@ pub mod host;
 pub mod lttng;
 pub mod neighbours;
 pub mod peers;
+mod plan;
 pub mod report;
 mod result;
 mod rounds;

@@ -12,7 +12,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dormouse_lab_harness::Arrived;
+use dormouse_lab_harness::{Arrived, COUNTS};
 
 use crate::LabError;
 use crate::lttng::{LttngMode, LttngSession};
@@ -60,9 +60,6 @@ const PEERS: [(&str, &[PeerMode], Reader); 6] = [
 
 /// Environment variable with the directory of the peers' programs, instead of the one beside this program.
 pub const DIRECTORY: &str = "DORMOUSE_LAB_PEERS";
-
-/// Environment variable with which an engine is told where to write how many events arrived and how many were lost.
-const COUNTS: &str = "DORMOUSE_LAB_COUNTS";
 
 /// The events of the LTTng engine that are armed.
 const LTTNG_PATTERN: &str = "lab:armed_*";

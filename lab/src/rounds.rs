@@ -18,7 +18,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::LabError;
 use crate::engine::Engine;
-use crate::statistics::{median, quantile, warm_up};
+use crate::statistics::{self, median, quantile};
 
 /// What is measured once a round.
 #[derive(Debug, Clone)]
@@ -31,8 +31,35 @@ pub(crate) struct Slot {
     pub(crate) threads: usize,
     /// What comes before each iteration.
     pub(crate) walk: Walk,
-    /// How long one turn is to last.
-    pub(crate) turn: Duration,
+    /// How much one turn is.
+    pub(crate) turn: Turn,
+    /// A case that one more thread runs meanwhile.
+    pub(crate) beside: Option<String>,
+}
+
+/// How much one turn of a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It lasts about so long.
+    Lasting(Duration),
+    /// So many iterations, because a figure elsewhere is of so many.
+    Of(u64),
+}
+
+impl Slot {
+    fn run(&self, iterations: u64) -> Run {
+        let (case, beside) = (self.case.clone(), self.beside.clone());
+        Run { case, iterations, threads: self.threads, walk: self.walk, beside }
+    }
+}
+
+/// Whether rounds at the beginning may be thrown away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WarmUp {
+    /// As far as they are found to be warm-up.
+    Cut,
+    /// All count, because there are to be so many.
+    Keep,
 }
 
 /// What a slot came to.
@@ -59,31 +86,51 @@ pub(crate) struct Rounds {
     pub(crate) spread: f64,
 }
 
-/// Iterations of a hot turn that its length is guessed from.
+/// Iterations of a hot turn that its length is guessed from, at most.
 const PROBE_HOT: u64 = 2_000;
+/// Fewer do, when they take as long as this.
+const PROBE: Duration = Duration::from_micros(50);
 /// And of one under memory pressure.
 const PROBE_COLD: u64 = 4;
 /// Bounds of a turn's iterations.
-const HOT: std::ops::RangeInclusive<u64> = 500..=4_000_000;
+const HOT: std::ops::RangeInclusive<u64> = 1..=4_000_000;
 const COLD: std::ops::RangeInclusive<u64> = 8..=4_000;
 
 fn iterations(engine: &mut Engine, slot: &Slot) -> Result<u64, LabError> {
-    let (probe, bounds) = if slot.walk == Walk::None { (PROBE_HOT, HOT) } else { (PROBE_COLD, COLD) };
-    let run = |iterations| Run { case: slot.case.clone(), iterations, threads: slot.threads, walk: slot.walk };
+    let is_hot = slot.walk == Walk::None;
     // The first time pays for pages and code.
-    engine.run(run(probe))?;
-    let started = Instant::now();
-    let timing = engine.run(run(probe))?;
-    let each = match slot.walk {
-        Walk::None => timing.ns,
-        // The walks are not in the timing.
-        _ => started.elapsed().as_nanos() as f64 / probe as f64,
+    let (mut probe, bounds) = if is_hot { (1, HOT) } else { (PROBE_COLD, COLD) };
+    engine.run(slot.run(probe))?;
+    let lasting = match slot.turn {
+        Turn::Of(iterations) => {
+            engine.run(slot.run(iterations.min(PROBE_HOT)))?;
+            return Ok(iterations);
+        }
+        Turn::Lasting(time) => time.as_nanos() as f64,
     };
-    Ok(((slot.turn.as_nanos() as f64 / each.max(0.01)) as u64).clamp(*bounds.start(), *bounds.end()))
+    let each = loop {
+        let started = Instant::now();
+        let timing = engine.run(slot.run(probe))?;
+        if !is_hot {
+            // The walks are not in the timing.
+            break started.elapsed().as_nanos() as f64 / probe as f64;
+        }
+        if probe == PROBE_HOT || timing.ns * probe as f64 >= PROBE.as_nanos() as f64 {
+            break timing.ns;
+        }
+        probe = (probe * 10).min(PROBE_HOT);
+    };
+    Ok(((lasting / each.max(0.01)) as u64).clamp(*bounds.start(), *bounds.end()))
 }
 
 /// Runs all slots for so many rounds.
-pub(crate) fn measure(engines: &mut [Engine], slots: &[Slot], rounds: usize, what: &str) -> Result<Rounds, LabError> {
+pub(crate) fn measure(
+    engines: &mut [Engine],
+    slots: &[Slot],
+    rounds: usize,
+    warm_up: WarmUp,
+    what: &str,
+) -> Result<Rounds, LabError> {
     let bar = ProgressBar::new((rounds + 1) as u64).with_message(format!("{what}: sizing"));
     if let Ok(style) = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} rounds, {eta} left") {
         bar.set_style(style);
@@ -102,9 +149,11 @@ pub(crate) fn measure(engines: &mut [Engine], slots: &[Slot], rounds: usize, wha
         for &index in &order {
             let slot = &slots[index];
             // Never quite the same length: nothing that recurs can keep step with it.
-            let iterations = sizes[index] - random.random_range(0..=sizes[index] / 16);
-            let run = Run { case: slot.case.clone(), iterations, threads: slot.threads, walk: slot.walk };
-            let timing = engines[slot.engine].run(run)?;
+            let iterations = match slot.turn {
+                Turn::Lasting(_) => sizes[index] - random.random_range(0..=sizes[index] / 16),
+                Turn::Of(iterations) => iterations,
+            };
+            let timing = engines[slot.engine].run(slot.run(iterations))?;
             ns[index].push(timing.ns);
             events_per_iteration[index] = timing.events as f64 / timing.iterations as f64;
             for (name, count) in timing.counters {
@@ -114,7 +163,7 @@ pub(crate) fn measure(engines: &mut [Engine], slots: &[Slot], rounds: usize, wha
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let mut rounds = sum_up(ns, counters);
+    let mut rounds = sum_up(ns, counters, warm_up);
     for (samples, events) in rounds.samples.iter_mut().zip(events_per_iteration) {
         samples.events_per_iteration = events;
     }
@@ -124,7 +173,7 @@ pub(crate) fn measure(engines: &mut [Engine], slots: &[Slot], rounds: usize, wha
 /// Difference between the halves of the rounds beyond which there is no steady state.
 const DRIFT_MAX: f64 = 0.1;
 
-fn sum_up(mut ns: Vec<Vec<f64>>, counters: Vec<BTreeMap<String, Vec<f64>>>) -> Rounds {
+fn sum_up(mut ns: Vec<Vec<f64>>, counters: Vec<BTreeMap<String, Vec<f64>>>, warm_up: WarmUp) -> Rounds {
     // The machine's mood in each round, of all slots together: one slot's own noise would look like warm-up now and then.
     let rounds = ns.first().map_or(0, Vec::len);
     let medians: Vec<f64> = ns.iter().map(|samples| median(samples)).collect();
@@ -134,7 +183,7 @@ fn sum_up(mut ns: Vec<Vec<f64>>, counters: Vec<BTreeMap<String, Vec<f64>>>) -> R
             median(&relative.map(|(samples, median)| samples[round] / median).collect::<Vec<_>>())
         })
         .collect();
-    let cut = warm_up(&moods);
+    let cut = if warm_up == WarmUp::Cut { statistics::warm_up(&moods) } else { 0 };
     let (first, second) = moods[cut..].split_at((rounds - cut) / 2);
     let drift = median(second) / median(first) - 1.0;
     ns.iter_mut().for_each(|samples| drop(samples.drain(..cut)));
@@ -156,7 +205,7 @@ mod tests {
     fn rounds(of: impl Fn(usize) -> f64, count: usize) -> Rounds {
         let series: Vec<f64> = (0..count).map(of).collect();
         let twice = series.iter().map(|sample| sample * 2.0).collect();
-        sum_up(vec![series, twice], vec![BTreeMap::new(); 2])
+        sum_up(vec![series, twice], vec![BTreeMap::new(); 2], WarmUp::Cut)
     }
 
     #[test]
@@ -176,8 +225,14 @@ mod tests {
     }
 
     #[test]
+    fn rounds_of_a_given_number_are_kept() {
+        let series = (0..40).map(|round| if round < 5 { 9.0 } else { 5.0 }).collect();
+        assert_eq!(sum_up(vec![series], vec![BTreeMap::new()], WarmUp::Keep).samples[0].ns.len(), 40);
+    }
+
+    #[test]
     fn no_rounds() {
-        assert_eq!(sum_up(Vec::new(), Vec::new()).warm_up, 0);
+        assert_eq!(sum_up(Vec::new(), Vec::new(), WarmUp::Cut).warm_up, 0);
         assert_eq!(rounds(|_| 1.0, 0).spread, 1.0);
     }
 }

@@ -51,7 +51,7 @@ fn every_event_of_every_case_arrives() {
             for case in &description.cases {
                 // As a whole, and iteration by iteration.
                 for (walk, iterations) in [(Walk::None, ITERATIONS), (Walk::Linear { bytes: 4096 }, 100)] {
-                    let run = Run { case: case.clone(), iterations, threads: 1, walk };
+                    let run = Run { case: case.clone(), iterations, threads: 1, walk, beside: None };
                     let Answer::Timing(timing) = ask(Request::Run(run)) else { panic!("{name} does not run {case}") };
                     let is_traced = case.starts_with("armed");
                     assert_eq!(timing.events > 0, is_traced, "{name}: {case}: {timing:?}");

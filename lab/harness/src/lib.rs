@@ -19,6 +19,7 @@
 //! # What is timed
 //! Hot ([`Walk::None`]): a whole loop, after an eighth of it that is not timed. Under memory pressure: each iteration alone, after a
 //! walk over a buffer that drives other data out of the caches, with the loop's own code fetched back; the middle half of the iterations is averaged.
+//! One more worker may run another case meanwhile ([`Run::beside`]), from before the first timed iteration to after the last.
 //!
 //! # Limits
 //! Time is the timestamp counter between fences, converted by a rate that is measured at the start against `CLOCK_MONOTONIC_RAW`;
@@ -27,6 +28,7 @@
 mod c;
 mod clock;
 mod counters;
+mod loops;
 mod walk;
 mod worker;
 
@@ -37,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 pub use clock::cycles_per_ns;
 pub use counters::{COUNTERS, Counters};
+pub use loops::{opaque, scattered};
 pub use walk::Walk;
 pub use worker::Policy;
 
@@ -93,6 +96,9 @@ pub struct Run {
     pub threads: usize,
     /// What comes before each iteration.
     pub walk: Walk,
+    /// A case that one more thread runs over and over meanwhile, untimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
 }
 
 /// What an engine says of itself.
@@ -157,6 +163,22 @@ struct Options {
     policy: Policy,
 }
 
+/// Environment variable with the path of a file for what an engine's `arrived` found, besides the count.
+pub const COUNTS: &str = "DORMOUSE_LAB_COUNTS";
+
+/// Tells the lab how many events arrived and how many the tracer says that it lost, in a line `ARRIVED LOST TEXT` of the file that
+/// [`COUNTS`] names. Returns `arrived`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn report(arrived: u64, lost: u64, text: &str) -> Result<u64, String> {
+    if let Some(path) = std::env::var_os(COUNTS) {
+        let line = format!("{arrived} {lost} {text}\n");
+        std::fs::write(&path, line).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(arrived)
+}
+
 const USAGE: &str = "usage: ENGINE --cpus N[,N…] [--policy other|fifo]";
 
 fn options(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
@@ -215,10 +237,17 @@ fn answer(engine: &Engine, workers: &mut Workers, request: Request) -> Answer {
             tsc_cycles_per_ns: clock::IS_TSC.then(cycles_per_ns),
             counters_refused: workers.counters_refused(),
         }),
-        Request::Run(run) => match engine.cases.iter().find(|case| case.name == run.case) {
-            Some(case) => workers.run(case, &run).map_or_else(Answer::Refused, Answer::Timing),
-            None => Answer::Refused(format!("there is no case `{}`", run.case)),
-        },
+        Request::Run(run) => {
+            let find = |name: &String| {
+                let found = engine.cases.iter().find(|case| case.name == name);
+                found.ok_or_else(|| format!("there is no case `{name}`"))
+            };
+            let timing = find(&run.case).and_then(|case| {
+                let beside = run.beside.as_ref().map(find).transpose()?;
+                workers.run(case, beside, &run)
+            });
+            timing.map_or_else(Answer::Refused, Answer::Timing)
+        }
         Request::Arrived => Answer::Arrived(match engine.arrived.map(|count| count()) {
             Some(Ok(events)) => Arrived { events: Some(events), why: None },
             Some(Err(why)) => Arrived { events: None, why: Some(why) },
@@ -229,6 +258,8 @@ fn answer(engine: &Engine, workers: &mut Workers, request: Request) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     fn parse(line: &str) -> Result<Options, String> {
@@ -246,8 +277,13 @@ mod tests {
 
     #[test]
     fn requests_are_lines_of_json() {
-        let request =
-            Request::Run(Run { case: "a".into(), iterations: 5, threads: 2, walk: Walk::Random { bytes: 64 } });
+        let request = Request::Run(Run {
+            case: "a".into(),
+            iterations: 5,
+            threads: 2,
+            walk: Walk::Random { bytes: 64 },
+            beside: None,
+        });
         let text = serde_json::to_string(&request).unwrap();
         assert_eq!(text, r#"{"do":"run","case":"a","iterations":5,"threads":2,"walk":{"kind":"random","bytes":64}}"#);
         assert!(matches!(serde_json::from_str(&text), Ok(Request::Run(run)) if run.threads == 2));
@@ -268,7 +304,9 @@ mod tests {
             arrived: None,
         };
         let mut workers = Workers::start(&[0], Policy::Other);
-        let run = |case: &str, threads, walk| Request::Run(Run { case: case.into(), iterations: 80, threads, walk });
+        let run = |case: &str, threads, walk| {
+            Request::Run(Run { case: case.into(), iterations: 80, threads, walk, beside: None })
+        };
         let events = |answer| match answer {
             Answer::Timing(timing) => timing.events,
             other => panic!("{other:?}"),
@@ -279,5 +317,32 @@ mod tests {
         assert!(matches!(answer(&engine, &mut workers, run("something", 1, Walk::None)), Answer::Refused(_)));
         assert!(matches!(answer(&engine, &mut workers, run("nothing", 2, Walk::None)), Answer::Refused(_)));
         assert!(matches!(answer(&engine, &mut workers, run("nothing", 0, Walk::None)), Answer::Refused(_)));
+    }
+
+    #[test]
+    fn another_case_runs_beside_and_is_not_counted() {
+        static BESIDE: AtomicU64 = AtomicU64::new(0);
+        extern "C" fn count(iterations: u64, _: u64) {
+            BESIDE.fetch_add(iterations, Ordering::Relaxed);
+        }
+        let case = |name, run: Loop| Case { name, run, events_per_iteration: 1 };
+        let engine = Engine {
+            name: "test",
+            version: String::new(),
+            cases: vec![case("nothing", nothing), case("count", count)],
+            arrived: None,
+        };
+        let run = |threads, beside: &str| {
+            let beside = Some(beside.into());
+            Request::Run(Run { case: "nothing".into(), iterations: 80, threads, walk: Walk::None, beside })
+        };
+        let mut workers = Workers::start(&[0, 0], Policy::Other);
+        let Answer::Timing(timing) = answer(&engine, &mut workers, run(1, "count")) else { panic!("no timing") };
+        assert_eq!(timing.events, 90);
+        let counted = BESIDE.load(Ordering::Relaxed);
+        assert!(counted > 0);
+        assert!(matches!(answer(&engine, &mut workers, run(1, "something")), Answer::Refused(_)));
+        assert!(matches!(answer(&engine, &mut workers, run(2, "count")), Answer::Refused(_)), "two workers");
+        assert_eq!(BESIDE.load(Ordering::Relaxed), counted, "it has ended");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -49,6 +49,8 @@ struct Job {
     first: u64,
     /// How many of the workers are still to come.
     waiting: Arc<AtomicUsize>,
+    /// Where the case is one that runs beside others: when to end.
+    until: Option<Arc<AtomicBool>>,
 }
 
 /// What a worker came to.
@@ -94,27 +96,34 @@ impl Workers {
         self.workers.first().map(|worker| worker.hello.refused.clone()).unwrap_or_default()
     }
 
-    /// Has the first `run.threads` workers run the case at once.
-    pub(crate) fn run(&mut self, case: &Case, run: &Run) -> Result<Timing, String> {
-        if run.threads == 0 || run.threads > self.workers.len() {
-            return Err(format!(
-                "{} threads are asked for, processors are given for {}",
-                run.threads,
-                self.workers.len()
-            ));
+    /// Has the first `run.threads` workers run the case at once, and the next one `beside` meanwhile.
+    pub(crate) fn run(&mut self, case: &Case, beside: Option<&Case>, run: &Run) -> Result<Timing, String> {
+        let wanted = run.threads + usize::from(beside.is_some());
+        if run.threads == 0 || wanted > self.workers.len() {
+            return Err(format!("{wanted} threads are asked for, processors are given for {}", self.workers.len()));
         }
         if run.iterations == 0 {
             return Err("no iterations".into());
         }
-        let chosen = &self.workers[..run.threads];
-        let waiting = Arc::new(AtomicUsize::new(run.threads));
+        let (chosen, others) = self.workers.split_at(run.threads);
+        let waiting = Arc::new(AtomicUsize::new(wanted));
+        let job =
+            |case: &Case, first, until| Job { case: *case, run: run.clone(), first, waiting: waiting.clone(), until };
+        let is_over = Arc::new(AtomicBool::new(false));
+        if let Some((case, worker)) = beside.zip(others.first()) {
+            worker.jobs.send(job(case, self.next, Some(is_over.clone()))).map_err(|_| "a worker has ended")?;
+        }
         for worker in chosen {
-            let job = Job { case: *case, run: run.clone(), first: self.next, waiting: waiting.clone() };
-            worker.jobs.send(job).map_err(|_| "a worker has ended")?;
+            worker.jobs.send(job(case, self.next, None)).map_err(|_| "a worker has ended")?;
             // Numbers that no other thread has, whatever its warming up takes.
             self.next = self.next.wrapping_add(run.iterations * 2);
         }
         let all: Vec<_> = chosen.iter().map(|worker| worker.done.recv()).collect();
+        // Nothing is published by it.
+        is_over.store(true, Ordering::Relaxed);
+        if let Some(worker) = others.first().filter(|_| beside.is_some()) {
+            worker.done.recv().map_err(|_| "a worker has ended")??;
+        }
         let mut timing = Timing::default();
         let threads = run.threads as f64;
         for done in all {
@@ -179,7 +188,10 @@ fn schedule(policy: Policy) -> String {
 const WARM_SHARE: u64 = 8;
 
 fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done, String> {
-    let Job { case, run, first, waiting } = job;
+    let Job { case, run, first, waiting, until } = job;
+    if let Some(until) = until {
+        return Ok(beside(case, *first, waiting, until));
+    }
     let prepared = walker.prepare(run.walk);
     let is_hot = run.walk == Walk::None;
     // Another engine has just had the processor: its caches and predictions are to be ours.
@@ -203,6 +215,18 @@ fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done,
     };
     let counters = counters.stop();
     Ok(Done { cycles, iterations: run.iterations + warm, counters })
+}
+
+/// Iterations of a case that runs beside others, between two looks at whether they have ended.
+const BESIDE_ITERATIONS: u64 = 64;
+
+fn beside(case: &Case, first: u64, waiting: &AtomicUsize, until: &AtomicBool) -> Done {
+    (case.run)(BESIDE_ITERATIONS, first);
+    waiting.fetch_sub(1, Ordering::Relaxed);
+    while !until.load(Ordering::Relaxed) {
+        (case.run)(BESIDE_ITERATIONS, first);
+    }
+    Done { cycles: 0.0, iterations: 0, counters: BTreeMap::new() }
 }
 
 /// Bytes of code that a loop may have, and how long they take to come from memory at most.

@@ -15,48 +15,10 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 
-use dormouse_lab_harness::{Case, Engine, Loop};
-
-/// A value that the compiler must not know.
-#[inline(always)]
-fn opaque(number: u64) -> u64 {
-    black_box(number)
-}
+use dormouse_lab_harness::{Case, Engine, Loop, opaque, repeat, scattered};
 
 /// A function with a tracepoint of its own, or none.
 type Site = extern "C" fn(u64);
-
-/// A loop over a body that is given a number, eight times in a row: then it hardly matters how the linker has aligned the loop, and a
-/// body that costs a fraction of a cycle shows.
-macro_rules! repeat {
-    ($name:ident, $number:ident => $body:expr) => {
-        extern "C" fn $name(iterations: u64, first: u64) {
-            #[inline(always)]
-            fn body($number: u64) {
-                let $number = opaque($number);
-                $body;
-                let _ = $number;
-            }
-            let end = first.wrapping_add(iterations);
-            let mut number = first;
-            while end.wrapping_sub(number) >= 8 {
-                body(number);
-                body(number + 1);
-                body(number + 2);
-                body(number + 3);
-                body(number + 4);
-                body(number + 5);
-                body(number + 6);
-                body(number + 7);
-                number += 8;
-            }
-            while number != end {
-                body(number);
-                number += 1;
-            }
-        }
-    };
-}
 
 include!(concat!(env!("OUT_DIR"), "/sites.rs"));
 
@@ -91,17 +53,6 @@ repeat!(armed_ints3, number => dormouse::event!(
 ));
 repeat!(armed_str32, number => dormouse::event!(lab.armed_str32, text = string(number)));
 repeat!(empty_str32, number => black_box(string(number)));
-
-/// Calls one of `count` sites after the other, far apart from each other.
-#[inline(always)]
-fn scattered(sites: &[Site], count: u64, iterations: u64, first: u64) {
-    // Coprime to 10 and 1,000; steps over the lines that a prefetcher would bring along.
-    const STRIDE: u64 = 377;
-    for number in first..first.wrapping_add(iterations) {
-        let number = opaque(number);
-        sites[(number.wrapping_mul(STRIDE) % count) as usize](number);
-    }
-}
 
 macro_rules! sites {
     ($($name:ident: $count:literal of $sites:ident),* $(,)?) => {$(

@@ -9,9 +9,7 @@
 use std::hint::black_box;
 
 use dormouse_lab_harness::Case;
-
-/// Environment variable with the path of the file for the counts.
-pub const COUNTS: &str = "DORMOUSE_LAB_COUNTS";
+pub use dormouse_lab_harness::{COUNTS, report};
 
 /// Strings of 32 bytes that differ in the first.
 pub const TEXTS: [&str; 8] = [
@@ -131,18 +129,6 @@ pub const EMPTY_SITES_CASES: [Case; 2] = [
     Case { name: "empty_sites_10", run: empty_sites_10, events_per_iteration: 0 },
     Case { name: "empty_sites_1000", run: empty_sites_1000, events_per_iteration: 0 },
 ];
-
-/// Tells the lab how many events arrived and how many the tracer says that it lost.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn report(arrived: u64, lost: u64, text: &str) -> Result<u64, String> {
-    if let Some(path) = std::env::var_os(COUNTS) {
-        let line = format!("{arrived} {lost} {text}\n");
-        std::fs::write(&path, line).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-    Ok(arrived)
-}
 
 /// The version of a crate that is built in, by the lock file.
 pub fn version(name: &str) -> String {

@@ -1,0 +1,53 @@
+//! What loops of engines in Rust are written with.
+
+use std::hint::black_box;
+
+/// A value that the compiler must not know.
+#[inline(always)]
+pub fn opaque(number: u64) -> u64 {
+    black_box(number)
+}
+
+/// Defines a [`Loop`](crate::Loop) over a body that is given a number, eight times in a row: then it hardly matters how the linker has
+/// aligned the loop, and a body that costs a fraction of a cycle shows.
+#[macro_export]
+macro_rules! repeat {
+    ($name:ident, $number:ident => $body:expr) => {
+        extern "C" fn $name(iterations: u64, first: u64) {
+            #[inline(always)]
+            fn body($number: u64) {
+                let $number = $crate::opaque($number);
+                $body;
+                let _ = $number;
+            }
+            let end = first.wrapping_add(iterations);
+            let mut number = first;
+            while end.wrapping_sub(number) >= 8 {
+                body(number);
+                body(number + 1);
+                body(number + 2);
+                body(number + 3);
+                body(number + 4);
+                body(number + 5);
+                body(number + 6);
+                body(number + 7);
+                number += 8;
+            }
+            while number != end {
+                body(number);
+                number += 1;
+            }
+        }
+    };
+}
+
+/// Calls one of `count` functions after the other, far apart from each other.
+#[inline(always)]
+pub fn scattered(functions: &[extern "C" fn(u64)], count: u64, iterations: u64, first: u64) {
+    // Coprime to 10 and 1,000; steps over the lines that a prefetcher would bring along.
+    const STRIDE: u64 = 377;
+    for number in first..first.wrapping_add(iterations) {
+        let number = opaque(number);
+        functions[(number.wrapping_mul(STRIDE) % count) as usize](number);
+    }
+}

@@ -1,0 +1,169 @@
+//! From slots to figures: what a slot is of, what its cost is less, and what is said of the rounds.
+
+use dormouse_lab_harness::Walk;
+
+use crate::engine::Engine;
+use crate::rounds::{Rounds, Slot};
+use crate::statistics::{measurement, outlier_share, ratio};
+use crate::{Host, Labels, Measurement, Ratio};
+
+/// A slot, what it is of, and which slot is its empty loop.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub(crate) slot: Slot,
+    pub(crate) name: String,
+    pub(crate) labels: Labels,
+    pub(crate) base: Option<usize>,
+    /// How many of what is measured one iteration has, or each of its events.
+    pub(crate) per_iteration: u32,
+}
+
+/// Sizes of walks over L1, L2 and L3, in sizes of the cache. Once around would do against a cache that forgets the line that was used
+/// longest ago; today's keep a line that was used twice against several that were used once. More is too slow for L3.
+const WALK_FACTORS: [u64; 3] = [4, 4, 2];
+
+/// The walks of this machine, by label.
+pub(crate) fn walks(host: &Host) -> Vec<(&'static str, Walk)> {
+    walks_over([host.l1d_bytes(), host.l2_bytes(), host.l3_bytes()])
+}
+
+fn walks_over(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
+    let mut walks: Vec<_> = ["L1", "L2", "L3"]
+        .into_iter()
+        .zip(caches.into_iter().zip(WALK_FACTORS))
+        .filter_map(|(label, (size, factor))| Some((label, Walk::Random { bytes: size? * factor })))
+        .collect();
+    if let Some(size) = caches[1] {
+        walks.push(("linear-L2", Walk::Linear { bytes: size * WALK_FACTORS[1] }));
+    }
+    walks
+}
+
+/// What each slot costs, round by round: less its empty loop, for one of what it measures.
+pub(crate) fn costs(planned: &[Planned], rounds: &Rounds) -> Vec<Vec<f64>> {
+    let cost = |(planned, samples): (&Planned, &crate::rounds::Samples)| {
+        let events = if samples.events_per_iteration > 0.0 { samples.events_per_iteration } else { 1.0 };
+        let share = 1.0 / (events * f64::from(planned.per_iteration));
+        match planned.base {
+            Some(base) => samples
+                .ns
+                .iter()
+                .zip(&rounds.samples[base].ns)
+                .map(|(with, without)| (with - without) * share)
+                .collect(),
+            // The time of a loop, whatever it emits.
+            None => samples.ns.iter().map(|ns| ns / f64::from(planned.per_iteration)).collect(),
+        }
+    };
+    planned.iter().zip(&rounds.samples).map(cost).collect()
+}
+
+/// Figures of all slots. `rate` is the timestamp counter's, in cycles of a nanosecond.
+pub(crate) fn measurements(
+    planned: &[Planned],
+    rounds: &Rounds,
+    costs: &[Vec<f64>],
+    rate: Option<f64>,
+) -> Vec<Measurement> {
+    let figures = planned.iter().zip(&rounds.samples).zip(costs).map(|((planned, samples), costs)| {
+        let mut measurement = measurement(&planned.name, "ns", costs);
+        measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
+        measurement.labels = planned.labels.clone();
+        measurement.counters = samples.counters.clone();
+        measurement
+    });
+    figures.collect()
+}
+
+/// The ratios of a list, each a name, a numerator and a denominator, as far as both were measured. One whose denominator
+/// cannot be told from zero is a note.
+pub(crate) fn ratios<'a>(
+    list: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
+    planned: &[Planned],
+    costs: &[Vec<f64>],
+    notes: &mut Vec<String>,
+) -> Vec<Ratio> {
+    let cost =
+        |name: &str| planned.iter().position(|planned| planned.name == name).map(|index| costs[index].as_slice());
+    let mut ratios = Vec::new();
+    for (name, of, to) in list {
+        let (Some(a), Some(b)) = (cost(of), cost(to)) else { continue };
+        match ratio(name, a, b) {
+            Some(ratio) => ratios.push(ratio),
+            None => notes.push(format!("{name}: no ratio, since the cost of {to} cannot be told from zero")),
+        }
+    }
+    ratios
+}
+
+/// Spread of the rounds above which a reader is warned.
+const SPREAD_MAX: f64 = 1.15;
+/// Share of outliers above which a reader is warned.
+const OUTLIERS_MAX: f64 = 0.1;
+
+/// What the rounds' spread says about the machine.
+pub(crate) fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let remedy = "end other programs, choose another processor with --cpu, or try --policy fifo";
+    if rounds.is_unsteady {
+        notes.push(format!(
+            "not steady: the second half of the rounds took another time than the first; {remedy}, and run again"
+        ));
+    }
+    if rounds.spread > SPREAD_MAX {
+        let percent = (rounds.spread - 1.0) * 100.0;
+        notes.push(format!(
+            "not steady: everything took {percent:.0} % longer in the slowest rounds than in the quickest; {remedy}"
+        ));
+    }
+    let mut shares: Vec<_> = rounds
+        .samples
+        .iter()
+        .zip(planned)
+        .map(|(samples, planned)| (outlier_share(&samples.ns), &planned.name))
+        .filter(|(share, _)| *share > OUTLIERS_MAX)
+        .collect();
+    shares.sort_by(|a, b| b.0.total_cmp(&a.0));
+    if let Some((share, name)) = shares.first() {
+        notes.push(format!(
+            "outliers: in {} of {} cases more than a tenth of the rounds lie far off, most in {name} ({:.0} %); medians bear that, \
+             means do not; {remedy}",
+            shares.len(),
+            planned.len(),
+            share * 100.0
+        ));
+    }
+    notes
+}
+
+/// What engines could not have as they were asked to: processors, policy, counters.
+pub(crate) fn shortcomings(engines: &[Engine], cpus: &[u32], policy: &str, host: &Host) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (index, engine) in engines.iter().enumerate() {
+        let description = engine.description();
+        if description.processors.contains(&None) {
+            notes.push(format!("engine {} of {} could not be pinned to {cpus:?}", index + 1, description.name));
+        }
+    }
+    if let Some(engine) = engines.first().filter(|engine| engine.description().policy != policy) {
+        notes.push(format!("scheduling policy {}", engine.description().policy));
+    }
+    // What the host's trial found counts, since a counter may open and yet stay at zero.
+    for (name, availability) in &host.counters {
+        if let Some(why) = availability.cause() {
+            notes.push(format!("counter {name} not available: {why}"));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walks_are_made_for_the_caches_that_are_known() {
+        let walks = walks_over([Some(32 << 10), None, Some(1 << 20)]);
+        assert_eq!(walks, [("L1", Walk::Random { bytes: 128 << 10 }), ("L3", Walk::Random { bytes: 2 << 20 })]);
+    }
+}
