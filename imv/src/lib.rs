@@ -85,15 +85,23 @@ mod arch;
 mod lock;
 mod registry;
 mod segment;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic"))),
+    allow(dead_code, reason = "a build that patches nothing has no sites")
+)]
+mod site;
+mod value;
 mod writer;
 
 use core::fmt;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 pub use registry::{
-    OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, key_sites, register_object, status,
-    unregister_object, visit_key_sites,
+    Change, OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, key_sites, register_object,
+    status, unregister_object, update, visit_key_sites,
 };
+pub use site::Width;
+pub use value::{Address, Imv, Value, set_raw, shape_of, value_of};
 pub use writer::Writer;
 
 /// The key of static branches: a count of those who want them taken. Shared with C as `struct dormouse_static_key`.
@@ -137,6 +145,8 @@ pub enum Error {
     Unbalanced,
     /// The key is enabled, but the text can no longer be written and some of its sites still sleep.
     Asleep,
+    /// A value was left as it was, because some of its sites hold it in text that can no longer be written.
+    Stale,
 }
 
 impl fmt::Display for Error {
@@ -146,6 +156,7 @@ impl fmt::Display for Error {
             Error::TooManyObjects => "too many objects with sites: those of this object stay unpatched",
             Error::Unbalanced => "a key was disabled more often than enabled",
             Error::Asleep => "program text can no longer be written: some sites of an enabled key still sleep",
+            Error::Stale => "program text can no longer be written: the value stays as it was",
         })
     }
 }

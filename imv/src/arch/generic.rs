@@ -2,18 +2,25 @@
 
 use dormouse_abi::site::SiteRecord;
 
+use crate::site::{Site, Store};
+
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = false;
 /// Unused granularity: nothing is ever made writable.
 pub(crate) const OS_PAGE_BYTES: usize = 4096;
 
-/// The first byte of a site: there are none.
-pub(crate) const fn byte_when(_enabled: bool) -> u8 {
-    0
+/// The store that a site needs: none does.
+pub(crate) fn next_store(_site: Site, _bytes_only: bool) -> Option<Store> {
+    None
 }
 
-/// Whether a byte may begin a site: none does.
-pub(crate) const fn is_site(_byte: u8) -> bool {
+/// Whether a site answers what its variable does not say: none does.
+pub(crate) fn is_stale(_site: Site) -> bool {
+    false
+}
+
+/// Whether a site stands as its variable wants it.
+pub(crate) fn is_in_line(_site: Site) -> bool {
     false
 }
 
@@ -54,4 +61,18 @@ macro_rules! static_branch {
         }
         $crate::StaticKey::is_enabled(&$key)
     }};
+}
+
+/// The value of an immediate. Here it is a relaxed load of the variable.
+///
+/// ```text
+///   imv_read!(BATCH_SIZE)
+/// ```
+///
+/// The argument is the path of a `static` [`Imv`](crate::Imv). Wait-free; async-signal-safe.
+#[macro_export]
+macro_rules! imv_read {
+    ($key:path $(,)?) => {
+        $crate::Imv::read(&$key)
+    };
 }

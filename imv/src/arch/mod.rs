@@ -8,4 +8,4 @@ mod imp;
 #[path = "generic.rs"]
 mod imp;
 
-pub(crate) use imp::{OS_PAGE_BYTES, PATCHED, byte_when, is_site, own_sites};
+pub(crate) use imp::{OS_PAGE_BYTES, PATCHED, is_in_line, is_stale, next_store, own_sites};
