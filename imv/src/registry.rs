@@ -80,7 +80,6 @@ impl Registry {
     ///
     /// Returns whether every site answers what its variable says.
     fn patch(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool) -> bool {
-        let mut touched = false;
         // A gated value needs the most: its immediate, then its gate. One round more for what a writer left to the next one.
         for _ in 0..3 {
             let mut tried = false;
@@ -93,7 +92,6 @@ impl Registry {
                     .filter(|site| concerned(site.key))
                     .filter_map(|site| arch::next_store(site, bytes_only));
                 let Some(span) = span_of(stores.clone()) else { continue };
-                touched = true;
                 tried |= self.ladder.writer != Writer::None;
                 // `stores` looks at the text anew, so a write that failed half-way leaves the next rung only the rest.
                 self.ladder.write(&object.text, span, stores);
@@ -106,13 +104,12 @@ impl Registry {
                 self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
             }
         }
-        !touched
-            || !self.objects[objects]
-                .iter()
-                .flat_map(|object| object.sites)
-                .filter_map(Site::of)
-                .filter(|site| concerned(site.key))
-                .any(arch::is_stale)
+        !self.objects[objects]
+            .iter()
+            .flat_map(|object| object.sites)
+            .filter_map(Site::of)
+            .filter(|site| concerned(site.key))
+            .any(arch::is_stale)
     }
 }
 
