@@ -144,7 +144,8 @@ fn nothing_is_torn_by_any_writer() {
 #[ignore = "run by nothing_is_torn_by_any_writer"]
 fn alone_each_width() {
     let times = updates();
-    let cases: [(&str, fn(u64) -> Found); 5] =
+    type Case = fn(u64) -> Found;
+    let cases: [(&str, Case); 5] =
         [("branch", branches), ("1 byte", bytes), ("2 bytes", halves), ("4 bytes", words), ("8 bytes", doubles)];
     for (name, case) in cases {
         let start = Instant::now();
@@ -182,7 +183,7 @@ fn scratch_code() -> *mut u8 {
     let code = code.expect("memory to execute").cast::<u8>();
     for offset in (0..LEN).step_by(2) {
         // SAFETY: inside the mapping, which nobody executes yet.
-        unsafe { code.add(offset).cast::<[u8; 2]>().write_volatile([0x0F, 0x0B]) };
+        unsafe { code.wrapping_add(offset).cast::<[u8; 2]>().write_volatile([0x0F, 0x0B]) };
     }
     code
 }
@@ -201,7 +202,7 @@ fn function_at(code: *mut u8, before: usize, lead: &[u8], states: [u64; 2]) -> (
     let start = at.wrapping_sub(lead.len());
     for (offset, byte) in lead.iter().enumerate() {
         // SAFETY: inside the mapping, which nobody executes yet.
-        unsafe { start.add(offset).write_volatile(*byte) };
+        unsafe { start.wrapping_add(offset).write_volatile(*byte) };
     }
     store_anywhere(at, states[0]);
     // SAFETY: what was written is a function of that type.
@@ -260,7 +261,7 @@ fn an_immediate_across_a_cache_line_without_synchronisation_is_torn() {
 #[ignore = "run by an_immediate_across_a_cache_line_without_synchronisation_is_torn"]
 fn alone_torn_immediate() {
     // mov eax, imm32 (of which two bytes lie on either line); ret; nop…
-    let states = [0x90_90_90_C3_1111_1111, 0x90_90_90_C3_2222_2222];
+    let states = [0x9090_90C3_1111_1111, 0x9090_90C3_2222_2222];
     let (function, at) = function_at(scratch_code(), 2, &[0xB8], states);
     let torn = rewrite(at, states, || matches!(function(0) as u32, 0x1111_1111 | 0x2222_2222));
     assert!(torn);
@@ -280,7 +281,7 @@ fn a_store_of_five_bytes_across_a_cache_line_crashes() {
 #[ignore = "run by a_store_of_five_bytes_across_a_cache_line_crashes"]
 fn alone_torn_branch() {
     // nop [rax + rax] or jmp +1; then ret, nop, ret: both ways return. Half of the one and half of the other goes astray.
-    let states = [0xC3_90_C3_00_00_44_1F_0F, 0xC3_90_C3_00_00_00_01_E9];
+    let states = [0xC390_C300_0044_1F0F, 0xC390_C300_0000_01E9];
     let (function, at) = function_at(scratch_code(), 2, &[], states);
     rewrite(at, states, || {
         function(0);
