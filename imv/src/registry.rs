@@ -5,7 +5,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_abi::site::{SiteRecord, X86_SITE_LEN};
+use dormouse_abi::site::SiteRecord;
 
 use crate::lock::{OwnerLock, Reentered};
 use crate::segment::{Segment, executable_segment_of};
@@ -396,11 +396,11 @@ pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
 
 /// Shows `visit` the address and the bytes of each gate of one key. `visit` runs under the lock: whatever it asks of this
 /// crate is refused. Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is.
-pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, [u8; X86_SITE_LEN])) -> Result<(), Error> {
+pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, &[u8])) -> Result<(), Error> {
     let address = core::ptr::from_ref(key).addr();
     with(|registry| {
         for site in registry.sites().filter(|site| site.key == address && site.form() == Form::Branch) {
-            visit(site.address, site.bytes());
+            visit(site.address, &site.bytes::<{ arch::GATE_LEN }>());
         }
     })
 }

@@ -1,7 +1,7 @@
 //! Live updates: under load, by each writer, across fork and from signal handlers.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "generic")))]
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
@@ -173,14 +173,14 @@ fn values_are_loads_where_text_cannot_be_made_writable() {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "alone_without_mprotect", "--ignored", "--nocapture"]);
         command.env_remove("DORMOUSE_IMV_WRITER");
-        // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN, which is async-signal-safe. Where there is none, the
-        // program says so.
-        unsafe {
-            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
-                libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64);
-                Ok(())
-            })
-        };
+        fn forbid_writable_text() -> std::io::Result<()> {
+            // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers. Where there is none, the program
+            // says so.
+            unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
+            Ok(())
+        }
+        // SAFETY: one async-signal-safe system call.
+        unsafe { command.pre_exec(forbid_writable_text) };
         command.output().unwrap()
     };
     let text = String::from_utf8_lossy(&output.stdout);
