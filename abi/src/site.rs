@@ -1,12 +1,20 @@
-//! Patchable sites: what a compiled gate leaves behind for the patcher.
+//! Patchable sites: what a compiled gate or a read of an immediate value leaves behind for the patcher.
 //!
-//! A site is five bytes of code. It is *born* as a jump to the slow path and the four bytes of displacement never change;
-//! only the first byte does:
+//! Every site is *born* right without a patcher: it reads the variable. What it is on x86-64, by its form:
 //!
 //! ```text
-//!   born, armed   E9 dd dd dd dd   jmp  slow path (which reads the key)
-//!   dormant       A9 dd dd dd dd   test eax, imm32 (clobbers flags, touches no memory)
+//!   branch   born, armed   E9 dd dd dd dd                     jmp slow path, which reads the key
+//!            dormant       A9 dd dd dd dd                     test eax, imm32 (clobbers flags, touches no memory)
+//!
+//!   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
+//!            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
+//!                          └─ eight bytes, aligned to 8 ─┘    any number of prefixes 3E stands in front
+//!
+//!   gated    born          E9 dd dd dd dd  REX B8+r 0 (imm64) jmp slow path, which reads the variable
+//!   value    patched       A9 dd dd dd dd  REX B8+r imm64     test eax, imm32; mov r64, imm64
+//!                                                   └ aligned to 8
 //! ```
+//! On AArch64 there are branches only: `b slow` when born or armed, `nop` when dormant.
 
 /// First byte of a site that jumps to its slow path (x86-64 `jmp rel32`).
 pub const X86_JMP: u8 = 0xE9;
@@ -19,21 +27,130 @@ pub const X86_SITE_LEN: usize = 5;
 pub const SITES_SECTION: &str = "dormouse_sites";
 /// Section that holds the [`EventRecord`]s of one object.
 pub const EVENTS_SECTION: &str = "dormouse_events";
+/// Section that holds the [`TunableRecord`]s of one object.
+pub const TUNABLES_SECTION: &str = "dormouse_tunables";
 
 /// One patchable site. Read-only, position-independent, 16 bytes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SiteRecord {
-    /// Address of the site minus the address of this field.
+    /// Address of the site minus the address of this field. The site of a gated value is its gate.
     pub site: i32,
-    /// [`SITE_BRANCH`]; other kinds are reserved.
+    /// The form, one of `SITE_…`, with the bits below.
     pub kind: u32,
-    /// Address of the key minus the address of this field.
+    /// Address of the key or variable minus the address of this field. With [`SITE_INDIRECT`], that of a word that holds the
+    /// address, and of 32 bits (the upper half is zero).
     pub key: i64,
 }
 
+/// The bits of [`SiteRecord::kind`] that hold the form.
+pub const SITE_FORM_MASK: u32 = 3;
 /// [`SiteRecord::kind`] of a static branch.
 pub const SITE_BRANCH: u32 = 0;
+/// [`SiteRecord::kind`] of a value of 1, 2 or 4 bytes.
+pub const SITE_VALUE: u32 = 1;
+/// [`SiteRecord::kind`] of a value behind a gate: of 8 bytes, or another object's.
+pub const SITE_GATED_VALUE: u32 = 2;
+/// The lowest of two bits of [`SiteRecord::kind`]: the binary logarithm of the value's width in bytes.
+pub const SITE_WIDTH_SHIFT: u32 = 2;
+/// Bit of [`SiteRecord::kind`]: the value is sign-extended to the register.
+pub const SITE_SIGNED: u32 = 1 << 4;
+/// Bit of [`SiteRecord::kind`]: the key is another object's, and found through a word that the loader fills in.
+pub const SITE_INDIRECT: u32 = 1 << 5;
+/// The lowest bit of [`SiteRecord::kind`] of what an architecture needs besides. AArch64: the 26 bits of the branch's
+/// displacement in words. Otherwise zero.
+pub const SITE_EXTRA_SHIFT: u32 = 6;
+
+/// Bytes of a value's instruction that are replaced, all at once.
+pub const X86_VALUE_LEN: usize = 8;
+/// Where the immediate of a gated value is, in bytes from the gate.
+pub const X86_GATED_IMMEDIATE_OFFSET: usize = 7;
+
+/// A variable that a program lets its operators see and set. Absolute addresses.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct TunableRecord {
+    /// Its name, such as `server.batch_size`, NUL-terminated.
+    pub name: *const core::ffi::c_char,
+    /// What it is for, one line, NUL-terminated.
+    pub description: *const core::ffi::c_char,
+    /// The variable or the static key.
+    pub variable: *mut core::ffi::c_void,
+    /// What it holds: one of [`TunableType`].
+    pub value_type: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The least value that may be set, as 64 bits of the type's widest relative (`u64`, `i64`, `f64`).
+    pub min: u64,
+    /// The greatest, likewise.
+    pub max: u64,
+}
+
+// SAFETY: addresses of statics; what they point to is reached as the variable's owner says.
+unsafe impl Sync for TunableRecord {}
+
+/// [`TunableRecord::value_type`].
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "they are named like the types")]
+pub enum TunableType {
+    /// A static key: on or off.
+    Key = 0,
+    Bool = 1,
+    U8 = 2,
+    U16 = 3,
+    U32 = 4,
+    U64 = 5,
+    I8 = 6,
+    I16 = 7,
+    I32 = 8,
+    I64 = 9,
+    F32 = 10,
+    F64 = 11,
+}
+
+impl TunableType {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [TunableType; 12] = {
+        use TunableType::*;
+        [Key, Bool, U8, U16, U32, U64, I8, I16, I32, I64, F32, F64]
+    };
+
+    /// The type with a number.
+    pub fn from_number(number: u32) -> Option<TunableType> {
+        TunableType::ALL.get(number as usize).copied()
+    }
+
+    /// Bytes of the variable.
+    pub const fn size_bytes(self) -> usize {
+        use TunableType::*;
+        match self {
+            Bool | U8 | I8 => 1,
+            U16 | I16 => 2,
+            Key | U32 | I32 | F32 => 4,
+            U64 | I64 | F64 => 8,
+        }
+    }
+
+    /// Its name for people.
+    pub const fn name(self) -> &'static str {
+        use TunableType::*;
+        match self {
+            Key => "key",
+            Bool => "bool",
+            U8 => "u8",
+            U16 => "u16",
+            U32 => "u32",
+            U64 => "u64",
+            I8 => "i8",
+            I16 => "i16",
+            I32 => "i32",
+            I64 => "i64",
+            F32 => "f32",
+            F64 => "f64",
+        }
+    }
+}
 
 /// Announces one event class of an object. 16 bytes.
 ///
@@ -49,3 +166,5 @@ pub struct EventRecord {
 
 const _: () = assert!(size_of::<SiteRecord>() == 16);
 const _: () = assert!(size_of::<EventRecord>() == 16);
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<TunableRecord>() == 48);

@@ -1,14 +1,16 @@
 //! Which objects have sites, and the one place where their bytes change.
 
-use core::cell::UnsafeCell;
+use core::borrow::Borrow;
+use core::cell::{Cell, UnsafeCell};
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_abi::site::{SITE_BRANCH, SiteRecord, X86_SITE_LEN};
+use dormouse_abi::site::SiteRecord;
 
 use crate::lock::{OwnerLock, Reentered};
 use crate::segment::{Segment, executable_segment_of};
-use crate::writer::{Ladder, Store, Writer, synchronise_cores};
+use crate::site::{Form, Site, Store, Variable, Width};
+use crate::writer::{Ladder, Writer, synchronise_cores};
 use crate::{Error, StaticKey, arch};
 
 /// Most objects with sites that one registry knows. Sites of further ones stay as they were born.
@@ -19,46 +21,6 @@ pub const OBJECT_COUNT_MAX: usize = 1024;
 struct Object {
     sites: &'static [SiteRecord],
     text: Segment,
-}
-
-/// A site and its key, as addresses.
-#[derive(Clone, Copy)]
-struct Site {
-    address: usize,
-    key: usize,
-}
-
-impl Site {
-    fn of(record: &SiteRecord) -> Option<Site> {
-        (record.kind == SITE_BRANCH).then(|| Site {
-            address: (&raw const record.site as usize).wrapping_add_signed(record.site as isize),
-            key: (&raw const record.key as usize).wrapping_add_signed(record.key as isize),
-        })
-    }
-
-    /// The first byte as it is now.
-    fn byte(self) -> u8 {
-        self.bytes()[0]
-    }
-
-    fn bytes(self) -> [u8; X86_SITE_LEN] {
-        // SAFETY: whoever registered the object vouched that its records name readable sites that stay loaded.
-        // Volatile, because other threads' view of code is outside the language; only the lock's owner writes it.
-        unsafe { (self.address as *const [u8; X86_SITE_LEN]).read_volatile() }
-    }
-
-    /// The first byte as the key wants it.
-    fn byte_wanted(self) -> u8 {
-        // SAFETY: whoever registered the object vouched that its records name static keys that stay loaded.
-        let key = unsafe { &*(self.key as *const StaticKey) };
-        arch::byte_when(key.enabled.load(Ordering::Relaxed) > 0)
-    }
-
-    /// The store that brings the site in line with its key, if it needs one and is in a state to take one.
-    fn store(self) -> Option<Store> {
-        let (seen, wanted) = (self.byte(), self.byte_wanted());
-        (seen != wanted && arch::is_site(seen)).then_some(Store { address: self.address, byte: wanted })
-    }
 }
 
 struct Registry {
@@ -108,49 +70,52 @@ impl Registry {
         self.objects().iter().flat_map(|object| object.sites).filter_map(Site::of)
     }
 
-    /// Brings the sites in `objects` whose key passes `concerned` in line with their keys.
+    /// Brings the sites in `objects` whose key or variable passes `concerned` in line with it.
     ///
     /// ```text
-    ///   for each object with a site that differs:  write its differing sites (one change of protection)
-    ///   if anything was written:                   every core serialises (once)
+    ///   until no site needs a store (one round, two where a gated value is patched for the first time):
+    ///     for each object with a site that needs one:  write them (one change of protection)
+    ///     every core serialises (once)
     /// ```
     ///
-    /// An error means that some site of an enabled key still sleeps.
-    fn patch(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool) -> Result<(), Error> {
-        let mut differs = false;
-        let mut tried = false;
-        for object in &self.objects[objects.clone()] {
-            let stores =
-                object.sites.iter().filter_map(Site::of).filter(|site| concerned(site.key)).filter_map(Site::store);
-            let Some(span) = span_of(stores.clone()) else { continue };
-            differs = true;
-            tried |= self.ladder.writer != Writer::None;
-            // `stores` looks at the text anew, so a write that failed half-way leaves the next rung only the rest.
-            self.ladder.write(&object.text, span, stores);
+    /// Returns whether every site answers what its variable says.
+    fn patch(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool) -> bool {
+        // A gated value needs the most: its immediate, then its gate. One round more for what a writer left to the next one.
+        for _ in 0..3 {
+            let mut tried = false;
+            for object in &self.objects[objects.clone()] {
+                let bytes_only = self.ladder.writer == Writer::ProcMem;
+                let stores = object
+                    .sites
+                    .iter()
+                    .filter_map(Site::of)
+                    .filter(|site| concerned(site.key))
+                    .filter_map(|site| arch::next_store(site, bytes_only));
+                let Some(span) = span_of(stores.clone()) else { continue };
+                tried |= self.ladder.writer != Writer::None;
+                // `stores` looks at the text anew, so a write that failed half-way leaves the next rung only the rest.
+                self.ladder.write(&object.text, span, stores);
+            }
+            if !tried {
+                break;
+            }
+            // Also after a failed write, which may have done some of its stores.
+            if !synchronise_cores() {
+                self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
+            }
         }
-        // Also after a failed write, which may have done some of its stores.
-        if tried && !synchronise_cores() {
-            self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
-        }
-        if !differs {
-            return Ok(());
-        }
-        let asleep = self.objects[objects]
+        !self.objects[objects]
             .iter()
             .flat_map(|object| object.sites)
             .filter_map(Site::of)
             .filter(|site| concerned(site.key))
-            .any(|site| site.byte_wanted() == arch::byte_when(true) && site.byte() == arch::byte_when(false));
-        if asleep { Err(Error::Asleep) } else { Ok(()) }
+            .any(arch::is_stale)
     }
 }
 
 /// From the first to one past the last address.
 fn span_of(stores: impl Iterator<Item = Store>) -> Option<Range<usize>> {
-    stores.fold(None, |span, store| {
-        let (start, end) = (store.address, store.address + 1);
-        Some(span.map_or(start..end, |span: Range<usize>| span.start.min(start)..span.end.max(end)))
-    })
+    stores.map(Store::span).reduce(|span, store| span.start.min(store.start)..span.end.max(store.end))
 }
 
 /// Registers the sites of one object and puts those whose key is disabled to sleep, in one batch.
@@ -182,7 +147,9 @@ pub unsafe fn register_object(start: *const SiteRecord, stop: *const SiteRecord)
         let index = registry.object_count;
         *registry.objects.get_mut(index).ok_or(Error::TooManyObjects)? = object;
         registry.object_count += 1;
-        registry.patch(index..index + 1, |_| true)
+        // An object that was just born reads its variables.
+        registry.patch(index..index + 1, |_| true);
+        Ok(())
     })?
 }
 
@@ -246,34 +213,120 @@ static REGISTER_AT_LOAD: extern "C" fn() = {
     register_at_load
 };
 
-/// Enables or disables several keys, with one change of protection per object and one synchronisation of the cores.
+/// One change of an [`update`].
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// Of the key or variable.
+    address: usize,
+    to: To,
+    /// The value that was there before, while an update runs.
+    former: Cell<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum To {
+    Key(&'static StaticKey, bool),
+    Value(Width, u64),
+}
+
+impl Change {
+    /// Counts one more who wants the key's branches taken.
+    pub fn enable(key: &'static StaticKey) -> Change {
+        Change::key(key, true)
+    }
+
+    /// Counts one less.
+    pub fn disable(key: &'static StaticKey) -> Change {
+        Change::key(key, false)
+    }
+
+    fn key(key: &'static StaticKey, enable: bool) -> Change {
+        Change { address: core::ptr::from_ref(key).addr(), to: To::Key(key, enable), former: Cell::new(0) }
+    }
+
+    /// A value, by its variable's address.
+    pub(crate) const fn value(address: usize, width: Width, bits: u64) -> Change {
+        Change { address, to: To::Value(width, bits), former: Cell::new(0) }
+    }
+
+    /// The variable, if it is a value that changes, and what it changes to.
+    fn value_change(&self) -> Option<(Variable<'_>, u64)> {
+        let To::Value(width, bits) = self.to else { return None };
+        // SAFETY: the variable of a `static` `Imv`, or what `set_raw` was vouched for.
+        Some((unsafe { width.at(self.address) }, bits))
+    }
+}
+
+/// Changes several keys and values, with one change of protection per object and one synchronisation of the cores.
 ///
-/// Counts: a key is enabled while it has been enabled more often than disabled. When this returns `Ok`, every later
-/// execution of a gate takes its branch if the key is enabled, and none does if it is not.
+/// When this returns `Ok`, every later execution of a site answers the new state. Until then each site on its own may answer the
+/// old one or the new one. A later change of the same key or value in `changes` follows an earlier one.
 ///
-/// Errors: [`Error::Reentered`] (nothing was changed); [`Error::Unbalanced`] (that entry was left out, the others are
-/// done); [`Error::Asleep`]. Blocking; async-signal-safe. Cost: keys × sites comparisons and a few system calls.
+/// Errors: [`Error::Reentered`] (nothing was changed); [`Error::Unbalanced`] (those keys were left out, all else is
+/// done); [`Error::Asleep`]; [`Error::Stale`] (none of the values was changed, all keys are). Blocking; async-signal-safe. Cost:
+/// changes × sites comparisons and a few system calls.
+pub fn update(changes: &[Change]) -> Result<(), Error> {
+    update_each(|| changes.iter())
+}
+
+/// Enables or disables several keys: [`update`] without values.
 pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
+    update_each(|| {
+        changes.iter().map(|(key, enable)| {
+            // SAFETY: the reference does not outlive this call, and what it refers to does.
+            Change::key(unsafe { &*core::ptr::from_ref(*key) }, *enable)
+        })
+    })
+}
+
+fn update_each<C, I>(changes: impl Fn() -> I) -> Result<(), Error>
+where
+    C: Borrow<Change>,
+    I: DoubleEndedIterator<Item = C>,
+{
     with(|registry| {
         let mut unbalanced = false;
         let mut turned = false;
-        for (key, enable) in changes {
-            let step = if *enable { 1 } else { -1 };
-            let count = key.enabled.load(Ordering::Relaxed);
-            match count.checked_add(step).filter(|count| *count >= 0) {
-                Some(next) => {
-                    // (B) pairs with (A): what was prepared before the key was enabled is visible behind the gate.
-                    // Only the lock's owner changes keys, so a store loses nothing.
-                    key.enabled.store(next, Ordering::Release);
-                    turned |= (next > 0) != (count > 0);
+        for change in changes() {
+            match change.borrow().to {
+                To::Key(key, enable) => {
+                    let count = key.enabled.load(Ordering::Relaxed);
+                    match count.checked_add(if enable { 1 } else { -1 }).filter(|count| *count >= 0) {
+                        Some(next) => {
+                            // (B) pairs with (A): what was prepared before the key was enabled is visible behind the gate.
+                            // Only the lock's owner changes keys, so a store loses nothing.
+                            key.enabled.store(next, Ordering::Release);
+                            turned |= (next > 0) != (count > 0);
+                        }
+                        None => unbalanced = true,
+                    }
                 }
-                None => unbalanced = true,
+                To::Value(..) => {
+                    let Some((variable, bits)) = change.borrow().value_change() else { continue };
+                    let former = variable.load();
+                    change.borrow().former.set(former);
+                    variable.store(bits);
+                    turned |= variable.load() != former;
+                }
             }
         }
         if turned {
             let all = 0..registry.object_count;
-            registry
-                .patch(all, |address| changes.iter().any(|(key, _)| core::ptr::from_ref(*key) as usize == address))?;
+            let concerned = |address| changes().any(|change| change.borrow().address == address);
+            if !registry.patch(all.clone(), concerned) {
+                // Better the old value everywhere than two of them.
+                let mut stale = false;
+                for change in changes().rev() {
+                    if let Some((variable, _)) = change.borrow().value_change() {
+                        variable.store(change.borrow().former.get());
+                        stale = true;
+                    }
+                }
+                if !stale || !registry.patch(all, concerned) {
+                    return Err(Error::Asleep);
+                }
+                return Err(Error::Stale);
+            }
         }
         if unbalanced { Err(Error::Unbalanced) } else { Ok(()) }
     })?
@@ -294,7 +347,8 @@ pub fn disable(key: &StaticKey) -> Result<(), Error> {
 pub struct SiteCount {
     /// Registered sites.
     pub sites: usize,
-    /// Those of them whose instruction agrees with the key: asleep when disabled, jumping when enabled.
+    /// Those of them whose instruction agrees with the key or value: asleep when disabled, jumping when enabled, and the value
+    /// as an immediate.
     pub patched: usize,
 }
 
@@ -302,7 +356,7 @@ impl SiteCount {
     fn of(sites: impl Iterator<Item = Site>) -> SiteCount {
         sites.fold(SiteCount::default(), |count, site| SiteCount {
             sites: count.sites + 1,
-            patched: count.patched + usize::from(site.byte() == site.byte_wanted()),
+            patched: count.patched + usize::from(arch::is_in_line(site)),
         })
     }
 }
@@ -332,17 +386,21 @@ pub fn status() -> Result<Status, Error> {
 
 /// The sites of one key. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
 pub fn key_sites(key: &StaticKey) -> Result<SiteCount, Error> {
-    let address = core::ptr::from_ref(key) as usize;
+    sites_of(core::ptr::from_ref(key).addr())
+}
+
+/// The sites of a key or value by its address.
+pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
     with(|registry| SiteCount::of(registry.sites().filter(|site| site.key == address)))
 }
 
-/// Shows `visit` the address and the bytes of each site of one key. `visit` runs under the lock: whatever it asks of this
+/// Shows `visit` the address and the bytes of each gate of one key. `visit` runs under the lock: whatever it asks of this
 /// crate is refused. Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is.
-pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, [u8; X86_SITE_LEN])) -> Result<(), Error> {
-    let address = core::ptr::from_ref(key) as usize;
+pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, &[u8])) -> Result<(), Error> {
+    let address = core::ptr::from_ref(key).addr();
     with(|registry| {
-        for site in registry.sites().filter(|site| site.key == address) {
-            visit(site.address, site.bytes());
+        for site in registry.sites().filter(|site| site.key == address && site.form() == Form::Branch) {
+            visit(site.address, &site.bytes::<{ arch::GATE_LEN }>());
         }
     })
 }

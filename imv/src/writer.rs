@@ -9,14 +9,16 @@
 
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use crate::arch::publish_store;
 use crate::segment::{Segment, os_page_ceil, os_page_floor};
+use crate::site::Store;
 
 /// How sites are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,13 +51,6 @@ pub(crate) struct Ladder {
     pub(crate) reason: &'static str,
     /// Chosen by `DORMOUSE_IMV_WRITER`: tried alone.
     forced: bool,
-}
-
-/// One site to be written.
-#[derive(Clone, Copy)]
-pub(crate) struct Store {
-    pub(crate) address: usize,
-    pub(crate) byte: u8,
 }
 
 impl Ladder {
@@ -154,11 +149,24 @@ fn write_by_mprotect(
     let rwx = MprotectFlags::READ | MprotectFlags::WRITE | MprotectFlags::EXEC;
     protect(&pages, rwx).map_err(|_| Refusal::Kernel)?;
     for store in stores {
-        // SAFETY: the address is a site's, inside `pages`, which are writable now; Rust holds no reference to text.
-        let byte = unsafe { AtomicU8::from_ptr(store.address as *mut u8) };
-        // (C) No acquire partner: the byte is fetched as code. Release keeps it behind the key's new value; the
-        // barrier of the update makes it binding.
-        byte.store(store.byte, Ordering::Release);
+        // (C) No acquire partner: the bytes are fetched as code. Release keeps them behind the key's new value; the
+        // barrier of the update makes them binding.
+        match store {
+            Store::Byte(address, byte) => {
+                // SAFETY: the address is a site's, inside `pages`, which are writable now, and aligned to the store's size;
+                // Rust holds no reference to text.
+                unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(byte, Ordering::Release);
+            }
+            Store::Word(address, word) => {
+                // SAFETY: as above.
+                unsafe { AtomicU32::from_ptr(address as *mut u32) }.store(word, Ordering::Release);
+            }
+            Store::Double(address, double) => {
+                // SAFETY: as above.
+                unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(double, Ordering::Release);
+            }
+        }
+        publish_store(store);
     }
     // Where going back is refused the pages stay rwx: less hardened, but the stores are done.
     let _ = protect(&pages, segment.protection);
@@ -171,11 +179,13 @@ fn protect(pages: &Range<usize>, protection: MprotectFlags) -> Result<(), Errno>
 }
 
 /// The kernel's write ignores page protection. An inherited descriptor would write the parent's text, so each update
-/// opens its own.
+/// opens its own. Nobody promises in what order the bytes of a longer write appear, so only stores of one byte are done.
 fn write_by_proc_mem(stores: impl Iterator<Item = Store>) -> Result<(), Errno> {
     let memory = rustix::fs::open(c"/proc/self/mem", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     for store in stores {
-        rustix::io::pwrite(&memory, &[store.byte], store.address as u64)?;
+        if let Store::Byte(address, byte) = store {
+            rustix::io::pwrite(&memory, &[byte], address as u64)?;
+        }
     }
     Ok(())
 }

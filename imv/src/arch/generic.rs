@@ -2,18 +2,33 @@
 
 use dormouse_abi::site::SiteRecord;
 
+use crate::site::{Site, Store};
+
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = false;
-/// Unused granularity: nothing is ever made writable.
-pub(crate) const OS_PAGE_BYTES: usize = 4096;
+/// Bytes of a gate: there are none.
+pub(crate) const GATE_LEN: usize = 0;
 
-/// The first byte of a site: there are none.
-pub(crate) const fn byte_when(_enabled: bool) -> u8 {
-    0
+/// Unused granularity: nothing is ever made writable.
+pub(crate) const fn os_page_bytes() -> usize {
+    4096
 }
 
-/// Whether a byte may begin a site: none does.
-pub(crate) const fn is_site(_byte: u8) -> bool {
+/// Nothing is ever stored.
+pub(crate) const fn publish_store(_store: Store) {}
+
+/// The store that a site needs: none does.
+pub(crate) fn next_store(_site: Site, _bytes_only: bool) -> Option<Store> {
+    None
+}
+
+/// Whether a site answers what its variable does not say: none does.
+pub(crate) fn is_stale(_site: Site) -> bool {
+    false
+}
+
+/// Whether a site stands as its variable wants it.
+pub(crate) fn is_in_line(_site: Site) -> bool {
     false
 }
 

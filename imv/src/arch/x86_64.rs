@@ -1,22 +1,130 @@
-//! x86-64: a site is `E9 rel32` or, dormant, `A9` with the same four bytes.
+//! x86-64: a gate is `E9 rel32` or, dormant, `A9` with the same four bytes; a value is a load or a move of an immediate, eight
+//! bytes long in both states.
 
 use core::arch::asm;
 
-use dormouse_abi::site::{SITE_BRANCH, SITES_SECTION, SiteRecord, X86_JMP, X86_SITE_LEN, X86_TEST};
+use dormouse_abi::site::{
+    SITE_BRANCH, SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SITES_SECTION, SiteRecord,
+    X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_SITE_LEN, X86_TEST, X86_VALUE_LEN,
+};
+
+use crate::site::{Form, Site, Store};
 
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = true;
-/// Granularity of `mprotect`; x86-64 has no other base page.
-pub(crate) const OS_PAGE_BYTES: usize = 4096;
+/// Bytes of a gate.
+pub(crate) const GATE_LEN: usize = X86_SITE_LEN;
 
-/// The first byte of a site whose key is enabled or not.
-pub(crate) const fn byte_when(enabled: bool) -> u8 {
-    if enabled { X86_JMP } else { X86_TEST }
+/// Granularity of `mprotect`; x86-64 has no other base page.
+pub(crate) const fn os_page_bytes() -> usize {
+    4096
 }
 
-/// Whether a byte may begin a site. Anything else (a debugger's breakpoint, say) is left alone.
-pub(crate) const fn is_site(byte: u8) -> bool {
+/// Makes a store to text visible to the fetching of instructions: here every store is.
+pub(crate) const fn publish_store(_store: Store) {}
+
+/// The store that brings a site nearer to what its variable says, if it needs one and is in a state to take one (anything
+/// else, a debugger's breakpoint, say, is left alone). A gated value may need two, one after the other.
+///
+/// With `bytes_only`, nobody promises that more than one byte changes at once. Then no thread may ever be about to execute
+/// what changes, so a value's instruction stays as it is, and a gated value is read behind its gate.
+pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
+    let wanted = site.wanted();
+    match site.form() {
+        Form::Branch => gate_store(site, if wanted != 0 { X86_JMP } else { X86_TEST }),
+        Form::Value if bytes_only => None,
+        Form::Value => {
+            let seen = site.bytes();
+            let patched = immediate_instruction(seen, wanted as u32)?;
+            (seen != patched).then(|| Store::Double(site.address, u64::from_le_bytes(patched)))
+        }
+        Form::GatedValue => {
+            let address = site.address + X86_GATED_IMMEDIATE_OFFSET;
+            if !address.is_multiple_of(8) || !is_gate(site.bytes::<1>()[0]) {
+                None
+            } else if immediate_behind(site) == wanted {
+                gate_store(site, X86_TEST)
+            } else if bytes_only {
+                gate_store(site, X86_JMP)
+            } else {
+                Some(Store::Double(address, wanted))
+            }
+        }
+    }
+}
+
+/// Whether a site answers what its variable does not say. One that reads the variable never does.
+pub(crate) fn is_stale(site: Site) -> bool {
+    let wanted = site.wanted();
+    match site.form() {
+        Form::Branch => wanted != 0 && site.bytes::<1>()[0] == X86_TEST,
+        Form::Value => {
+            let seen = site.bytes();
+            is_immediate(seen) && immediate_instruction(seen, wanted as u32) != Some(seen)
+        }
+        Form::GatedValue => site.bytes::<1>()[0] == X86_TEST && immediate_behind(site) != wanted,
+    }
+}
+
+/// Whether a site stands as its variable wants it, without reading it where that can be.
+pub(crate) fn is_in_line(site: Site) -> bool {
+    !is_stale(site)
+        && match site.form() {
+            Form::Branch => site.bytes::<1>()[0] == if site.wanted() != 0 { X86_JMP } else { X86_TEST },
+            Form::Value => is_immediate(site.bytes()),
+            Form::GatedValue => site.bytes::<1>()[0] == X86_TEST,
+        }
+}
+
+fn is_gate(byte: u8) -> bool {
     matches!(byte, X86_JMP | X86_TEST)
+}
+
+fn gate_store(site: Site, byte: u8) -> Option<Store> {
+    let [seen] = site.bytes();
+    (seen != byte && is_gate(seen)).then_some(Store::Byte(site.address, byte))
+}
+
+fn immediate_behind(site: Site) -> u64 {
+    let all: [u8; X86_GATED_IMMEDIATE_OFFSET + 8] = site.bytes();
+    u64::from_le_bytes(*all.last_chunk().expect("longer than 8"))
+}
+
+const PREFIX: u8 = 0x3E;
+const REX: u8 = 0x40;
+const REX_B: u8 = 1;
+const REX_R: u8 = 4;
+const MOV_IMMEDIATE: u8 = 0xC7;
+
+/// Whether the eight bytes of a value are the form that is written here.
+fn is_immediate(bytes: [u8; X86_VALUE_LEN]) -> bool {
+    bytes[0] == PREFIX && bytes[1] & !REX_B == REX && bytes[2] == MOV_IMMEDIATE && bytes[3] & 0xF8 == 0xC0
+}
+
+/// `3E REX C7 /0 imm32` for the register that the instruction in `bytes` loads (in either form), or `None` if it is neither.
+///
+/// ```text
+///   3E REX 8B /r      3E 3E 8B /r      3E 0F xx /r      REX 0F xx /r       /r: [rip + disp32]; xx: B6, B7, BE, BF
+/// ```
+fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; X86_VALUE_LEN]> {
+    let is_rex = |byte: u8| byte & !(REX_R | REX_B) == REX;
+    let register = if is_immediate(bytes) {
+        bytes[3] & 7 | (bytes[1] & REX_B) << 3
+    } else {
+        let rex = match bytes {
+            [PREFIX, PREFIX, 0x8B, ..] | [PREFIX, 0x0F, 0xB6 | 0xB7 | 0xBE | 0xBF, ..] => 0,
+            [PREFIX, rex, 0x8B, ..] | [rex, 0x0F, 0xB6 | 0xB7 | 0xBE | 0xBF, ..] if is_rex(rex) => rex,
+            _ => return None,
+        };
+        // Relative to the instruction pointer, and nothing else.
+        if bytes[3] & 0xC7 != 0x05 {
+            return None;
+        }
+        bytes[3] >> 3 & 7 | (rex & REX_R) << 1
+    };
+    let mut patched = [PREFIX, REX | register >> 3, MOV_IMMEDIATE, 0xC0 | register & 7, 0, 0, 0, 0];
+    patched[4..].copy_from_slice(&value.to_le_bytes());
+    Some(patched)
 }
 
 /// First and one-past-last record of the object that contains this code.
@@ -144,6 +252,121 @@ macro_rules! static_branch {
         }
     };
 }
+
+/// The value of an immediate: a constant in the instruction stream, which [`Imv::set`](crate::Imv::set) changes.
+///
+/// ```text
+///   imv_read!(BATCH_SIZE)
+/// ```
+///
+/// The argument is the path of a `static` [`Imv`](crate::Imv). It may stand wherever [`static_branch!`](crate::static_branch)
+/// may; each copy that the compiler makes is a site of its own.
+///
+/// ```text
+///   1, 2, 4 bytes:
+///     site:  3E.. mov(zx, sx) r32, [variable]     born         mov r32, imm32      patched; both eight bytes, aligned to 8
+///   8 bytes:
+///     site:  E9 (slow - next)                     born         A9 …                patched
+///     next:  mov r64, imm64                       the immediate is aligned to 8
+///     after:
+///     slow:  mov r64, [variable]; jmp after
+///   section dormouse_sites += { site - ., form, width and sign, variable - . }
+/// ```
+///
+/// Why these operands and options: as for [`static_branch!`](crate::static_branch). A read orders nothing, like a relaxed
+/// load; until a setter returns, threads may see the old value or the new, and never a mixture. `3E` is a prefix that means nothing to
+/// these instructions; with it they have the length and the alignment that one store can replace, without a `nop`.
+///
+/// Wait-free; async-signal-safe.
+///
+/// ```
+/// use dormouse_imv::{imv, imv_read};
+///
+/// imv! {
+///     /// Requests that are handled at once.
+///     static BATCH_SIZE: u32 = 16;
+///     static SCALE: f64 = 0.5;
+/// }
+///
+/// assert_eq!(imv_read!(BATCH_SIZE), 16);
+/// BATCH_SIZE.set(64).unwrap();
+/// assert_eq!(imv_read!(BATCH_SIZE), 64);
+/// assert_eq!(imv_read!(SCALE), 0.5);
+/// ```
+#[macro_export]
+macro_rules! imv_read {
+    ($key:path $(,)?) => {{
+        let bits: u64 = match const { $crate::shape_of(&$key) } {
+            (1, false) => $crate::imv_read!(@value $key, "{{rex}} movzx {0:e}, byte ptr [rip + {1}]", "1"),
+            (1, true) => $crate::imv_read!(@value $key, "{{rex}} movsx {0:e}, byte ptr [rip + {1}]", "17"),
+            (2, false) => $crate::imv_read!(@value $key, "{{rex}} movzx {0:e}, word ptr [rip + {1}]", "5"),
+            (2, true) => $crate::imv_read!(@value $key, "{{rex}} movsx {0:e}, word ptr [rip + {1}]", "21"),
+            (4, _) => $crate::imv_read!(@value $key, ".byte 0x3e\n{{rex}} mov {0:e}, dword ptr [rip + {1}]", "9"),
+            _ => {
+                let bits: u64;
+                // SAFETY: as for a branch; both ways through the gate set the register.
+                unsafe {
+                    ::core::arch::asm!(
+                        ".balign 8, 0x3e",
+                        ".byte 0x3e",
+                        "2:",
+                        ".byte 0xe9",
+                        ".long 5f - 3f",
+                        "3:",
+                        "movabs {0:r}, 0",
+                        "4:",
+                        ".subsection 1",
+                        "5:",
+                        "mov {0:r}, qword ptr [rip + {1}]",
+                        "jmp 4b",
+                        ".previous",
+                        ".pushsection dormouse_sites,\"aR?\",@progbits",
+                        ".balign 8",
+                        ".long 2b - .",
+                        ".long 14",
+                        ".quad {1} - .",
+                        ".popsection",
+                        out(reg) bits,
+                        sym $key,
+                        options(nomem, nostack),
+                    );
+                }
+                bits
+            }
+        };
+        // SAFETY: the bits are those of a value that was set, or of the first one.
+        unsafe { $crate::value_of(&$key, bits) }
+    }};
+    (@value $key:path, $load:literal, $kind:literal) => {{
+        let bits: u32;
+        // SAFETY: both states of the site are one whole instruction that sets the register; as a load it reads the variable,
+        // which is a static. The directives add read-only data to another section.
+        unsafe {
+            ::core::arch::asm!(
+                ".balign 8, 0x3e",
+                "2:",
+                $load,
+                ".pushsection dormouse_sites,\"aR?\",@progbits",
+                ".balign 8",
+                ".long 2b - .",
+                ::core::concat!(".long ", $kind),
+                ".quad {1} - .",
+                ".popsection",
+                out(reg) bits,
+                sym $key,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        bits as u64
+    }};
+}
+
+const fn kind(form: u32, width_log2: u32, signed: u32) -> u32 {
+    form | width_log2 << SITE_WIDTH_SHIFT | signed
+}
+const _: () = assert!(kind(SITE_VALUE, 0, 0) == 1 && kind(SITE_VALUE, 0, SITE_SIGNED) == 17);
+const _: () = assert!(kind(SITE_VALUE, 1, 0) == 5 && kind(SITE_VALUE, 1, SITE_SIGNED) == 21);
+const _: () = assert!(kind(SITE_VALUE, 2, 0) == 9 && kind(SITE_GATED_VALUE, 3, 0) == 14);
 
 // The literals of the template, which cannot name constants.
 const _: () = assert!(X86_JMP == 0xE9 && SITE_BRANCH == 0 && X86_SITE_LEN == 5 && size_of::<SiteRecord>() == 16);

@@ -1,0 +1,193 @@
+//! A site and the variable that it stands for.
+
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use dormouse_abi::site::{
+    SITE_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SiteRecord,
+};
+
+/// What a site is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The gate of a static branch.
+    Branch,
+    /// An instruction that loads a value or has it as its immediate.
+    Value,
+    /// A gate in front of an instruction with an immediate.
+    GatedValue,
+}
+
+/// Bytes of a value: 1, 2, 4 or 8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// One.
+    Byte,
+    /// Two.
+    Half,
+    /// Four.
+    Word,
+    /// Eight.
+    Double,
+}
+
+impl Width {
+    /// The width with so many bytes.
+    pub const fn from_bytes(bytes: usize) -> Option<Width> {
+        match bytes {
+            1 => Some(Width::Byte),
+            2 => Some(Width::Half),
+            4 => Some(Width::Word),
+            8 => Some(Width::Double),
+            _ => None,
+        }
+    }
+
+    /// How many.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Width::Byte => 1,
+            Width::Half => 2,
+            Width::Word => 4,
+            Width::Double => 8,
+        }
+    }
+
+    /// The variable at an address.
+    ///
+    /// # Safety
+    /// `address` is that of a live variable of this width, aligned to it, which changes atomically only.
+    pub(crate) unsafe fn at(self, address: usize) -> Variable<'static> {
+        match self {
+            // SAFETY: by this function's contract.
+            Width::Byte => Variable::Byte(unsafe { AtomicU8::from_ptr(address as *mut u8) }),
+            // SAFETY: likewise.
+            Width::Half => Variable::Half(unsafe { AtomicU16::from_ptr(address as *mut u16) }),
+            // SAFETY: likewise.
+            Width::Word => Variable::Word(unsafe { AtomicU32::from_ptr(address as *mut u32) }),
+            // SAFETY: likewise.
+            Width::Double => Variable::Double(unsafe { AtomicU64::from_ptr(address as *mut u64) }),
+        }
+    }
+}
+
+/// A value's variable. All access is relaxed: a value is a number of its own, and what has to come with it is ordered by whoever
+/// sets it.
+#[derive(Clone, Copy)]
+pub(crate) enum Variable<'a> {
+    Byte(&'a AtomicU8),
+    Half(&'a AtomicU16),
+    Word(&'a AtomicU32),
+    Double(&'a AtomicU64),
+}
+
+impl Variable<'_> {
+    /// The value, zero-extended.
+    pub(crate) fn load(self) -> u64 {
+        match self {
+            Variable::Byte(variable) => variable.load(Ordering::Relaxed).into(),
+            Variable::Half(variable) => variable.load(Ordering::Relaxed).into(),
+            Variable::Word(variable) => variable.load(Ordering::Relaxed).into(),
+            Variable::Double(variable) => variable.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The value, extended by its sign.
+    pub(crate) fn load_signed(self) -> u64 {
+        let bits = self.load();
+        match self {
+            Variable::Byte(_) => bits as i8 as u64,
+            Variable::Half(_) => bits as i16 as u64,
+            Variable::Word(_) => bits as i32 as u64,
+            Variable::Double(_) => bits,
+        }
+    }
+
+    /// Stores the lowest bytes of `bits`.
+    pub(crate) fn store(self, bits: u64) {
+        match self {
+            Variable::Byte(variable) => variable.store(bits as u8, Ordering::Relaxed),
+            Variable::Half(variable) => variable.store(bits as u16, Ordering::Relaxed),
+            Variable::Word(variable) => variable.store(bits as u32, Ordering::Relaxed),
+            Variable::Double(variable) => variable.store(bits, Ordering::Relaxed),
+        }
+    }
+}
+
+/// A site and its key or variable, as addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct Site {
+    pub(crate) address: usize,
+    pub(crate) key: usize,
+    pub(crate) kind: u32,
+}
+
+impl Site {
+    /// What a record says; `None` for forms that this version does not know.
+    pub(crate) fn of(record: &SiteRecord) -> Option<Site> {
+        if record.kind & SITE_FORM_MASK > SITE_GATED_VALUE {
+            return None;
+        }
+        let field = &raw const record.key as usize;
+        let key = if record.kind & SITE_INDIRECT == 0 {
+            field.wrapping_add_signed(record.key as isize)
+        } else {
+            // SAFETY: whoever registered the object vouched that its records name words that the loader has filled in.
+            unsafe { (field.wrapping_add_signed(record.key as i32 as isize) as *const usize).read() }
+        };
+        let address = (&raw const record.site as usize).wrapping_add_signed(record.site as isize);
+        Some(Site { address, key, kind: record.kind })
+    }
+
+    pub(crate) fn form(self) -> Form {
+        match self.kind & SITE_FORM_MASK {
+            SITE_BRANCH => Form::Branch,
+            SITE_VALUE => Form::Value,
+            _ => Form::GatedValue,
+        }
+    }
+
+    /// What the site should hold: 0 or 1 of a key, or a value's bits as they are in a register.
+    pub(crate) fn wanted(self) -> u64 {
+        if self.form() == Form::Branch {
+            // SAFETY: whoever registered the object vouched that its records name static keys that stay loaded.
+            let count = unsafe { AtomicI32::from_ptr(self.key as *mut i32) }.load(Ordering::Relaxed);
+            return u64::from(count > 0);
+        }
+        let width =
+            [Width::Byte, Width::Half, Width::Word, Width::Double][(self.kind >> SITE_WIDTH_SHIFT & 3) as usize];
+        // SAFETY: likewise for values.
+        let variable = unsafe { width.at(self.key) };
+        if self.kind & SITE_SIGNED != 0 { variable.load_signed() } else { variable.load() }
+    }
+
+    /// The bytes of code as they are now.
+    pub(crate) fn bytes<const LEN: usize>(self) -> [u8; LEN] {
+        // SAFETY: whoever registered the object vouched that its records name readable sites that stay loaded; no caller
+        // asks for more bytes than the form has. Volatile, because other threads' view of code is outside the language;
+        // only the lock's owner writes it.
+        unsafe { (self.address as *const [u8; LEN]).read_volatile() }
+    }
+}
+
+/// One change of program text, by one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// A byte, which may be anywhere.
+    Byte(usize, u8),
+    /// Four bytes, aligned.
+    #[allow(dead_code, reason = "of architectures with such instructions")]
+    Word(usize, u32),
+    /// Eight bytes, aligned.
+    Double(usize, u64),
+}
+
+impl Store {
+    /// Where it starts, and one past its end.
+    pub(crate) fn span(self) -> core::ops::Range<usize> {
+        match self {
+            Store::Byte(address, _) => address..address + 1,
+            Store::Word(address, _) => address..address + 4,
+            Store::Double(address, _) => address..address + 8,
+        }
+    }
+}

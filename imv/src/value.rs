@@ -1,0 +1,290 @@
+//! Immediate values: variables that are read from the instruction stream.
+
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+
+use crate::registry::{Change, update};
+use crate::site::Width;
+use crate::{Error, SiteCount};
+
+/// What an immediate may hold: a plain value of 1, 2, 4 or 8 bytes.
+///
+/// Implemented for integers, `bool`, `char`, floats, raw pointers, and function pointers without and with one argument.
+/// [`imv_enum!`](crate::imv_enum) implements it for enumerations without fields.
+///
+/// # Safety
+/// The type has 1, 2, 4 or 8 bytes, none of them padding, and `from_bits(to_bits(value))` is `value`, whatever the bits above the
+/// type's own.
+pub unsafe trait Value: Copy + Send + Sync + 'static {
+    /// Whether a register holds it extended by its sign.
+    const SIGNED: bool = false;
+
+    /// Its bits, in the lowest bytes.
+    fn to_bits(self) -> u64;
+
+    /// The value with these bits, whose upper part, beyond the type's width, means nothing.
+    ///
+    /// # Safety
+    /// The lower part is that of a value.
+    unsafe fn from_bits(bits: u64) -> Self;
+}
+
+macro_rules! integers {
+    ($($type:ty: $signed:literal),*) => {$(
+        // SAFETY: an integer; `as` keeps the lowest bytes both ways.
+        unsafe impl Value for $type {
+            const SIGNED: bool = $signed;
+            fn to_bits(self) -> u64 {
+                self as u64
+            }
+            unsafe fn from_bits(bits: u64) -> Self {
+                bits as Self
+            }
+        }
+    )*};
+}
+integers!(u8: false, u16: false, u32: false, u64: false, usize: false, i8: true, i16: true, i32: true, i64: true, isize: true);
+
+// SAFETY: one byte, 0 or 1.
+unsafe impl Value for bool {
+    fn to_bits(self) -> u64 {
+        self.into()
+    }
+    unsafe fn from_bits(bits: u64) -> bool {
+        bits as u8 != 0
+    }
+}
+
+// SAFETY: four bytes.
+unsafe impl Value for char {
+    fn to_bits(self) -> u64 {
+        u32::from(self).into()
+    }
+    unsafe fn from_bits(bits: u64) -> char {
+        // SAFETY: the caller's word.
+        unsafe { char::from_u32_unchecked(bits as u32) }
+    }
+}
+
+// SAFETY: four bytes.
+unsafe impl Value for f32 {
+    fn to_bits(self) -> u64 {
+        self.to_bits().into()
+    }
+    unsafe fn from_bits(bits: u64) -> f32 {
+        f32::from_bits(bits as u32)
+    }
+}
+
+// SAFETY: eight bytes.
+unsafe impl Value for f64 {
+    fn to_bits(self) -> u64 {
+        self.to_bits()
+    }
+    unsafe fn from_bits(bits: u64) -> f64 {
+        f64::from_bits(bits)
+    }
+}
+
+/// An address that is read by many threads; what it points to is its owner's affair.
+#[repr(transparent)]
+pub struct Address<T: 'static>(pub *mut T);
+
+impl<T> Clone for Address<T> {
+    fn clone(&self) -> Address<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Address<T> {}
+
+impl<T> PartialEq for Address<T> {
+    fn eq(&self, other: &Address<T>) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<T> Eq for Address<T> {}
+
+impl<T> fmt::Debug for Address<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+// SAFETY: an address; what may be done through it is `unsafe` where it is done.
+unsafe impl<T> Send for Address<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Address<T> {}
+
+// SAFETY: an address of 4 or 8 bytes. Its provenance is exposed when it is set, because an instruction holds only the number.
+unsafe impl<T> Value for Address<T> {
+    fn to_bits(self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+    unsafe fn from_bits(bits: u64) -> Address<T> {
+        Address(core::ptr::with_exposed_provenance_mut(bits as usize))
+    }
+}
+
+macro_rules! function_pointers {
+    ($(($($abi:tt)*) ($($argument:ident),*)),*) => {$(
+        // SAFETY: an address of 4 or 8 bytes, never null.
+        unsafe impl<R: 'static $(, $argument: 'static)*> Value for $($abi)* fn($($argument),*) -> R {
+            fn to_bits(self) -> u64 {
+                (self as *const ()).expose_provenance() as u64
+            }
+            unsafe fn from_bits(bits: u64) -> Self {
+                // SAFETY: the caller's word.
+                unsafe { core::mem::transmute(core::ptr::with_exposed_provenance::<()>(bits as usize)) }
+            }
+        }
+    )*};
+}
+function_pointers!(() (), () (A), () (A, B), () (A, B, C), (extern "C") (), (extern "C") (A), (extern "C") (A, B), (extern "C") (A, B, C));
+
+/// Makes a field-less enumeration of a primitive representation a [`Value`].
+///
+/// ```
+/// use dormouse_imv::{imv, imv_enum, imv_read};
+///
+/// #[derive(Debug, Clone, Copy, PartialEq)]
+/// #[repr(u8)]
+/// enum Level { Error = 1, Info = 3 }
+/// imv_enum!(Level: u8);
+///
+/// imv! { static LEVEL: Level = Level::Error; }
+/// LEVEL.set(Level::Info).unwrap();
+/// assert_eq!(imv_read!(LEVEL), Level::Info);
+/// ```
+#[macro_export]
+macro_rules! imv_enum {
+    ($type:ty: $repr:ty) => {
+        const _: () = assert!(::core::mem::size_of::<$type>() == ::core::mem::size_of::<$repr>());
+        // SAFETY: as wide as its representation, which `as` gives; only what was given comes back.
+        unsafe impl $crate::Value for $type {
+            const SIGNED: bool = <$repr as $crate::Value>::SIGNED;
+            fn to_bits(self) -> u64 {
+                self as $repr as u64
+            }
+            unsafe fn from_bits(bits: u64) -> Self {
+                // SAFETY: the caller's word, and the widths are equal.
+                unsafe { ::core::mem::transmute::<$repr, $type>(bits as $repr) }
+            }
+        }
+    };
+}
+
+/// A variable that is read from the instruction stream by [`imv_read!`](crate::imv_read). Shared with C as the variable that
+/// `DEFINE_IMV` makes.
+///
+/// It must be a `static`, because its sites refer to it by address: [`imv!`](crate::imv) defines one.
+#[repr(C)]
+pub struct Imv<T: Value> {
+    value: UnsafeCell<T>,
+    /// What changes at once is aligned to its size, also where the type is not.
+    aligned: [AtomicU64; 0],
+}
+
+// SAFETY: the value is read and written atomically, and is `Send` and `Sync` itself.
+unsafe impl<T: Value> Sync for Imv<T> {}
+
+impl<T: Value> Imv<T> {
+    const WIDTH: Width = match Width::from_bytes(size_of::<T>()) {
+        Some(width) => width,
+        None => panic!("an immediate has 1, 2, 4 or 8 bytes"),
+    };
+
+    /// An immediate of this value.
+    pub const fn new(value: T) -> Imv<T> {
+        const { _ = Self::WIDTH };
+        Imv { value: UnsafeCell::new(value), aligned: [] }
+    }
+
+    /// The variable's value, by an atomic load: for code that runs before the constructors or not often enough to matter, and
+    /// for all that does not know which immediate it reads. Wait-free; async-signal-safe.
+    #[inline(always)]
+    pub fn read(&self) -> T {
+        // SAFETY: the value is aligned to its width, and changes atomically only.
+        let bits = unsafe { Self::WIDTH.at(self.address()) }.load();
+        // SAFETY: nothing but values of the type is stored.
+        unsafe { T::from_bits(bits) }
+    }
+
+    /// Sets the value. When this returns `Ok`, every later read, in whatever thread, gives it; until then threads may see the
+    /// old one or the new one.
+    ///
+    /// Nothing else is ordered: what has to be there before somebody reads the new value needs an order of its own.
+    ///
+    /// Errors: [`Error::Reentered`], [`Error::Stale`]; the value is the old one then. Blocking; async-signal-safe.
+    pub fn set(&'static self, value: T) -> Result<(), Error> {
+        update(&[self.to(value)])
+    }
+
+    /// The change to a value, to be made together with others by [`update`](crate::update).
+    pub fn to(&'static self, value: T) -> Change {
+        Change::value(self.address(), Self::WIDTH, value.to_bits())
+    }
+
+    /// Its sites. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
+    pub fn sites(&self) -> Result<SiteCount, Error> {
+        crate::registry::sites_of(self.address())
+    }
+
+    fn address(&self) -> usize {
+        self.value.get().addr()
+    }
+}
+
+impl<T: Value + fmt::Debug> fmt::Debug for Imv<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Imv").field(&self.read()).finish()
+    }
+}
+
+/// Sets a variable that C defined, by its address: as [`Imv::set`].
+///
+/// # Errors
+/// As there.
+///
+/// # Safety
+/// `variable` is aligned to its width and stays loaded, and everybody who changes it does so by this crate.
+pub unsafe fn set_raw(variable: *mut core::ffi::c_void, width: Width, bits: u64) -> Result<(), Error> {
+    update(&[Change::value(variable.addr(), width, bits)])
+}
+
+/// Bytes, and whether a read extends the sign, for [`imv_read!`](crate::imv_read).
+#[doc(hidden)]
+pub const fn shape_of<T: Value>(_: &Imv<T>) -> (usize, bool) {
+    (size_of::<T>(), T::SIGNED)
+}
+
+/// The value of bits that [`imv_read!`](crate::imv_read) has read.
+///
+/// # Safety
+/// The lowest bytes are those of a value of the type.
+#[doc(hidden)]
+#[inline(always)]
+pub unsafe fn value_of<T: Value>(_: &Imv<T>, bits: u64) -> T {
+    // SAFETY: handed on to the caller.
+    unsafe { T::from_bits(bits) }
+}
+
+/// Defines immediates: `static` items of type [`Imv`].
+///
+/// ```
+/// dormouse_imv::imv! {
+///     /// How much is logged.
+///     pub static LEVEL: u8 = 3;
+///     static LIMIT: i64 = -1;
+/// }
+/// # assert_eq!(dormouse_imv::imv_read!(LIMIT), -1);
+/// ```
+#[macro_export]
+macro_rules! imv {
+    ($($(#[$meta:meta])* $vis:vis static $name:ident: $type:ty = $value:expr;)*) => {$(
+        $(#[$meta])*
+        $vis static $name: $crate::Imv<$type> = $crate::Imv::new($value);
+    )*};
+}
