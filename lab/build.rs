@@ -1,4 +1,4 @@
-//! Writes functions with a tracepoint each, for cases that run over many of them.
+//! Writes functions with a tracepoint, a branch or nothing each, for cases that run over many of them.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,34 +6,80 @@ use std::path::Path;
 /// How many functions there are of each kind.
 const SITES: usize = 1_000;
 
-/// The same without a tracepoint, and as far apart from each other: a function that shares its cache line with others is found
-/// there more often, and the difference would be taken for the tracepoint's cost. Only assembly can say so.
+/// Sites of the keys that are switched on and off.
+const TOGGLED: [usize; 3] = [1, 100, 1_000];
+
+/// Nothing in a function, as far from the next as others are: a function that shares its cache line with others is found
+/// there more often, and the difference would be taken for the cost of what it lacks. Only assembly can say so.
 const EMPTY_X86_64: &str = "#[unsafe(naked)] extern \"C\" fn empty_site_NUMBER(number: u64) { core::arch::naked_asm!(\
     \"push rax\", \"mov rax, rdi\", \"xor rax, NUMBER\", \"mov [rsp], rax\", \"pop rax\", \"ret\", \".balign 64\") }";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let is_x86_64 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
-    let mut text = String::new();
-    for (kind, is_traced) in [("empty", false), ("dormant", true), ("armed", true)] {
-        for number in 0..SITES {
-            let event =
-                if is_traced { format!("dormouse::event!(lab.{kind}_site_{number}, number);") } else { String::new() };
-            // A number in each, so that no two functions become one.
-            let function = if is_x86_64 && !is_traced {
-                EMPTY_X86_64.replace("NUMBER", &number.to_string())
-            } else {
-                let other = number + 1;
-                format!(
-                    "#[inline(never)] extern \"C\" fn {kind}_site_{number}(number: u64) {{ opaque(number ^ {other}); {event} }}"
-                )
-            };
-            writeln!(text, "{function}").expect("a String takes all");
-        }
-        let names: Vec<String> = (0..SITES).map(|number| format!("{kind}_site_{number}")).collect();
-        let table = kind.to_uppercase();
-        writeln!(text, "static {table}_SITES: [Site; {SITES}] = [{}];", names.join(", ")).expect("a String takes all");
+    let empty = |number: usize| {
+        let naked = is_x86_64.then(|| EMPTY_X86_64.replace("NUMBER", &number.to_string()));
+        naked.unwrap_or_else(|| site("empty", number, ""))
+    };
+
+    let mut events = functions("empty", empty);
+    for kind in ["dormant", "armed"] {
+        events += &functions(kind, |number| {
+            site(kind, number, &format!("dormouse::event!(lab.{kind}_site_{number}, number);"))
+        });
     }
+    write("sites.rs", &events);
+
+    let mut gates = functions("empty", empty);
+    gates += &functions("branch", |number| {
+        let body = format!("static KEY: StaticKey = StaticKey::new(); {}", if_taken("static_branch!(KEY)"));
+        site("branch", number, &body)
+    });
+    gates += &functions("variable", |number| {
+        let body = format!("static FLAG: Flag = Flag::new(); {}", if_taken("FLAG.read()"));
+        site("variable", number, &body)
+    });
+    for count in TOGGLED {
+        gates += &toggled(count);
+    }
+    write("imv_sites.rs", &gates);
+}
+
+fn if_taken(condition: &str) -> String {
+    format!("if {condition} {{ taken(); }}")
+}
+
+/// A function with a number in it, so that no two become one.
+fn site(kind: &str, number: usize, body: &str) -> String {
+    let other = number + 1;
+    format!("#[inline(never)] extern \"C\" fn {kind}_site_{number}(number: u64) {{ opaque(number ^ {other}); {body} }}")
+}
+
+/// A thousand functions and the table of them.
+fn functions(kind: &str, function: impl Fn(usize) -> String) -> String {
+    let lines: Vec<String> = (0..SITES).map(function).collect();
+    let names: Vec<String> = (0..SITES).map(|number| format!("{kind}_site_{number}")).collect();
+    let table = kind.to_uppercase();
+    format!("{}\nstatic {table}_SITES: [Site; {SITES}] = [{}];\n", lines.join("\n"), names.join(", "))
+}
+
+/// A key with so many sites, in a function each, which tells what its gate has answered.
+fn toggled(count: usize) -> String {
+    let mut text = format!("static TOGGLED_{count}: StaticKey = StaticKey::new();\n");
+    for number in 0..count {
+        let other = number + 1;
+        let line = writeln!(
+            text,
+            "#[inline(never)] extern \"C\" fn toggled_{count}_site_{number}(number: u64) -> bool {{ \
+             opaque(number ^ {other}); static_branch!(TOGGLED_{count}) }}"
+        );
+        line.expect("a String takes all");
+    }
+    let names: Vec<String> = (0..count).map(|number| format!("toggled_{count}_site_{number}")).collect();
+    text + &format!("static TOGGLED_{count}_SITES: [ToggledSite; {count}] = [{}];\n", names.join(", "))
+}
+
+fn write(name: &str, text: &str) {
     let dir = std::env::var_os("OUT_DIR").expect("cargo tells where to write");
-    std::fs::write(Path::new(&dir).join("sites.rs"), text).expect("the sites can be written");
+    std::fs::write(Path::new(&dir).join(name), text).expect("the sites can be written");
 }

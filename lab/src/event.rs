@@ -265,7 +265,7 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     let mut tools =
         vec![tool("dormouse", Some("overwrite"), 0, Width::Full), tool("dormouse", Some("discard"), 1, Width::Plain)];
     let mut peers: Vec<(usize, String, Prepared)> = Vec::new();
-    for peer in peers::all(options.has_peers) {
+    for peer in peers::all("event", options.has_peers) {
         for mode in peer.modes() {
             let started = peer.prepare(*mode, dir.path()).and_then(|prepared| {
                 let (command, prepared) = prepared.into_parts();

@@ -7,7 +7,7 @@
 //!
 //! # The picture
 //! ```text
-//!   event: cases × axes              compile_job: ways to build a project
+//!   event, imv: cases × axes         compile_job: ways to build a project
 //!     │                                   │
 //!     ├── sessions of ours; peers, lttng ─┤         each verified by counts: arrived + lost = emitted
 //!     ▼                                   │
@@ -25,6 +25,7 @@
 //! | module | what is in it |
 //! | --- | --- |
 //! | `event` | experiment: a dormant and an armed event beside the tracers that people use |
+//! | `imv` | experiment: static branches and immediate values, and changing them, beside global variables |
 //! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
 //! | `engine`, `rounds` | driving engines; every case in turn, in an order drawn anew for each round |
 //! | `plan` | from what is measured to figures: labels, walks, costs beyond empty loops |
@@ -49,6 +50,7 @@ pub mod doctor;
 mod engine;
 mod event;
 pub mod host;
+mod imv;
 pub mod lttng;
 pub mod neighbours;
 pub mod peers;
@@ -65,6 +67,7 @@ pub use compile_job::{CompileJobOptions, ENV_PROJECT, find_project, run_compile_
 pub use dormouse_lab_harness::Policy;
 pub use event::run_event;
 pub use host::Host;
+pub use imv::run_imv;
 pub use neighbours::Neighbours;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 pub use table::table;
@@ -72,6 +75,7 @@ pub use table::table;
 /// Names of the experiments with what they measure.
 pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("event", "cost of a dormant and of an armed event, beside the tracers that people use"),
+    ("imv", "cost of a static branch, an immediate value, and their updates, beside global variables"),
     ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
 ];
 
@@ -159,6 +163,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
         let mut experiment = match name.as_str() {
             "event" => run_event(options, &host)?,
+            "imv" => run_imv(options, &host)?,
             "compile-job" => run_compile_job(&CompileJobOptions::new(options))?,
             _ => return Err(LabError::Unknown(name.clone())),
         };

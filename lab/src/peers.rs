@@ -1,4 +1,4 @@
-//! Peers: the tracers that people use, each an engine of its own.
+//! Peers: the tracers that people use, and what else does the work of one of our parts, each an engine of its own.
 //!
 //! ```text
 //!   Peer ── prepare: a session where it has one ──▶ Prepared ── command ──▶ engine, which the experiment drives
@@ -39,23 +39,25 @@ enum Reader {
     None,
 }
 
-/// A tracer that can be measured.
+/// A peer that can be measured.
 #[derive(Debug, Clone)]
 pub struct Peer {
     name: &'static str,
+    experiment: &'static str,
     modes: &'static [PeerMode],
     reader: Reader,
     dir: PathBuf,
 }
 
-/// Their names, which are those of their programs.
-const PEERS: [(&str, &[PeerMode], Reader); 6] = [
-    ("lttng-ust", &[PeerMode::Overwrite, PeerMode::Discard], Reader::Lttng),
-    ("tracy", &[PeerMode::Overwrite], Reader::Engine),
-    ("fastrace", &[PeerMode::Overwrite], Reader::Engine),
-    ("tracing", &[PeerMode::Overwrite], Reader::Engine),
-    ("perfetto", &[PeerMode::Overwrite], Reader::Ring),
-    ("usdt", &[PeerMode::Overwrite], Reader::None),
+/// Their names, which are those of their programs, and the experiment that they are in.
+const PEERS: [(&str, &str, &[PeerMode], Reader); 7] = [
+    ("lttng-ust", "event", &[PeerMode::Overwrite, PeerMode::Discard], Reader::Lttng),
+    ("tracy", "event", &[PeerMode::Overwrite], Reader::Engine),
+    ("fastrace", "event", &[PeerMode::Overwrite], Reader::Engine),
+    ("tracing", "event", &[PeerMode::Overwrite], Reader::Engine),
+    ("perfetto", "event", &[PeerMode::Overwrite], Reader::Ring),
+    ("usdt", "event", &[PeerMode::Overwrite], Reader::None),
+    ("static-keys", "imv", &[PeerMode::Overwrite], Reader::Engine),
 ];
 
 /// Environment variable with the directory of the peers' programs, instead of the one beside this program.
@@ -64,18 +66,28 @@ pub const DIRECTORY: &str = "DORMOUSE_LAB_PEERS";
 /// The events of the LTTng engine that are armed.
 const LTTNG_PATTERN: &str = "lab:armed_*";
 
-/// All of them, built or not; none where they are not wanted.
-pub fn all(is_wanted: bool) -> Vec<Peer> {
+/// All of an experiment, built or not; none where they are not wanted.
+pub fn all(experiment: &str, is_wanted: bool) -> Vec<Peer> {
     if !is_wanted {
         return Vec::new();
     }
     let beside = || Some(std::env::current_exe().ok()?.parent()?.join("peers"));
-    all_in(&std::env::var_os(DIRECTORY).map(PathBuf::from).or_else(beside).unwrap_or_default())
+    let dir = std::env::var_os(DIRECTORY).map(PathBuf::from).or_else(beside).unwrap_or_default();
+    let mut peers = all_in(&dir);
+    peers.retain(|peer| peer.experiment == experiment);
+    peers
 }
 
 /// All of them, whose programs are, or would be, in a directory.
 pub fn all_in(dir: &Path) -> Vec<Peer> {
-    PEERS.iter().map(|(name, modes, reader)| Peer { name, modes, reader: *reader, dir: dir.into() }).collect()
+    let peer = |(name, experiment, modes, reader): &(&'static str, &'static str, &'static [PeerMode], Reader)| Peer {
+        name,
+        experiment,
+        modes,
+        reader: *reader,
+        dir: dir.into(),
+    };
+    PEERS.iter().map(peer).collect()
 }
 
 impl Peer {
@@ -236,6 +248,7 @@ mod tests {
         };
         assert_eq!(why("tracy"), "no C++ compiler; `cargo xtask peers` builds it");
         assert_eq!(why("usdt"), "not built; `cargo xtask peers` builds it");
-        assert!(all(false).is_empty());
+        assert!(all("event", false).is_empty());
+        assert!(all("imv", true).iter().all(|peer| peer.name() == "static-keys"));
     }
 }

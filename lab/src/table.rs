@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   event
+//!     tables of the experiment's own, where it has any
 //!     what departs from the plain case       median [95 %]   MAD   mean ± deviation   cycles
 //!     …
 //!     ratios                                  value [95 %]          of means ± deviation
@@ -14,14 +15,17 @@ use crate::statistics::Uncertain;
 use crate::{Experiment, Measurement};
 
 /// Axes whose values make a group of their own in the table, with what they are in the plain case.
-const AXES: [(&str, &str); 4] = [("threads", "1"), ("pressure", "hot"), ("sites", "1"), ("mode", "overwrite")];
+const AXES: [(&str, &str); 5] =
+    [("threads", "1"), ("pressure", "hot"), ("sites", "1"), ("busy", "0"), ("mode", "overwrite")];
 
 /// What departs from the plain case, in words.
 fn group(measurement: &Measurement) -> String {
     let departs = AXES.iter().filter_map(|(axis, plain)| {
         let value = measurement.labels.get(*axis)?;
         (value != plain).then(|| match *axis {
+            "pressure" if value == "memory" => "in memory".into(),
             "pressure" => format!("{value} driven out"),
+            "busy" => format!("{value} thread in the sites"),
             "mode" => format!("{value} mode"),
             _ => format!("{value} {axis}"),
         })
@@ -40,6 +44,11 @@ pub fn table(experiment: &Experiment) -> String {
     // Writing to a String does not fail.
     for note in experiment.notes.iter().filter(|note| is_warning(note)) {
         let _ = writeln!(text, "  WARNING: {note}");
+    }
+    let tables = crate::imv::seed::tables(experiment);
+    if !tables.is_empty() {
+        let _ = write!(text, "\n{}", tables.trim_end_matches('\n'));
+        text.push('\n');
     }
     let mut groups: Vec<String> = Vec::new();
     for group in experiment.measurements.iter().map(group) {

@@ -1,0 +1,438 @@
+//! Experiment `imv`: static branches and immediate values beside the global variables that they stand for.
+//!
+//! # The problem
+//! The kernel's documentation of immediate values (2008, the project's first seed) argues by three tables: a branch that tests a
+//! variable costs hardly more than one whose answer is in the instruction stream, unless the variable is not in a cache; then it
+//! costs as much as memory does. Whether that holds today, on this machine and for this implementation, is what is measured here, by
+//! the same tables; and what it costs to change the instruction stream of a running program.
+//!
+//! # The picture
+//! ```text
+//!   loop      the seed's: modulo of a pseudo-random number, then a branch, or none          100 runs of 100,000
+//!   getppid   a system call between two markers: none, gates, variables                     10 runs of 100
+//!               alone; after a random walk over L1 and L2; after a linear walk
+//!   costs     16 gates in a row, or tests of 16 variables; one; 1,000 in functions          rounds, in turn
+//!               hot; caches driven out, the code fetched back; code driven out as well
+//!   updates   a key with 1, 100, 1,000 sites, enabled and disabled;                         the same rounds
+//!               nobody, or another thread, runs through its sites meanwhile
+//!   peer      the crate static_keys: costs and updates
+//! ```
+//!
+//! # Which cold the seed means
+//! Its loop runs from a warm instruction cache, and only what is tested is far away: code warm, datum cold. That is what
+//! `branch_cold_vs_global` compares. `branch_cold_code_vs_global` is over 1,000 functions whose code is driven out as well,
+//! as it is when a program comes back to a path that it has not taken for a while.
+//!
+//! # Limits
+//! * Costs are of what stands in a row: 16 independent tests, whose loads overlap. A single one's is beside it.
+//! * Markers stand around the system call in user code, where the seed's stand in the kernel.
+//! * The peer's documentation forbids changing keys while other threads run, so it is not measured with any.
+
+pub(crate) mod seed;
+
+use std::process::Command;
+use std::time::Duration;
+
+use dormouse_lab_harness::{Arrived, COUNTS, Walk};
+
+use crate::engine::{Engine, engine_path};
+use crate::host::Availability;
+use crate::peers::{self, Prepared, Verification};
+use crate::plan::{self, Planned};
+use crate::rounds::{self, Slot, Turn, WarmUp};
+use crate::{Experiment, Host, LabError, Labels, Measurement, RunOptions};
+
+const ENGINE: &str = "dormouse-lab-engine-imv";
+const PEER: &str = "static-keys";
+
+/// Environment variable with the size of the buffer of the seed's loop.
+const MEMORY_BYTES: &str = "DORMOUSE_LAB_MEMORY_BYTES";
+/// So many times the last cache; and where that is not known, or vast.
+const MEMORY_FACTOR: u64 = 4;
+const MEMORY_BYTES_BOUNDS: std::ops::RangeInclusive<u64> = (64 << 20)..=(512 << 20);
+
+/// A walk over one line, which drives out nothing: iterations are timed one by one, as they are after a real walk.
+const NO_WALK: Walk = Walk::Random { bytes: 64 };
+
+/// Iterations of one run of the seed's loop; runs, and runs of a quick experiment.
+const LOOP_ITERATIONS: u64 = 100_000;
+const LOOP_RUNS: [usize; 2] = [100, 20];
+/// Runs of the seed's second test of system calls, and iterations of a run.
+const GETPPID_RUNS: usize = 10;
+const GETPPID_ITERATIONS: u64 = 100;
+
+/// Rounds, and how long a turn of a slot lasts.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    hot: Duration,
+    cold: Duration,
+    coldest: Duration,
+    update: Duration,
+}
+
+impl Effort {
+    fn new(is_quick: bool) -> Effort {
+        let effort = |rounds, hot, cold, coldest, update| Effort {
+            rounds,
+            hot: Duration::from_micros(hot),
+            cold: Duration::from_micros(cold),
+            coldest: Duration::from_micros(coldest),
+            update: Duration::from_micros(update),
+        };
+        if is_quick { effort(10, 400, 1_500, 20_000, 1_000) } else { effort(80, 2_000, 10_000, 100_000, 10_000) }
+    }
+}
+
+/// Labels that make up a name, with the values that go without saying.
+const NAMED: [(&str, &str); 6] =
+    [("state", ""), ("tool", ""), ("type", ""), ("pressure", "hot"), ("sites", "1"), ("busy", "0")];
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+/// `state.tool`, and what departs from the plain case: `branch.variable.L2.16-sites`.
+fn name(labels: &Labels) -> String {
+    let parts = NAMED.iter().filter_map(|(axis, plain)| {
+        let value = labels.get(*axis).filter(|value| value != plain)?;
+        Some(match *axis {
+            "sites" => format!("{value}-sites"),
+            "busy" => "busy".into(),
+            _ => value.clone(),
+        })
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// What is measured in one go.
+#[derive(Debug, Default)]
+struct Plan {
+    planned: Vec<Planned>,
+}
+
+impl Plan {
+    /// Adds a slot, unless it is there or the engine has no such case. Returns its place.
+    fn add(&mut self, engines: &[Engine], slot: Slot, pairs: &[(&str, &str)], base: Option<usize>) -> Option<usize> {
+        let beside = slot.beside.as_ref();
+        if !engines[slot.engine].has(&slot.case) || beside.is_some_and(|case| !engines[slot.engine].has(case)) {
+            return None;
+        }
+        let labels = labels(pairs);
+        let name = name(&labels);
+        let found = self.planned.iter().position(|planned| planned.name == name);
+        found.or_else(|| {
+            self.planned.push(Planned { slot, name, labels, base, per_iteration: 1 });
+            Some(self.planned.len() - 1)
+        })
+    }
+
+    fn per_iteration(&mut self, index: Option<usize>, count: u32) {
+        if let Some(planned) = index.and_then(|index| self.planned.get_mut(index)) {
+            planned.per_iteration = count;
+        }
+    }
+
+    fn measure(&self, engines: &mut [Engine], rounds: usize, warm_up: WarmUp, of: &str) -> Result<Measured, LabError> {
+        let slots: Vec<Slot> = self.planned.iter().map(|planned| planned.slot.clone()).collect();
+        let rounds = rounds::measure(engines, &slots, rounds, warm_up, of)?;
+        let costs = plan::costs(&self.planned, &rounds);
+        let rate = engines[0].description().tsc_cycles_per_ns;
+        let measurements = plan::measurements(&self.planned, &rounds, &costs, rate);
+        let noise = plan::noise(&rounds, &self.planned);
+        let noise = noise.into_iter().map(|note| format!("{note} ({of})")).collect();
+        Ok(Measured { costs, measurements, noise, warm_up: rounds.warm_up })
+    }
+}
+
+struct Measured {
+    costs: Vec<Vec<f64>>,
+    measurements: Vec<Measurement>,
+    noise: Vec<String>,
+    warm_up: usize,
+}
+
+fn slot(engine: usize, case: &str, walk: Walk, turn: Turn) -> Slot {
+    Slot { engine, case: case.into(), threads: 1, walk, turn, beside: None }
+}
+
+/// The seed's loop: what is tested, as the engine calls it and as it is labelled, and where that is.
+const LOOPS: [(&str, &str, &str); 6] = [
+    ("loop_base", "none", "hot"),
+    ("loop_branch", "static-branch", "hot"),
+    ("loop_value", "immediate-value", "hot"),
+    ("loop_variable", "variable", "hot"),
+    ("loop_memory", "variable", "memory"),
+    ("loop_memory_awaited", "variable-awaited", "memory"),
+];
+
+fn loops(engines: &[Engine]) -> Plan {
+    let mut plan = Plan::default();
+    for (case, tool, pressure) in LOOPS {
+        let slot = slot(0, case, Walk::None, Turn::Of(LOOP_ITERATIONS));
+        plan.add(engines, slot, &[("state", "loop"), ("tool", tool), ("pressure", pressure)], None);
+    }
+    plan
+}
+
+/// The seed's system calls: what marks them.
+const GETPPID: [(&str, &str); 5] = [
+    ("empty", "timestamps"),
+    ("getppid_none", "none"),
+    ("getppid_branch", "static-branch"),
+    ("getppid_value", "immediate-value"),
+    ("getppid_variable", "variable"),
+];
+
+fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)]) -> Plan {
+    let mut plan = Plan::default();
+    let walks = walks.iter().filter(|(label, _)| label.ends_with("L2"));
+    for (pressure, walk) in std::iter::once(&("hot", NO_WALK)).chain(walks) {
+        for (case, tool) in GETPPID {
+            let slot = slot(0, case, *walk, Turn::Of(GETPPID_ITERATIONS));
+            plan.add(engines, slot, &[("state", "getppid"), ("tool", tool), ("pressure", pressure)], None);
+        }
+    }
+    plan
+}
+
+/// Gates or variables that one iteration passes in a row.
+const IN_A_ROW: u32 = 16;
+
+/// Cases of one gate, of 16 and of 1,000: the case, its empty loop, the tool, and their number.
+fn branches(engine: usize) -> Vec<(String, String, &'static str, &'static str)> {
+    let tools: &[(&str, &str)] = match engine {
+        0 => &[("branch", "static-branch"), ("variable", "variable")],
+        _ => &[("branch", PEER)],
+    };
+    let mut cases = Vec::new();
+    for (case, tool) in tools {
+        cases.push((case.to_string(), "empty".to_string(), *tool, "1"));
+        cases.push((format!("{case}_16"), "empty_16".to_string(), *tool, "16"));
+        cases.push((format!("{case}_sites_1000"), "empty_sites_1000".to_string(), *tool, "1000"));
+    }
+    cases
+}
+
+/// Types of values, one for each width.
+const TYPES: [&str; 4] = ["u8", "u16", "i32", "u64"];
+
+fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_quick: bool) -> Plan {
+    let effort = Effort::new(is_quick);
+    let mut plan = Plan::default();
+    let turn = |walk, pressure: &str| {
+        Turn::Lasting(match (walk, pressure) {
+            (Walk::None, _) => effort.hot,
+            (_, "L3") => effort.coldest,
+            _ => effort.cold,
+        })
+    };
+    for engine in 0..engines.len() {
+        let of = if engine == 0 { "none" } else { PEER };
+        for (pressure, walk) in std::iter::once(&("hot", Walk::None)).chain(walks) {
+            let is_wanted = |tool: &str, sites: &str| match *pressure {
+                "hot" | "L2" => true,
+                "L1" => engine == 0 && sites != "1000",
+                "L3" => engine == 0 && sites == "16" && !is_quick,
+                // The control of the walk itself.
+                _ => tool == "variable" && sites != "1000",
+            };
+            let mut add = |case: &str, base: &str, pairs: [(&str, &str); 3], sites: &'static str| {
+                let at = [("pressure", *pressure), ("sites", sites)];
+                let empty = slot(engine, base, *walk, turn(*walk, pressure));
+                let base = plan.add(engines, empty, &[[("state", "empty"), ("tool", of)], at].concat(), None);
+                let slot = slot(engine, case, *walk, turn(*walk, pressure));
+                let pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_empty()).chain(at).collect();
+                let cost = plan.add(engines, slot, &pairs, base);
+                plan.per_iteration(cost, if sites == "16" { IN_A_ROW } else { 1 });
+            };
+            for (case, base, tool, sites) in branches(engine) {
+                if is_wanted(tool, sites) {
+                    add(&case, &base, [("state", "branch"), ("tool", tool), ("type", "")], sites);
+                }
+            }
+            if engine == 0 && matches!(*pressure, "hot" | "L1" | "L2") {
+                for of_type in TYPES {
+                    for (case, tool) in [("value", "immediate-value"), ("global", "variable")] {
+                        let pairs = [("state", "value"), ("tool", tool), ("type", of_type)];
+                        add(&format!("{case}_{of_type}_16"), "empty_16", pairs, "16");
+                    }
+                }
+            }
+        }
+        for sites in ["1", "100", "1000"] {
+            for busy in ["0", "1"] {
+                // With another thread, where there is a processor for it and the tool allows it.
+                if busy == "1" && (engine > 0 || !has_two) {
+                    continue;
+                }
+                let turn = Turn::Lasting(effort.update);
+                let beside = (busy == "1").then(|| format!("toggled_{sites}"));
+                let slot = Slot { beside, ..slot(engine, &format!("toggle_{sites}"), Walk::None, turn) };
+                let tool = if engine == 0 { "static-branch" } else { PEER };
+                let pairs = [("state", "update"), ("tool", tool), ("sites", sites), ("busy", busy)];
+                let update = plan.add(engines, slot, &pairs, None);
+                // One that enables and one that disables.
+                plan.per_iteration(update, 2);
+            }
+        }
+    }
+    plan
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// See [`LabError`]. A peer that is not installed is no error but a note.
+pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
+    let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
+    let (policy, cpus) = (options.policy.as_str(), &options.cpus);
+    let mut notes = Vec::new();
+
+    let memory = host.l3_bytes().unwrap_or(0) * MEMORY_FACTOR;
+    let memory = memory.clamp(*MEMORY_BYTES_BOUNDS.start(), *MEMORY_BYTES_BOUNDS.end());
+    let counts = dir.path().join("counts");
+    let mut command = Command::new(engine_path(ENGINE)?);
+    command.env(COUNTS, &counts).env(MEMORY_BYTES, memory.to_string());
+    let mut engines = vec![Engine::start(command, cpus, policy)?];
+    let mut prepared: Vec<(String, Prepared)> = Vec::new();
+    for peer in peers::all("imv", options.has_peers) {
+        let started = peer.prepare(peers::PeerMode::Overwrite, dir.path()).and_then(|prepared| {
+            let (command, prepared) = prepared.into_parts();
+            Ok((Engine::start(command, cpus, policy)?, prepared))
+        });
+        match started {
+            Ok((engine, peer_prepared)) => {
+                notes.push(format!("peer {} {}", peer.name(), engine.description().version));
+                prepared.push((peer.name().into(), peer_prepared));
+                engines.push(engine);
+            }
+            Err(error) => notes.push(format!("peer {} not available: {error}", peer.name())),
+        }
+    }
+    notes.extend(plan::shortcomings(&engines, cpus, policy, host));
+    let walks = plan::walks(host);
+    if walks.iter().all(|(label, _)| *label != "L2") {
+        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
+    }
+
+    let runs = LOOP_RUNS[usize::from(options.is_quick)];
+    let of_loops = loops(&engines).measure(&mut engines, runs, WarmUp::Keep, "imv: loop")?;
+    let of_getppid = getppid(&engines, &walks).measure(&mut engines, GETPPID_RUNS, WarmUp::Keep, "imv: getppid")?;
+    let plan = costs(&engines, &walks, cpus.len() > 1, options.is_quick);
+    let rounds = Effort::new(options.is_quick).rounds;
+    let of_costs = plan.measure(&mut engines, rounds, WarmUp::Cut, "imv: costs")?;
+
+    let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
+    notes.push(verified(&mut engines[0], emitted[0], &counts)?);
+    for (index, (name, prepared)) in prepared.into_iter().enumerate() {
+        let arrived = engines[index + 1].arrived()?;
+        let found = prepared.finish(emitted[index + 1], &arrived);
+        notes.push(format!("peer {name}: {}", updates(&found)));
+    }
+    for engine in engines {
+        engine.finish()?;
+    }
+    notes.push(format!(
+        "costs of branches and values are less the empty loop of their engine in the same round; {} rounds{}, processors {cpus:?}",
+        rounds - of_costs.warm_up,
+        if of_costs.warm_up > 0 { format!(" after {} of warm-up", of_costs.warm_up) } else { String::new() }
+    ));
+    notes.push(format!("the loop's buffer that no cache holds has {} MiB", memory >> 20));
+    let ratios = plan::ratios(RATIOS, &plan.planned, &of_costs.costs, &mut notes);
+    let mut measurements = Vec::new();
+    for measured in [of_loops, of_getppid, of_costs] {
+        notes.extend(measured.noise);
+        measurements.extend(measured.measurements);
+    }
+    for measurement in &mut measurements {
+        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
+    }
+    let mut experiment = Experiment { name: "imv".into(), measurements, ratios, notes };
+    experiment.notes.extend(seed::conclusion(&experiment));
+    Ok(experiment)
+}
+
+/// What our engine has to say of its sites; that an update was wrong is an error.
+fn verified(engine: &mut Engine, emitted: u64, counts: &std::path::Path) -> Result<String, LabError> {
+    let arrived = engine.arrived()?;
+    let text = std::fs::read_to_string(counts).unwrap_or_default();
+    let text = text.trim().splitn(3, ' ').nth(2).unwrap_or_default().to_string();
+    let found = Verification { emitted, arrived: arrived.events, lost: 0, is_ring: false, text };
+    match arrived {
+        Arrived { events: Some(_), .. } if found.holds() => Ok(format!("dormouse: {}", updates(&found))),
+        Arrived { events: Some(right), .. } => {
+            Err(LabError::Engine(format!("{right} of {emitted} keys were answered rightly after their updates")))
+        }
+        Arrived { why, .. } => Err(LabError::Engine(why.unwrap_or_default())),
+    }
+}
+
+/// A verification in this experiment's words: an event is a key that was enabled and disabled, with a gate asked after each.
+fn updates(found: &Verification) -> String {
+    let verdict = if found.holds() { "" } else { "NOT VERIFIED: " };
+    let right = found.arrived.map_or_else(|| "nobody knows of how many".into(), |right| right.to_string());
+    format!(
+        "{verdict}a key enabled and disabled {} times, its gates answered rightly {right} times; {}",
+        found.emitted, found.text
+    )
+}
+
+/// Name, numerator, denominator.
+const RATIOS: [(&str, &str, &str); 23] = [
+    ("branch_hot_vs_global", "branch.static-branch.16-sites", "branch.variable.16-sites"),
+    ("branch_hot_1_site_vs_global", "branch.static-branch", "branch.variable"),
+    ("branch_cold_vs_global", "branch.static-branch.L2.16-sites", "branch.variable.L2.16-sites"),
+    ("branch_cold_1_site_vs_global", "branch.static-branch.L2", "branch.variable.L2"),
+    ("branch_cold_code_vs_global", "branch.static-branch.L2.1000-sites", "branch.variable.L2.1000-sites"),
+    ("branch_cold_l3_vs_global", "branch.static-branch.L3.16-sites", "branch.variable.L3.16-sites"),
+    ("variable_linear_vs_random_walk", "branch.variable.linear-L2.16-sites", "branch.variable.L2.16-sites"),
+    ("branch_hot_vs_static_keys", "branch.static-branch.16-sites", "branch.static-keys.16-sites"),
+    ("branch_cold_vs_static_keys", "branch.static-branch.L2.16-sites", "branch.static-keys.L2.16-sites"),
+    ("value_hot_vs_global", "value.immediate-value.i32.16-sites", "value.variable.i32.16-sites"),
+    ("value_cold_vs_global", "value.immediate-value.i32.L2.16-sites", "value.variable.i32.L2.16-sites"),
+    ("value_u8_hot_vs_global", "value.immediate-value.u8.16-sites", "value.variable.u8.16-sites"),
+    ("value_u8_cold_vs_global", "value.immediate-value.u8.L2.16-sites", "value.variable.u8.L2.16-sites"),
+    ("value_u16_hot_vs_global", "value.immediate-value.u16.16-sites", "value.variable.u16.16-sites"),
+    ("value_u16_cold_vs_global", "value.immediate-value.u16.L2.16-sites", "value.variable.u16.L2.16-sites"),
+    ("value_u64_hot_vs_global", "value.immediate-value.u64.16-sites", "value.variable.u64.16-sites"),
+    ("value_u64_cold_vs_global", "value.immediate-value.u64.L2.16-sites", "value.variable.u64.L2.16-sites"),
+    ("update_100_sites_vs_1", "update.static-branch.100-sites", "update.static-branch"),
+    ("update_1000_sites_vs_1", "update.static-branch.1000-sites", "update.static-branch"),
+    ("update_1000_busy_vs_idle", "update.static-branch.1000-sites.busy", "update.static-branch.1000-sites"),
+    ("update_1_vs_static_keys", "update.static-branch", "update.static-keys"),
+    ("update_100_vs_static_keys", "update.static-branch.100-sites", "update.static-keys.100-sites"),
+    ("update_1000_vs_static_keys", "update.static-branch.1000-sites", "update.static-keys.1000-sites"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_departs_from_the_plain_case() {
+        let of = |pairs: &[(&str, &str)]| name(&labels(pairs));
+        let plain = [("state", "branch"), ("tool", "variable"), ("pressure", "hot"), ("sites", "1")];
+        assert_eq!(of(&plain), "branch.variable");
+        let cold = [("state", "value"), ("tool", "variable"), ("type", "i32"), ("pressure", "L2"), ("sites", "16")];
+        assert_eq!(of(&cold), "value.variable.i32.L2.16-sites");
+        let update = [("state", "update"), ("tool", "static-branch"), ("sites", "1"), ("busy", "1")];
+        assert_eq!(of(&update), "update.static-branch.busy");
+    }
+
+    #[test]
+    fn ratios_have_different_names() {
+        let mut names: Vec<&str> = RATIOS.iter().map(|(name, ..)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), RATIOS.len());
+    }
+
+    #[test]
+    fn an_update_that_was_wrong_is_said_to_be() {
+        let found = |arrived| Verification { emitted: 5, arrived, lost: 0, is_ring: false, text: "x".into() };
+        assert!(!updates(&found(Some(5))).contains("NOT VERIFIED"));
+        assert!(updates(&found(Some(4))).starts_with("NOT VERIFIED"));
+        assert!(updates(&found(None)).starts_with("NOT VERIFIED"));
+    }
+}
