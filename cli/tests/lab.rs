@@ -1,7 +1,7 @@
 //! `dormouse lab run`: what it writes, whom it names, and what it refuses before it measures.
 //!
-//! One run, beside a neighbour that is busy on purpose, serves for all that is said of a run. Whatever the neighbour does to the
-//! figures, what they are of and how they were counted stays the same.
+//! One run of `event`, beside a neighbour that is busy on purpose, serves for all that is said of a run. Whatever the neighbour does
+//! to the figures, what they are of and how they were counted stays the same. One of `imv` has tables and counts of its own.
 
 mod common;
 
@@ -162,6 +162,84 @@ fn assert_counts(notes: &[String]) {
     assert!(0 < kept && kept <= emitted, "{kept} of {emitted}");
     let [emitted, kept, lost] = numbers(notes, "dormouse, discard: ")[..] else { panic!("three counts: {notes:#?}") };
     assert!(0 < emitted && kept + lost == emitted, "{kept} and {lost} of {emitted}");
+}
+
+#[test]
+fn imv_has_its_tables_and_its_figures() {
+    build_engines();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
+    let mut command = Command::new(DORMOUSE);
+    command.args(["lab", "run", "imv", "--quick", "--no-peers", "--json"]).arg(&json).arg("--html").arg(&html);
+    let output = succeed(&mut command);
+    let text = std::fs::read_to_string(&json).expect("the figures are written");
+    let report: Report = serde_json::from_str(&text).expect("they are a result");
+    let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
+    assert_eq!(experiment.name, "imv");
+    assert_figures(experiment);
+    assert_imv_cases(experiment, &report);
+
+    // Each update was followed by a question to a gate, and every site is as it should be.
+    let updates = numbers(&experiment.notes, "dormouse: a key enabled and disabled ");
+    let [emitted, right, patched, sites, ..] = updates[..] else { panic!("four counts: {:#?}", experiment.notes) };
+    assert!(0 < emitted && right == emitted, "{right} of {emitted}");
+    let is_patched = experiment.notes.iter().any(|note| note.contains("writer mprotect"));
+    assert!(!is_patched || (sites > 1000 && patched == sites), "{patched} of {sites}");
+
+    // For people, the tables come first.
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let at = |part: &str| stdout.find(part).unwrap_or_else(|| panic!("{part} in {stdout}"));
+    assert!(at("The loop of 2008: 20 runs of 100,000 branches") < at("branch.static-branch "));
+    for row in ["instruction stream: immediate value, branch", "15348000/s", "getppid, two variables and branches"] {
+        assert!(at(row) < at("branch.static-branch "), "{row}");
+    }
+    let html = std::fs::read_to_string(&html).expect("the report is written");
+    for part in ["The loop of 2008", "Distribution of the rounds: branch", "Cost against sites: update"] {
+        assert!(html.contains(part), "{part}");
+    }
+}
+
+/// The cases that the documents speak of, and the ratios or why there are none.
+fn assert_imv_cases(experiment: &Experiment, report: &Report) {
+    let find = |name: &str| experiment.measurements.iter().find(|measurement| measurement.name == name);
+    let has = |name: &str| assert!(find(name).is_some(), "there is no {name}");
+    for tool in ["none", "static-branch", "immediate-value", "variable"] {
+        has(&format!("loop.{tool}"));
+        has(&format!("getppid.{tool}"));
+    }
+    ["loop.variable-in-memory", "loop.variable-awaited", "getppid.timestamps"].into_iter().for_each(has);
+    assert_eq!(find("loop.none").map(|measurement| measurement.n), Some(20));
+    assert_eq!(find("getppid.none").map(|measurement| measurement.n), Some(10));
+    let mut ratios = vec!["branch_hot_vs_global", "value_hot_vs_global", "update_1000_sites_vs_1"];
+    let mut pressures = vec![""];
+    if report.host.l2_bytes().is_some() {
+        ["getppid.variable.L2", "getppid.variable.linear-L2", "branch.variable.linear-L2.16-sites"]
+            .into_iter()
+            .for_each(has);
+        ratios.extend(["branch_cold_vs_global", "branch_cold_code_vs_global", "value_cold_vs_global"]);
+        pressures.push(".L2");
+    }
+    for pressure in pressures {
+        for tool in ["static-branch", "variable"] {
+            has(&format!("branch.{tool}{pressure}"));
+            has(&format!("branch.{tool}{pressure}.16-sites"));
+            has(&format!("call.{tool}{pressure}.1000-sites"));
+        }
+        for width in ["u8", "u16", "i32", "u64"] {
+            has(&format!("value.immediate-value.{width}{pressure}.16-sites"));
+            has(&format!("value.variable.{width}{pressure}.16-sites"));
+        }
+    }
+    for sites in ["", ".100-sites", ".1000-sites"] {
+        has(&format!("update.static-branch{sites}"));
+        if RunOptions::new(true).cpus.len() > 1 {
+            has(&format!("update.static-branch{sites}.busy"));
+        }
+    }
+    for ratio in ratios {
+        let is_explained = || experiment.notes.iter().any(|note| note.starts_with(&format!("{ratio}: no ratio")));
+        assert!(experiment.ratios.iter().any(|found| found.name == ratio) || is_explained(), "{ratio}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! ```text
 //!   loop      the seed's: modulo of a pseudo-random number, then a branch, or none          100 runs of 100,000
 //!   getppid   a system call between two markers: none, gates, variables                     10 runs of 100
-//!               alone; after a random walk over L1 and L2; after a linear walk
+//!               alone; after a random walk over L1 and L2; after a linear walk; (not if quick:) after a walk over L3
 //!   costs     16 gates in a row, or tests of 16 variables; one; 1,000 in functions          rounds, in turn
 //!               hot; caches driven out, the code fetched back; code driven out as well
 //!   updates   a key with 1, 100, 1,000 sites, enabled and disabled;                         the same rounds
@@ -57,9 +57,10 @@ const NO_WALK: Walk = Walk::Random { bytes: 64 };
 /// Iterations of one run of the seed's loop; runs, and runs of a quick experiment.
 const LOOP_ITERATIONS: u64 = 100_000;
 const LOOP_RUNS: [usize; 2] = [100, 20];
-/// Runs of the seed's second test of system calls, and iterations of a run.
+/// Runs of the seed's second test of system calls, and iterations of a run; fewer after a walk over the last cache, which takes long.
 const GETPPID_RUNS: usize = 10;
 const GETPPID_ITERATIONS: u64 = 100;
+const GETPPID_ITERATIONS_L3: u64 = 20;
 
 /// Rounds, and how long a turn of a slot lasts.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +81,7 @@ impl Effort {
             coldest: Duration::from_micros(coldest),
             update: Duration::from_micros(update),
         };
-        if is_quick { effort(10, 400, 1_500, 20_000, 1_000) } else { effort(80, 2_000, 10_000, 100_000, 10_000) }
+        if is_quick { effort(16, 400, 4_000, 20_000, 1_000) } else { effort(80, 2_000, 10_000, 100_000, 10_000) }
     }
 }
 
@@ -156,21 +157,21 @@ fn slot(engine: usize, case: &str, walk: Walk, turn: Turn) -> Slot {
     Slot { engine, case: case.into(), threads: 1, walk, turn, beside: None }
 }
 
-/// The seed's loop: what is tested, as the engine calls it and as it is labelled, and where that is.
-const LOOPS: [(&str, &str, &str); 6] = [
-    ("loop_base", "none", "hot"),
-    ("loop_branch", "static-branch", "hot"),
-    ("loop_value", "immediate-value", "hot"),
-    ("loop_variable", "variable", "hot"),
-    ("loop_memory", "variable", "memory"),
-    ("loop_memory_awaited", "variable-awaited", "memory"),
+/// The seed's loop: what is tested, as the engine calls it and as it is labelled.
+const LOOPS: [(&str, &str); 6] = [
+    ("loop_base", "none"),
+    ("loop_branch", "static-branch"),
+    ("loop_value", "immediate-value"),
+    ("loop_variable", "variable"),
+    ("loop_memory", "variable-in-memory"),
+    ("loop_memory_awaited", "variable-awaited"),
 ];
 
 fn loops(engines: &[Engine]) -> Plan {
     let mut plan = Plan::default();
-    for (case, tool, pressure) in LOOPS {
+    for (case, tool) in LOOPS {
         let slot = slot(0, case, Walk::None, Turn::Of(LOOP_ITERATIONS));
-        plan.add(engines, slot, &[("state", "loop"), ("tool", tool), ("pressure", pressure)], None);
+        plan.add(engines, slot, &[("state", "loop"), ("tool", tool)], None);
     }
     plan
 }
@@ -184,12 +185,13 @@ const GETPPID: [(&str, &str); 5] = [
     ("getppid_variable", "variable"),
 ];
 
-fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)]) -> Plan {
+fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool) -> Plan {
     let mut plan = Plan::default();
-    let walks = walks.iter().filter(|(label, _)| label.ends_with("L2"));
+    let walks = walks.iter().filter(|(label, _)| label.ends_with("L2") || *label == "L3" && !is_quick);
     for (pressure, walk) in std::iter::once(&("hot", NO_WALK)).chain(walks) {
+        let iterations = if *pressure == "L3" { GETPPID_ITERATIONS_L3 } else { GETPPID_ITERATIONS };
         for (case, tool) in GETPPID {
-            let slot = slot(0, case, *walk, Turn::Of(GETPPID_ITERATIONS));
+            let slot = slot(0, case, *walk, Turn::Of(iterations));
             plan.add(engines, slot, &[("state", "getppid"), ("tool", tool), ("pressure", pressure)], None);
         }
     }
@@ -199,19 +201,30 @@ fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)]) -> Plan {
 /// Gates or variables that one iteration passes in a row.
 const IN_A_ROW: u32 = 16;
 
-/// Cases of one gate, of 16 and of 1,000: the case, its empty loop, the tool, and their number.
-fn branches(engine: usize) -> Vec<(String, String, &'static str, &'static str)> {
-    let tools: &[(&str, &str)] = match engine {
+/// A case with gates or tests of variables.
+struct Branches {
+    case: String,
+    base: &'static str,
+    state: &'static str,
+    tool: &'static str,
+    sites: &'static str,
+}
+
+/// Cases of one gate, of 16 in a row, and of 1,000 in functions that are called.
+fn branches(engine: usize) -> Vec<Branches> {
+    let tools: &[(&str, &'static str)] = match engine {
         0 => &[("branch", "static-branch"), ("variable", "variable")],
         _ => &[("branch", PEER)],
     };
-    let mut cases = Vec::new();
-    for (case, tool) in tools {
-        cases.push((case.to_string(), "empty".to_string(), *tool, "1"));
-        cases.push((format!("{case}_16"), "empty_16".to_string(), *tool, "16"));
-        cases.push((format!("{case}_sites_1000"), "empty_sites_1000".to_string(), *tool, "1000"));
-    }
-    cases
+    let shapes = [
+        ("", "empty", "branch", "1"),
+        ("_16", "empty_16", "branch", "16"),
+        ("_sites_1000", "empty_sites_1000", "call", "1000"),
+    ];
+    let of_tool = |(case, tool): &(&str, &'static str)| {
+        shapes.map(|(end, base, state, sites)| Branches { case: format!("{case}{end}"), base, state, tool, sites })
+    };
+    tools.iter().flat_map(of_tool).collect()
 }
 
 /// Types of values, one for each width.
@@ -233,29 +246,28 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
             let is_wanted = |tool: &str, sites: &str| match *pressure {
                 "hot" | "L2" => true,
                 "L1" => engine == 0 && sites != "1000",
-                "L3" => engine == 0 && sites == "16" && !is_quick,
+                "L3" => engine == 0 && sites != "1000" && !is_quick,
                 // The control of the walk itself.
                 _ => tool == "variable" && sites != "1000",
             };
-            let mut add = |case: &str, base: &str, pairs: [(&str, &str); 3], sites: &'static str| {
+            let mut add = |case: &str, base: &str, pairs: &[(&'static str, &'static str)], sites: &'static str| {
                 let at = [("pressure", *pressure), ("sites", sites)];
                 let empty = slot(engine, base, *walk, turn(*walk, pressure));
                 let base = plan.add(engines, empty, &[[("state", "empty"), ("tool", of)], at].concat(), None);
                 let slot = slot(engine, case, *walk, turn(*walk, pressure));
-                let pairs: Vec<_> = pairs.into_iter().filter(|(_, value)| !value.is_empty()).chain(at).collect();
-                let cost = plan.add(engines, slot, &pairs, base);
+                let cost = plan.add(engines, slot, &[pairs, &at].concat(), base);
                 plan.per_iteration(cost, if sites == "16" { IN_A_ROW } else { 1 });
             };
-            for (case, base, tool, sites) in branches(engine) {
+            for Branches { case, base, state, tool, sites } in branches(engine) {
                 if is_wanted(tool, sites) {
-                    add(&case, &base, [("state", "branch"), ("tool", tool), ("type", "")], sites);
+                    add(&case, base, &[("state", state), ("tool", tool)], sites);
                 }
             }
             if engine == 0 && matches!(*pressure, "hot" | "L1" | "L2") {
                 for of_type in TYPES {
                     for (case, tool) in [("value", "immediate-value"), ("global", "variable")] {
                         let pairs = [("state", "value"), ("tool", tool), ("type", of_type)];
-                        add(&format!("{case}_{of_type}_16"), "empty_16", pairs, "16");
+                        add(&format!("{case}_{of_type}_16"), "empty_16", &pairs, "16");
                     }
                 }
             }
@@ -318,7 +330,12 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
 
     let runs = LOOP_RUNS[usize::from(options.is_quick)];
     let of_loops = loops(&engines).measure(&mut engines, runs, WarmUp::Keep, "imv: loop")?;
-    let of_getppid = getppid(&engines, &walks).measure(&mut engines, GETPPID_RUNS, WarmUp::Keep, "imv: getppid")?;
+    let of_getppid = getppid(&engines, &walks, options.is_quick).measure(
+        &mut engines,
+        GETPPID_RUNS,
+        WarmUp::Keep,
+        "imv: getppid",
+    )?;
     let plan = costs(&engines, &walks, cpus.len() > 1, options.is_quick);
     let rounds = Effort::new(options.is_quick).rounds;
     let of_costs = plan.measure(&mut engines, rounds, WarmUp::Cut, "imv: costs")?;
@@ -384,7 +401,7 @@ const RATIOS: [(&str, &str, &str); 23] = [
     ("branch_hot_1_site_vs_global", "branch.static-branch", "branch.variable"),
     ("branch_cold_vs_global", "branch.static-branch.L2.16-sites", "branch.variable.L2.16-sites"),
     ("branch_cold_1_site_vs_global", "branch.static-branch.L2", "branch.variable.L2"),
-    ("branch_cold_code_vs_global", "branch.static-branch.L2.1000-sites", "branch.variable.L2.1000-sites"),
+    ("branch_cold_code_vs_global", "call.static-branch.L2.1000-sites", "call.variable.L2.1000-sites"),
     ("branch_cold_l3_vs_global", "branch.static-branch.L3.16-sites", "branch.variable.L3.16-sites"),
     ("variable_linear_vs_random_walk", "branch.variable.linear-L2.16-sites", "branch.variable.L2.16-sites"),
     ("branch_hot_vs_static_keys", "branch.static-branch.16-sites", "branch.static-keys.16-sites"),

@@ -23,7 +23,6 @@ fn group(measurement: &Measurement) -> String {
     let departs = AXES.iter().filter_map(|(axis, plain)| {
         let value = measurement.labels.get(*axis)?;
         (value != plain).then(|| match *axis {
-            "pressure" if value == "memory" => "in memory".into(),
             "pressure" => format!("{value} driven out"),
             "busy" => format!("{value} thread in the sites"),
             "mode" => format!("{value} mode"),

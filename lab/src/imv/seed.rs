@@ -3,7 +3,7 @@
 //! ```text
 //!   loop       base, and a branch on: the instruction stream, a variable in L1, a variable in memory
 //!   rate       events/s × (cycles beyond the base) ÷ (cycles/s)
-//!   getppid    2 × (memory − L1) ÷ (getppid − timestamps), both under memory pressure
+//!   getppid    2 × (memory − L1) ÷ (getppid − timestamps), the latter under memory pressure
 //! ```
 //! Cycles are those of the timestamp counter. Errors are standard deviations, propagated as independent.
 //!
@@ -77,13 +77,13 @@ fn pair([mean, stddev]: [f64; 2]) -> Uncertain {
 }
 
 fn percent(share: Uncertain) -> String {
-    let share = share * 100.0;
-    let digits = |value: f64| match value.abs() {
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
+    let Uncertain { mean, stddev } = share * 100.0;
+    let decimals = match mean.abs().max(stddev) {
+        size if size >= 100.0 => 0,
+        size if size >= 1.0 => 2,
+        _ => 4,
     };
-    format!("{} ± {} %", digits(share.mean), digits(share.stddev))
+    format!("{mean:.decimals$} ± {stddev:.decimals$} %")
 }
 
 /// Name of the measurement, what to call it, and which of the seed's it is.
@@ -92,8 +92,8 @@ const LOOPS: [(&str, &str, Option<usize>); 6] = [
     ("loop.static-branch", "instruction stream: static branch", Some(1)),
     ("loop.immediate-value", "instruction stream: immediate value, branch", Some(1)),
     ("loop.variable", "variable in L1, branch", Some(2)),
-    ("loop.variable.memory", "variable in memory, branch", Some(3)),
-    ("loop.variable-awaited.memory", "… and the next has to wait for it", Some(3)),
+    ("loop.variable-in-memory", "variable in memory, branch", Some(3)),
+    ("loop.variable-awaited", "… and the next has to wait for it", Some(3)),
 ];
 
 fn loops(figures: &Figures, text: &mut String) -> std::fmt::Result {
@@ -137,7 +137,7 @@ fn rates(figures: &Figures, text: &mut String) -> std::fmt::Result {
     for (name, what, of_2008) in LOOPS.iter().skip(1) {
         let Some(cost) = figures.beyond(name) else { continue };
         row(text, what, cost, figures.per_second())?;
-        let is_repeated = matches!(*name, "loop.immediate-value" | "loop.variable.memory");
+        let is_repeated = matches!(*name, "loop.immediate-value" | "loop.variable-in-memory");
         if let Some(then) = of_2008.filter(|_| !is_repeated) {
             let cells: String = rates
                 .iter()
@@ -153,87 +153,118 @@ fn rates(figures: &Figures, text: &mut String) -> std::fmt::Result {
     writeln!(text)
 }
 
-const MARKERS: [(&str, &str, Option<usize>); 4] = [
-    ("none", "getppid, markers compiled out", Some(0)),
-    ("static-branch", "getppid, two static branches", Some(1)),
-    ("immediate-value", "getppid, two immediate values and branches", Some(1)),
-    ("variable", "getppid, two variables and branches", Some(2)),
+/// Tool, what to call it, and which of the seed's first test it is.
+const MARKERS: [(&str, &str, usize); 4] = [
+    ("none", "getppid, markers compiled out", 0),
+    ("static-branch", "getppid, two static branches", 1),
+    ("immediate-value", "getppid, two immediate values and branches", 1),
+    ("variable", "getppid, two variables and branches", 2),
 ];
+
+/// How measurements after a walk are called, and what the walk is.
+const WALKS: [(&str, &str); 4] =
+    [("", "alone"), (".L2", "walk over L1, L2"), (".linear-L2", "linear walk"), (".L3", "walk over L3")];
 
 fn getppid(figures: &Figures, text: &mut String) -> std::fmt::Result {
     let Some(alone) = figures.find("getppid.none") else { return Ok(()) };
+    let walks = || WALKS.iter().filter(|(pressure, _)| figures.find(&format!("getppid.none{pressure}")).is_some());
     writeln!(
         text,
-        "  getppid between two markers: {} runs of 100 iterations, {}, mean ± σ of the runs\n",
+        "  getppid between two markers: {} runs of 100 iterations (after a walk over L3: 20), {}, mean ± σ of the runs\n",
         alone.n,
         figures.unit()
     )?;
-    let heads = ["2008, alone", "here, alone", "2008, random walk", "here, random walk", "here, linear walk"];
-    let heads: String = heads.iter().map(|head| format!(" {head:>19}")).collect();
+    let heads: String = walks().map(|(_, what)| format!(" {what:>19}")).collect();
     writeln!(text, "  {:46}{heads}", "")?;
-    let here = |tool: &str, pressure: &str| said(figures.get(&format!("getppid.{tool}{pressure}")));
-    let mut row = |what: &str, then: [String; 2], here: [String; 3]| {
-        writeln!(text, "  {what:46} {:>19} {:>19} {:>19} {:>19} {:>19}", then[0], here[0], then[1], here[1], here[2])
+    let here = |text: &mut String, tool: &str, what: &str| {
+        let cell = |(pressure, _): &(&str, &str)| said(figures.get(&format!("getppid.{tool}{pressure}")));
+        let cells: String = walks().map(|walk| format!(" {:>19}", cell(walk))).collect();
+        writeln!(text, "  {what:46}{cells}")
     };
-    let all = |tool: &str| ["", ".L2", ".linear-L2"].map(|pressure| here(tool, pressure));
-    row("reading timestamps", TIMESTAMPS_2008.map(|value| pair(value).to_string()), all("timestamps"))?;
-    row("getppid, as of the 2008 test with errors", GETPPID_2008.map(|value| pair(value).to_string()), all("none"))?;
+    let then = |text: &mut String, what: &str, [alone, pressed]: [String; 2]| {
+        writeln!(text, "  {:46} {alone:>19} {pressed:>19}", format!("  2008{what}"))
+    };
+    here(text, "timestamps", "reading timestamps")?;
+    then(text, "", TIMESTAMPS_2008.map(|value| pair(value).to_string()))?;
+    let mut previous = None;
     for (tool, what, of_2008) in MARKERS {
-        if figures.find(&format!("getppid.{tool}")).is_some() {
-            let then = of_2008.map(|index| MARKED_2008[index].map(|mean| format!("{mean:.2}"))).unwrap_or_default();
-            row(what, then, all(tool))?;
+        if figures.find(&format!("getppid.{tool}")).is_none() {
+            continue;
         }
+        here(text, tool, what)?;
+        if tool == "none" {
+            then(text, ", with errors", GETPPID_2008.map(|value| pair(value).to_string()))?;
+        }
+        if previous != Some(of_2008) {
+            then(text, ", first test", MARKED_2008[of_2008].map(|mean| format!("{mean:.2}")))?;
+        }
+        previous = Some(of_2008);
     }
     writeln!(text)
 }
 
-/// What two markers add to a getppid under memory pressure: by variables and by static branches, as shares.
+/// What two markers add to a getppid after a walk: by variables in memory and by static branches, as shares.
 struct Shares {
+    /// What the walk is over.
+    after: &'static str,
     by_variable: Uncertain,
     by_branch: Uncertain,
 }
 
 /// The seed's own way: twice what a branch costs in the loop. Its processor did not overlap loads, so that the awaited one is meant.
+/// And its walk was over all caches that it had; here those of L1 and L2 leave L3, so that over L3 is meant where there is one.
 fn shares(figures: &Figures) -> Option<Shares> {
-    let call = figures.call("none", ".L2")?;
-    let memory = figures.get("loop.variable-awaited.memory")? - figures.get("loop.variable")?;
+    let after = |pressure| Some((figures.call("none", pressure)?, pressure));
+    let (call, pressure) = after(".L3").or_else(|| after(".L2"))?;
+    let memory = figures.get("loop.variable-awaited")? - figures.get("loop.variable")?;
     let branch = figures.beyond("loop.static-branch")?;
-    Some(Shares { by_variable: memory * 2.0 / call, by_branch: branch * 2.0 / call })
+    let after = if pressure == ".L3" { "L1, L2 and L3" } else { "L1 and L2" };
+    Some(Shares { after, by_variable: memory * 2.0 / call, by_branch: branch * 2.0 / call })
 }
 
 fn arithmetic(figures: &Figures, text: &mut String) -> std::fmt::Result {
     let Some(shares) = shares(figures) else { return Ok(()) };
-    let unit = figures.unit();
-    let (memory, cache) = (figures.get("loop.variable-awaited.memory"), figures.get("loop.variable"));
+    let (memory, cache) = (figures.get("loop.variable-awaited"), figures.get("loop.variable"));
     let added = memory.zip(cache).map(|(memory, cache)| memory - cache);
-    writeln!(text, "  The arithmetic of 2008, with this machine's figures ({unit})\n")?;
-    writeln!(text, "    memory read         {} - {} = {}", said(memory), said(cache), said(added))?;
-    for (what, pressure) in [("getppid, alone", ""), ("getppid, pressure", ".L2")] {
+    let twice = added.map(|added| added * 2.0);
+    writeln!(text, "  The arithmetic of 2008, with this machine's figures ({})\n", figures.unit())?;
+    writeln!(text, "    memory read                {} - {} = {}", said(memory), said(cache), said(added))?;
+    writeln!(text, "    two                        2 × {} = {}", said(added), said(twice))?;
+    for (pressure, what) in WALKS {
         let name = |tool: &str| format!("getppid.{tool}{pressure}");
         let (with, without) = (figures.get(&name("none")), figures.get(&name("timestamps")));
-        writeln!(text, "    {what:19} {} - {} = {}", said(with), said(without), said(figures.call("none", pressure)))?;
-    }
-    let twice = added.map(|added| added * 2.0);
-    let call = figures.call("none", ".L2");
-    writeln!(text, "    two variables       2 × {} = {}", said(added), said(twice))?;
-    writeln!(text, "                        {} / {} = {}", said(twice), said(call), percent(shares.by_variable))?;
-    writeln!(text, "    two static branches {}", percent(shares.by_branch))?;
-    for (tool, what) in [("variable", "two variables"), ("static-branch", "two static branches")] {
-        let direct = figures.call(tool, ".L2").zip(call).map(|(with, without)| (with - without) / call_of(without));
-        let direct = direct.map_or_else(|| "–".into(), percent);
-        writeln!(text, "    measured directly   {what}: {direct}")?;
+        let Some(call) = figures.call("none", pressure) else { continue };
+        let what = format!("getppid, {what}");
+        writeln!(text, "    {what:26} {} - {} = {call}", said(with), said(without))?;
+        if !matches!(pressure, ".L2" | ".L3") {
+            continue;
+        }
+        let share = |cost: Option<Uncertain>| cost.map_or_else(|| "–".into(), |cost| percent(cost / call));
+        let line = |text: &mut String, what: &str, cost| writeln!(text, "      {what:50} {:>20}", share(cost));
+        line(text, "two variables in memory, as in 2008", twice)?;
+        line(text, "two static branches, likewise", figures.beyond("loop.static-branch").map(|cost| cost * 2.0))?;
+        // What a variable costs that this very walk has driven out.
+        let driven_out = figures.get(&format!("branch.variable{pressure}"));
+        line(text, "two variables that the walk has driven out", driven_out.map(|cost| cost * 2.0))?;
+        for (tool, what) in [("variable", "two variables"), ("static-branch", "two static branches")] {
+            let measured = figures.call(tool, pressure).map(|with| with - call);
+            // The call's own deviation is in the difference already.
+            let measured = measured.map(|added| percent(added / exact(call))).unwrap_or_else(|| "–".into());
+            writeln!(text, "      {:50} {measured:>20}", format!("{what}, measured around the call"))?;
+        }
     }
     writeln!(
         text,
-        "\n  Adding 2 markers that read memory costs {}, in the instruction stream {}; in 2008: {SHARE_2008} %.\n",
+        "\n  Adding 2 markers that read memory costs {} of a getppid after a walk over {}, in the instruction\n  stream {}; \
+         in 2008: {SHARE_2008} %.\n",
         percent(shares.by_variable),
+        shares.after,
         percent(shares.by_branch)
     )
 }
 
-/// The denominator without its error, which the difference has already.
-fn call_of(call: Uncertain) -> Uncertain {
-    Uncertain { mean: call.mean, stddev: 0.0 }
+fn exact(value: Uncertain) -> Uncertain {
+    Uncertain { stddev: 0.0, ..value }
 }
 
 /// The seed's tables, with a line break at the end; empty for another experiment.
@@ -254,9 +285,10 @@ pub(crate) fn tables(experiment: &Experiment) -> String {
 pub(crate) fn conclusion(experiment: &Experiment) -> Option<String> {
     let shares = shares(&Figures::of(experiment))?;
     Some(format!(
-        "two markers that read memory add {} to a getppid under memory pressure, two in the instruction stream {}, by the \
-         first seed's arithmetic (there, on a Pentium 4: {SHARE_2008} %)",
+        "two markers that read memory add {} to a getppid after a walk over {}, two in the instruction stream {}, by the first seed's \
+         arithmetic (there, on a Pentium 4: {SHARE_2008} %)",
         percent(shares.by_variable),
+        shares.after,
         percent(shares.by_branch)
     ))
 }
@@ -276,7 +308,7 @@ mod tests {
             ("loop.none", 77.5044, 0.0),
             ("loop.static-branch", 85.3438, 0.0),
             ("loop.variable", 88.16, 1.35),
-            ("loop.variable-awaited.memory", 644.09, 11.39),
+            ("loop.variable-awaited", 644.09, 11.39),
             ("getppid.timestamps", 150.92, 1.01),
             ("getppid.none", 1462.09, 18.87),
             ("getppid.timestamps.L2", 578.22, 269.51),
@@ -298,7 +330,9 @@ mod tests {
         {
             assert!(text.contains(figure), "{figure} in {text}");
         }
-        assert!(conclusion(&experiment).unwrap().contains("add 6.72 ± 0.70 % to a getppid"));
+        assert!(
+            conclusion(&experiment).unwrap().contains("add 6.72 ± 0.70 % to a getppid after a walk over L1 and L2")
+        );
     }
 
     #[test]

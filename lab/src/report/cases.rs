@@ -8,12 +8,34 @@ use crate::{Labels, Measurement};
 pub(super) const IDENTITY: [&str; 3] = ["tool", "way", "state"];
 
 /// The order of known values; others come after them, numbers by size.
-const ORDER: [(&str, &[&str]); 5] = [
+const ORDER: [(&str, &[&str]); 6] = [
     ("pressure", &["hot", "L1", "L2", "L3", "memory"]),
     ("fields", &["none", "u64", "ints3", "str32"]),
-    ("state", &["armed", "dormant"]),
+    ("type", &["u8", "u16", "i32", "u64"]),
+    ("state", &["armed", "dormant", "loop", "getppid", "branch", "call", "value", "update", "empty"]),
     ("mode", &["overwrite", "discard"]),
-    ("tool", &["dormouse", "lttng-ust", "tracy", "tracing", "fastrace", "perfetto", "usdt", "floor", "rdtsc", "empty"]),
+    (
+        "tool",
+        &[
+            "dormouse",
+            "lttng-ust",
+            "tracy",
+            "tracing",
+            "fastrace",
+            "perfetto",
+            "usdt",
+            "static-branch",
+            "immediate-value",
+            "static-keys",
+            "variable",
+            "variable-in-memory",
+            "variable-awaited",
+            "floor",
+            "rdtsc",
+            "empty",
+            "none",
+        ],
+    ),
 ];
 
 /// A place in the order of an axis.
@@ -42,13 +64,13 @@ pub(super) fn in_order<'a>(axis: &str, values: impl IntoIterator<Item = &'a str>
 pub(super) fn colour(measurement: &Measurement) -> usize {
     let label = |name: &str| measurement.labels.get(name).map(String::as_str);
     match label("tool").or(label("way")).unwrap_or(&measurement.name) {
-        "floor" | "rdtsc" | "empty" | "none" | "empty_loop" | "timestamp_counter" => 7,
+        "floor" | "rdtsc" | "empty" | "none" | "empty_loop" | "timestamp_counter" | "timestamps" => 7,
         name if name.starts_with("lttng") => 1,
-        "tracy" => 2,
-        "tracing" => 3,
-        "fastrace" => 4,
-        "perfetto" => 5,
-        "usdt" => 6,
+        "tracy" | "variable-in-memory" => 2,
+        "tracing" | "static-keys" => 3,
+        "fastrace" | "immediate-value" => 4,
+        "perfetto" | "variable-awaited" => 5,
+        "usdt" | "variable" => 6,
         // Dormouse and all its ways.
         _ => 0,
     }
@@ -67,7 +89,9 @@ pub(super) fn varying(measurements: &[&Measurement]) -> BTreeSet<String> {
 /// How a value of an axis is said.
 pub(super) fn said(axis: &str, value: &str) -> String {
     match axis {
-        "tool" | "way" | "state" | "mode" => value.into(),
+        "tool" | "way" | "state" | "mode" | "type" => value.into(),
+        "busy" if value == "0" => "no busy thread".into(),
+        "busy" => format!("{value} busy thread"),
         "fields" if value == "none" => "no field".into(),
         "fields" => value.into(),
         "threads" | "sites" if value == "1" => format!("1 {}", &axis[..axis.len() - 1]),

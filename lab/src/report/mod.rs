@@ -173,6 +173,15 @@ impl Page {
             text::html(&experiment.name)
         ));
         self.notes(&experiment.notes);
+        let tables = crate::imv::seed::tables(experiment);
+        if !tables.is_empty() {
+            self.line(&format!(
+                "<h3>Beside the figures of 2008</h3>\n\
+                 <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Figures of 2008 and of this machine\">\
+                 <pre>{}</pre></div>",
+                text::html(&tables)
+            ));
+        }
         if experiment.measurements.is_empty() {
             self.line("<p class=\"quiet\">There are no measurements of it in this file.</p>\n</section>");
             return;

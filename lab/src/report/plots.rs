@@ -425,6 +425,7 @@ fn lines_of(axis: &Axis, steps: &[&str], suffix: &str, lines: &[&Line]) -> Plot 
     let medians: Vec<f64> = lines.iter().flat_map(|line| line.points.iter().map(|(_, m)| m.median)).collect();
     let title = match axis.name.as_str() {
         "pressure" => "memory pressure",
+        "busy" => "threads that run through the sites",
         other => other,
     };
     let xaxis = json!({
@@ -452,7 +453,8 @@ fn lines_of(axis: &Axis, steps: &[&str], suffix: &str, lines: &[&Line]) -> Plot 
 
 fn axis_title(name: &str) -> String {
     match name {
-        "pressure" => "where the work between two events lives".into(),
+        "pressure" => "where the work in between lives".into(),
+        "busy" => "threads".into(),
         other => said(other),
     }
 }
