@@ -136,7 +136,7 @@ fn records_are_written_or_go_the_slow_way() {
         slow == 0
     };
     open(begin, later);
-    assert!(!written("no rseq", 5));
+    assert!(!written("no rseq, so no thread is known", 5));
     RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
     assert!(!written("unknown thread", 5));
     set_context(CONTEXT);

@@ -76,7 +76,7 @@ fn set_current(attached: Option<&'static Attached>) {
 }
 
 /// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
-/// libc places them once for all.
+/// libc places them once for all. A thread has a context word only once it has seen another value than 0.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 

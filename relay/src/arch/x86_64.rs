@@ -19,7 +19,7 @@
 //! as well, so that nothing has to be compared afterwards:
 //! ```text
 //!   rseq_load_session_reserve_rdtsc_write_commit(id, size, words):          `define_record_words!`
-//!       if context == 0, or no rseq      → slow
+//!       if context == 0                  → slow, also without rseq
 //!       rseq.rseq_cs = &descriptor
 //!     start:
 //!       session = *session_word
@@ -137,8 +137,8 @@ pub struct SessionOffsets {
 /// address of the class's id, bytes of header and fields, a word for `other`, and three words, of which those that the record does not
 /// have are of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic and
 /// never null ([`Session::none`]);
-/// `rseq_offset` one that holds the rseq area's distance from the thread pointer, or 0 without rseq; `context` the name of the
-/// thread's context word, in static TLS (initial-exec).
+/// `rseq_offset` one that holds the rseq area's distance from the thread pointer; `context` the name of the thread's context word,
+/// in static TLS (initial-exec), which is 0 in threads that may not write this way, and everywhere without rseq.
 ///
 /// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
 /// `which`, the other function is called instead.
@@ -192,10 +192,8 @@ macro_rules! define_record_words {
                 // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free, and r9
                 // where it holds no word.
                 $crate::define_record_words!(@check $($other)?),
-                "mov r10, qword ptr [rip + {rseq_offset}]",
-                "test r10, r10",
-                "jz 50f",
                 $crate::define_record_words!(@context $words $context),
+                "mov r10, qword ptr [rip + {rseq_offset}]",
                 "lea rax, [rip + 66b]",
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
