@@ -350,3 +350,42 @@ fn a_fork_by_the_owner_of_the_lock_leaves_both_usable() {
         well && code == 0
     });
 }
+
+#[test]
+fn setters_at_once_leave_the_value_of_one_of_them_everywhere() {
+    imv! {
+        static SMALL: u16 = 0;
+        static LARGE: u64 = 0;
+    }
+    let read = || ([imv_read!(SMALL), imv_read!(SMALL)], [imv_read!(LARGE), imv_read!(LARGE)]);
+    for round in 0..200_u16 {
+        thread::scope(|scope| {
+            for setter in [2 * round + 1, 2 * round + 2] {
+                scope.spawn(move || update(&[SMALL.to(setter), LARGE.to(u64::from(setter) << 32)]).unwrap());
+            }
+        });
+        let (small, large) = read();
+        assert!(small[0] == 2 * round + 1 || small[0] == 2 * round + 2, "{small:?}");
+        assert_eq!((small[1], small[0]), (small[0], SMALL.read()));
+        assert_eq!(large, [u64::from(small[0]) << 32; 2], "one update is one");
+    }
+}
+
+#[test]
+fn a_forked_child_has_its_own_values() {
+    imv! { static VALUE: i32 = 1; }
+    let read = || imv_read!(VALUE);
+    VALUE.set(2).unwrap();
+    // SAFETY: the child only patches, reads and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let right = read() == 2 && VALUE.set(3).is_ok() && read() == 3;
+        // SAFETY: _exit(2).
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY: waitpid(2) for the child above.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert!(std::process::ExitStatus::from_raw(status).success());
+    assert_eq!(read(), 2);
+}
