@@ -12,17 +12,22 @@ const TOGGLED: [usize; 3] = [1, 100, 1_000];
 /// Nothing in a function, as far from the next as others are: a function that shares its cache line with others is found
 /// there more often, and the difference would be taken for the cost of what it lacks. Only assembly can say so.
 const EMPTY_X86_64: &str = "#[unsafe(naked)] extern \"C\" fn empty_site_NUMBER(number: u64) { core::arch::naked_asm!(\
-    \"push rax\", \"mov rax, rdi\", \"xor rax, NUMBER\", \"mov [rsp], rax\", \"pop rax\", \"ret\", \".balign 64\") }";
+    \"push rax\", \"mov rax, rdi\", \"xor rax, NUMBER\", \"mov [rsp], rax\", \"pop rax\", \"ret\", PADDING) }";
+
+/// As far as functions with an event are apart, about; and exactly as far as those with a gate or a test of a variable. The engine of
+/// `imv` says how far they are.
+const EVENT_PADDING: &str = "\".balign 64\"";
+const GATE_PADDING: &str = "\".skip 20\", \".balign 16\"";
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let is_x86_64 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
-    let empty = |number: usize| {
-        let naked = is_x86_64.then(|| EMPTY_X86_64.replace("NUMBER", &number.to_string()));
-        naked.unwrap_or_else(|| site("empty", number, ""))
+    let empty = |number: usize, padding: &str| {
+        let naked = || EMPTY_X86_64.replace("NUMBER", &number.to_string()).replace("PADDING", padding);
+        is_x86_64.then(naked).unwrap_or_else(|| site("empty", number, ""))
     };
 
-    let mut events = functions("empty", empty);
+    let mut events = functions("empty", |number| empty(number, EVENT_PADDING));
     for kind in ["dormant", "armed"] {
         events += &functions(kind, |number| {
             site(kind, number, &format!("dormouse::event!(lab.{kind}_site_{number}, number);"))
@@ -30,15 +35,13 @@ fn main() {
     }
     write("sites.rs", &events);
 
-    let mut gates = functions("empty", empty);
+    let mut gates = functions("empty", |number| empty(number, GATE_PADDING));
     gates += &functions("branch", |number| {
         let body = format!("static KEY: StaticKey = StaticKey::new(); {}", if_taken("static_branch!(KEY)"));
         site("branch", number, &body)
     });
-    gates += &functions("variable", |number| {
-        let body = format!("static FLAG: Flag = Flag::new(); {}", if_taken("FLAG.read()"));
-        site("variable", number, &body)
-    });
+    gates += &functions("variable", |number| site("variable", number, &if_taken(&format!("FLAGS[{number}].read()"))));
+    gates += &format!("static FLAGS: [Flag; {SITES}] = [const {{ Flag::new() }}; {SITES}];\n");
     for count in TOGGLED {
         gates += &toggled(count);
     }
