@@ -116,9 +116,7 @@ impl TunableRange {
                 "off" | "false" | "0" => 0,
                 _ => return Err(Unfit::Type),
             },
-            U8 | U16 | U32 | U64 => {
-                u64::try_from(whole_number(text).ok_or(Unfit::Type)?).map_err(|_| Unfit::Range)?
-            }
+            U8 | U16 | U32 | U64 => u64::try_from(whole_number(text).ok_or(Unfit::Type)?).map_err(|_| Unfit::Range)?,
             I8 | I16 | I32 | I64 => {
                 i64::try_from(whole_number(text).ok_or(Unfit::Type)?).map_err(|_| Unfit::Range)? as u64
             }

@@ -9,3 +9,6 @@ mod imp;
 mod imp;
 
 pub(crate) use imp::{OS_PAGE_BYTES, PATCHED, is_in_line, is_stale, next_store, own_sites};
+
+mod tunable;
+pub(crate) use tunable::own_tunables;
