@@ -260,12 +260,6 @@ impl Change {
         Change { address, to: To::Value(width, bits), former: Cell::new(0) }
     }
 
-    /// The change that takes a key back; `None` for values, whose former one the update knows.
-    pub(crate) fn inverse(&self) -> Option<Change> {
-        let To::Key(key, enable) = self.to else { return None };
-        Some(Change::key(key, !enable))
-    }
-
     /// The variable, if it is a value that changes, and what it changes to.
     fn value_change(&self) -> Option<(Variable<'_>, u64)> {
         let To::Value(width, bits) = self.to else { return None };

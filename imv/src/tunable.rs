@@ -226,6 +226,8 @@ pub struct Assignment<'a> {
     /// Of the variable.
     address: usize,
     change: Option<Change>,
+    /// A key that the change turns, and whether on.
+    turned: Option<(&'static StaticKey, bool)>,
     former: Option<TunableValue>,
     value: Option<TunableValue>,
 }
@@ -233,7 +235,7 @@ pub struct Assignment<'a> {
 impl<'a> Assignment<'a> {
     /// To set `name` to what `text` says (see [`TunableRange::parse`]).
     pub const fn new(name: &'a str, text: &'a str) -> Assignment<'a> {
-        Assignment { name, text, address: 0, change: None, former: None, value: None }
+        Assignment { name, text, address: 0, change: None, turned: None, former: None, value: None }
     }
 
     /// What the variable held before, and what it holds now; `None` before it was set.
@@ -261,8 +263,8 @@ impl<'a> Assignment<'a> {
                 // SAFETY: whoever registered the record vouched that this is a static key; it is loaded while the lock is held,
                 // and the change does not outlive that.
                 let key: &'static StaticKey = unsafe { &*record.variable.cast_const().cast() };
-                let turn = if value.bits == 0 { Change::disable } else { Change::enable };
-                (value != former).then(|| turn(key))
+                self.turned = (value != former).then_some((key, value.bits != 0));
+                self.turned.map(turn)
             }
             TunableType::F32 => {
                 let bits = (f64::from_bits(value.bits) as f32).to_bits();
@@ -274,11 +276,6 @@ impl<'a> Assignment<'a> {
         Ok(())
     }
 
-    /// The change that takes back what was done to a key, as `former` and `value` say.
-    fn key_undone(&self) -> Option<Change> {
-        self.change.as_ref().and_then(Change::inverse)
-    }
-
     fn reset(&mut self) {
         *self = Assignment::new(self.name, self.text);
     }
@@ -287,6 +284,10 @@ impl<'a> Assignment<'a> {
     pub fn explain(&self, refusal: Refusal) -> impl fmt::Display {
         Explained { name: self.name, text: self.text, refusal }
     }
+}
+
+fn turn((key, on): (&'static StaticKey, bool)) -> Change {
+    if on { Change::enable(key) } else { Change::disable(key) }
 }
 
 /// Why an [`Assignment`] cannot be made.
@@ -383,7 +384,8 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
         let done = done.or_else(|error| {
             // An update that fails takes its values back, and leaves its keys turned. Turning one back may fail in turn, where
             // text can be written no more: some of its sites sleep then.
-            registry.update(|| assignments.iter().filter_map(Assignment::key_undone)).and(Err(error))
+            let turned = || assignments.iter().filter_map(|assignment| assignment.turned);
+            registry.update(|| turned().map(|(key, on)| turn((key, !on)))).and(Err(error))
         });
         done.map_err(TunableError::Update)
     });
@@ -392,8 +394,8 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
         if answer.is_err() {
             assignment.reset();
         }
-        // It names what may be unloaded from now on.
-        assignment.change = None;
+        // They name what may be unloaded from now on.
+        (assignment.change, assignment.turned) = (None, None);
     }
     answer
 }

@@ -24,7 +24,9 @@ pub(crate) fn own_tunables() -> (*const TunableRecord, *const TunableRecord) {
             ".pushsection dormouse_tunables,\"awR\",%progbits",
             ".balign 8",
             ".popsection",
+            ".weak __start_dormouse_tunables",
             ".hidden __start_dormouse_tunables",
+            ".weak __stop_dormouse_tunables",
             ".hidden __stop_dormouse_tunables",
             options(nomem, nostack, preserves_flags),
         );
