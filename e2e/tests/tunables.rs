@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::wire::{Message, program_socket_name};
-use dormouse_e2e::run::{dormouse, pantry};
+use dormouse_e2e::run::{dormouse, pantry, plugin};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -365,4 +365,48 @@ fn another_users_program_is_not_to_be_tuned() {
         assert!(text.contains("belongs to user 0; run dormouse as that user or as root"), "{text}");
     }
     assert_eq!(pantry.value("pantry.batch_size"), 16);
+}
+
+/// A library in Rust has a tracer, a socket and a registry of its own.
+#[test]
+fn a_library_with_a_tracer_of_its_own_is_tuned_too() {
+    let place = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_e2e-traced"))
+        .arg("tuned")
+        .arg(plugin())
+        .env("XDG_RUNTIME_DIR", place.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let mut line = || {
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    };
+    assert_eq!(line(), "ready");
+    let pid = child.id().to_string();
+    let imv = |command: &str, rest: &[&str]| {
+        let mut dormouse = Command::new(dormouse());
+        dormouse.args(["imv", command, &pid]).args(rest).env("XDG_RUNTIME_DIR", place.path()).output().unwrap()
+    };
+    let json: Value = serde_json::from_slice(&imv("list", &["--json"]).stdout).unwrap();
+    let names = |tracer: usize| -> Vec<&str> {
+        json[tracer]["tunables"].as_array().unwrap().iter().map(|tunable| tunable["name"].as_str().unwrap()).collect()
+    };
+    assert_eq!((names(0), names(1)), (vec!["e2e.twin", "e2e.width"], vec!["e2e.twin", "plugin.depth"]));
+
+    assert!(imv("set", &["plugin.depth", "12"]).status.success());
+    assert!(imv("set", &["e2e.width", "8"]).status.success());
+    writeln!(stdin).unwrap();
+    assert_eq!(line(), "8 12");
+    let text = one_line(&imv("set", &["e2e.width", "9", "plugin.depth", "13"]));
+    assert!(text.contains("set them one after the other"), "{text}");
+    let text = one_line(&imv("set", &["e2e.twin", "9"]));
+    assert!(text.contains("several variables called `e2e.twin`") && text.contains("plugin.so"), "{text}");
+    writeln!(stdin).unwrap();
+    assert_eq!(line(), "8 12");
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
 }
