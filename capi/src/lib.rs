@@ -39,11 +39,13 @@
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
+mod tunable;
+
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use dormouse_abi::class::CClass;
-use dormouse_abi::site::{EventRecord, SiteRecord, TunableRecord};
+use dormouse_abi::site::{EventRecord, SiteRecord};
 use dormouse_imv::{Error, StaticKey};
 use tracer::Listen;
 use tracer::foreign::Segment;
@@ -116,32 +118,6 @@ pub unsafe extern "C" fn dormouse_register_events(start: *const EventRecord, sto
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_unregister_events(start: *const EventRecord) {
     tracer::foreign::unregister(start);
-}
-
-/// Starts the tracer if nothing has, so that operators reach the program, and adds an object's tunables; answers 0 or a negative
-/// errno.
-///
-/// # Safety
-/// As [`dormouse_imv::register_tunables`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_register_tunables(start: *const TunableRecord, stop: *const TunableRecord) -> c_int {
-    tracer::start(Listen::ByDefault);
-    // SAFETY: handed on to the caller.
-    tunables_errno(unsafe { dormouse_imv::register_tunables(start, stop) })
-}
-
-/// Forgets an object's tunables; answers 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_unregister_tunables(start: *const TunableRecord) -> c_int {
-    tunables_errno(dormouse_imv::unregister_tunables(start))
-}
-
-fn tunables_errno(answer: Result<(), dormouse_imv::Error>) -> c_int {
-    match answer {
-        Ok(()) => 0,
-        Err(dormouse_imv::Error::TooManyObjects) => -libc::ENOSPC,
-        Err(_) => -libc::EDEADLK,
-    }
 }
 
 fn errno_of(answer: Result<(), Error>) -> c_int {
