@@ -1,11 +1,18 @@
 //! Tunables of this program, of its C libraries, and what is refused (`--features generic`: without sites).
 #![cfg(target_os = "linux")]
 
+use std::cell::UnsafeCell;
+use std::ffi::CStr;
+use std::mem::{offset_of, size_of};
+use std::path::Path;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use dormouse_abi::site::{TUNABLES_SECTION, TunableType};
 use dormouse_imv::{
-    Assignment, Error, Imv, Refusal, StaticKey, Tunable, TunableError, Unfit, disable, enable, imv, imv_read,
-    set_tunable, set_tunables, static_branch, tunable, visit_tunables,
+    Assignment, Error, Imv, Refusal, StaticKey, Tunable, TunableError, TunableRecord, Unfit, disable, enable, imv,
+    imv_read, register_tunables, set_tunable, set_tunables, static_branch, tunable, unregister_tunables,
+    visit_tunables,
 };
 
 imv! {
@@ -221,4 +228,149 @@ fn sites_are_counted_and_whoever_is_shown_them_cannot_set() {
     })
     .unwrap();
     assert_eq!(seen, 1, "repetitions are dropped");
+}
+
+/// A table as an object has it, with what a compiler and another version may have put between records of this one.
+#[repr(C)]
+struct Table([TunableRecord; 8]);
+
+// SAFETY: the tests' only writer of the variable is the registry.
+unsafe impl Sync for Variable {}
+struct Variable(UnsafeCell<u32>);
+
+#[test]
+fn tables_come_and_go() {
+    let _turn = turn();
+    static VARIABLE: Variable = Variable(UnsafeCell::new(5));
+    const fn record(name: &'static CStr, value_type: u32, offset_bytes: usize) -> TunableRecord {
+        TunableRecord {
+            name: name.as_ptr(),
+            description: c"of a table".as_ptr(),
+            variable: VARIABLE.0.get().cast::<u8>().wrapping_add(offset_bytes).cast(),
+            value_type,
+            reserved: 0,
+            min: 0,
+            max: 9,
+        }
+    }
+    const PADDING: TunableRecord = TunableRecord {
+        name: std::ptr::null(),
+        description: std::ptr::null(),
+        variable: std::ptr::null_mut(),
+        value_type: 0,
+        reserved: 0,
+        min: 0,
+        max: 0,
+    };
+    static TABLE: Table = Table([
+        record(c"table.first", TunableType::U32 as u32, 0),
+        PADDING,
+        record(c"table.unknown_type", TunableType::ALL.len() as u32, 0),
+        record(c"table.has blanks", TunableType::U32 as u32, 0),
+        record(c"table.unaligned", TunableType::U32 as u32, 1),
+        TunableRecord { reserved: 1, ..record(c"table.reserved", TunableType::U32 as u32, 0) },
+        TunableRecord { description: std::ptr::null(), ..record(c"table.last", TunableType::U32 as u32, 0) },
+        PADDING,
+    ]);
+    let names = || {
+        let mut names = Vec::new();
+        visit_tunables(|tunable| {
+            if tunable.name.starts_with("table.") {
+                names.push((tunable.name.to_string(), tunable.description.to_bytes().to_vec()));
+            }
+        })
+        .unwrap();
+        names
+    };
+    let bounds = TABLE.0.as_ptr_range();
+    for _ in 0..2 {
+        assert!(names().is_empty());
+        for _ in 0..2 {
+            // SAFETY: a table that lives as long as the program.
+            unsafe { register_tunables(bounds.start, bounds.end) }.unwrap();
+        }
+        assert_eq!(names(), [("table.first".into(), b"of a table".to_vec()), ("table.last".into(), Vec::new())]);
+        set_tunable("table.first", "9").unwrap();
+        let (former, _) = set_tunable("table.last", "3").unwrap();
+        assert_eq!(former.to_string(), "9");
+        unregister_tunables(bounds.start).unwrap();
+        unregister_tunables(bounds.start).unwrap();
+        let refused = set_tunable("table.first", "1");
+        assert_eq!(refused, Err(TunableError::Refused { index: 0, refusal: Refusal::Unknown }));
+    }
+    // SAFETY: the registry has forgotten it.
+    assert_eq!(unsafe { *VARIABLE.0.get() }, 3);
+    // Too short for a record: an object without tunables.
+    // SAFETY: nothing is between the bounds.
+    unsafe { register_tunables(bounds.start, bounds.start) }.unwrap();
+    assert!(names().is_empty());
+}
+
+#[test]
+fn the_c_header_is_the_twin_of_the_rust_layout() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunables-layout");
+    if cfg!(not(target_arch = "x86_64")) {
+        eprintln!("skipped: the compiler is not of this architecture");
+        return;
+    }
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(package.join("../include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(package.join("tests/c/tunables.c"))
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let mut expected = format!("size {}\n", size_of::<TunableRecord>());
+    macro_rules! fields {
+        ($($field:ident),*) => {$(
+            expected += &format!("{} {}\n", stringify!($field), offset_of!(TunableRecord, $field));
+        )*};
+    }
+    fields!(name, description, variable, value_type, reserved, min, max);
+    for value_type in TunableType::ALL {
+        expected += &format!("{} {}\n", value_type.name().to_uppercase(), value_type as u32);
+    }
+    expected += &format!("section {TUNABLES_SECTION}\n");
+    assert_eq!(String::from_utf8(Command::new(program).output().unwrap().stdout).unwrap(), expected);
+}
+
+/// Runs one test in a process of its own.
+#[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
+#[test]
+fn what_cannot_be_written_leaves_all_of_a_batch() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "alone_with_mprotect_refused", "--ignored", "--nocapture"]);
+    let output = command.env_remove("DORMOUSE_IMV_WRITER").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+}
+
+#[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
+#[test]
+#[ignore = "run by what_cannot_be_written_leaves_all_of_a_batch"]
+fn alone_with_mprotect_refused() {
+    let all = || (imv_read!(BATCH_SIZE), imv_read!(WIDE), static_branch!(VERBOSE), static_branch!(HELD));
+    enable(&HELD).unwrap();
+    assert_eq!(all(), (16, 1 << 40, false, true));
+    // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers.
+    if unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) } != 0 {
+        eprintln!("skipped: no PR_SET_MDWE");
+        return;
+    }
+    // By single bytes a gate can still be written, and the immediate in an instruction of four bytes can not.
+    let mut batch = [
+        Assignment::new("test.verbose", "on"),
+        Assignment::new("test.wide", "7"),
+        Assignment::new("test.held", "off"),
+        Assignment::new("test.batch_size", "64"),
+    ];
+    assert_eq!(set_tunables(&mut batch), Err(TunableError::Update(Error::Stale)));
+    assert!(batch.iter().all(|assignment| assignment.outcome().is_none()));
+    assert_eq!(all(), (16, 1 << 40, false, true));
+    assert_eq!((BATCH_SIZE.read(), WIDE.read(), VERBOSE.is_enabled(), HELD.is_enabled()), (16, 1 << 40, false, true));
+    set_tunables(&mut batch[..3]).unwrap();
+    assert_eq!(all(), (16, 7, true, false));
 }
