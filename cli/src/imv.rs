@@ -35,13 +35,14 @@ enum ImvCommand {
 /// List the tunables of a program, with their values
 #[derive(Debug, Args)]
 #[command(after_help = "\
-RANGE is what may be set; `any` is whatever the type holds. SITES says how many places in the program's code read the
-tunable, and how many of them hold it as an immediate: 3/3 is as it should be. Where text cannot be patched the others
-read a variable, which is slower and just as right; the first line says why, and `dormouse doctor` what to do.
+RANGE is what may be set; `any` is whatever the type holds. SITES says how many of the places in the
+program's code that read the tunable hold it as an immediate: 3/3 is as it should be. Where text
+cannot be patched, the others read a variable, which is slower and just as right; the first line
+says why, and `dormouse doctor` what to do. 0/0 is a tunable that nothing reads in this way.
 
-JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`, `sites_patched` and
-`tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`, `sites_patched`, `description` and `object`, the file
-that its variable lies in.
+JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`,
+`sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`,
+`sites_patched`, `description` and `object`, the file that its variable lies in.
 
 Exit code: 0, or 2 if the program cannot be reached.")]
 struct List {
@@ -58,7 +59,8 @@ struct List {
 /// program reads all of the new values, and if one of them is refused, none is set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or hexadecimal after 0x.
+Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or
+hexadecimal after 0x.
 
 Examples:
   dormouse imv list 4711

@@ -30,6 +30,7 @@
 //! | a branch that is seldom taken | `static KEY: StaticKey` | [`static_branch!`] | [`enable`], [`disable`] |
 //! | a value | [`imv!`] | [`imv_read!`] | [`Imv::set`] |
 //! | several at once | | | [`update`] |
+//! | a setting that operators change | [`tunable!`] for a key or a value | as these | `dormouse imv set`, [`set_tunables`] |
 //!
 //! A boolean that decides a branch should be a key: its gate is one instruction, and a value's test two.
 //!
