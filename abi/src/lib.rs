@@ -15,6 +15,7 @@
 //! ```
 //!
 //! * [`site`]: the 16-byte record of a patchable site, and the section names.
+//! * [`tunable`]: what a tunable may be called and may hold.
 //! * [`class`]: event classes as C programs lay them out, and the kinds of a field.
 //! * [`session`]: header, state word, owner word, control block of a stream.
 //! * [`page`]: the header of a page, which is a CTF packet header and context.
@@ -32,6 +33,7 @@ pub mod record;
 pub mod rseq;
 pub mod session;
 pub mod site;
+pub mod tunable;
 pub mod txn;
 pub mod vring;
 pub mod wire;

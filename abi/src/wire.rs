@@ -7,6 +7,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::class::{FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
+use crate::site::TunableType;
+use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue, is_tunable_name};
 
 /// Protocol version, first in [`Message::Hello`].
 pub const VERSION: u32 = 1;
@@ -90,6 +92,36 @@ pub struct Grant {
     pub armed: bool,
 }
 
+/// A tunable as a program lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunableStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is for, one line.
+    pub description: String,
+    /// The file of the program or library that its variable lies in; empty where that cannot be told.
+    pub object: String,
+    /// The variable's value.
+    pub value: TunableValue,
+    /// What may be set.
+    pub range: TunableRange,
+    /// How many sites read it.
+    pub site_count: u32,
+    /// How many of these are patched (the others read the variable).
+    pub patched_count: u32,
+}
+
+/// A tunable that was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunableChange {
+    /// Its name.
+    pub name: String,
+    /// What it was.
+    pub former: TunableValue,
+    /// What it is.
+    pub value: TunableValue,
+}
+
 /// Any message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
@@ -164,6 +196,31 @@ pub enum Message {
         /// Socket of the session that the program is in, or empty.
         session: String,
     },
+    /// Tool → program: what may be tuned? The answer is [`Message::Tunables`].
+    ListTunables,
+    /// Program → tool.
+    Tunables {
+        /// How sites are written.
+        writer: String,
+        /// Why so.
+        reason: String,
+        /// Sites of the program's objects, whatever they read.
+        site_count: u32,
+        /// How many of these are patched.
+        patched_count: u32,
+        /// In the order of their objects. A name may come several times, with another variable each.
+        tunables: Vec<TunableStatus>,
+    },
+    /// Tool → program: sets all of them, or none. The answer is [`Message::TunablesSet`] or [`Message::Error`].
+    SetTunables {
+        /// Names and values as text, at most [`TUNABLE_SET_COUNT_MAX`]; the program checks type and range.
+        values: Vec<(String, String)>,
+    },
+    /// Program → tool.
+    TunablesSet {
+        /// In the order of the question.
+        changes: Vec<TunableChange>,
+    },
     /// Either way: one line that says what is wrong.
     Error {
         /// The line.
@@ -197,6 +254,20 @@ impl Writer {
         for item in items {
             each(self, item);
         }
+    }
+    fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+    fn tunable(&mut self, tunable: &TunableStatus) {
+        self.str(&tunable.name);
+        self.str(&tunable.description);
+        self.str(&tunable.object);
+        self.u8(tunable.value.value_type as u8);
+        self.u64(tunable.value.bits);
+        self.u64(tunable.range.min);
+        self.u64(tunable.range.max);
+        self.u32(tunable.site_count);
+        self.u32(tunable.patched_count);
     }
     fn decl(&mut self, decl: &ClassDecl) {
         self.str(&decl.provider);
@@ -243,6 +314,40 @@ impl<'a> Reader<'a> {
             return Err(Malformed);
         }
         (0..count).map(|_| each(self)).collect()
+    }
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.take(8)?.try_into().map(u64::from_le_bytes).map_err(|_| Malformed)
+    }
+    /// Text that a person reads, of whoever sent it: nothing in it moves a terminal's cursor.
+    fn line(&mut self) -> Result<String, Malformed> {
+        let line = self.str()?;
+        if line.chars().any(char::is_control) { Err(Malformed) } else { Ok(line) }
+    }
+    fn tunable_name(&mut self) -> Result<String, Malformed> {
+        let name = self.str()?;
+        if is_tunable_name(name.as_bytes()) { Ok(name) } else { Err(Malformed) }
+    }
+    fn tunable_type(&mut self) -> Result<TunableType, Malformed> {
+        TunableType::from_number(self.u8()?.into()).ok_or(Malformed)
+    }
+    fn tunable(&mut self) -> Result<TunableStatus, Malformed> {
+        let (name, description, object) = (self.tunable_name()?, self.line()?, self.line()?);
+        let value_type = self.tunable_type()?;
+        Ok(TunableStatus {
+            name,
+            description,
+            object,
+            value: TunableValue { value_type, bits: self.u64()? },
+            range: TunableRange { value_type, min: self.u64()?, max: self.u64()? },
+            site_count: self.u32()?,
+            patched_count: self.u32()?,
+        })
+    }
+    fn tunable_change(&mut self) -> Result<TunableChange, Malformed> {
+        let name = self.tunable_name()?;
+        let value_type = self.tunable_type()?;
+        let mut value = || Ok(TunableValue { value_type, bits: self.u64()? });
+        Ok(TunableChange { name, former: value()?, value: value()? })
     }
     fn name(&mut self) -> Result<String, Malformed> {
         let name = self.str()?;
@@ -366,6 +471,31 @@ impl Message {
                 w.u8(13);
                 w.str(text);
             }
+            Message::ListTunables => w.u8(14),
+            Message::Tunables { writer, reason, site_count, patched_count, tunables } => {
+                w.u8(15);
+                w.str(writer);
+                w.str(reason);
+                w.u32(*site_count);
+                w.u32(*patched_count);
+                w.list(tunables, Writer::tunable);
+            }
+            Message::SetTunables { values } => {
+                w.u8(16);
+                w.list(values, |w, (name, value)| {
+                    w.str(name);
+                    w.str(value);
+                });
+            }
+            Message::TunablesSet { changes } => {
+                w.u8(17);
+                w.list(changes, |w, change| {
+                    w.str(&change.name);
+                    w.u8(change.value.value_type as u8);
+                    w.u64(change.former.bits);
+                    w.u64(change.value.bits);
+                });
+            }
         }
         let body_len = (w.0.len() - 4) as u32;
         w.0[..4].copy_from_slice(&body_len.to_le_bytes());
@@ -407,6 +537,22 @@ impl Message {
             11 => Message::Detach,
             12 => Message::Changed { matched: r.u32()?, armed: r.u32()?, session: r.str()? },
             13 => Message::Error { text: r.str()? },
+            14 => Message::ListTunables,
+            15 => Message::Tunables {
+                writer: r.line()?,
+                reason: r.line()?,
+                site_count: r.u32()?,
+                patched_count: r.u32()?,
+                tunables: r.list(Reader::tunable)?,
+            },
+            16 => {
+                let values = r.list(|r| Ok((r.str()?, r.str()?)))?;
+                if values.len() > TUNABLE_SET_COUNT_MAX {
+                    return Err(Malformed);
+                }
+                Message::SetTunables { values }
+            }
+            17 => Message::TunablesSet { changes: r.list(Reader::tunable_change)? },
             _ => return Err(Malformed),
         };
         if r.0.is_empty() { Ok(message) } else { Err(Malformed) }
@@ -453,7 +599,59 @@ mod tests {
             Message::Detach,
             Message::Changed { matched: 1, armed: 2, session: "s".into() },
             Message::Error { text: "no".into() },
+            Message::ListTunables,
+            Message::Tunables {
+                writer: "none".into(),
+                reason: "forced".into(),
+                site_count: 9,
+                patched_count: 0,
+                tunables: vec![tunable()],
+            },
+            Message::SetTunables { values: vec![("server.batch_size".into(), "64".into())] },
+            Message::TunablesSet {
+                changes: vec![TunableChange {
+                    name: "server.batch_size".into(),
+                    former: TunableValue { value_type: TunableType::U32, bits: 16 },
+                    value: TunableValue { value_type: TunableType::U32, bits: 64 },
+                }],
+            },
         ]
+    }
+
+    fn tunable() -> TunableStatus {
+        TunableStatus {
+            name: "server.batch_size".into(),
+            description: "requests handled at once".into(),
+            object: "/usr/bin/server".into(),
+            value: TunableValue { value_type: TunableType::U32, bits: 16 },
+            range: TunableRange { value_type: TunableType::U32, min: 1, max: 1024 },
+            site_count: 2,
+            patched_count: 2,
+        }
+    }
+
+    #[test]
+    fn what_would_harm_a_reader_of_tunables_is_malformed() {
+        let listed = |tunable| {
+            let (writer, reason) = ("none".into(), "forced".into());
+            let message =
+                Message::Tunables { writer, reason, site_count: 0, patched_count: 0, tunables: vec![tunable] };
+            Message::decode(&message.encode()[4..])
+        };
+        assert!(listed(tunable()).is_ok());
+        assert_eq!(listed(TunableStatus { name: "a b".into(), ..tunable() }), Err(Malformed));
+        assert_eq!(listed(TunableStatus { description: "\x1b[2J".into(), ..tunable() }), Err(Malformed));
+        assert_eq!(listed(TunableStatus { object: "a\nb".into(), ..tunable() }), Err(Malformed));
+
+        let set = |count| Message::SetTunables { values: vec![("a".into(), "1".into()); count] };
+        assert!(Message::decode(&set(TUNABLE_SET_COUNT_MAX).encode()[4..]).is_ok());
+        assert_eq!(Message::decode(&set(TUNABLE_SET_COUNT_MAX + 1).encode()[4..]), Err(Malformed));
+
+        let mut unknown_type = samples().pop().unwrap().encode();
+        let at = unknown_type.len() - 17;
+        assert_eq!(unknown_type[at], TunableType::U32 as u8);
+        unknown_type[at] = TunableType::ALL.len() as u8;
+        assert_eq!(Message::decode(&unknown_type[4..]), Err(Malformed));
     }
 
     #[test]

@@ -39,6 +39,8 @@
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
+mod tunable;
+
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 

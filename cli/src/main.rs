@@ -2,6 +2,7 @@
 
 mod compare;
 mod doctor;
+mod imv;
 mod lab;
 mod live;
 mod read;
@@ -26,6 +27,7 @@ enum Command {
     List(live::List),
     Arm(live::Arm),
     Disarm(live::Disarm),
+    Imv(imv::Imv),
     View(read::View),
     Stats(read::StatsCommand),
     Lab(lab::Lab),
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::List(list) => list.run(),
         Command::Arm(arm) => arm.run(),
         Command::Disarm(disarm) => disarm.run(),
+        Command::Imv(imv) => imv.run(),
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),
         Command::Lab(lab) => lab.run(),

@@ -39,8 +39,10 @@ mod program;
 mod server;
 mod session;
 mod trace;
+mod tunable;
 
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
 pub use files::{OpenError, TraceFiles};
 pub use program::{Program, ProgramError, socket_dir, stop_session};
 pub use session::{End, Mode, Options, Session, SessionError, Summary, parse_size};
+pub use tunable::{TunableError, Tunables};

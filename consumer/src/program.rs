@@ -93,18 +93,21 @@ impl Program {
         Ok(Program { pid, sockets })
     }
 
+    /// Asks one of the tracers in the process, by its place in the answers of [`Program::ask`].
+    ///
+    /// # Errors
+    /// [`ProgramError::NoAnswer`].
+    pub(crate) fn ask_one(&self, index: usize, question: &Message) -> Result<Message, ProgramError> {
+        ask(&self.sockets[index], question, Duration::from_secs(5))
+            .map_err(|reason| ProgramError::NoAnswer { pid: self.pid, reason })
+    }
+
     /// Asks every tracer in the process, and gives the answers in the order of its sockets.
     ///
     /// # Errors
     /// [`ProgramError::NoAnswer`].
     pub fn ask(&self, question: &Message) -> Result<Vec<Message>, ProgramError> {
-        self.sockets
-            .iter()
-            .map(|socket| {
-                ask(socket, question, Duration::from_secs(5))
-                    .map_err(|reason| ProgramError::NoAnswer { pid: self.pid, reason })
-            })
-            .collect()
+        (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
     }
 }
 

@@ -22,37 +22,43 @@ fn profile_dir() -> PathBuf {
     test.ancestors().nth(2).expect("a test lies in deps/ of its profile").into()
 }
 
-/// Builds a package as the test itself was built, and gives the directory of what came out.
-fn build(package: &str) -> PathBuf {
+/// Builds a package, or some target of one, as the test itself was built, and gives the directory of what came out.
+fn build(package: &[&str]) -> PathBuf {
     let profile = profile_dir();
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--offline", "--quiet", "--package", package, "--target-dir"]);
+    command.args(["build", "--offline", "--quiet", "--package"]).args(package).arg("--target-dir");
     command.arg(profile.parent().expect("a profile lies in a target directory"));
     if profile.ends_with("release") {
         command.arg("--release");
     }
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
-    assert!(output.status.success(), "cannot build {package}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "cannot build {package:?}: {}", String::from_utf8_lossy(&output.stderr));
     profile
 }
 
 /// The command `dormouse`, built once.
 pub fn dormouse() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| build("dormouse-cli").join("dormouse"))
+    PATH.get_or_init(|| build(&["dormouse-cli"]).join("dormouse"))
 }
 
 /// The library that traces libc, built once.
 pub fn libc_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| build("dormouse-preload").join("libdormouse_libc.so"))
+    PATH.get_or_init(|| build(&["dormouse-preload"]).join("libdormouse_libc.so"))
+}
+
+/// The example of a server that has tunables, built once.
+pub fn pantry() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| build(&["dormouse", "--example", "pantry"]).join("examples/pantry"))
 }
 
 /// The plugin, built once.
 pub fn plugin() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| build("dormouse-e2e-plugin").join("libdormouse_e2e_plugin.so"))
+    PATH.get_or_init(|| build(&["dormouse-e2e-plugin"]).join("libdormouse_e2e_plugin.so"))
 }
 
 /// How `dormouse record` is to be run.

@@ -30,6 +30,7 @@
 //! | a branch that is seldom taken | `static KEY: StaticKey` | [`static_branch!`] | [`enable`], [`disable`] |
 //! | a value | [`imv!`] | [`imv_read!`] | [`Imv::set`] |
 //! | several at once | | | [`update`] |
+//! | a setting that operators change | [`tunable!`] for a key or a value | as these | `dormouse imv set`, [`set_tunables`] |
 //!
 //! A boolean that decides a branch should be a key: its gate is one instruction, and a value's test two.
 //!
@@ -126,17 +127,26 @@ mod segment;
     allow(dead_code, reason = "what patches nothing, or branches only, has no use for some of it")
 )]
 mod site;
+mod tunable;
 mod value;
 mod writer;
 
 use core::fmt;
 use core::sync::atomic::{AtomicI32, Ordering};
 
+pub use dormouse_abi::site::TunableRecord;
+pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use registry::{
     Change, OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, key_sites, register_object,
     status, unregister_object, update, visit_key_sites,
 };
 pub use site::Width;
+#[doc(hidden)]
+pub use tunable::tunable_parts;
+pub use tunable::{
+    Assignment, Export, Refusal, Scalar, Tunable, TunableError, register_tunables, set_tunable, set_tunables,
+    unregister_tunables, visit_tunables,
+};
 pub use value::{Address, Imv, Value, set_raw, shape_of, value_of};
 pub use writer::Writer;
 

@@ -10,6 +10,7 @@ use dormouse_abi::site::SiteRecord;
 use crate::lock::{OwnerLock, Reentered};
 use crate::segment::{Segment, executable_segment_of};
 use crate::site::{Form, Site, Store, Variable, Width};
+use crate::tunable::Objects as Tunables;
 use crate::writer::{Ladder, Writer, synchronise_cores};
 use crate::{Error, StaticKey, arch};
 
@@ -23,9 +24,10 @@ struct Object {
     text: Segment,
 }
 
-struct Registry {
+pub(crate) struct Registry {
     objects: [Object; OBJECT_COUNT_MAX],
     object_count: usize,
+    pub(crate) tunables: Tunables,
     ladder: Ladder,
     prepared: bool,
 }
@@ -43,12 +45,13 @@ static LOCKED: Locked = Locked {
     registry: UnsafeCell::new(Registry {
         objects: [const { Object { sites: &[], text: Segment::EMPTY } }; OBJECT_COUNT_MAX],
         object_count: 0,
+        tunables: Tunables::NONE,
         ladder: if arch::PATCHED { Ladder::new() } else { Ladder::unpatched_architecture() },
         prepared: false,
     }),
 };
 
-fn with<R>(work: impl FnOnce(&mut Registry) -> R) -> Result<R, Error> {
+pub(crate) fn with<R>(work: impl FnOnce(&mut Registry) -> R) -> Result<R, Error> {
     LOCKED.lock.lock().map_err(|Reentered| Error::Reentered)?;
     // SAFETY: the lock is held and refuses re-entry, so this is the only reference.
     let registry = unsafe { &mut *LOCKED.registry.get() };
@@ -68,6 +71,11 @@ impl Registry {
 
     fn sites(&self) -> impl Iterator<Item = Site> {
         self.objects().iter().flat_map(|object| object.sites).filter_map(Site::of)
+    }
+
+    /// The sites of a key or value by its address.
+    pub(crate) fn sites_of(&self, address: usize) -> SiteCount {
+        SiteCount::of(self.sites().filter(|site| site.key == address))
     }
 
     /// Brings the sites in `objects` whose key or variable passes `concerned` in line with it.
@@ -284,7 +292,17 @@ where
     C: Borrow<Change>,
     I: DoubleEndedIterator<Item = C>,
 {
-    with(|registry| {
+    with(|registry| registry.update(changes))?
+}
+
+impl Registry {
+    /// [`update`], by whoever holds the lock.
+    pub(crate) fn update<C, I>(&mut self, changes: impl Fn() -> I) -> Result<(), Error>
+    where
+        C: Borrow<Change>,
+        I: DoubleEndedIterator<Item = C>,
+    {
+        let registry = self;
         let mut unbalanced = false;
         let mut turned = false;
         for change in changes() {
@@ -329,7 +347,7 @@ where
             }
         }
         if unbalanced { Err(Error::Unbalanced) } else { Ok(()) }
-    })?
+    }
 }
 
 /// Enables one key: [`apply`] of a single change.
@@ -391,7 +409,7 @@ pub fn key_sites(key: &StaticKey) -> Result<SiteCount, Error> {
 
 /// The sites of a key or value by its address.
 pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
-    with(|registry| SiteCount::of(registry.sites().filter(|site| site.key == address)))
+    with(|registry| registry.sites_of(address))
 }
 
 /// Shows `visit` the address and the bytes of each gate of one key. `visit` runs under the lock: whatever it asks of this

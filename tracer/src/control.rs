@@ -139,6 +139,8 @@ impl Control {
                 self.leave();
                 self.changed(0)
             }
+            Message::ListTunables => crate::tunable::list(),
+            Message::SetTunables { values } => crate::tunable::set(&values),
             _ => Message::Error { text: "a program does not answer this".into() },
         }
     }

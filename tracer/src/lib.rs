@@ -16,12 +16,13 @@
 //! * `dormouse record -e 'http:*' -- ./server` starts the program in a session (environment variable `DORMOUSE_SESSION`).
 //! * `dormouse arm PID 'http:*'` reaches a program that runs already, through the socket in `$XDG_RUNTIME_DIR/dormouse` on
 //!   which one thread of the program sleeps. `DORMOUSE_LISTEN=0` does without.
+//! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` reach the program's [tunables](imv::tunable) the same way.
 //! * `DORMOUSE_NO_RSEQ=1` forces the path for machines without restartable sequences.
 //!
 //! # Where things are
 //! ```text
 //!   event!  →  gate (imv)  →  value: bytes and types  →  write: stream of the processor (percpu), record (relay), offer (vring)
-//!   start: constructor   process: the session   control: registry and lock   listen: the socket   thread: who writes
+//!   start: constructor   process: the session   control: registry and lock   listen: the socket   thread: who writes   tunable: what operators set
 //! ```
 //!
 //! # What it never does
@@ -48,9 +49,12 @@ mod membarrier;
 mod process;
 mod start;
 mod thread;
+mod tunable;
 mod value;
 mod write;
 
+/// Static branches, immediate values and tunables, as this crate uses them itself.
+pub use dormouse_imv as imv;
 pub use start::{Listen, start};
 pub use thread::{before_vfork, enter_tracer};
 pub use value::Value;

@@ -6,3 +6,16 @@ pub extern "C" fn dormouse_e2e_plugin_emit(number: u64) {
     let text = "from the plugin";
     dormouse::event!(plugin.step, number, text);
 }
+
+dormouse::imv::imv! {
+    static DEPTH: u32 = 9;
+    static TWIN: i32 = 2;
+}
+dormouse::imv::tunable!(DEPTH, "plugin.depth", "how deep");
+dormouse::imv::tunable!(TWIN, "e2e.twin", "of the plugin");
+
+/// What the plugin reads.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_e2e_plugin_depth() -> u32 {
+    dormouse::imv::imv_read!(DEPTH)
+}

@@ -21,5 +21,7 @@ mod imp;
 
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic"))))]
 mod load;
+mod tunable;
 
 pub(crate) use imp::{GATE_LEN, PATCHED, is_in_line, is_stale, next_store, os_page_bytes, own_sites, publish_store};
+pub(crate) use tunable::own_tunables;

@@ -1,0 +1,294 @@
+//! What a tunable may be called and may hold: the one reader and the one writer of such values as text.
+//!
+//! A value is carried as 64 bits of its type's widest relative (`u64`, `i64`, `f64`), whatever the variable's own width is. So
+//! [`TunableRecord`](crate::site::TunableRecord), messages and tools mean the same by the same bits.
+
+use core::fmt;
+
+use crate::site::TunableType;
+
+/// Longest name of a tunable in bytes.
+pub const TUNABLE_NAME_LEN_MAX: usize = 255;
+/// Longest description in bytes that is told; longer ones are cut.
+pub const TUNABLE_DESCRIPTION_LEN_MAX: usize = 512;
+/// Most tunables that are set at once.
+pub const TUNABLE_SET_COUNT_MAX: usize = 1024;
+
+/// Whether a tunable may be called so: 1 to [`TUNABLE_NAME_LEN_MAX`] visible ASCII characters, no blanks.
+pub const fn is_tunable_name(name: &[u8]) -> bool {
+    let mut index = 0;
+    while index < name.len() {
+        if !name[index].is_ascii_graphic() {
+            return false;
+        }
+        index += 1;
+    }
+    index > 0 && index <= TUNABLE_NAME_LEN_MAX
+}
+
+/// A value with its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunableValue {
+    /// What it is.
+    pub value_type: TunableType,
+    /// The value as 64 bits of the type's widest relative; of a key and of a `bool`, 0 or 1.
+    pub bits: u64,
+}
+
+/// As [`TunableRange::parse`] reads it.
+impl fmt::Display for TunableValue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use TunableType::*;
+        let bits = self.bits;
+        match self.value_type {
+            Key => formatter.write_str(if bits == 0 { "off" } else { "on" }),
+            Bool => formatter.write_str(if bits == 0 { "false" } else { "true" }),
+            U8 | U16 | U32 | U64 => bits.fmt(formatter),
+            I8 | I16 | I32 | I64 => (bits as i64).fmt(formatter),
+            // `{:?}` writes very large and very small numbers with an exponent.
+            F32 => write!(formatter, "{:?}", f64::from_bits(bits) as f32),
+            F64 => write!(formatter, "{:?}", f64::from_bits(bits)),
+        }
+    }
+}
+
+/// The values that a tunable takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunableRange {
+    /// Their type.
+    pub value_type: TunableType,
+    /// The least, as in [`TunableValue::bits`].
+    pub min: u64,
+    /// The greatest.
+    pub max: u64,
+}
+
+/// Why a text is no value for a tunable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// It is not written like a value of the type.
+    Type,
+    /// It is beyond the range.
+    Range,
+}
+
+impl TunableRange {
+    /// Every value of a type; of floats, every finite one.
+    pub const fn whole(value_type: TunableType) -> TunableRange {
+        use TunableType::*;
+        let (min, max) = match value_type {
+            Key | Bool => (0, 1),
+            U8 => (0, u8::MAX as u64),
+            U16 => (0, u16::MAX as u64),
+            U32 => (0, u32::MAX as u64),
+            U64 => (0, u64::MAX),
+            I8 => (i8::MIN as u64, i8::MAX as u64),
+            I16 => (i16::MIN as u64, i16::MAX as u64),
+            I32 => (i32::MIN as u64, i32::MAX as u64),
+            I64 => (i64::MIN as u64, i64::MAX as u64),
+            F32 => ((f32::MIN as f64).to_bits(), (f32::MAX as f64).to_bits()),
+            F64 => (f64::MIN.to_bits(), f64::MAX.to_bits()),
+        };
+        TunableRange { value_type, min, max }
+    }
+
+    /// Whether the type alone bounds it.
+    pub fn is_whole(self) -> bool {
+        self == TunableRange::whole(self.value_type)
+    }
+
+    /// The least and the greatest value.
+    pub fn ends(self) -> (TunableValue, TunableValue) {
+        let value = |bits| TunableValue { value_type: self.value_type, bits };
+        (value(self.min), value(self.max))
+    }
+
+    /// Reads a value: `on`, `off`, `true`, `false`, `1` and `0` for keys and `bool`s; whole numbers in decimal digits, or in
+    /// hexadecimal ones after `0x`; finite numbers for floats. Total: any text is read or refused.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn parse(self, text: &str) -> Result<TunableValue, Unfit> {
+        use TunableType::*;
+        let bits = match self.value_type {
+            Key | Bool => match text {
+                "on" | "true" | "1" => 1,
+                "off" | "false" | "0" => 0,
+                _ => return Err(Unfit::Type),
+            },
+            U8 | U16 | U32 | U64 => u64::try_from(whole_number(text).ok_or(Unfit::Type)?).map_err(|_| Unfit::Range)?,
+            I8 | I16 | I32 | I64 => {
+                i64::try_from(whole_number(text).ok_or(Unfit::Type)?).map_err(|_| Unfit::Range)? as u64
+            }
+            F32 => f64::from(text.parse::<f32>().ok().filter(|value| !value.is_nan()).ok_or(Unfit::Type)?).to_bits(),
+            F64 => text.parse::<f64>().ok().filter(|value| !value.is_nan()).ok_or(Unfit::Type)?.to_bits(),
+        };
+        if self.holds(bits) { Ok(TunableValue { value_type: self.value_type, bits }) } else { Err(Unfit::Range) }
+    }
+
+    /// Whether a value of the type is one of the range. A range that somebody has made wider than its type is as wide as that.
+    fn holds(self, bits: u64) -> bool {
+        use TunableType::*;
+        let lies_in = |range: TunableRange| {
+            let (least, greatest) = (range.min, range.max);
+            match self.value_type {
+                Key | Bool | U8 | U16 | U32 | U64 => (least..=greatest).contains(&bits),
+                I8 | I16 | I32 | I64 => (least as i64..=greatest as i64).contains(&(bits as i64)),
+                // What is rounded as the variable is: 0.1 lies in a range of floats up to 0.1.
+                F32 => {
+                    let narrow = |bits| f64::from_bits(bits) as f32;
+                    (narrow(least)..=narrow(greatest)).contains(&narrow(bits))
+                }
+                F64 => (f64::from_bits(least)..=f64::from_bits(greatest)).contains(&f64::from_bits(bits)),
+            }
+        };
+        lies_in(self) && lies_in(TunableRange::whole(self.value_type))
+    }
+}
+
+/// What one has to give: `a whole number from 1 to 1024`.
+impl fmt::Display for TunableRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use TunableType::*;
+        let kind = match self.value_type {
+            Key => return formatter.write_str("on or off"),
+            Bool => return formatter.write_str("true or false"),
+            F32 | F64 if self.is_whole() => return formatter.write_str("a number"),
+            F32 | F64 => "a number",
+            _ => "a whole number",
+        };
+        let (least, greatest) = self.ends();
+        write!(formatter, "{kind} from {least} to {greatest}")
+    }
+}
+
+/// A whole number with a sign perhaps; one that is too long for 127 bits is as large as they go.
+fn whole_number(text: &str) -> Option<i128> {
+    let (is_negative, digits) = match text.as_bytes() {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let (radix, digits) = match digits {
+        [b'0', b'x' | b'X', digits @ ..] => (16, digits),
+        digits => (10, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut number: i128 = 0;
+    for byte in digits {
+        let digit = char::from(*byte).to_digit(radix)?;
+        number = number.saturating_mul(radix.into()).saturating_add(digit.into());
+    }
+    Some(if is_negative { -number } else { number })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::{String, ToString};
+
+    fn read(value_type: TunableType, text: &str) -> Result<String, Unfit> {
+        TunableRange::whole(value_type).parse(text).map(|value| value.to_string())
+    }
+
+    #[test]
+    fn values_are_read_as_they_are_written() {
+        use TunableType::*;
+        for (value_type, texts) in [
+            (Key, &["on", "off"][..]),
+            (Bool, &["true", "false"]),
+            (U8, &["0", "255"]),
+            (U16, &["65535"]),
+            (U32, &["4294967295"]),
+            (U64, &["18446744073709551615"]),
+            (I8, &["-128", "127"]),
+            (I16, &["-32768"]),
+            (I32, &["-2147483648"]),
+            (I64, &["-9223372036854775808", "9223372036854775807"]),
+            (F32, &["0.1", "-1.5", "1e-45", "3.4028235e38"]),
+            (F64, &["0.1", "-0.0", "5e-324", "1.7976931348623157e308"]),
+        ] {
+            for text in texts {
+                assert_eq!(read(value_type, text).as_deref(), Ok(*text));
+            }
+        }
+        assert_eq!(read(U16, "0xFf").as_deref(), Ok("255"));
+        assert_eq!(read(I16, "-0x10").as_deref(), Ok("-16"));
+        assert_eq!(read(Key, "true").as_deref(), Ok("on"));
+        assert_eq!(read(F32, "7").as_deref(), Ok("7.0"));
+    }
+
+    #[test]
+    fn what_is_none_is_told_apart_from_what_is_too_much() {
+        use TunableType::*;
+        for value_type in TunableType::ALL {
+            for text in ["", "abc", "1 ", " 1", "-", "+", "0x", "--1", "0x-1", "1_0", "nan", "NaN", "ß", "1\0"] {
+                assert_eq!(read(value_type, text), Err(Unfit::Type), "{value_type:?} {text:?}");
+            }
+        }
+        for text in ["2", "-1", "yes", "ON", "0.0"] {
+            assert_eq!(read(Key, text), Err(Unfit::Type));
+            assert_eq!(read(Bool, text), Err(Unfit::Type));
+        }
+        let long = "9".repeat(1000);
+        for (value_type, text) in [
+            (U8, "256"),
+            (U8, "-1"),
+            (U32, "4294967296"),
+            (U64, "18446744073709551616"),
+            (U64, long.as_str()),
+            (I8, "128"),
+            (I8, "-129"),
+            (I64, "9223372036854775808"),
+            (I64, "-9223372036854775809"),
+            (F32, "1e39"),
+            (F64, "1e309"),
+            (F64, "inf"),
+            (F32, "-inf"),
+        ] {
+            assert_eq!(read(value_type, text), Err(Unfit::Range), "{value_type:?} {text}");
+        }
+        assert_eq!(read(U8, "1.5"), Err(Unfit::Type));
+    }
+
+    #[test]
+    fn ranges_hold_their_ends() {
+        use TunableType::*;
+        let batch = TunableRange { value_type: U32, min: 1, max: 1024 };
+        for (text, fits) in [("0", false), ("1", true), ("1024", true), ("1025", false)] {
+            assert_eq!(batch.parse(text).is_ok(), fits, "{text}");
+        }
+        assert_eq!(batch.to_string(), "a whole number from 1 to 1024");
+        let below = TunableRange { value_type: I8, min: -5i64 as u64, max: -1i64 as u64 };
+        for (text, fits) in [("-6", false), ("-5", true), ("-1", true), ("0", false), ("5", false)] {
+            assert_eq!(below.parse(text).is_ok(), fits, "{text}");
+        }
+        // As C writes it, where the range is of doubles and the variable a float.
+        let share = TunableRange { value_type: F32, min: 0.1f64.to_bits(), max: 0.3f64.to_bits() };
+        for (text, fits) in [("0.1", true), ("0.3", true), ("0.09", false), ("0.31", false)] {
+            assert_eq!(share.parse(text).is_ok(), fits, "{text}");
+        }
+        let absurd = TunableRange { value_type: U8, min: 0, max: u64::MAX };
+        assert_eq!(absurd.parse("256"), Err(Unfit::Range));
+        assert_eq!(TunableRange { value_type: U8, min: 2, max: 1 }.parse("1"), Err(Unfit::Range));
+    }
+
+    #[test]
+    fn names() {
+        let long = "x".repeat(TUNABLE_NAME_LEN_MAX + 1);
+        for (name, fits) in [
+            ("server.batch_size", true),
+            ("a", true),
+            ("", false),
+            ("a b", false),
+            ("a\n", false),
+            ("größe", false),
+            (long.as_str(), false),
+            (&long[1..], true),
+        ] {
+            assert_eq!(is_tunable_name(name.as_bytes()), fits, "{name}");
+        }
+    }
+}

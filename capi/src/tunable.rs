@@ -1,0 +1,33 @@
+//! Tunables for C: the functions of `dormouse/tunable.h`.
+
+use core::ffi::c_int;
+
+use dormouse_abi::site::TunableRecord;
+use dormouse_imv::Error;
+use tracer::Listen;
+
+/// Starts the tracer if nothing has, so that operators reach the program, and adds an object's tunables; answers 0 or a negative
+/// errno.
+///
+/// # Safety
+/// As [`dormouse_imv::register_tunables`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_register_tunables(start: *const TunableRecord, stop: *const TunableRecord) -> c_int {
+    tracer::start(Listen::ByDefault);
+    // SAFETY: handed on to the caller.
+    errno_of(unsafe { dormouse_imv::register_tunables(start, stop) })
+}
+
+/// Forgets an object's tunables; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_unregister_tunables(start: *const TunableRecord) -> c_int {
+    errno_of(dormouse_imv::unregister_tunables(start))
+}
+
+fn errno_of(answer: Result<(), Error>) -> c_int {
+    match answer {
+        Ok(()) => 0,
+        Err(Error::TooManyObjects) => -libc::ENOSPC,
+        Err(_) => -libc::EDEADLK,
+    }
+}

@@ -1,0 +1,228 @@
+//! `dormouse imv`: the tunables of programs that run.
+
+use std::io::Write;
+
+use anstream::stdout;
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use dormouse_abi::site::TunableType;
+use dormouse_abi::tunable::{TunableRange, TunableValue};
+use dormouse_abi::wire::TunableStatus;
+use dormouse_consumer::{Program, Tunables};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::read::unless_closed;
+use crate::style::{BAD, BOLD};
+
+/// See and set the tunables of a program that runs
+///
+/// A tunable is a value or a switch that the program has exported to whoever operates it (`tunable!` in Rust, DORMOUSE_TUNABLE in C
+/// and C++). The program reads it from its own instructions, so it costs nothing to have; setting one rewrites these
+/// instructions while the program runs, without a restart. The program must be yours, unless you are root.
+#[derive(Debug, Args)]
+pub(crate) struct Imv {
+    #[command(subcommand)]
+    command: ImvCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ImvCommand {
+    List(List),
+    Set(Set),
+}
+
+/// List the tunables of a program, with their values
+#[derive(Debug, Args)]
+#[command(after_help = "\
+RANGE is what may be set; `any` is whatever the type holds. SITES says how many of the places in the
+program's code that read the tunable hold it as an immediate: 3/3 is as it should be. Where text
+cannot be patched, the others read a variable, which is slower and just as right; the first line
+says why, and `dormouse doctor` what to do. 0/0 is a tunable that nothing reads in this way.
+
+JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`,
+`sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`,
+`sites_patched`, `description` and `object`, the file that its variable lies in.
+
+Exit code: 0, or 2 if the program cannot be reached.")]
+struct List {
+    /// Process id
+    pid: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Set tunables of a program: all of those named, or none
+///
+/// The program itself checks type and range. What is given together is set together: when the command returns, every thread of the
+/// program reads all of the new values, and if one of them is refused, none is set.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or
+hexadecimal after 0x.
+
+Examples:
+  dormouse imv list 4711
+  dormouse imv set 4711 server.batch_size 64
+  dormouse imv set 4711 server.batch_size 64 server.audit on
+
+Exit code: 0 if all of them are set; 2 if none is, with the reason in one line.")]
+struct Set {
+    /// Process id
+    pid: u32,
+    /// Name and value, once or several times, as `dormouse imv list` shows them
+    #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["NAME", "VALUE"])]
+    values: Vec<String>,
+}
+
+impl Imv {
+    pub(crate) fn run(self) -> anyhow::Result<u8> {
+        match self.command {
+            ImvCommand::List(list) => list.run(),
+            ImvCommand::Set(set) => set.run(),
+        }
+    }
+}
+
+/// One tracer of a process, as JSON.
+#[derive(Debug, Serialize)]
+struct TracerJson<'a> {
+    writer: &'a str,
+    reason: &'a str,
+    sites: u32,
+    sites_patched: u32,
+    tunables: Vec<TunableJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct TunableJson<'a> {
+    name: &'a str,
+    #[serde(rename = "type")]
+    value_type: &'static str,
+    value: Value,
+    min: Value,
+    max: Value,
+    sites: u32,
+    sites_patched: u32,
+    description: &'a str,
+    object: &'a str,
+}
+
+impl List {
+    fn run(self) -> anyhow::Result<u8> {
+        let tracers = Program::find(self.pid)?.tunables()?;
+        if self.json {
+            let tracers: Vec<TracerJson<'_>> = tracers.iter().map(tracer_json).collect();
+            let text = serde_json::to_string_pretty(&tracers)?;
+            unless_closed(writeln!(std::io::stdout(), "{text}"))?;
+        } else {
+            unless_closed(tracers.iter().try_for_each(|tracer| print(self.pid, tracer)))?;
+        }
+        Ok(0)
+    }
+}
+
+fn tracer_json(tracer: &Tunables) -> TracerJson<'_> {
+    TracerJson {
+        writer: &tracer.writer,
+        reason: &tracer.reason,
+        sites: tracer.site_count,
+        sites_patched: tracer.patched_count,
+        tunables: tracer.tunables.iter().map(tunable_json).collect(),
+    }
+}
+
+fn tunable_json(tunable: &TunableStatus) -> TunableJson<'_> {
+    let (min, max) = tunable.range.ends();
+    TunableJson {
+        name: &tunable.name,
+        value_type: tunable.value.value_type.name(),
+        value: json(tunable.value),
+        min: json(min),
+        max: json(max),
+        sites: tunable.site_count,
+        sites_patched: tunable.patched_count,
+        description: &tunable.description,
+        object: &tunable.object,
+    }
+}
+
+/// Numbers and truth values; what JSON has no number for is text.
+fn json(value: TunableValue) -> Value {
+    match value.value_type {
+        TunableType::Key | TunableType::Bool => Value::Bool(value.bits != 0),
+        _ => value.to_string().parse().unwrap_or_else(|_| Value::String(value.to_string())),
+    }
+}
+
+fn range(range: TunableRange) -> String {
+    match range.value_type {
+        TunableType::Key => "on, off".into(),
+        TunableType::Bool => "true, false".into(),
+        _ if range.is_whole() => "any".into(),
+        _ => {
+            let (least, greatest) = range.ends();
+            format!("{least}..{greatest}")
+        }
+    }
+}
+
+fn print(pid: u32, tracer: &Tunables) -> std::io::Result<()> {
+    let mut out = stdout().lock();
+    let Tunables { writer, reason, site_count, patched_count, tunables } = tracer;
+    let warning = if patched_count < site_count { BAD } else { anstyle::Style::new() };
+    writeln!(
+        out,
+        "process {pid}; {warning}{patched_count} of {site_count} sites patched by {writer} ({reason}){warning:#}"
+    )?;
+    if tunables.is_empty() {
+        return writeln!(out, "  no tunables: the program exports none, see `dormouse imv --help`");
+    }
+    let head = ["NAME", "TYPE", "VALUE", "RANGE", "SITES"].map(String::from);
+    let rows: Vec<[String; 5]> = tunables
+        .iter()
+        .map(|tunable| {
+            [
+                tunable.name.clone(),
+                tunable.value.value_type.name().into(),
+                tunable.value.to_string(),
+                range(tunable.range),
+                format!("{}/{}", tunable.patched_count, tunable.site_count),
+            ]
+        })
+        .collect();
+    let mut widths = [0; 5];
+    for row in rows.iter().chain([&head]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |[name, value_type, value, range, sites]: &[String; 5], description: &str| {
+        let [w0, w1, w2, w3, w4] = widths;
+        let text = format!("  {name:w0$}  {value_type:w1$}  {value:>w2$}  {range:w3$}  {sites:>w4$}  {description}");
+        text.trim_end().to_string()
+    };
+    writeln!(out, "{BOLD}{}{BOLD:#}", line(&head, "DESCRIPTION"))?;
+    for (row, tunable) in rows.iter().zip(tunables) {
+        let is_ambiguous = tunables.iter().filter(|other| other.name == tunable.name).count() > 1;
+        let object = if is_ambiguous { format!(" [{}]", tunable.object) } else { String::new() };
+        writeln!(out, "{}", line(row, &format!("{}{object}", tunable.description)))?;
+    }
+    Ok(())
+}
+
+impl Set {
+    fn run(self) -> anyhow::Result<u8> {
+        let (pairs, rest) = self.values.as_chunks::<2>();
+        if let [name] = rest {
+            bail!("`{}` has no value: give NAME VALUE, once or several times", name.escape_debug());
+        }
+        let values: Vec<(String, String)> = pairs.iter().map(|[name, value]| (name.clone(), value.clone())).collect();
+        let changes = Program::find(self.pid)?.set_tunables(&values)?;
+        for change in changes {
+            println!("{}: {} → {}", change.name, change.former, change.value);
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,600 @@
+//! Tunables: keys and values that a program exports to whoever operates it.
+//!
+//! ```text
+//!    object                                            registry, under its lock
+//!   ┌─────────────────────────────────────────┐       ┌────────────────────────────────────┐
+//!   │ static BATCH_SIZE: Imv<u32>             │◀──┐   │ objects: bounds of their records   │
+//!   │ section dormouse_tunables:              │   │   │                                    │
+//!   │   "server.batch_size", u32, 1..=1024 ───│───┘◀──│ visit_tunables, set_tunables       │
+//!   └─────────────────────────────────────────┘       └────────────────────────────────────┘
+//! ```
+//!
+//! Whoever sets one gives name and text; type and range are checked here, by the program that owns the variable. What is set
+//! together is one update: all of it holds when it returns, or nothing has changed.
+
+use core::ffi::CStr;
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use dormouse_abi::site::{TunableRecord, TunableType};
+use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit, is_tunable_name};
+
+use crate::arch::own_tunables;
+use crate::registry::{Change, OBJECT_COUNT_MAX, Registry, with};
+use crate::site::Width;
+use crate::{Error, Imv, SiteCount, StaticKey, Value};
+
+/// The record tables of the objects that have been registered.
+pub(crate) struct Objects {
+    /// Start and size in bytes.
+    tables: [(*const TunableRecord, usize); OBJECT_COUNT_MAX],
+    count: usize,
+}
+
+impl Objects {
+    pub(crate) const NONE: Objects = Objects { tables: [(core::ptr::null(), 0); OBJECT_COUNT_MAX], count: 0 };
+
+    /// Every record that this version understands. The references are good while the lock is held.
+    fn records(&self) -> impl Iterator<Item = &'static TunableRecord> + Clone {
+        self.tables[..self.count].iter().flat_map(|(start, size_bytes)| records_between(*start, *size_bytes))
+    }
+
+    /// The same, less repetitions: one name for one variable.
+    fn tunables(&self) -> impl Iterator<Item = &'static TunableRecord> + Clone {
+        let is_same = |one: &TunableRecord, other: &TunableRecord| {
+            one.variable == other.variable && name_of(one) == name_of(other)
+        };
+        self.records().enumerate().filter_map(move |(index, record)| {
+            (!self.records().take(index).any(|former| is_same(former, record))).then_some(record)
+        })
+    }
+}
+
+/// The records of a table. A compiler may have put padding between them, which is zero; a name never is.
+fn records_between(
+    start: *const TunableRecord,
+    size_bytes: usize,
+) -> impl Iterator<Item = &'static TunableRecord> + Clone {
+    let mut offset_bytes = 0;
+    core::iter::from_fn(move || {
+        while size_bytes - offset_bytes >= size_of::<TunableRecord>() {
+            let record = start.wrapping_byte_add(offset_bytes);
+            // SAFETY: whoever registered the table vouched that it is readable and aligned as its records are.
+            let word = unsafe { record.cast::<*const core::ffi::c_char>().read() };
+            if word.is_null() {
+                offset_bytes += align_of::<TunableRecord>();
+                continue;
+            }
+            offset_bytes += size_of::<TunableRecord>();
+            // SAFETY: and that it holds records, which nobody changes.
+            let record = unsafe { &*record };
+            if is_understood(record) {
+                return Some(record);
+            }
+        }
+        None
+    })
+}
+
+fn is_understood(record: &TunableRecord) -> bool {
+    let is_whole = |value_type: TunableType| record.variable.addr().is_multiple_of(value_type.size_bytes());
+    record.reserved == 0
+        && !record.variable.is_null()
+        && TunableType::from_number(record.value_type).is_some_and(is_whole)
+        && is_tunable_name(name_of(record))
+}
+
+fn name_of(record: &TunableRecord) -> &'static [u8] {
+    // SAFETY: whoever registered the record vouched that its name is terminated and stays loaded.
+    unsafe { CStr::from_ptr(record.name) }.to_bytes()
+}
+
+fn range_of(record: &TunableRecord) -> TunableRange {
+    // An unknown type is not among the records that `Objects` gives.
+    let value_type = TunableType::from_number(record.value_type).unwrap_or(TunableType::Key);
+    TunableRange { value_type, min: record.min, max: record.max }
+}
+
+fn value_of(record: &TunableRecord) -> TunableValue {
+    use TunableType::*;
+    let value_type = range_of(record).value_type;
+    let bits = if value_type == Key {
+        u64::from(key_count(record) > 0)
+    } else {
+        // SAFETY: whoever registered the record vouched for its variable, whose alignment has been looked at.
+        let variable = unsafe { width_of(value_type).at(record.variable.addr()) };
+        match value_type {
+            F32 => f64::from(f32::from_bits(variable.load() as u32)).to_bits(),
+            I8 | I16 | I32 => variable.load_signed(),
+            _ => variable.load(),
+        }
+    };
+    TunableValue { value_type, bits }
+}
+
+fn key_count(record: &TunableRecord) -> i32 {
+    // SAFETY: whoever registered the record vouched that this is a static key.
+    unsafe { AtomicI32::from_ptr(record.variable.cast()) }.load(Ordering::Relaxed)
+}
+
+fn width_of(value_type: TunableType) -> Width {
+    match value_type.size_bytes() {
+        1 => Width::Byte,
+        2 => Width::Half,
+        4 => Width::Word,
+        _ => Width::Double,
+    }
+}
+
+/// Registers the tunables of one object. `start` and `stop` bound its `dormouse_tunables` section. Registering the same start
+/// again changes nothing. Records of types that this version does not know, and with names that are none, are passed over.
+///
+/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; these tunables are not exported then. Blocking; async-signal-safe.
+///
+/// # Safety
+/// Between `start` and `stop` are the records of a loaded object; neither they nor what they point to go away before
+/// [`unregister_tunables`], and the variables are changed by this crate only.
+pub unsafe fn register_tunables(start: *const TunableRecord, stop: *const TunableRecord) -> Result<(), Error> {
+    let size_bytes = stop.addr().saturating_sub(start.addr());
+    if size_bytes < size_of::<TunableRecord>() {
+        return Ok(());
+    }
+    with(|registry| {
+        let objects = &mut registry.tunables;
+        if objects.tables[..objects.count].iter().any(|(known, _)| *known == start) {
+            return Ok(());
+        }
+        *objects.tables.get_mut(objects.count).ok_or(Error::TooManyObjects)? = (start, size_bytes);
+        objects.count += 1;
+        Ok(())
+    })?
+}
+
+/// Forgets an object's tunables, before it is unloaded. Unknown starts are ignored.
+///
+/// Errors: [`Error::Reentered`]. Blocking (it waits for whoever is setting one); async-signal-safe.
+pub fn unregister_tunables(start: *const TunableRecord) -> Result<(), Error> {
+    with(|registry| {
+        let objects = &mut registry.tunables;
+        let Some(index) = objects.tables[..objects.count].iter().position(|(known, _)| *known == start) else { return };
+        // In the order in which they came, which is the one that people see.
+        objects.tables.copy_within(index + 1..objects.count, index);
+        objects.count -= 1;
+    })
+}
+
+/// Registers the tunables of the object that this crate is linked into, when it is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REGISTER_AT_LOAD: extern "C" fn() = {
+    extern "C" fn register_at_load() {
+        let (start, stop) = own_tunables();
+        // What is refused is not exported; nobody could be told. The registry goes with the object.
+        // SAFETY: the linker's bounds of this object's own records.
+        let _ = unsafe { register_tunables(start, stop) };
+    }
+    register_at_load
+};
+
+/// A tunable as it is now.
+#[derive(Debug, Clone, Copy)]
+pub struct Tunable<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it is for.
+    pub description: &'a CStr,
+    /// Its variable's value.
+    pub value: TunableValue,
+    /// What may be set.
+    pub range: TunableRange,
+    /// The sites that read it.
+    pub sites: SiteCount,
+    /// The address of its variable, which says in which object it lies.
+    pub address: usize,
+}
+
+/// Shows `visit` every tunable, in the order of registration. A name may come several times, with another variable each.
+///
+/// `visit` runs under the registry's lock. What it asks of this crate is refused; and it must neither allocate nor ask the
+/// loader, whose locks others may hold while they wait for this one. What it is shown may be gone once this returns.
+///
+/// Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is. Cost: tunables × sites comparisons.
+pub fn visit_tunables(mut visit: impl FnMut(Tunable<'_>)) -> Result<(), Error> {
+    with(|registry| {
+        for record in registry.tunables.tunables() {
+            let Ok(name) = str::from_utf8(name_of(record)) else { continue };
+            let empty = record.description.is_null();
+            visit(Tunable {
+                name,
+                // SAFETY: whoever registered the record vouched that its description is terminated and stays loaded.
+                description: if empty { c"" } else { unsafe { CStr::from_ptr(record.description) } },
+                value: value_of(record),
+                range: range_of(record),
+                sites: registry.sites_of(record.variable.addr()),
+                address: record.variable.addr(),
+            });
+        }
+    })
+}
+
+/// A name and what it is to be set to; afterwards also what it was and is.
+#[derive(Debug)]
+pub struct Assignment<'a> {
+    name: &'a str,
+    text: &'a str,
+    /// Of the variable.
+    address: usize,
+    change: Option<Change>,
+    /// A key that the change turns, and whether on.
+    turned: Option<(&'static StaticKey, bool)>,
+    former: Option<TunableValue>,
+    value: Option<TunableValue>,
+}
+
+impl<'a> Assignment<'a> {
+    /// To set `name` to what `text` says (see [`TunableRange::parse`]).
+    pub const fn new(name: &'a str, text: &'a str) -> Assignment<'a> {
+        Assignment { name, text, address: 0, change: None, turned: None, former: None, value: None }
+    }
+
+    /// What the variable held before, and what it holds now; `None` before it was set.
+    pub fn outcome(&self) -> Option<(TunableValue, TunableValue)> {
+        self.former.zip(self.value)
+    }
+
+    /// Finds the variable, reads the text, and plans the change.
+    fn plan(&mut self, registry: &Registry) -> Result<(), Refusal> {
+        let named = registry.tunables.records().filter(|record| name_of(record) == self.name.as_bytes());
+        let record = named.clone().next().ok_or(Refusal::Unknown)?;
+        if named.clone().any(|other| other.variable != record.variable || other.value_type != record.value_type) {
+            return Err(Refusal::Ambiguous);
+        }
+        let range = range_of(record);
+        let value = range.parse(self.text).map_err(|unfit| Refusal::Unfit(range, unfit))?;
+        let former = value_of(record);
+        let address = record.variable.addr();
+        self.change = match value.value_type {
+            TunableType::Key => {
+                let count = key_count(record);
+                if value.bits == 0 && count > 1 {
+                    return Err(Refusal::Held(count));
+                }
+                // SAFETY: whoever registered the record vouched that this is a static key; it is loaded while the lock is held,
+                // and the change does not outlive that.
+                let key: &'static StaticKey = unsafe { &*record.variable.cast_const().cast() };
+                self.turned = (value != former).then_some((key, value.bits != 0));
+                self.turned.map(turn)
+            }
+            TunableType::F32 => {
+                let bits = (f64::from_bits(value.bits) as f32).to_bits();
+                Some(Change::value(address, Width::Word, bits.into()))
+            }
+            value_type => Some(Change::value(address, width_of(value_type), value.bits)),
+        };
+        (self.address, self.former, self.value) = (address, Some(former), Some(value));
+        Ok(())
+    }
+
+    fn reset(&mut self) {
+        *self = Assignment::new(self.name, self.text);
+    }
+
+    /// One line for whoever gave name and text.
+    pub fn explain(&self, refusal: Refusal) -> impl fmt::Display {
+        Explained { name: self.name, text: self.text, refusal }
+    }
+}
+
+fn turn((key, on): (&'static StaticKey, bool)) -> Change {
+    if on { Change::enable(key) } else { Change::disable(key) }
+}
+
+/// Why an [`Assignment`] cannot be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nothing has that name.
+    Unknown,
+    /// The name has several variables, in several objects.
+    Ambiguous,
+    /// The text is no value of the type, or beyond the range.
+    Unfit(TunableRange, Unfit),
+    /// The key is to be turned off, but so many parts of the program want it on.
+    Held(i32),
+    /// Another assignment of the same batch is to the same variable.
+    Twice,
+}
+
+struct Explained<'a> {
+    name: &'a str,
+    text: &'a str,
+    refusal: Refusal,
+}
+
+impl fmt::Display for Explained<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explained { name, text, refusal } = self;
+        match refusal {
+            Refusal::Unknown => write!(formatter, "there is no tunable `{}`", name.escape_debug()),
+            Refusal::Ambiguous => write!(
+                formatter,
+                "several variables are called `{name}`; rename all but one of them, or unload the libraries that they are in"
+            ),
+            Refusal::Unfit(range, Unfit::Type) => {
+                let kind = range.value_type.name();
+                write!(formatter, "`{}` is not of type {kind}: `{name}` takes {range}", text.escape_debug())
+            }
+            Refusal::Unfit(range, Unfit::Range) => {
+                write!(formatter, "`{}` is out of range: `{name}` takes {range}", text.escape_debug())
+            }
+            Refusal::Held(count) => write!(
+                formatter,
+                "`{name}` stays on: the program itself has enabled it {count} times, and has to disable it as often"
+            ),
+            Refusal::Twice => write!(formatter, "`{name}` would be set twice; give it one value"),
+        }
+    }
+}
+
+/// Why tunables were not set. None of them was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunableError {
+    /// One assignment cannot be made.
+    Refused {
+        /// Which.
+        index: usize,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The update was refused, or taken back.
+    Update(Error),
+}
+
+/// Sets several tunables by name, all of them or none: one [`update`](crate::update), with one synchronisation of the cores.
+///
+/// When this returns `Ok`, every later execution of a site answers the new state. A key that is to be on is enabled once, if it
+/// is not; a key that is to be off is disabled, if it was enabled once.
+///
+/// Errors: [`TunableError`]. Blocking; async-signal-safe. Does not allocate.
+///
+/// ```
+/// use dormouse_imv::{Assignment, imv, imv_read, set_tunables, tunable};
+///
+/// imv! { static BATCH_SIZE: u32 = 16; }
+/// tunable!(BATCH_SIZE, "server.batch_size", "requests handled at once", 1..=1024);
+///
+/// let mut assignments = [Assignment::new("server.batch_size", "64")];
+/// set_tunables(&mut assignments).unwrap();
+/// assert_eq!(imv_read!(BATCH_SIZE), 64);
+/// let (former, value) = assignments[0].outcome().unwrap();
+/// assert_eq!(format!("{former} → {value}"), "16 → 64");
+/// ```
+pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableError> {
+    let answer = with(|registry| {
+        for index in 0..assignments.len() {
+            let (earlier, rest) = assignments.split_at_mut(index);
+            let refused = |refusal| TunableError::Refused { index, refusal };
+            rest[0].plan(registry).map_err(refused)?;
+            if earlier.iter().any(|other| other.address == rest[0].address) {
+                return Err(refused(Refusal::Twice));
+            }
+        }
+        let assignments = &*assignments;
+        let done = registry.update(|| assignments.iter().filter_map(|assignment| assignment.change.as_ref()));
+        let done = done.or_else(|error| {
+            // An update that fails takes its values back, and leaves its keys turned. Turning one back may fail in turn, where
+            // text can be written no more: some of its sites sleep then.
+            let turned = || assignments.iter().filter_map(|assignment| assignment.turned);
+            registry.update(|| turned().map(|(key, on)| turn((key, !on)))).and(Err(error))
+        });
+        done.map_err(TunableError::Update)
+    });
+    let answer = answer.unwrap_or_else(|error| Err(TunableError::Update(error)));
+    for assignment in assignments {
+        if answer.is_err() {
+            assignment.reset();
+        }
+        // They name what may be unloaded from now on.
+        (assignment.change, assignment.turned) = (None, None);
+    }
+    answer
+}
+
+/// Sets one tunable, and gives what it was and is: [`set_tunables`] of a single assignment.
+pub fn set_tunable(name: &str, text: &str) -> Result<(TunableValue, TunableValue), TunableError> {
+    let mut assignments = [Assignment::new(name, text)];
+    set_tunables(&mut assignments)?;
+    let unknown = TunableError::Refused { index: 0, refusal: Refusal::Unknown };
+    assignments[0].outcome().ok_or(unknown)
+}
+
+/// What an [`Imv`] may hold to be a tunable: `bool`, integers and floats.
+pub trait Scalar: Value {
+    /// Its type.
+    const TYPE: TunableType;
+}
+
+macro_rules! scalars {
+    ($($type:ty: $variant:ident),*) => {$(
+        impl Scalar for $type {
+            const TYPE: TunableType = TunableType::$variant;
+        }
+    )*};
+}
+scalars!(
+    bool: Bool, u8: U8, u16: U16, u32: U32, u64: U64, i8: I8, i16: I16, i32: I32, i64: I64, f32: F32, f64: F64
+);
+#[cfg(target_pointer_width = "64")]
+scalars!(usize: U64, isize: I64);
+#[cfg(target_pointer_width = "32")]
+scalars!(usize: U32, isize: I32);
+
+/// What [`tunable!`](crate::tunable) exports: an [`Imv`] of a [`Scalar`], or a [`StaticKey`].
+pub trait Export {
+    /// The type of its values.
+    const TYPE: TunableType;
+}
+
+impl<T: Scalar> Export for Imv<T> {
+    const TYPE: TunableType = T::TYPE;
+}
+
+impl Export for StaticKey {
+    const TYPE: TunableType = TunableType::Key;
+}
+
+/// What [`tunable!`](crate::tunable) computes while it compiles.
+#[doc(hidden)]
+pub mod tunable_parts {
+    use super::*;
+
+    /// All that the variable can hold.
+    pub const fn whole<E: Export>(_: &E) -> TunableRange {
+        TunableRange::whole(E::TYPE)
+    }
+
+    /// A range of the variable's own type.
+    pub const fn range<T: Scalar>(_: &Imv<T>, range: &RangeInclusive<T>) -> TunableRange {
+        let range = TunableRange { value_type: T::TYPE, min: widen(range.start()), max: widen(range.end()) };
+        let is_empty = match T::TYPE {
+            TunableType::I8 | TunableType::I16 | TunableType::I32 | TunableType::I64 => {
+                range.min as i64 > range.max as i64
+            }
+            TunableType::F32 | TunableType::F64 => {
+                let (least, greatest) = (f64::from_bits(range.min), f64::from_bits(range.max));
+                least > greatest || least.is_nan() || greatest.is_nan()
+            }
+            _ => range.min > range.max,
+        };
+        assert!(!is_empty, "the range of a tunable holds no value");
+        range
+    }
+
+    /// The bits of the type's widest relative.
+    const fn widen<T: Scalar>(value: &T) -> u64 {
+        let value = core::ptr::from_ref(value);
+        macro_rules! read {
+            ($type:ty) => {
+                // SAFETY: a reference to a value of the type that `TYPE` names.
+                unsafe { *value.cast::<$type>() }
+            };
+        }
+        match T::TYPE {
+            TunableType::Key => 0,
+            TunableType::Bool => read!(bool) as u64,
+            TunableType::U8 => read!(u8) as u64,
+            TunableType::U16 => read!(u16) as u64,
+            TunableType::U32 => read!(u32) as u64,
+            TunableType::U64 => read!(u64),
+            TunableType::I8 => read!(i8) as u64,
+            TunableType::I16 => read!(i16) as u64,
+            TunableType::I32 => read!(i32) as u64,
+            TunableType::I64 => read!(i64) as u64,
+            TunableType::F32 => (read!(f32) as f64).to_bits(),
+            TunableType::F64 => read!(f64).to_bits(),
+        }
+    }
+
+    /// A name with a NUL at its end.
+    pub const fn name<const LEN_WITH_NUL: usize>(name: &str) -> [u8; LEN_WITH_NUL] {
+        assert!(
+            is_tunable_name(name.as_bytes()),
+            "the name of a tunable is 1 to 255 visible ASCII characters without blanks"
+        );
+        terminated(name)
+    }
+
+    /// A description with a NUL at its end.
+    pub const fn description<const LEN_WITH_NUL: usize>(description: &str) -> [u8; LEN_WITH_NUL] {
+        terminated(description)
+    }
+
+    const fn terminated<const LEN_WITH_NUL: usize>(text: &str) -> [u8; LEN_WITH_NUL] {
+        let text = text.as_bytes();
+        assert!(text.len() + 1 == LEN_WITH_NUL);
+        let mut bytes = [0; LEN_WITH_NUL];
+        let mut index = 0;
+        while index < text.len() {
+            assert!(text[index] >= b' ' && text[index] != 0x7F, "the description of a tunable is one line");
+            bytes[index] = text[index];
+            index += 1;
+        }
+        bytes
+    }
+}
+
+/// Exports an immediate or a static key, so that operators can see and set it: `dormouse imv list PID` and
+/// `dormouse imv set PID NAME VALUE`, or [`visit_tunables`](crate::visit_tunables) and [`set_tunables`](crate::set_tunables).
+///
+/// ```text
+///   tunable!(VARIABLE, "name", "what it is for, in one line");
+///   tunable!(VARIABLE, "name", "what it is for, in one line", least..=greatest);
+/// ```
+///
+/// An item, for the path of a `static` [`Imv`](crate::Imv) of `bool`, an integer or a float, with a range of that type if need be;
+/// or of a `static` [`StaticKey`](crate::StaticKey), which is on or off. Name, description and range are constants. The name has 1 to
+/// 255 visible ASCII characters and no blanks, and should be the program's own in the process: two variables of one name are
+/// both shown, and neither can be set.
+///
+/// The range is what operators may set. The program's own [`Imv::set`](crate::Imv::set) is not held to it.
+///
+/// ```
+/// use dormouse_imv::{Refusal, StaticKey, TunableError, imv, set_tunable, static_branch, tunable};
+///
+/// imv! {
+///     static LEVEL: u8 = 2;
+///     static SHARE: f64 = 0.5;
+/// }
+/// static AUDIT: StaticKey = StaticKey::new();
+///
+/// tunable!(LEVEL, "server.log_level", "0 errors, 1 warnings, 2 information, 3 everything", 0..=3);
+/// tunable!(SHARE, "server.cache_share", "share of the memory that caches may take", 0.0..=0.9);
+/// tunable!(AUDIT, "server.audit", "note who asks for what");
+///
+/// set_tunable("server.audit", "on").unwrap();
+/// assert!(static_branch!(AUDIT));
+/// let refused = set_tunable("server.log_level", "4");
+/// assert!(matches!(refused, Err(TunableError::Refused { refusal: Refusal::Unfit(..), .. })));
+/// ```
+///
+/// What does not fit the type does not compile:
+///
+/// ```compile_fail
+/// dormouse_imv::imv! { static LEVEL: u8 = 2; }
+/// dormouse_imv::tunable!(LEVEL, "level", "", 0..=300);
+/// ```
+/// ```compile_fail
+/// dormouse_imv::imv! { static LEVEL: u8 = 2; }
+/// dormouse_imv::tunable!(LEVEL, "level", "", 3..=0);
+/// ```
+/// ```compile_fail
+/// dormouse_imv::imv! { static LETTER: char = 'a'; }
+/// dormouse_imv::tunable!(LETTER, "letter", "");
+/// ```
+/// ```compile_fail
+/// dormouse_imv::imv! { static LEVEL: u8 = 2; }
+/// dormouse_imv::tunable!(LEVEL, "log level", "");
+/// ```
+#[macro_export]
+macro_rules! tunable {
+    ($variable:path, $name:expr, $description:expr $(,)?) => {
+        $crate::tunable!(@record $variable, $name, $description, $crate::tunable_parts::whole(&$variable));
+    };
+    ($variable:path, $name:expr, $description:expr, $range:expr $(,)?) => {
+        $crate::tunable!(@record $variable, $name, $description, $crate::tunable_parts::range(&$variable, &$range));
+    };
+    (@record $variable:path, $name:expr, $description:expr, $range:expr) => {
+        const _: () = {
+            // Names of this block, which are not to be the variable's.
+            static TUNABLE_NAME_: [u8; $name.len() + 1] = $crate::tunable_parts::name($name);
+            static TUNABLE_DESCRIPTION_: [u8; $description.len() + 1] = $crate::tunable_parts::description($description);
+            const TUNABLE_RANGE_: $crate::TunableRange = $range;
+            fn tunable_record_() {
+                $crate::__tunable_record!(TUNABLE_NAME_, TUNABLE_DESCRIPTION_, $variable, TUNABLE_RANGE_)
+            }
+            // Whoever links the object links this, and with it the record.
+            #[used]
+            static TUNABLE_RECORD_: fn() = tunable_record_;
+        };
+    };
+}

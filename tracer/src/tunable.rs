@@ -1,0 +1,158 @@
+//! Tunables as tools see and set them. The registry of `dormouse-imv` knows them; here its answers become messages.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ops::Range;
+
+use dormouse_abi::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TunableRange, TunableValue};
+use dormouse_abi::wire::{Message, TunableChange, TunableStatus};
+use dormouse_imv::{Assignment, SiteCount, TunableError, set_tunables, visit_tunables};
+
+/// What [`visit_tunables`] shows, copied into memory that was there before: nothing may be allocated under the registry's lock.
+#[derive(Default)]
+struct Snapshot {
+    text: Vec<u8>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    name: Range<usize>,
+    description: Range<usize>,
+    value: TunableValue,
+    range: TunableRange,
+    sites: SiteCount,
+    address: usize,
+}
+
+impl Snapshot {
+    fn take() -> Result<Snapshot, dormouse_imv::Error> {
+        let mut snapshot = Snapshot::default();
+        loop {
+            let (mut text_len, mut row_count) = (0, 0);
+            let Snapshot { text, rows } = &mut snapshot;
+            text.clear();
+            rows.clear();
+            visit_tunables(|tunable| {
+                let description = tunable.description.to_bytes();
+                let description = &description[..description.len().min(TUNABLE_DESCRIPTION_LEN_MAX)];
+                text_len += tunable.name.len() + description.len();
+                row_count += 1;
+                if text_len <= text.capacity() && row_count <= rows.capacity() {
+                    let mut put = |bytes: &[u8]| {
+                        text.extend_from_slice(bytes);
+                        text.len() - bytes.len()..text.len()
+                    };
+                    let (name, description) = (put(tunable.name.as_bytes()), put(description));
+                    let dormouse_imv::Tunable { value, range, sites, address, .. } = tunable;
+                    rows.push(Row { name, description, value, range, sites, address });
+                }
+            })?;
+            if rows.len() == row_count {
+                return Ok(snapshot);
+            }
+            text.reserve(text_len);
+            rows.reserve(row_count);
+        }
+    }
+
+    fn statuses(&self) -> Vec<TunableStatus> {
+        let status = |row: &Row| TunableStatus {
+            name: line(&self.text[row.name.clone()]),
+            description: line(&self.text[row.description.clone()]),
+            object: object_of(row.address),
+            value: row.value,
+            range: row.range,
+            site_count: row.sites.sites as u32,
+            patched_count: row.sites.patched as u32,
+        };
+        self.rows.iter().map(status).collect()
+    }
+}
+
+/// Text of one line: an object's own words, which may have been cut within a character.
+fn line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+/// The file that an address belongs to; empty where the loader knows none.
+fn object_of(address: usize) -> String {
+    let mut search = Search { address, name: [0; NAME_SIZE_BYTES], len: 0, is_found: false };
+    let data = (&raw mut search).cast::<c_void>();
+    // SAFETY: dl_iterate_phdr(3) calls `visit` before it returns, with `data`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), data) };
+    match search.is_found {
+        true if search.len > 0 => line(&search.name[..search.len]),
+        // The program itself has no name there.
+        true => std::env::current_exe().map(|path| line(path.as_os_str().as_encoded_bytes())).unwrap_or_default(),
+        false => String::new(),
+    }
+}
+
+/// Linux knows no longer paths.
+const NAME_SIZE_BYTES: usize = libc::PATH_MAX as usize;
+
+/// The name is copied while the loader holds its lock, under which nothing is allocated either: whoever unloads the object frees
+/// it.
+struct Search {
+    address: usize,
+    name: [u8; NAME_SIZE_BYTES],
+    len: usize,
+    is_found: bool,
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: `data` is the `Search` of the one caller, which nobody else borrows meanwhile.
+    let search = unsafe { &mut *data.cast::<Search>() };
+    // SAFETY: dl_iterate_phdr(3) passes a valid description of one object.
+    let info = unsafe { &*info };
+    if info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: `dlpi_phdr` points to `dlpi_phnum` program headers, which the loader does not change.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let offset = search.address.wrapping_sub(info.dlpi_addr as usize);
+    let mut loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    if !loaded.any(|header| offset.wrapping_sub(header.p_vaddr as usize) < header.p_memsz as usize) {
+        return 0;
+    }
+    search.is_found = true;
+    if !info.dlpi_name.is_null() {
+        // SAFETY: a terminated text, which the loader's lock keeps.
+        let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        search.len = name.len().min(NAME_SIZE_BYTES);
+        search.name[..search.len].copy_from_slice(&name[..search.len]);
+    }
+    1
+}
+
+/// Answers [`Message::ListTunables`].
+pub(crate) fn list() -> Message {
+    match dormouse_imv::status().and_then(|status| Ok((status, Snapshot::take()?))) {
+        Ok((status, snapshot)) => Message::Tunables {
+            writer: status.writer.name().into(),
+            reason: status.reason.into(),
+            site_count: status.count.sites as u32,
+            patched_count: status.count.patched as u32,
+            tunables: snapshot.statuses(),
+        },
+        Err(error) => Message::Error { text: error.to_string() },
+    }
+}
+
+/// Answers [`Message::SetTunables`].
+pub(crate) fn set(values: &[(String, String)]) -> Message {
+    let mut assignments: Vec<Assignment<'_>> = values.iter().map(|(name, text)| Assignment::new(name, text)).collect();
+    match set_tunables(&mut assignments) {
+        Ok(()) => {
+            let change = |((name, _), assignment): (&(String, String), &Assignment<'_>)| {
+                let (former, value) = assignment.outcome()?;
+                Some(TunableChange { name: name.clone(), former, value })
+            };
+            Message::TunablesSet { changes: values.iter().zip(&assignments).filter_map(change).collect() }
+        }
+        Err(TunableError::Refused { index, refusal }) => {
+            Message::Error { text: format!("{}; nothing was set", assignments[index].explain(refusal)) }
+        }
+        Err(TunableError::Update(error)) => Message::Error { text: format!("{error}; nothing was set") },
+    }
+}
