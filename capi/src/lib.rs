@@ -30,7 +30,8 @@
 //!
 //! # Limits
 //! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that
-//!   contain the tracer do not export them too.
+//!   contain the tracer do not export them too. `imv.rs` is compiled a second time as `libdormouse_imv`, for programs that want
+//!   immediate values and no tracer. libdormouse contains all of it: link one of the two archives, not both.
 //! * `vfork` goes through a door here, so that a child that traces before `exec` does so under its own id and without the
 //!   restartable sequences that the kernel has not registered for it. A program that reaches the system call by itself has
 //!   to leave events out of such a child.
@@ -39,12 +40,13 @@
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+mod imv;
+
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use dormouse_abi::class::CClass;
-use dormouse_abi::site::{EventRecord, SiteRecord};
-use dormouse_imv::{Error, StaticKey};
+use dormouse_abi::site::EventRecord;
 use tracer::Listen;
 use tracer::foreign::Segment;
 
@@ -116,44 +118,4 @@ pub unsafe extern "C" fn dormouse_register_events(start: *const EventRecord, sto
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_unregister_events(start: *const EventRecord) {
     tracer::foreign::unregister(start);
-}
-
-fn errno_of(answer: Result<(), Error>) -> c_int {
-    match answer {
-        Ok(()) => 0,
-        Err(Error::Reentered) => -libc::EDEADLK,
-        Err(Error::TooManyObjects) => -libc::ENOSPC,
-        Err(Error::Unbalanced) => -libc::EINVAL,
-        Err(Error::Asleep | Error::Stale) => -libc::EACCES,
-    }
-}
-
-/// [`dormouse_imv::register_object`]; answers 0 or a negative errno.
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_imv_register(start: *const SiteRecord, stop: *const SiteRecord) -> c_int {
-    // An archive's own constructor may not have been linked; what it refuses, the next line is refused too.
-    let _ = dormouse_imv::ensure_registered();
-    // SAFETY: handed on to the caller.
-    errno_of(unsafe { dormouse_imv::register_object(start, stop) })
-}
-
-/// [`dormouse_imv::unregister_object`]; answers 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_imv_unregister(start: *const SiteRecord) -> c_int {
-    errno_of(dormouse_imv::unregister_object(start))
-}
-
-/// [`dormouse_imv::enable`]; answers 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_static_key_enable(key: &'static StaticKey) -> c_int {
-    errno_of(dormouse_imv::enable(key))
-}
-
-/// [`dormouse_imv::disable`]; answers 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int {
-    errno_of(dormouse_imv::disable(key))
 }
