@@ -291,3 +291,94 @@ fn the_manual_page_shows_every_macro() {
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     }
 }
+
+/// What `objdump` makes of code, without what differs from one place and register to another.
+fn disassemble(directory: &Path, hex: &str) -> Vec<String> {
+    let bytes: Vec<u8> =
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+    let file = directory.join("code");
+    std::fs::write(&file, bytes).unwrap();
+    let output = succeed(
+        Command::new("objdump").args(["-D", "-z", "-b", "binary", "-m", "i386:x86-64", "--no-show-raw-insn"]).arg(file),
+    );
+    let text = stdout(&output);
+    let instructions = text.lines().filter_map(|line| line.split_once(":\t")).map(|(_, text)| text);
+    instructions.map(|text| normalise(text.split('#').next().unwrap())).collect()
+}
+
+/// Registers by their width, addresses and distances by what they are.
+fn normalise(instruction: &str) -> String {
+    let (mnemonics, operands) = instruction.trim().rsplit_once(' ').unwrap_or((instruction.trim(), ""));
+    let mut operands = operands.to_string();
+    for register in ["ax", "bx", "cx", "dx", "si", "di", "bp"] {
+        operands = operands.replace(&format!("%r{register}"), "R64").replace(&format!("%e{register}"), "R32");
+    }
+    for register in (8..16).rev().map(|number| format!("%r{number}")) {
+        operands = operands.replace(&format!("{register}d"), "R32").replace(&register, "R64");
+    }
+    let mnemonics = words(mnemonics).collect::<Vec<_>>().join(" ");
+    match (mnemonics.as_str(), operands.split_once(',')) {
+        ("jmp", _) => "jmp ELSEWHERE".to_string(),
+        ("test", Some((_, register))) => format!("test DISTANCE,{register}"),
+        (_, Some((address, register))) if address.ends_with("(%rip)") => format!("{mnemonics} VARIABLE,{register}"),
+        _ => format!("{mnemonics} {operands}"),
+    }
+}
+
+/// Every kind of site, born and patched, as one compiler makes it.
+fn sites_of(directory: &Path, (compiler, flags, linker): (&str, &str, &str)) -> String {
+    let program = directory.join("sites");
+    let mut command = Command::new(compiler);
+    command.args(words(flags)).args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"]).arg(&program);
+    command.args([source("sites.c"), source("sites_exported.c")]).arg(format!("-fuse-ld={linker}"));
+    command.args(pkg_config(prefix(), &["--cflags", "--libs", "dormouse-imv"]));
+    succeed(command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display())));
+    let mut blocks = Vec::new();
+    for (state, writer) in [("born", "none"), ("patched", "mprotect")] {
+        let printed = stdout(&succeed(Command::new(&program).env("DORMOUSE_IMV_WRITER", writer)));
+        for line in printed.lines() {
+            let mut columns = words(line);
+            let (name, site) = (columns.next().unwrap(), columns.next().unwrap());
+            let mut block = format!("{name}, {state}\n");
+            let mut list = |title: &str, instructions: Vec<String>| {
+                instructions.iter().for_each(|instruction| block += &format!("  {title}{instruction}\n"));
+            };
+            list("", disassemble(directory, site));
+            if let (Some(slow), "born") = (columns.next(), state) {
+                let mut slow = disassemble(directory, slow);
+                slow.truncate(1 + slow.iter().position(|text| text.starts_with("jmp")).expect("a way back"));
+                list("slow: ", slow);
+            }
+            blocks.push(block);
+        }
+    }
+    blocks.sort();
+    blocks.join("\n")
+}
+
+/// `DORMOUSE_BLESS=1` writes down what the first compiler gives. All others have to agree with it.
+#[test]
+fn sites_are_the_instructions_that_are_promised() {
+    if !is_there("objdump") {
+        eprintln!("skipped: there is no objdump");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let golden = source("sites.golden");
+    let mut bless = std::env::var_os("DORMOUSE_BLESS").is_some();
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| is_there(compiler)) {
+        for flags in ["-O0", "-O2", "-O3", "-O2 -flto"] {
+            let linker = if compiler == "clang" && flags.contains("lto") { "lld" } else { "bfd" };
+            if !is_there(&format!("ld.{linker}")) {
+                eprintln!("skipped: there is no ld.{linker} for {compiler} {flags}");
+                continue;
+            }
+            let found = sites_of(directory.path(), (compiler, flags, linker));
+            if std::mem::take(&mut bless) {
+                std::fs::write(&golden, &found).unwrap();
+            }
+            let expected = std::fs::read_to_string(&golden).unwrap();
+            assert_eq!(found, expected, "{compiler} {flags}; DORMOUSE_BLESS=1 accepts what the first compiler gives");
+        }
+    }
+}
