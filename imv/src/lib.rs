@@ -97,8 +97,8 @@ use core::fmt;
 use core::sync::atomic::{AtomicI32, Ordering};
 
 pub use registry::{
-    Change, OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, key_sites, register_object,
-    status, unregister_object, update, visit_key_sites,
+    Change, ForeignUpdate, OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, hand_over,
+    key_sites, register_object, status, unregister_object, update, visit_key_sites,
 };
 pub use site::Width;
 pub use value::{Address, Imv, Value, set_raw, shape_of, value_of};

@@ -2,8 +2,9 @@
 
 use core::borrow::Borrow;
 use core::cell::{Cell, UnsafeCell};
+use core::ffi::c_int;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use dormouse_abi::site::{SiteRecord, X86_SITE_LEN};
 
@@ -305,15 +306,60 @@ impl Change {
 /// done); [`Error::Asleep`]; [`Error::Stale`] (none of the values was changed, all keys are). Blocking; async-signal-safe. Cost:
 /// changes × sites comparisons and a few system calls.
 pub fn update(changes: &[Change]) -> Result<(), Error> {
-    update_each(|| changes.iter())
+    match elsewhere() {
+        Some(elsewhere) => elsewhere.update(changes),
+        None => update_each(|| changes.iter()),
+    }
 }
 
 /// Enables or disables several keys: [`update`] without values.
 pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
-    update_each(|| {
-        // A change refers to its key by address, and does not outlive this call.
-        changes.iter().map(|(key, enable)| Change::key(key, *enable))
-    })
+    // A change refers to its key by address, and does not outlive this call.
+    let changes = || changes.iter().map(|(key, enable)| Change::key(key, *enable));
+    match elsewhere() {
+        // One by one, for there is nowhere to gather them; the last error is told.
+        Some(elsewhere) => {
+            let errors = changes().filter_map(|change| elsewhere.update(&[change]).err());
+            errors.last().map_or(Ok(()), Err)
+        }
+        None => update_each(changes),
+    }
+}
+
+/// `dormouse_imv_update` of another copy of this crate: changes and their number, to 0 or a negative errno.
+pub type ForeignUpdate = unsafe extern "C" fn(*const Change, usize) -> c_int;
+
+#[derive(Clone, Copy)]
+struct Elsewhere(ForeignUpdate);
+
+static ELSEWHERE: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has every later change made by another copy of this crate in the process: the one that objects gave their sites to, when
+/// two libraries with the same functions are loaded. Wait-free; async-signal-safe.
+///
+/// # Safety
+/// `update` is that copy's `dormouse_imv_update`, and stays loaded.
+pub unsafe fn hand_over(update: ForeignUpdate) {
+    ELSEWHERE.store(update as *mut (), Ordering::Relaxed);
+}
+
+fn elsewhere() -> Option<Elsewhere> {
+    let update = ELSEWHERE.load(Ordering::Relaxed);
+    // SAFETY: null, or a function of this type from `hand_over`.
+    unsafe { core::mem::transmute::<*mut (), Option<ForeignUpdate>>(update) }.map(Elsewhere)
+}
+
+impl Elsewhere {
+    fn update(self, changes: &[Change]) -> Result<(), Error> {
+        // SAFETY: the other copy has the same structure, and keeps to the same rules for what it names.
+        match -unsafe { (self.0)(changes.as_ptr(), changes.len()) } {
+            0 => Ok(()),
+            libc::EDEADLK => Err(Error::Reentered),
+            libc::EINVAL => Err(Error::Unbalanced),
+            _ if changes.iter().any(|change| change.operation == SET) => Err(Error::Stale),
+            _ => Err(Error::Asleep),
+        }
+    }
 }
 
 fn update_each<C, I>(changes: impl Fn() -> I) -> Result<(), Error>
