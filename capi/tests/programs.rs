@@ -306,6 +306,35 @@ fn disabled_events_need_no_library_and_evaluate_nothing() {
     }
 }
 
+/// Whichever of the two libraries the loader finds first has the sites of all objects, and the tracer's keys are changed there.
+#[test]
+fn both_libraries_in_one_process_are_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (c, _) = compilers()[0];
+    let lib = installed().prefix.join("lib");
+    let rpath = format!("-Wl,-rpath,{}:{}", dir.path().display(), lib.display());
+    let library = dir.path().join("liblibrary.so");
+    let mut command = compiler_of("library.c", compilers()[0]);
+    command.args(["-O2", "-fPIC", "-shared", "-o"]).arg(&library).arg(source("library.c"));
+    succeed(command.arg("-L").arg(&lib).args(["-ldormouse", &rpath]));
+    for (index, libraries) in [["-ldormouse_imv", "-ldormouse"], ["-ldormouse", "-ldormouse_imv"]].iter().enumerate() {
+        let program = dir.path().join(format!("{c}{index}"));
+        let mut command = compiler_of("both.c", compilers()[0]);
+        command.args(["-O2", "-Wl,--no-as-needed", "-o"]).arg(&program).arg(source("both.c")).arg("-L").arg(&lib);
+        succeed(command.args(libraries).arg(&library).arg(&rpath));
+        assert_eq!(number(&stdout(&succeed(&mut Command::new(&program))), "objects"), 2);
+
+        let trace = dir.path().join(format!("trace-{index}"));
+        let output = succeed(record(&trace).arg("--").arg(&program));
+        assert_eq!(number(&stdout(&output), "objects"), 2);
+        let (events, lost) = read(&trace);
+        assert_eq!(
+            (events, lost),
+            (["library:called", "units:shared unit=I32(3)"].repeat(3).into_iter().map(String::from).collect(), 0)
+        );
+    }
+}
+
 /// A child of `vfork` has its parent's thread-local data, but not its registration for restartable sequences.
 #[test]
 fn children_of_vfork_trace_as_themselves() {
