@@ -317,10 +317,13 @@ pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
     // A change refers to its key by address, and does not outlive this call.
     let changes = || changes.iter().map(|(key, enable)| Change::key(key, *enable));
     match elsewhere() {
-        // One by one, for there is nowhere to gather them; the last error is told.
+        // One by one, for there is nowhere to gather them; one of the errors is told.
         Some(elsewhere) => {
-            let errors = changes().filter_map(|change| elsewhere.update(&[change]).err());
-            errors.last().map_or(Ok(()), Err)
+            let mut answer = Ok(());
+            for change in changes() {
+                answer = elsewhere.update(&[change]).and(answer);
+            }
+            answer
         }
         None => update_each(changes),
     }
