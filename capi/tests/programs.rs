@@ -424,6 +424,9 @@ fn the_examples_find_the_library_by_cmake() {
     configure.arg(format!("-DEXAMPLES={}", examples.display()));
     succeed(configure.arg("-DCMAKE_BUILD_TYPE=RelWithDebInfo"));
     succeed(Command::new("cmake").arg("--build").arg(dir.path()));
+    for link in ["imv", "imv_static"] {
+        succeed(&mut Command::new(dir.path().join(format!("sites_{link}"))));
+    }
     for link in ["dormouse", "static"] {
         let trace = dir.path().join(format!("shop-trace-{link}"));
         let shop = dir.path().join(format!("shop_{link}"));
