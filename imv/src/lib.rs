@@ -1,53 +1,74 @@
-//! Static branches: gates that sleep in the instruction stream and are patched while the program runs.
+//! Immediate values and static branches: data that lies in the instruction stream, and is patched while the program runs.
 //!
 //! # The problem
 //!
-//! A tracepoint that is compiled into a program should cost nothing while nobody listens. A test of a global variable
-//! costs a load, which misses the cache just when the program is busy with its own data. A static branch has no data to
-//! load: whether it is taken is written into the instruction itself.
+//! A tracepoint that is compiled into a program should cost nothing while nobody listens, and a setting that is read a
+//! million times for each time that it is changed should not take a cache line. A global variable costs a load, which misses
+//! the cache just when the program is busy with its own data. Here there is no data to load: whether a branch is taken, and
+//! what a value is, is written into the instruction itself.
 //!
 //! # Picture
 //!
 //! ```text
 //!    text of the object                                 registry (one per copy of this crate)
 //!   ┌───────────────────────────────┐                  ┌─────────────────────────────────────┐
-//!   │ site  E9|A9 dd dd dd dd       │◀──┐              │ object: sites, text segment         │
+//!   │ gate  E9|A9 dd dd dd dd       │◀──┐              │ object: sites, text segment         │
 //!   │ next  …program goes on        │   │  register    │ object: …                           │
-//!   │       ⋮                       │   │  ┌──────────▶│ writer: mprotect, procmem, none     │
-//!   │ slow  KEY.enabled > 0 ?       │   │  │           └─────────────────────────────────────┘
-//!   └───────────────────────────────┘   │  │
-//!    section dormouse_sites, read-only  │  │
-//!   ┌───────────────────────────────┐   │  │
+//!   │       mov eax, 16             │◀─┐│  ┌──────────▶│ writer: mprotect, procmem, none     │
+//!   │       ⋮                       │  ││  │           └─────────────────────────────────────┘
+//!   │ slow  KEY.enabled > 0 ?       │  ││  │
+//!   └───────────────────────────────┘  ││  │
+//!    section dormouse_sites, read-only ││  │
+//!   ┌───────────────────────────────┐  ││  │
 //!   │ SiteRecord: site, kind, key   │───┘──┘      key ──▶ static KEY: StaticKey (a count)
+//!   │ SiteRecord: site, kind, key   │──┘              ──▶ static BATCH_SIZE: Imv<u32> (the value)
 //!   └───────────────────────────────┘
 //! ```
+//!
+//! | to have | define | read | change |
+//! | --- | --- | --- | --- |
+//! | a branch that is seldom taken | `static KEY: StaticKey` | [`static_branch!`] | [`enable`], [`disable`] |
+//! | a value | [`imv!`] | [`imv_read!`] | [`Imv::set`] |
+//! | several at once | | | [`update`] |
+//!
+//! A boolean that decides a branch should be a key: its gate is one instruction, and a value's test two.
 //!
 //! # States of a site
 //!
 //! ```text
-//!   born     E9 rel32   jmp slow        the linker's; also where text cannot be written
-//!   dormant  A9 rel32   test eax, imm32 the registry's, when the key is disabled
-//!   armed    E9 rel32   jmp slow        the registry's, when the key is enabled
+//!   branch         born     E9 rel32            jmp slow         the linker's; also where text cannot be written
+//!                  dormant  A9 rel32            test eax, imm32  the registry's, when the key is disabled
+//!                  armed    E9 rel32            jmp slow         the registry's, when the key is enabled
 //!
-//!   born ──object registered, key disabled──▶ dormant ◀──disable── armed
-//!                                                └───────enable──────▶┘
+//!   value of 1,    born     3E.. 8B /r          mov r32, [variable]   (or movzx, movsx)
+//!   2, 4 bytes     patched  3E.. REX C7 imm32   mov r32, imm32
+//!
+//!   value of       born     E9 rel32  B8+r 0    jmp slow, which loads the variable and jumps behind the mov
+//!   8 bytes        patched  A9 rel32  B8+r imm  test eax, imm32; mov r64, imm64
 //! ```
 //!
-//! Only the owner of the registry's lock moves a site, and only its first byte differs between the states: the four
-//! displacement bytes are the immediate of the `test`. So a processor that fetches the site meanwhile decodes one of two
-//! whole instructions, wherever the site lies in a cache line.
+//! Only the owner of the registry's lock moves a site, by one store that replaces whole instructions by whole instructions:
+//!
+//! * A *gate* differs only in its first byte between the states: the four displacement bytes are the immediate of the
+//!   `test`. So a processor that fetches it meanwhile decodes one of two whole instructions, wherever it lies in a cache line.
+//! * A *value's instruction* ends on eight aligned bytes that hold all that differs, and is written by one store of these.
+//!   Prefixes that mean nothing to it (`3E`) give it that length and place, so there is no `nop` to execute.
+//! * *Eight bytes* of value fill the aligned word, so the opcode would be outside. The immediate is written while the gate in front of it
+//!   jumps past it, or as one store from one value to the next.
 //!
 //! # Ordering
 //!
-//! The key is the truth and the site is a hint which may only err towards reading the key. A jumping site is always
-//! right, because the slow block reads the key. A dormant site is right while the key is disabled. So:
+//! The variable is the truth. A site that reads it is always right. For the others:
 //!
 //! * *Enable*: the key is set, then the byte is stored, then `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes every
 //!   running thread of the process execute a core-serialising instruction, and threads that are not running execute one
 //!   before they return to user mode. When it returns no thread can execute the old instruction any more.
 //! * *Disable*: the key is cleared first, so gates answer `false` from then on; the rest is only speed.
-//! * A program whose text cannot be written, or a site that runs before the constructor, reads the key and is right.
-//! * The slow block's load of the key is an acquire (A) and the store is a release (B): what was prepared before
+//! * *Set*: the variable is set, then the instructions, then the same barrier. Until it returns, a thread may read the old
+//!   value or the new one, at each site on its own; afterwards the new one. Reads are relaxed: a value is a number of its own, and
+//!   what has to be there when it is seen has to be ordered otherwise.
+//! * A program whose text cannot be written, or a site that runs before the constructor, reads the variable and is right.
+//! * The slow block's load of a key is an acquire (A) and the store is a release (B): what was prepared before
 //!   [`enable`] is visible to code behind the gate.
 //!
 //! Without that barrier (Linux before 4.16, some sandboxes and emulators) nothing is written at all: Intel's manual (vol. 3,
@@ -55,16 +76,31 @@
 //! there would be no way to have other threads execute one. It is one reason for the rung "none", whose programs are
 //! only slower.
 //!
+//! # Writers
+//!
+//! | writer | gates | values of 1, 2, 4 bytes | values of 8 bytes |
+//! | --- | --- | --- | --- |
+//! | mprotect | patched | patched | patched |
+//! | procmem (text may not be made writable) | patched | loads | read behind the gate |
+//! | none | read the key | loads | read behind the gate |
+//!
+//! Through `/proc/self/mem` bytes arrive in an order that nobody promises, so only single bytes are written there. A process that
+//! forbids the change of text *after* values have been patched cannot change those any more: [`Imv::set`] says
+//! [`Error::Stale`], and the value stays as it was everywhere. [`status`] names the writer and the reason.
+//!
 //! # Cost
 //!
-//! Dormant: one instruction of five bytes, no data access, no branch; it clobbers the flags. Armed: a jump, a load and a
-//! test. An update: two `mprotect` calls per object with a site that changes, one store per site, one barrier. Updates
-//! never allocate, so an allocator may be traced.
+//! Dormant gate: one instruction of five bytes, no data access, no branch; it clobbers the flags. Armed: a jump, a load and a
+//! test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` of eight bytes. An update: two `mprotect`
+//! calls per object with a site that changes, one store per site, one barrier. Updates never allocate, so an allocator may
+//! be traced.
 //!
 //! # Limits
 //!
-//! * x86-64 Linux is patched. Elsewhere, and with the feature `generic`, gates read their key and there are no sites.
-//! * A key and its gates lie in one object (program or shared library); a gate in another object needs its own key.
+//! * x86-64 Linux is patched. On AArch64 Linux gates are (`b slow` when born or armed, `nop` when dormant; not through
+//!   `/proc/self/mem`), and values are loads. Elsewhere, and with the feature `generic`, gates read their key, values are loads,
+//!   and there are no sites.
+//! * A key or value and its sites lie in one object (program or shared library) in Rust; C can share them between objects.
 //! * A Rust crate of type `dylib` exports its statics, which the linker then refuses in records; link it with `-Bsymbolic`.
 //!   `rlib`, `cdylib`, `staticlib` and programs need nothing.
 //! * Records keep the code that they describe from `--gc-sections`.
@@ -72,12 +108,12 @@
 //! * While an update runs, the pages between its first and last site are writable as well as executable.
 //! * `fork` waits for a running update, and the child has its own text. A child made by a raw `clone` amid another
 //!   thread's update cannot change keys.
-//! * A key is changed by this crate only.
+//! * Keys and values are changed by this crate only.
 //!
 //! # Source
 //!
 //! Mathieu Desnoyers, "Immediate Values", Linux kernel documentation of the 2008 LTTng patch set; the kernel's jump labels
-//! (`Documentation/staging/static-keys.rst`). The one-byte encoding is this crate's own: no breakpoint, no signal.
+//! (`Documentation/staging/static-keys.rst`). The encodings are this crate's own: no breakpoint, no signal.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -86,8 +122,8 @@ mod lock;
 mod registry;
 mod segment;
 #[cfg_attr(
-    not(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic"))),
-    allow(dead_code, reason = "a build that patches nothing has no sites")
+    any(feature = "generic", not(target_arch = "x86_64")),
+    allow(dead_code, reason = "what patches nothing, or branches only, has no use for some of it")
 )]
 mod site;
 mod value;

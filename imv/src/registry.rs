@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use dormouse_abi::site::{SiteRecord, X86_SITE_LEN};
+use dormouse_abi::site::SiteRecord;
 
 use crate::lock::{OwnerLock, Reentered};
 use crate::segment::{Segment, executable_segment_of};
@@ -81,7 +81,6 @@ impl Registry {
     ///
     /// Returns whether every site answers what its variable says.
     fn patch(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool) -> bool {
-        let mut touched = false;
         // A gated value needs the most: its immediate, then its gate. One round more for what a writer left to the next one.
         for _ in 0..3 {
             let mut tried = false;
@@ -94,7 +93,6 @@ impl Registry {
                     .filter(|site| concerned(site.key))
                     .filter_map(|site| arch::next_store(site, bytes_only));
                 let Some(span) = span_of(stores.clone()) else { continue };
-                touched = true;
                 tried |= self.ladder.writer != Writer::None;
                 // `stores` looks at the text anew, so a write that failed half-way leaves the next rung only the rest.
                 self.ladder.write(&object.text, span, stores);
@@ -107,13 +105,12 @@ impl Registry {
                 self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
             }
         }
-        !touched
-            || !self.objects[objects]
-                .iter()
-                .flat_map(|object| object.sites)
-                .filter_map(Site::of)
-                .filter(|site| concerned(site.key))
-                .any(arch::is_stale)
+        !self.objects[objects]
+            .iter()
+            .flat_map(|object| object.sites)
+            .filter_map(Site::of)
+            .filter(|site| concerned(site.key))
+            .any(arch::is_stale)
     }
 }
 
@@ -479,11 +476,11 @@ pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
 
 /// Shows `visit` the address and the bytes of each gate of one key. `visit` runs under the lock: whatever it asks of this
 /// crate is refused. Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is.
-pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, [u8; X86_SITE_LEN])) -> Result<(), Error> {
+pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, &[u8])) -> Result<(), Error> {
     let address = core::ptr::from_ref(key).addr();
     with(|registry| {
         for site in registry.sites().filter(|site| site.key == address && site.form() == Form::Branch) {
-            visit(site.address, site.bytes());
+            visit(site.address, &site.bytes::<{ arch::GATE_LEN }>());
         }
     })
 }

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use rustix::mm::MprotectFlags;
 
-use crate::arch::OS_PAGE_BYTES;
+use crate::arch::os_page_bytes;
 
 /// An executable segment as the loader mapped it, in whole pages.
 #[derive(Clone)]
@@ -64,10 +64,10 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
 
 /// The start of the page that holds `address`.
 pub(crate) fn os_page_floor(address: usize) -> usize {
-    address & !(OS_PAGE_BYTES - 1)
+    address & !(os_page_bytes() - 1)
 }
 
 /// The end of the page that holds the byte before `address`.
 pub(crate) fn os_page_ceil(address: usize) -> usize {
-    os_page_floor(address.wrapping_add(OS_PAGE_BYTES - 1))
+    os_page_floor(address.wrapping_add(os_page_bytes() - 1))
 }

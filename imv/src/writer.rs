@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use crate::arch::publish_store;
 use crate::segment::{Segment, os_page_ceil, os_page_floor};
 use crate::site::Store;
 
@@ -165,6 +166,7 @@ fn write_by_mprotect(
                 unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(double, Ordering::Release);
             }
         }
+        publish_store(store);
     }
     // Where going back is refused the pages stay rwx: less hardened, but the stores are done.
     let _ = protect(&pages, segment.protection);

@@ -1,5 +1,5 @@
 //! That a gate answers right in every place where it may stand, patched or not (`--features generic`).
-#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![cfg(target_os = "linux")]
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -96,16 +96,14 @@ fn inline_event<V: Copy>(value: V) -> (&'static StaticKey, Option<V>) {
 
 /// The announcements of this test program.
 fn announcements() -> Vec<(usize, usize)> {
-    let start: *const EventRecord;
-    let stop: *const EventRecord;
-    // SAFETY: addresses of the linker's bounds of the section that the gates above fill.
-    unsafe {
-        std::arch::asm!(
-            ".hidden __start_test_events", ".hidden __stop_test_events",
-            "lea {start}, [rip + __start_test_events]", "lea {stop}, [rip + __stop_test_events]",
-            start = out(reg) start, stop = out(reg) stop,
-        );
+    unsafe extern "C" {
+        #[link_name = "__start_test_events"]
+        static START: EventRecord;
+        #[link_name = "__stop_test_events"]
+        static STOP: EventRecord;
     }
+    // The linker's bounds of the section that the gates above fill.
+    let (start, stop) = (&raw const START, &raw const STOP);
     let count = (stop as usize - start as usize) / size_of::<EventRecord>();
     // SAFETY: those bounds hold whole records.
     let records = unsafe { std::slice::from_raw_parts(start, count) };

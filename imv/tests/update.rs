@@ -1,14 +1,15 @@
 //! Live updates: under load, by each writer, across fork and from signal handlers.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "generic")))]
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
 use dormouse_abi::site::{X86_JMP, X86_TEST};
 use dormouse_imv::{
-    Error, StaticKey, Writer, disable, enable, ensure_registered, key_sites, static_branch, status, visit_key_sites,
+    Error, StaticKey, Writer, disable, enable, ensure_registered, imv, imv_read, key_sites, static_branch, status,
+    update, visit_key_sites,
 };
 
 /// Toggles a key while two threads run through its gate. Between updates the phase is even: 0 modulo 4 while the key is
@@ -146,6 +147,71 @@ fn alone_with_mprotect_refused() {
     assert!(!gate());
     let count = key_sites(&KEY).unwrap();
     assert!(count.sites > 0 && count.patched == count.sites);
+
+    // A value of eight bytes is read behind its gate from now on. A smaller one is in an instruction that cannot be changed a byte
+    // at a time: it stays, everywhere, and so does what was to be changed together with it.
+    imv! {
+        static SMALL: u32 = 1;
+        static LARGE: u64 = 2;
+    }
+    let values = || (imv_read!(SMALL), imv_read!(LARGE));
+    assert_eq!(values(), (1, 2));
+    LARGE.set(3).unwrap();
+    assert_eq!(values(), (1, 3));
+    assert_eq!(SMALL.set(10), Err(Error::Stale));
+    assert_eq!(update(&[LARGE.to(30), SMALL.to(10), LARGE.to(31)]), Err(Error::Stale));
+    assert_eq!((values(), SMALL.read(), LARGE.read()), ((1, 3), 1, 3));
+    SMALL.set(1).unwrap();
+    LARGE.set(2).unwrap();
+    assert_eq!(LARGE.sites().unwrap().patched, LARGE.sites().unwrap().sites, "the immediate is still there");
+}
+
+/// The prohibition is inherited, so the whole program runs without a writer that could change values.
+#[test]
+fn values_are_loads_where_text_cannot_be_made_writable() {
+    let output = {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "alone_without_mprotect", "--ignored", "--nocapture"]);
+        command.env_remove("DORMOUSE_IMV_WRITER");
+        fn forbid_writable_text() -> std::io::Result<()> {
+            // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers. Where there is none, the program
+            // says so.
+            unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
+            Ok(())
+        }
+        // SAFETY: one async-signal-safe system call.
+        unsafe { command.pre_exec(forbid_writable_text) };
+        command.output().unwrap()
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+}
+
+#[test]
+#[ignore = "run by values_are_loads_where_text_cannot_be_made_writable"]
+fn alone_without_mprotect() {
+    imv! {
+        static SMALL: u32 = 1;
+        static LARGE: u64 = 2;
+    }
+    static KEY: StaticKey = StaticKey::new();
+    let all = || (imv_read!(SMALL), imv_read!(LARGE), static_branch!(KEY));
+    let status = status().unwrap();
+    if status.writer != Writer::ProcMem {
+        eprintln!("skipped: no PR_SET_MDWE that is inherited: {status:?}");
+        return;
+    }
+    assert!(status.reason.contains("refused"), "{}", status.reason);
+    assert_eq!(all(), (1, 2, false));
+    for round in 3..10_u32 {
+        SMALL.set(round).unwrap();
+        LARGE.set(u64::from(round) << 40).unwrap();
+        enable(&KEY).unwrap();
+        assert_eq!(all(), (round, u64::from(round) << 40, true));
+        disable(&KEY).unwrap();
+    }
+    assert_eq!(SMALL.sites().unwrap().patched, 0);
+    assert_eq!(key_sites(&KEY).unwrap().patched, key_sites(&KEY).unwrap().sites);
 }
 
 /// A forced writer has no next rung: the process stays right where it can, and says so where it cannot.
@@ -283,4 +349,43 @@ fn a_fork_by_the_owner_of_the_lock_leaves_both_usable() {
         unsafe { libc::waitpid(fork_answer, &mut code, 0) };
         well && code == 0
     });
+}
+
+#[test]
+fn setters_at_once_leave_the_value_of_one_of_them_everywhere() {
+    imv! {
+        static SMALL: u16 = 0;
+        static LARGE: u64 = 0;
+    }
+    let read = || ([imv_read!(SMALL), imv_read!(SMALL)], [imv_read!(LARGE), imv_read!(LARGE)]);
+    for round in 0..200_u16 {
+        thread::scope(|scope| {
+            for setter in [2 * round + 1, 2 * round + 2] {
+                scope.spawn(move || update(&[SMALL.to(setter), LARGE.to(u64::from(setter) << 32)]).unwrap());
+            }
+        });
+        let (small, large) = read();
+        assert!(small[0] == 2 * round + 1 || small[0] == 2 * round + 2, "{small:?}");
+        assert_eq!((small[1], small[0]), (small[0], SMALL.read()));
+        assert_eq!(large, [u64::from(small[0]) << 32; 2], "one update is one");
+    }
+}
+
+#[test]
+fn a_forked_child_has_its_own_values() {
+    imv! { static VALUE: i32 = 1; }
+    let read = || imv_read!(VALUE);
+    VALUE.set(2).unwrap();
+    // SAFETY: the child only patches, reads and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let right = read() == 2 && VALUE.set(3).is_ok() && read() == 3;
+        // SAFETY: _exit(2).
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY: waitpid(2) for the child above.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert!(std::process::ExitStatus::from_raw(status).success());
+    assert_eq!(read(), 2);
 }

@@ -3,6 +3,9 @@
 //! The cached word is dropped where it would lie: in a forked child (`fork` handler) and around `vfork`, whose child runs
 //! on its parent's thread-local data, not registered for rseq. There the word is 0, the record path takes its slow way, and
 //! [`identify`] finds out by the thread id which of the two is running.
+//!
+//! The record path's sections read a word of their own, the context word. It holds the ids only in threads whose rseq area
+//! lies where the process's offset says, so that nothing else has to be asked before a section is entered.
 
 use dormouse_abi::record::context_word;
 
@@ -25,8 +28,9 @@ fn words() -> &'static arch::Tls {
 /// Finds out who is calling, and remembers it where that stays true. Async-signal-safe.
 pub(crate) fn identify() -> Writer {
     let words = words();
-    let cached = words.context.get();
+    let cached = words.ids.get();
     if cached != 0 {
+        open_sections(words, cached);
         return Writer { context: cached, owns_tls: true };
     }
     let vtid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -36,15 +40,27 @@ pub(crate) fn identify() -> Writer {
     let owns_tls = parent == 0 || parent == vtid;
     if owns_tls {
         words.vfork_parent.set(0);
-        words.context.set(context);
+        words.ids.set(context);
+        open_sections(words, context);
     }
     Writer { context, owns_tls }
+}
+
+/// Gives the thread its context word, if there is rseq at all.
+fn open_sections(words: &arch::Tls, context: u64) {
+    #[cfg(target_arch = "x86_64")]
+    if crate::process::ENTRANCE.rseq_offset() != 0 {
+        words.context.set(context);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (words, context);
 }
 
 /// Forgets the ids: the thread is now another process's only one.
 pub(crate) fn forget() {
     let words = words();
     words.context.set(0);
+    words.ids.set(0);
     words.vfork_parent.set(0);
 }
 
@@ -57,6 +73,7 @@ pub fn before_vfork() {
         words.vfork_parent.set(rustix::thread::gettid().as_raw_nonzero().get() as u32);
     }
     words.context.set(0);
+    words.ids.set(0);
 }
 
 /// Marks the calling thread as being inside the tracer, for libraries whose wrappers the tracer itself may call: until the

@@ -10,6 +10,7 @@
 //! ```
 //! Each does the set-up that it needs: it builds, and as root it installs what the system lacks.
 
+mod aarch64;
 mod ci;
 mod demo;
 mod headers;

@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 
+use crate::aarch64;
 use crate::run::{cargo, succeed};
 use crate::system::{self, BABELTRACE2, CC, CHROMIUM, CPP, MAKE};
 
 /// What the tests run.
 pub(crate) fn tools() -> Result<()> {
-    system::ensure(&[CC, CPP, MAKE, BABELTRACE2, CHROMIUM])
+    system::ensure(&[CC, CPP, MAKE, BABELTRACE2, CHROMIUM, aarch64::QEMU, aarch64::CROSS_CC])
 }
 
 /// Builds what tests run (the command, the libraries), then runs every test.
@@ -19,6 +20,7 @@ pub(crate) fn run() -> Result<()> {
         tests.env("DORMOUSE_REQUIRE_TOOLS", "1");
     }
     succeed(&mut tests)?;
+    aarch64::test()?;
     println!("all tests of the workspace passed");
     Ok(())
 }

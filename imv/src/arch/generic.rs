@@ -6,8 +6,16 @@ use crate::site::{Site, Store};
 
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = false;
+/// Bytes of a gate: there are none.
+pub(crate) const GATE_LEN: usize = 0;
+
 /// Unused granularity: nothing is ever made writable.
-pub(crate) const OS_PAGE_BYTES: usize = 4096;
+pub(crate) const fn os_page_bytes() -> usize {
+    4096
+}
+
+/// Nothing is ever stored.
+pub(crate) const fn publish_store(_store: Store) {}
 
 /// The store that a site needs: none does.
 pub(crate) fn next_store(_site: Site, _bytes_only: bool) -> Option<Store> {
@@ -61,18 +69,4 @@ macro_rules! static_branch {
         }
         $crate::StaticKey::is_enabled(&$key)
     }};
-}
-
-/// The value of an immediate. Here it is a relaxed load of the variable.
-///
-/// ```text
-///   imv_read!(BATCH_SIZE)
-/// ```
-///
-/// The argument is the path of a `static` [`Imv`](crate::Imv). Wait-free; async-signal-safe.
-#[macro_export]
-macro_rules! imv_read {
-    ($key:path $(,)?) => {
-        $crate::Imv::read(&$key)
-    };
 }

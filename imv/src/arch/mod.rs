@@ -1,11 +1,25 @@
-//! What differs between architectures: the gate, the two states of a site, and where an object keeps its records.
+//! What differs between architectures: the gate and the value, their states, and where an object keeps its records.
 
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic")))]
 #[path = "x86_64.rs"]
 mod imp;
 
-#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic"))))]
+#[cfg(all(target_arch = "aarch64", target_endian = "little", target_os = "linux", not(feature = "generic")))]
+#[path = "aarch64.rs"]
+mod imp;
+
+#[cfg(not(all(
+    any(
+        all(target_arch = "x86_64", target_pointer_width = "64"),
+        all(target_arch = "aarch64", target_endian = "little")
+    ),
+    target_os = "linux",
+    not(feature = "generic")
+)))]
 #[path = "generic.rs"]
 mod imp;
 
-pub(crate) use imp::{OS_PAGE_BYTES, PATCHED, is_in_line, is_stale, next_store, own_sites};
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic"))))]
+mod load;
+
+pub(crate) use imp::{GATE_LEN, PATCHED, is_in_line, is_stale, next_store, os_page_bytes, own_sites, publish_store};

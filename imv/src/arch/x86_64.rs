@@ -12,8 +12,16 @@ use crate::site::{Form, Site, Store};
 
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = true;
+/// Bytes of a gate.
+pub(crate) const GATE_LEN: usize = X86_SITE_LEN;
+
 /// Granularity of `mprotect`; x86-64 has no other base page.
-pub(crate) const OS_PAGE_BYTES: usize = 4096;
+pub(crate) const fn os_page_bytes() -> usize {
+    4096
+}
+
+/// Makes a store to text visible to the fetching of instructions: here every store is.
+pub(crate) const fn publish_store(_store: Store) {}
 
 /// The store that brings a site nearer to what its variable says, if it needs one and is in a state to take one (anything
 /// else, a debugger's breakpoint, say, is left alone). A gated value may need two, one after the other.

@@ -7,15 +7,17 @@
 ///
 /// | offset | word |
 /// | ---: | --- |
-/// | 0 | `vpid` and `vtid` as records carry them ([`dormouse_abi::record::context_word`]), or 0: not known |
+/// | 0 | the ids below, where the thread may write under rseq at once, or 0: the slow path has to look |
 /// | 8 | thread id of the parent whose `vfork` is under way, or 0 |
 /// | 12 | not zero: the tracer itself is at work in this thread |
+/// | 16 | `vpid` and `vtid` as records carry them ([`dormouse_abi::record::context_word`]), or 0: not known |
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Tls {
     pub(crate) context: core::cell::Cell<u64>,
     pub(crate) vfork_parent: core::cell::Cell<u32>,
     pub(crate) busy: core::cell::Cell<u32>,
+    pub(crate) ids: core::cell::Cell<u64>,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -30,7 +32,9 @@ mod generic {
     use dormouse_abi::site::EventRecord;
 
     std::thread_local! {
-        static TLS: Tls = const { Tls { context: Cell::new(0), vfork_parent: Cell::new(0), busy: Cell::new(0) } };
+        static TLS: Tls = const {
+            Tls { context: Cell::new(0), vfork_parent: Cell::new(0), busy: Cell::new(0), ids: Cell::new(0) }
+        };
     }
 
     /// The calling thread's words.

@@ -1,0 +1,125 @@
+//! What rustc makes of each kind of site, with and without optimisation: compared with `golden/rustc.txt`, which
+//! `DORMOUSE_BLESS=1` writes anew.
+#![cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "generic")))]
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dormouse_abi::site::{SITE_BRANCH, SITE_FORM_MASK, SITE_VALUE, SITES_SECTION, X86_SITE_LEN, X86_VALUE_LEN};
+use object::{Object, ObjectSection, ObjectSymbol};
+
+const FUNCTION_PREFIX: &str = "site_";
+/// The gate, the rest of the aligned word, and the immediate.
+const GATED_LEN: u64 = 15;
+
+fn build(arguments: &[&str], profile_dir: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("golden");
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--offline", "--example", "dormouse_imv_sites", "--target-dir"])
+        .arg(&target)
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .unwrap();
+    assert!(status.success());
+    target.join(profile_dir).join("examples/dormouse_imv_sites")
+}
+
+/// A site: which function it is in, where, and how long.
+struct Site {
+    function: String,
+    address: u64,
+    len: u64,
+    distance: u64,
+}
+
+fn sites(program: &Path) -> Vec<Site> {
+    let bytes = std::fs::read(program).unwrap();
+    let file = object::File::parse(bytes.as_slice()).unwrap();
+    let section = file.section_by_name(SITES_SECTION).unwrap();
+    let functions: Vec<_> = file
+        .symbols()
+        .filter_map(|symbol| Some((symbol.name().ok()?.strip_prefix(FUNCTION_PREFIX)?.to_string(), symbol)))
+        .collect();
+    let mut all = Vec::new();
+    for (index, record) in section.data().unwrap().chunks_exact(16).enumerate() {
+        let site = i32::from_le_bytes(*record.first_chunk().unwrap());
+        let kind = u32::from_le_bytes(*record[4..].first_chunk().unwrap());
+        let address = (section.address() + 16 * index as u64).wrapping_add_signed(site.into());
+        let within =
+            |symbol: &object::Symbol<'_, '_>| (symbol.address()..symbol.address() + symbol.size()).contains(&address);
+        let Some((name, function)) = functions.iter().find(|(_, function)| within(function)) else { continue };
+        let len = match kind & SITE_FORM_MASK {
+            SITE_BRANCH => X86_SITE_LEN as u64,
+            SITE_VALUE => X86_VALUE_LEN as u64,
+            _ => GATED_LEN,
+        };
+        all.push(Site { function: name.clone(), address, len, distance: address - function.address() });
+    }
+    all.sort_by(|a, b| (&a.function, a.distance).cmp(&(&b.function, b.distance)));
+    all
+}
+
+/// `movzx eax` with the register's size for its name, `0x0` as `0`.
+fn nameless(operand: &str) -> String {
+    let (front, last) = operand.rsplit_once(' ').map_or(("", operand), |(front, last)| (front, last));
+    let last = match last {
+        "0x0" => "0",
+        "PTR" | "" => last,
+        register if register.starts_with('e') || register.ends_with('d') => "r32",
+        _ => "r64",
+    };
+    if front.is_empty() { last.to_string() } else { format!("{front} {last}") }
+}
+
+/// The instructions of a site, without addresses and without what registers they are.
+fn disassembly(program: &Path, site: &Site) -> Vec<String> {
+    let output = Command::new("objdump")
+        .args(["-d", "-M", "intel", "--no-show-raw-insn"])
+        .arg(format!("--start-address={}", site.address))
+        .arg(format!("--stop-address={}", site.address + site.len))
+        .arg(program)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines()
+        .filter_map(|line| line.split_once(":\t"))
+        .map(|(_, instruction)| {
+            let instruction = instruction.split(" # ").next().unwrap().trim();
+            if instruction.contains("jmp") {
+                return "jmp slow".to_string();
+            }
+            let memory = instruction.find('[').unwrap_or(instruction.len());
+            let (before, memory) = instruction.split_at(memory);
+            let words: Vec<_> = before.split_whitespace().collect();
+            let before = words.join(" ").split(',').map(nameless).collect::<Vec<_>>().join(",");
+            before + if memory.starts_with("[rip+") { " [variable]" } else { memory }
+        })
+        .collect()
+}
+
+#[test]
+fn each_kind_of_site_is_as_it_should_be() {
+    if Command::new("objdump").arg("--version").output().is_err() {
+        eprintln!("skipped: no objdump");
+        return;
+    }
+    let mut text = String::new();
+    for (name, arguments, profile_dir) in [
+        ("debug", &["--config", "profile.dev.opt-level=0"] as &[&str], "debug"),
+        ("release", &["--release"], "release"),
+    ] {
+        let program = build(arguments, profile_dir);
+        writeln!(text, "{name}").unwrap();
+        for site in sites(&program) {
+            writeln!(text, "  {:10} {}", site.function, disassembly(&program, &site).join("; ")).unwrap();
+        }
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rustc.txt");
+    if std::env::var_os("DORMOUSE_BLESS").is_some() {
+        std::fs::write(&golden, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+    assert_eq!(text, expected, "\n{text}");
+}

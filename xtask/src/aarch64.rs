@@ -1,0 +1,54 @@
+//! Tests of what is different on AArch64, under qemu's user-mode emulation.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::run::{cargo, succeed};
+use crate::system::Tool;
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// Emulation is slow, and the threads take turns.
+const STRESS_UPDATES: &str = "5000";
+
+/// Runs programs of another architecture.
+pub(crate) const QEMU: Tool =
+    Tool { program: "qemu-aarch64", others: &["qemu-aarch64-static"], package: "qemu-user", is_required: false };
+/// Links for it.
+pub(crate) const CROSS_CC: Tool = Tool {
+    program: "aarch64-linux-gnu-gcc",
+    others: &[],
+    package: "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    is_required: false,
+};
+
+/// Whether the toolchain that is installed has the target's standard library.
+fn has_target() -> bool {
+    Command::new("rustc").args(["--print", "target-libdir", "--target", TARGET]).output().is_ok_and(|output| {
+        output.status.success() && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
+    })
+}
+
+/// Runs the tests of patching, if there is all that it takes; else says what is missing.
+pub(crate) fn test() -> Result<()> {
+    if !has_target() {
+        println!("not tested on AArch64: the toolchain has no target {TARGET} (`rustup target add {TARGET}`)");
+        return Ok(());
+    }
+    if let Some(tool) = [QEMU, CROSS_CC].iter().find(|tool| !tool.is_installed()) {
+        println!("not tested on AArch64: no {} (`apt-get install {}`)", tool.program, tool.package);
+        return Ok(());
+    }
+    let qemu = if crate::system::has(QEMU.program) { QEMU.program } else { QEMU.others[0] };
+    let runner = format!("{qemu} -L /usr/aarch64-linux-gnu");
+    succeed(
+        cargo(["test", "--target", TARGET, "-p", "dormouse-imv"])
+            .args(["--test", "values", "--test", "answers", "--test", "gate", "--test", "stress"])
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program)
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
+            // For what the tests start themselves.
+            .env("DORMOUSE_TEST_RUNNER", &runner)
+            .env("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES),
+    )
+}
