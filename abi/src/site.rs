@@ -38,8 +38,7 @@ pub struct SiteRecord {
     pub site: i32,
     /// The form, one of `SITE_…`, with the bits below.
     pub kind: u32,
-    /// Address of the key or variable minus the address of this field. With [`SITE_INDIRECT`], that of a word that holds the
-    /// address, and of 32 bits (the upper half is zero).
+    /// Address of the key or variable minus the address of this field; with [`SITE_INDIRECT`], that of a word that holds it.
     pub key: i64,
 }
 

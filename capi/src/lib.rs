@@ -30,7 +30,10 @@
 //!
 //! # Limits
 //! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that
-//!   contain the tracer do not export them too.
+//!   contain the tracer do not export them too. `imv.rs` is compiled a second time as `libdormouse_imv`, for programs that want
+//!   immediate values and no tracer. libdormouse contains all of it: link one of the two archives, not both. Where both shared
+//!   libraries are loaded, objects give their sites to the one that the loader finds first, and libdormouse has its keys changed
+//!   there.
 //! * `vfork` goes through a door here, so that a child that traces before `exec` does so under its own id and without the
 //!   restartable sequences that the kernel has not registered for it. A program that reaches the system call by itself has
 //!   to leave events out of such a child.
@@ -39,14 +42,14 @@
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
+mod imv;
 mod tunable;
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use dormouse_abi::class::CClass;
-use dormouse_abi::site::{EventRecord, SiteRecord};
-use dormouse_imv::{Error, StaticKey};
+use dormouse_abi::site::EventRecord;
 use tracer::Listen;
 use tracer::foreign::Segment;
 
@@ -109,6 +112,7 @@ pub unsafe extern "C" fn dormouse_record(class: *const CClass, segments: *const 
 /// As [`tracer::foreign::register`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_register_events(start: *const EventRecord, stop: *const EventRecord) {
+    agree_on_a_registry();
     tracer::start(Listen::ByDefault);
     // SAFETY: handed on to the caller.
     unsafe { tracer::foreign::register(start, stop) }
@@ -120,42 +124,32 @@ pub extern "C" fn dormouse_unregister_events(start: *const EventRecord) {
     tracer::foreign::unregister(start);
 }
 
-fn errno_of(answer: Result<(), Error>) -> c_int {
-    match answer {
-        Ok(()) => 0,
-        Err(Error::Reentered) => -libc::EDEADLK,
-        Err(Error::TooManyObjects) => -libc::ENOSPC,
-        Err(Error::Unbalanced) => -libc::EINVAL,
-        Err(Error::Asleep | Error::Stale) => -libc::EACCES,
+/// Once: if objects give their sites to libdormouse_imv, because the loader finds it first, keys are changed there.
+fn agree_on_a_registry() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, Ordering::Relaxed) {
+        return;
     }
+    // SAFETY: looks a name up, as the loader does for objects that name it. Nothing is found in a static program.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_imv_update".as_ptr()) };
+    let (Some(there), Some(here)) = (object_of(found), object_of((&raw const DONE).cast())) else { return };
+    if there.dli_fbase == here.dli_fbase {
+        return;
+    }
+    // From now on it stays. Only the program itself may not be found by its name, and that stays in any case.
+    // SAFETY: dlopen(3) of an object that is loaded.
+    unsafe { libc::dlopen(there.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+    // SAFETY: the function of this name in a library of ours has this type.
+    let update = unsafe { core::mem::transmute::<*mut c_void, dormouse_imv::ForeignUpdate>(found) };
+    // SAFETY: it is the other library's, which stays loaded.
+    unsafe { dormouse_imv::hand_over(update) };
 }
 
-/// [`dormouse_imv::register_object`]; answers 0 or a negative errno.
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_imv_register(start: *const SiteRecord, stop: *const SiteRecord) -> c_int {
-    // An archive's own constructor may not have been linked; what it refuses, the next line is refused too.
-    let _ = dormouse_imv::ensure_registered();
-    // SAFETY: handed on to the caller.
-    errno_of(unsafe { dormouse_imv::register_object(start, stop) })
-}
-
-/// [`dormouse_imv::unregister_object`]; answers 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_imv_unregister(start: *const SiteRecord) -> c_int {
-    errno_of(dormouse_imv::unregister_object(start))
-}
-
-/// [`dormouse_imv::enable`]; answers 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_static_key_enable(key: &'static StaticKey) -> c_int {
-    errno_of(dormouse_imv::enable(key))
-}
-
-/// [`dormouse_imv::disable`]; answers 0 or a negative errno.
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int {
-    errno_of(dormouse_imv::disable(key))
+/// Which object an address lies in.
+fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
+    let mut info = core::mem::MaybeUninit::uninit();
+    // SAFETY: dladdr(3) takes any address, and fills in a live structure.
+    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
+    // SAFETY: an answer other than 0 says that it was filled in.
+    (found != 0).then(|| unsafe { info.assume_init() })
 }

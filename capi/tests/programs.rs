@@ -5,13 +5,16 @@
 use std::collections::HashMap;
 use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, NAME_LEN_MAX, SEQUENCE};
 use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
 use dormouse_relay::Segment;
+
+mod common;
+use common::{install, is_there, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -25,11 +28,8 @@ struct Installed {
 fn installed() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi-prefix");
-        let _ = std::fs::remove_dir_all(&prefix);
-        let install = Path::new(env!("CARGO_BIN_EXE_dormouse-install"));
-        succeed(Command::new(install).env("CARGO", env!("CARGO")).arg("--prefix").arg(&prefix));
-        let profile_dir = install.parent().unwrap();
+        let prefix = install("capi-prefix");
+        let profile_dir = Path::new(env!("CARGO_BIN_EXE_dormouse-install")).parent().unwrap();
         succeed(
             Command::new(env!("CARGO"))
                 .args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"])
@@ -39,21 +39,6 @@ fn installed() -> &'static Installed {
         );
         Installed { prefix, dormouse: profile_dir.join("dormouse") }
     })
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}\n{}{text}", String::from_utf8_lossy(&output.stdout));
-    output
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn is_there(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// C and C++ compilers.
@@ -84,15 +69,13 @@ enum Link {
 
 /// What `pkg-config` says. The archive lies beside the shared library, so it is asked for by its file name.
 fn link_flags(link: Link) -> Vec<String> {
-    let mut command = Command::new("pkg-config");
-    command.env("PKG_CONFIG_PATH", installed().prefix.join("lib/pkgconfig")).args(["--cflags", "--libs"]);
-    command.args((link == Link::Static).then_some("--static")).arg("dormouse");
-    let flags = stdout(&succeed(&mut command));
-    let archive = |flag: &str| match (link, flag) {
+    let form: &[&str] = if link == Link::Static { &["--static"] } else { &[] };
+    let archive = |flag: String| match (link, flag.as_str()) {
         (Link::Static, "-ldormouse") => "-l:libdormouse.a".to_string(),
-        _ => flag.to_string(),
+        _ => flag,
     };
-    flags.split_whitespace().map(archive).collect()
+    let flags = pkg_config(&installed().prefix, &[&["--cflags", "--libs", "dormouse"], form].concat());
+    flags.into_iter().map(archive).collect()
 }
 
 /// Compiles the test program and its plugin, and gives their directory.
@@ -323,6 +306,35 @@ fn disabled_events_need_no_library_and_evaluate_nothing() {
     }
 }
 
+/// Whichever of the two libraries the loader finds first has the sites of all objects, and the tracer's keys are changed there.
+#[test]
+fn both_libraries_in_one_process_are_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (c, _) = compilers()[0];
+    let lib = installed().prefix.join("lib");
+    let rpath = format!("-Wl,-rpath,{}:{}", dir.path().display(), lib.display());
+    let library = dir.path().join("liblibrary.so");
+    let mut command = compiler_of("library.c", compilers()[0]);
+    command.args(["-O2", "-fPIC", "-shared", "-o"]).arg(&library).arg(source("library.c"));
+    succeed(command.arg("-L").arg(&lib).args(["-ldormouse", &rpath]));
+    for (index, libraries) in [["-ldormouse_imv", "-ldormouse"], ["-ldormouse", "-ldormouse_imv"]].iter().enumerate() {
+        let program = dir.path().join(format!("{c}{index}"));
+        let mut command = compiler_of("both.c", compilers()[0]);
+        command.args(["-O2", "-Wl,--no-as-needed", "-o"]).arg(&program).arg(source("both.c")).arg("-L").arg(&lib);
+        succeed(command.args(libraries).arg(&library).arg(&rpath));
+        assert_eq!(number(&stdout(&succeed(&mut Command::new(&program))), "objects"), 2);
+
+        let trace = dir.path().join(format!("trace-{index}"));
+        let output = succeed(record(&trace).arg("--").arg(&program));
+        assert_eq!(number(&stdout(&output), "objects"), 2);
+        let (events, lost) = read(&trace);
+        assert_eq!(
+            (events, lost),
+            (["library:called", "units:shared unit=I32(3)"].repeat(3).into_iter().map(String::from).collect(), 0)
+        );
+    }
+}
+
 /// A child of `vfork` has its parent's thread-local data, but not its registration for restartable sequences.
 #[test]
 fn children_of_vfork_trace_as_themselves() {
@@ -412,6 +424,9 @@ fn the_examples_find_the_library_by_cmake() {
     configure.arg(format!("-DEXAMPLES={}", examples.display()));
     succeed(configure.arg("-DCMAKE_BUILD_TYPE=RelWithDebInfo"));
     succeed(Command::new("cmake").arg("--build").arg(dir.path()));
+    for link in ["imv", "imv_static"] {
+        succeed(&mut Command::new(dir.path().join(format!("sites_{link}"))));
+    }
     for link in ["dormouse", "static"] {
         let trace = dir.path().join(format!("shop-trace-{link}"));
         let shop = dir.path().join(format!("shop_{link}"));
@@ -443,12 +458,10 @@ fn the_installed_tree_may_be_moved() {
     let config = installed().prefix.join("lib/cmake/Dormouse/DormouseConfig.cmake");
     let text = std::fs::read_to_string(config).unwrap();
     assert!(text.contains("CMAKE_CURRENT_LIST_DIR") && !text.contains('@'), "{text}");
-    let version = Command::new("pkg-config")
-        .env("PKG_CONFIG_PATH", installed().prefix.join("lib/pkgconfig"))
-        .args(["--modversion", "dormouse"])
-        .output()
-        .unwrap();
-    assert_eq!(stdout(&version).trim(), env!("CARGO_PKG_VERSION"));
+    for name in ["dormouse", "dormouse-imv"] {
+        let version = pkg_config(&installed().prefix, &["--modversion", name]);
+        assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
+    }
     let header = std::fs::read_to_string(installed().prefix.join("include/dormouse/dormouse.h")).unwrap();
     assert!(header.contains(&format!("#define DORMOUSE_VERSION \"{}\"", env!("CARGO_PKG_VERSION"))));
 }

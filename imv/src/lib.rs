@@ -137,8 +137,8 @@ use core::sync::atomic::{AtomicI32, Ordering};
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use registry::{
-    Change, OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, key_sites, register_object,
-    status, unregister_object, update, visit_key_sites,
+    Change, ForeignUpdate, OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, hand_over,
+    key_sites, register_object, status, unregister_object, update, visit_key_sites,
 };
 pub use site::Width;
 #[doc(hidden)]

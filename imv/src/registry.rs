@@ -2,8 +2,9 @@
 
 use core::borrow::Borrow;
 use core::cell::{Cell, UnsafeCell};
+use core::ffi::c_int;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use dormouse_abi::site::SiteRecord;
 
@@ -221,21 +222,28 @@ static REGISTER_AT_LOAD: extern "C" fn() = {
     register_at_load
 };
 
-/// One change of an [`update`].
+/// One change of an [`update`]. Shared with C as `struct dormouse_imv_change`.
+#[repr(C)]
 #[derive(Debug, Clone)]
 pub struct Change {
     /// Of the key or variable.
     address: usize,
-    to: To,
+    /// The value, in the lowest bytes.
+    bits: u64,
+    /// One of those below.
+    operation: u32,
+    /// Of the value.
+    size_bytes: u32,
     /// The value that was there before, while an update runs.
     former: Cell<u64>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum To {
-    Key(&'static StaticKey, bool),
-    Value(Width, u64),
-}
+/// [`Change::operation`]: the variable gets a value.
+const SET: u32 = 0;
+/// [`Change::operation`]: one more wants the key's branches taken.
+const ENABLE: u32 = 1;
+/// [`Change::operation`]: one less.
+const DISABLE: u32 = 2;
 
 impl Change {
     /// Counts one more who wants the key's branches taken.
@@ -248,20 +256,49 @@ impl Change {
         Change::key(key, false)
     }
 
-    fn key(key: &'static StaticKey, enable: bool) -> Change {
-        Change { address: core::ptr::from_ref(key).addr(), to: To::Key(key, enable), former: Cell::new(0) }
+    fn key(key: &StaticKey, enable: bool) -> Change {
+        let operation = if enable { ENABLE } else { DISABLE };
+        Change { address: core::ptr::from_ref(key).addr(), bits: 0, operation, size_bytes: 0, former: Cell::new(0) }
     }
 
     /// A value, by its variable's address.
     pub(crate) const fn value(address: usize, width: Width, bits: u64) -> Change {
-        Change { address, to: To::Value(width, bits), former: Cell::new(0) }
+        Change { address, bits, operation: SET, size_bytes: width.bytes() as u32, former: Cell::new(0) }
+    }
+
+    /// Whether the operation and the size are known and the variable is aligned: of a change that C made. Another one is passed
+    /// over by [`update`].
+    pub fn is_valid(&self) -> bool {
+        let aligned = |bytes| self.address != 0 && self.address.is_multiple_of(bytes);
+        match self.operation {
+            SET => self.width().is_some_and(|width| aligned(width.bytes())),
+            ENABLE | DISABLE => aligned(align_of::<StaticKey>()),
+            _ => false,
+        }
+    }
+
+    fn width(&self) -> Option<Width> {
+        Width::from_bytes(self.size_bytes as usize)
+    }
+
+    /// The key, if it is one that changes, and by how much.
+    fn key_change(&self) -> Option<(&StaticKey, i32)> {
+        let difference = match self.operation {
+            ENABLE => 1,
+            DISABLE => -1,
+            _ => return None,
+        };
+        // SAFETY: the address of a key that lives as long as the change, or that `update`'s caller in C vouched for.
+        Some((unsafe { &*(self.address as *const StaticKey) }, difference))
     }
 
     /// The variable, if it is a value that changes, and what it changes to.
     fn value_change(&self) -> Option<(Variable<'_>, u64)> {
-        let To::Value(width, bits) = self.to else { return None };
-        // SAFETY: the variable of a `static` `Imv`, or what `set_raw` was vouched for.
-        Some((unsafe { width.at(self.address) }, bits))
+        if self.operation != SET {
+            return None;
+        }
+        // SAFETY: the variable of a `static` `Imv`, or what `set_raw` or `update`'s caller in C vouched for.
+        Some((unsafe { self.width()?.at(self.address) }, self.bits))
     }
 }
 
@@ -274,17 +311,63 @@ impl Change {
 /// done); [`Error::Asleep`]; [`Error::Stale`] (none of the values was changed, all keys are). Blocking; async-signal-safe. Cost:
 /// changes × sites comparisons and a few system calls.
 pub fn update(changes: &[Change]) -> Result<(), Error> {
-    update_each(|| changes.iter())
+    match elsewhere() {
+        Some(elsewhere) => elsewhere.update(changes),
+        None => update_each(|| changes.iter()),
+    }
 }
 
 /// Enables or disables several keys: [`update`] without values.
 pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
-    update_each(|| {
-        changes.iter().map(|(key, enable)| {
-            // SAFETY: the reference does not outlive this call, and what it refers to does.
-            Change::key(unsafe { &*core::ptr::from_ref(*key) }, *enable)
-        })
-    })
+    // A change refers to its key by address, and does not outlive this call.
+    let changes = || changes.iter().map(|(key, enable)| Change::key(key, *enable));
+    match elsewhere() {
+        // One by one, for there is nowhere to gather them; one of the errors is told.
+        Some(elsewhere) => {
+            let mut answer = Ok(());
+            for change in changes() {
+                answer = elsewhere.update(&[change]).and(answer);
+            }
+            answer
+        }
+        None => update_each(changes),
+    }
+}
+
+/// `dormouse_imv_update` of another copy of this crate: changes and their number, to 0 or a negative errno.
+pub type ForeignUpdate = unsafe extern "C" fn(*const Change, usize) -> c_int;
+
+#[derive(Clone, Copy)]
+struct Elsewhere(ForeignUpdate);
+
+static ELSEWHERE: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has every later change made by another copy of this crate in the process: the one that objects gave their sites to, when
+/// two libraries with the same functions are loaded. Wait-free; async-signal-safe.
+///
+/// # Safety
+/// `update` is that copy's `dormouse_imv_update`, and stays loaded.
+pub unsafe fn hand_over(update: ForeignUpdate) {
+    ELSEWHERE.store(update as *mut (), Ordering::Relaxed);
+}
+
+fn elsewhere() -> Option<Elsewhere> {
+    let update = ELSEWHERE.load(Ordering::Relaxed);
+    // SAFETY: null, or a function of this type from `hand_over`.
+    unsafe { core::mem::transmute::<*mut (), Option<ForeignUpdate>>(update) }.map(Elsewhere)
+}
+
+impl Elsewhere {
+    fn update(self, changes: &[Change]) -> Result<(), Error> {
+        // SAFETY: the other copy has the same structure, and keeps to the same rules for what it names.
+        match -unsafe { (self.0)(changes.as_ptr(), changes.len()) } {
+            0 => Ok(()),
+            libc::EDEADLK => Err(Error::Reentered),
+            libc::EINVAL => Err(Error::Unbalanced),
+            _ if changes.iter().any(|change| change.operation == SET) => Err(Error::Stale),
+            _ => Err(Error::Asleep),
+        }
+    }
 }
 
 fn update_each<C, I>(changes: impl Fn() -> I) -> Result<(), Error>
@@ -306,26 +389,23 @@ impl Registry {
         let mut unbalanced = false;
         let mut turned = false;
         for change in changes() {
-            match change.borrow().to {
-                To::Key(key, enable) => {
-                    let count = key.enabled.load(Ordering::Relaxed);
-                    match count.checked_add(if enable { 1 } else { -1 }).filter(|count| *count >= 0) {
-                        Some(next) => {
-                            // (B) pairs with (A): what was prepared before the key was enabled is visible behind the gate.
-                            // Only the lock's owner changes keys, so a store loses nothing.
-                            key.enabled.store(next, Ordering::Release);
-                            turned |= (next > 0) != (count > 0);
-                        }
-                        None => unbalanced = true,
+            let change = change.borrow();
+            if let Some((key, difference)) = change.key_change() {
+                let count = key.enabled.load(Ordering::Relaxed);
+                match count.checked_add(difference).filter(|count| *count >= 0) {
+                    Some(next) => {
+                        // (B) pairs with (A): what was prepared before the key was enabled is visible behind the gate.
+                        // Only the lock's owner changes keys, so a store loses nothing.
+                        key.enabled.store(next, Ordering::Release);
+                        turned |= (next > 0) != (count > 0);
                     }
+                    None => unbalanced = true,
                 }
-                To::Value(..) => {
-                    let Some((variable, bits)) = change.borrow().value_change() else { continue };
-                    let former = variable.load();
-                    change.borrow().former.set(former);
-                    variable.store(bits);
-                    turned |= variable.load() != former;
-                }
+            } else if let Some((variable, bits)) = change.value_change() {
+                let former = variable.load();
+                change.former.set(former);
+                variable.store(bits);
+                turned |= variable.load() != former;
             }
         }
         if turned {

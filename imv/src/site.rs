@@ -127,12 +127,12 @@ impl Site {
         if record.kind & SITE_FORM_MASK > SITE_GATED_VALUE {
             return None;
         }
-        let field = &raw const record.key as usize;
+        let named = (&raw const record.key as usize).wrapping_add_signed(record.key as isize);
         let key = if record.kind & SITE_INDIRECT == 0 {
-            field.wrapping_add_signed(record.key as isize)
+            named
         } else {
             // SAFETY: whoever registered the object vouched that its records name words that the loader has filled in.
-            unsafe { (field.wrapping_add_signed(record.key as i32 as isize) as *const usize).read() }
+            unsafe { (named as *const usize).read() }
         };
         let address = (&raw const record.site as usize).wrapping_add_signed(record.site as isize);
         Some(Site { address, key, kind: record.kind })

@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use dormouse_abi::site::{EVENTS_SECTION, EventRecord, SITE_BRANCH, SITES_SECTION, SiteRecord};
-use dormouse_abi::site::{X86_JMP, X86_SITE_LEN, X86_TEST};
+use dormouse_abi::site::{EVENTS_SECTION, EventRecord, SITES_SECTION, SiteRecord};
+use dormouse_abi::site::{
+    SITE_BRANCH, SITE_EXTRA_SHIFT, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_SIGNED, SITE_VALUE,
+    SITE_WIDTH_SHIFT,
+};
+use dormouse_abi::site::{X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_SITE_LEN, X86_TEST, X86_VALUE_LEN};
 use dormouse_imv::{
-    StaticKey, disable, enable, key_sites, register_object, status, unregister_object, visit_key_sites,
+    Change, StaticKey, disable, enable, key_sites, register_object, status, unregister_object, visit_key_sites,
 };
 
 /// Tests that compare how many objects are registered take turns.
@@ -270,7 +274,11 @@ fn the_c_header_is_the_twin_of_the_rust_layout() {
         "dormouse_site_record {}\ndormouse_site_record.site {}\ndormouse_site_record.kind {}\n\
          dormouse_site_record.key {}\ndormouse_event_record {}\ndormouse_event_record.key {}\n\
          dormouse_event_record.describe {}\ndormouse_static_key {}\n\
-         jmp {X86_JMP}\ntest {X86_TEST}\nlen {X86_SITE_LEN}\nbranch {SITE_BRANCH}\n\
+         dormouse_static_key_import 8\ndormouse_imv_change {}\n\
+         jmp {X86_JMP}\ntest {X86_TEST}\nlen {X86_SITE_LEN}\n\
+         value_len {X86_VALUE_LEN}\ngated {X86_GATED_IMMEDIATE_OFFSET}\n\
+         forms {SITE_FORM_MASK} {SITE_BRANCH} {SITE_VALUE} {SITE_GATED_VALUE}\n\
+         bits {SITE_WIDTH_SHIFT} {SITE_SIGNED} {SITE_INDIRECT} {SITE_EXTRA_SHIFT}\n\
          sites {SITES_SECTION}\nevents {EVENTS_SECTION}\n",
         size_of::<SiteRecord>(),
         offset_of!(SiteRecord, site),
@@ -280,6 +288,7 @@ fn the_c_header_is_the_twin_of_the_rust_layout() {
         offset_of!(EventRecord, key),
         offset_of!(EventRecord, describe),
         size_of::<StaticKey>(),
+        size_of::<Change>(),
     );
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }

@@ -17,14 +17,23 @@
  *
  *     inline void work() { struct work_key {}; if (DORMOUSE_STATIC_BRANCH(DORMOUSE_INLINE_STATIC_KEY(work_key))) ... }
  *
- * Link with -ldormouse. On architectures without a patcher, and with DORMOUSE_GENERIC defined, gates read their key.
+ * Link with -ldormouse, or with -ldormouse_imv if the program has no events. On architectures without a patcher, and with
+ * DORMOUSE_GENERIC defined, gates read their key and need no library. Define it for every object of a process or for none:
+ * what it compiles changes keys without telling the library.
  */
 #ifndef DORMOUSE_STATIC_KEY_H
 #define DORMOUSE_STATIC_KEY_H
 
+#include <errno.h>
 #include <stdint.h>
 
 #include <dormouse/abi/site.h>
+
+#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
+#define DORMOUSE_I_X86_64
+#else
+#define DORMOUSE_I_GENERIC
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,6 +46,13 @@ struct dormouse_static_key {
 
 #define DORMOUSE_STATIC_KEY_INIT { 0 }
 #define DORMOUSE_STATIC_KEY_INIT_ENABLED { 1 }
+
+/* The way to another object's key: a word that the loader fills in. */
+struct dormouse_static_key_import {
+    struct dormouse_static_key *volatile key;
+};
+
+#ifndef DORMOUSE_I_GENERIC
 
 /*
  * Counts one who wants the branch more, or less. When it returns 0, every later execution of a gate takes its branch if
@@ -59,6 +75,30 @@ int dormouse_static_key_disable(struct dormouse_static_key *key);
 int dormouse_imv_register(const struct dormouse_site_record *start, const struct dormouse_site_record *stop);
 int dormouse_imv_unregister(const struct dormouse_site_record *start);
 
+#else
+
+static inline int dormouse_i_static_key_count(struct dormouse_static_key *key, int32_t difference)
+{
+    int32_t next, count = __atomic_load_n(&key->enabled, __ATOMIC_RELAXED);
+    do {
+        if (__builtin_add_overflow(count, difference, &next) || next < 0)
+            return -EINVAL;
+    } while (!__atomic_compare_exchange_n(&key->enabled, &count, next, 1, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+    return 0;
+}
+
+static inline int dormouse_static_key_enable(struct dormouse_static_key *key)
+{
+    return dormouse_i_static_key_count(key, 1);
+}
+
+static inline int dormouse_static_key_disable(struct dormouse_static_key *key)
+{
+    return dormouse_i_static_key_count(key, -1);
+}
+
+#endif
+
 /*   section += { key - ., structure - . }   */
 #define DORMOUSE_I_PAIR(section)                                                                                       \
     ".pushsection " section ",\"aR?\",%%progbits\n\t"                                                                  \
@@ -67,7 +107,7 @@ int dormouse_imv_unregister(const struct dormouse_site_record *start);
     ".8byte %c[dormouse_i_structure] - .\n\t"                                                                          \
     ".popsection\n\t"
 
-#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
+#ifdef DORMOUSE_I_X86_64
 
 /* Every object contributes, be it nothing: else an object without sites would find another object's bounds. */
 __asm__(".pushsection dormouse_sites,\"aR\",@progbits\n\t.balign 8\n\t.popsection");
@@ -95,7 +135,7 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 /*
  *   site:  E9 (slow - next)            born, armed: jmp slow        A9 ...: dormant
  *   next:
- *   section dormouse_sites += { site - ., DORMOUSE_SITE_BRANCH, key - . }
+ *   section dormouse_sites += { site - ., kind, key - . }
  *   announcement
  */
 #define DORMOUSE_I_SITE(slow, announcement)                                                                            \
@@ -106,7 +146,7 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
     ".pushsection dormouse_sites,\"aR?\",@progbits\n\t"                                                                \
     ".balign 8\n\t"                                                                                                    \
     ".long 772b - .\n\t"                                                                                               \
-    ".long 0\n\t"                                                                                                      \
+    ".long %c[dormouse_i_kind]\n\t"                                                                                    \
     ".quad %c[dormouse_i_key] - .\n\t"                                                                                 \
     ".popsection\n\t" announcement
 
@@ -117,20 +157,21 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 #if !defined(__clang__) || __clang_major__ >= 17
 
 /*   site -> slow;  answer = false;  slow: answer = key.enabled > 0   */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, announcement)                                           \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
     __extension__({                                                                                                    \
         __label__ dormouse_i_slow, dormouse_i_done;                                                                    \
         int dormouse_i_taken = 0;                                                                                      \
         __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", announcement)                                              \
                      :                                                                                                 \
-                     : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue))            \
+                     : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_kind] "i"(kind),                               \
+                       [dormouse_i_structure] "i"(&(structure_lvalue))                                                 \
                      : "cc"                                                                                            \
                      : dormouse_i_slow);                                                                               \
         goto dormouse_i_done;                                                                                          \
     dormouse_i_slow:                                                                                                   \
-        dormouse_i_taken = __atomic_load_n(&(key_lvalue).enabled, __ATOMIC_ACQUIRE) > 0;                               \
+        dormouse_i_taken = __atomic_load_n(&(key_pointer)->enabled, __ATOMIC_ACQUIRE) > 0;                             \
     dormouse_i_done:;                                                                                                  \
-        __builtin_expect(dormouse_i_taken, 0);                                                                         \
+        __builtin_expect(dormouse_i_taken, expected);                                                                  \
     })
 
 #else
@@ -143,26 +184,33 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  *
  * A plain load is an acquire on x86-64; the empty asm keeps the compiler to it.
  */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, announcement)                                           \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
     __extension__({                                                                                                    \
         int32_t dormouse_i_count;                                                                                      \
         __asm__ volatile("xorl %0, %0\n" DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                       \
                          "774:\n\t"                                                                                    \
+                         ".if %c[dormouse_i_kind]\n\t"                                                                 \
+                         "movq %c[dormouse_i_key](%%rip), %q0\n\t"                                                     \
+                         "movl (%q0), %0\n\t"                                                                          \
+                         ".else\n\t"                                                                                   \
                          "movl %c[dormouse_i_key](%%rip), %0\n\t"                                                      \
+                         ".endif\n\t"                                                                                  \
                          "jmp 773b\n\t"                                                                                \
                          ".previous"                                                                                   \
                          : "=r"(dormouse_i_count)                                                                      \
-                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue))        \
+                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_kind] "i"(kind),                           \
+                           [dormouse_i_structure] "i"(&(structure_lvalue))                                             \
                          : "cc");                                                                                      \
-        if (__builtin_expect(dormouse_i_count > 0, 0))                                                                 \
+        if (__builtin_expect(dormouse_i_count > 0, expected))                                                          \
             __asm__ volatile("" : : : "memory");                                                                       \
-        __builtin_expect(dormouse_i_count > 0, 0);                                                                     \
+        __builtin_expect(dormouse_i_count > 0, expected);                                                              \
     })
 
 #endif
 
 /* Whether the branch is to be taken: an int, 0 while the key is disabled. */
-#define DORMOUSE_STATIC_BRANCH(key_lvalue) DORMOUSE_I_STATIC_BRANCH(key_lvalue, key_lvalue, "")
+#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
+    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, key_lvalue, "")
 
 /*
  * The same, and announces: appends a pair of the layout of struct dormouse_event_record to a section of the object, the
@@ -170,12 +218,16 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  * its own field. It is announced whether or not the gate is ever reached.
  */
 #define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
-    DORMOUSE_I_STATIC_BRANCH(key_lvalue, structure_lvalue, DORMOUSE_I_PAIR(section))
+    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, structure_lvalue,                     \
+                             DORMOUSE_I_PAIR(section))
 
 #else
 
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
+    __builtin_expect(__atomic_load_n(&(key_pointer)->enabled, __ATOMIC_ACQUIRE) > 0, expected)
+
 #define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
-    __builtin_expect(__atomic_load_n(&(key_lvalue).enabled, __ATOMIC_ACQUIRE) > 0, 0)
+    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, key_lvalue, "")
 
 #define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
     __extension__({                                                                                                    \

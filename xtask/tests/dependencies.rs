@@ -25,7 +25,7 @@ const LAB: [&str; 10] = {
     [a, b, c, d, e, f, g, h, i, "dormouse-lab-harness"]
 };
 
-const RULES: [Rule; 18] = [
+const RULES: [Rule; 19] = [
     ("dormouse-abi", &[]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi"]),
@@ -39,6 +39,7 @@ const RULES: [Rule; 18] = [
         &["dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay", "dormouse-vring", "dormouse-backing"],
     ),
     ("dormouse-capi", &["dormouse", "dormouse-abi", "dormouse-imv"]),
+    ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),

@@ -1,15 +1,18 @@
-//! Installs libdormouse with its headers, pkg-config and CMake files.
+//! Installs libdormouse and libdormouse_imv with their headers, manual page, pkg-config and CMake files.
 //!
 //! ```text
 //!   cargo run --release -p dormouse-capi --bin dormouse-install -- --prefix DIR
 //!
 //!   DIR/include/dormouse/…                    headers
 //!   DIR/lib/libdormouse.so.0, .so -> .so.0    libdormouse.a
+//!   DIR/lib/libdormouse_imv.so.0, …           what libdormouse has of immediate values, for programs without a tracer
 //!   DIR/lib/pkgconfig/dormouse.pc             finds its prefix from where it lies
+//!   DIR/lib/pkgconfig/dormouse-imv.pc         likewise
 //!   DIR/lib/cmake/Dormouse/…                  likewise
+//!   DIR/share/man/man3/dormouse-imv.3         the manual page of immediate values
 //! ```
 //!
-//! The library is built first, with the profile that this program was built with. The tree may be moved afterwards.
+//! The libraries are built first, with the profile that this program was built with. The tree may be moved afterwards.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,7 +22,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-/// Builds libdormouse and installs it with its headers, pkg-config and CMake files.
+/// Builds libdormouse and libdormouse_imv, and installs them with headers, manual page, pkg-config and CMake files.
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-install", version)]
 struct Arguments {
@@ -28,7 +31,10 @@ struct Arguments {
     prefix: PathBuf,
 }
 
-/// Number in the shared library's soname, which `build.rs` gives.
+/// Libraries, with the package that each is built from.
+const LIBRARIES: [(&str, &str); 2] = [("libdormouse", "dormouse-capi"), ("libdormouse_imv", "dormouse-imv-capi")];
+
+/// Number in the shared libraries' sonames, which `build.rs` gives.
 const SOVERSION: &str = "0";
 
 /// What Rust's standard library needs of the system (`rustc --print native-static-libs`).
@@ -41,16 +47,21 @@ fn main() -> Result<()> {
 
     let lib = prefix.join("lib");
     copy_tree(&package.join("../include/dormouse"), &prefix.join("include/dormouse"))?;
-    let versioned = format!("libdormouse.so.{SOVERSION}");
-    copy(&library_dir.join("libdormouse.a"), &lib.join("libdormouse.a"))?;
-    copy(&library_dir.join("libdormouse.so"), &lib.join(&versioned))?;
-    let link = lib.join("libdormouse.so");
-    let _ = fs::remove_file(&link);
-    std::os::unix::fs::symlink(&versioned, &link)
-        .with_context(|| format!("cannot make the link {}", link.display()))?;
+    copy(&package.join("../man/dormouse-imv.3"), &prefix.join("share/man/man3/dormouse-imv.3"))?;
+    for (name, _) in LIBRARIES {
+        let versioned = format!("{name}.so.{SOVERSION}");
+        copy(&library_dir.join(format!("{name}.a")), &lib.join(format!("{name}.a")))?;
+        copy(&library_dir.join(format!("{name}.so")), &lib.join(&versioned))?;
+        let link = lib.join(format!("{name}.so"));
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(&versioned, &link)
+            .with_context(|| format!("cannot make the link {}", link.display()))?;
+    }
 
     let flags = SYSTEM_LIBRARIES.map(|name| format!("-l{name}")).join(" ");
-    fill(&package.join("pkgconfig/dormouse.pc.in"), &lib.join("pkgconfig/dormouse.pc"), &flags)?;
+    for name in ["dormouse.pc", "dormouse-imv.pc"] {
+        fill(&package.join(format!("pkgconfig/{name}.in")), &lib.join("pkgconfig").join(name), &flags)?;
+    }
     let list = SYSTEM_LIBRARIES.join(";");
     for name in ["DormouseConfig.cmake", "DormouseConfigVersion.cmake"] {
         fill(&package.join(format!("cmake/{name}.in")), &lib.join("cmake/Dormouse").join(name), &list)?;
@@ -59,20 +70,22 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Builds both libraries beside this program, and gives their directory.
+/// Builds the libraries beside this program, and gives their directory.
 fn build(package: &Path) -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let profile_dir = program.parent().context("this program has no directory")?;
     let target_dir = profile_dir.parent().context("this program is not in a target directory")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let status = Command::new(&cargo)
-        .args(["build", "--quiet", "--lib", "--package", "dormouse-capi", "--target-dir"])
+        .args(["build", "--quiet", "--lib"])
+        .args(LIBRARIES.iter().flat_map(|(_, package)| ["--package", package]))
+        .arg("--target-dir")
         .arg(target_dir)
         .args(profile_dir.ends_with("release").then_some("--release"))
         .current_dir(package)
         .status()
         .with_context(|| format!("cannot run {}", cargo.display()))?;
-    ensure!(status.success(), "the library does not build");
+    ensure!(status.success(), "the libraries do not build");
     Ok(profile_dir.to_path_buf())
 }
 

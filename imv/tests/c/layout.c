@@ -1,5 +1,5 @@
 #include <dormouse/abi/site.h>
-#include <dormouse/static_key.h>
+#include <dormouse/imv.h>
 #include <stdio.h>
 
 #define FIELD(type, field) printf(#type "." #field " %zu\n", offsetof(struct type, field))
@@ -26,8 +26,14 @@ int main(void)
     FIELD(dormouse_event_record, key);
     FIELD(dormouse_event_record, describe);
     SIZE(dormouse_static_key);
-    printf("jmp %d\ntest %d\nlen %d\nbranch %d\n", DORMOUSE_X86_JMP, DORMOUSE_X86_TEST, DORMOUSE_X86_SITE_LEN,
-           DORMOUSE_SITE_BRANCH);
+    SIZE(dormouse_static_key_import);
+    SIZE(dormouse_imv_change);
+    printf("jmp %d\ntest %d\nlen %d\n", DORMOUSE_X86_JMP, DORMOUSE_X86_TEST, DORMOUSE_X86_SITE_LEN);
+    printf("value_len %d\ngated %d\n", DORMOUSE_X86_VALUE_LEN, DORMOUSE_X86_GATED_IMMEDIATE_OFFSET);
+    printf("forms %d %d %d %d\n", DORMOUSE_SITE_FORM_MASK, DORMOUSE_SITE_BRANCH, DORMOUSE_SITE_VALUE,
+           DORMOUSE_SITE_GATED_VALUE);
+    printf("bits %d %d %d %d\n", DORMOUSE_SITE_WIDTH_SHIFT, DORMOUSE_SITE_SIGNED, DORMOUSE_SITE_INDIRECT,
+           DORMOUSE_SITE_EXTRA_SHIFT);
     printf("sites %s\nevents %s\n", DORMOUSE_SITES_SECTION, DORMOUSE_EVENTS_SECTION);
     return 0;
 }

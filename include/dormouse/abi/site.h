@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Patchable sites: what a compiled gate leaves behind for the patcher. Twin of abi/src/site.rs.
+ * Patchable sites: what a compiled gate or a read of an immediate value leaves behind for the patcher. Twin of
+ * abi/src/site.rs.
  *
- *   born, armed   E9 dd dd dd dd   jmp  slow path (which reads the key)
- *   dormant       A9 dd dd dd dd   test eax, imm32 (clobbers flags, touches no memory)
+ *   branch   born, armed   E9 dd dd dd dd                     jmp slow path, which reads the key
+ *            dormant       A9 dd dd dd dd                     test eax, imm32 (clobbers flags, touches no memory)
+ *
+ *   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
+ *            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
+ *                          +- eight bytes, aligned to 8 -+    any number of prefixes 3E stands in front
+ *
+ *   gated    born          E9 dd dd dd dd  REX B8+r 0 (imm64) jmp slow path, which reads the variable
+ *   value    patched       A9 dd dd dd dd  REX B8+r imm64     test eax, imm32; mov r64, imm64
+ *                                                   + aligned to 8
  */
 #ifndef DORMOUSE_ABI_SITE_H
 #define DORMOUSE_ABI_SITE_H
@@ -22,14 +31,30 @@
 #define DORMOUSE_SITES_SECTION "dormouse_sites"
 #define DORMOUSE_EVENTS_SECTION "dormouse_events"
 
-/* dormouse_site_record.kind of a static branch. Other kinds are reserved. */
+/* dormouse_site_record.kind: the form, in the bits of the mask ... */
+#define DORMOUSE_SITE_FORM_MASK 3
 #define DORMOUSE_SITE_BRANCH 0
+#define DORMOUSE_SITE_VALUE 1       /* a value of 1, 2 or 4 bytes */
+#define DORMOUSE_SITE_GATED_VALUE 2 /* a value behind a gate: of 8 bytes, or another object's */
+/* ... the binary logarithm of the value's width in bytes, in two bits from here; ... */
+#define DORMOUSE_SITE_WIDTH_SHIFT 2
+/* ... the value is sign-extended to the register; ... */
+#define DORMOUSE_SITE_SIGNED 16
+/* ... the key or variable is another object's, and found through a word that the loader fills in. */
+#define DORMOUSE_SITE_INDIRECT 32
+/* From this bit on: what an architecture needs besides. */
+#define DORMOUSE_SITE_EXTRA_SHIFT 6
+
+/* Bytes of a value's instruction that are replaced, all at once. */
+#define DORMOUSE_X86_VALUE_LEN 8
+/* Where the immediate of a gated value is, in bytes from the gate. */
+#define DORMOUSE_X86_GATED_IMMEDIATE_OFFSET 7
 
 /* One patchable site. Read-only, position-independent, 16 bytes. */
 struct dormouse_site_record {
-    int32_t site;  /* address of the site minus the address of this field */
-    uint32_t kind; /* DORMOUSE_SITE_BRANCH */
-    int64_t key;   /* address of the key minus the address of this field */
+    int32_t site;  /* address of the site, or of a gated value's gate, minus the address of this field */
+    uint32_t kind; /* DORMOUSE_SITE_... */
+    int64_t key;   /* address of the key or variable, or of the word that holds it, minus the address of this field */
 };
 
 /* Announces one event class of an object. 16 bytes. May be repeated; readers drop repetitions. */

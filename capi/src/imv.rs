@@ -1,0 +1,116 @@
+//! Immediate values and static branches for C: the functions of `dormouse/static_key.h` and `dormouse/imv.h`.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use dormouse_abi::site::SiteRecord;
+use dormouse_imv::{Change, Error, StaticKey, Width};
+
+/// `struct dormouse_imv_state`. Texts are NUL-terminated, and cut where they are too long.
+#[repr(C)]
+pub struct State {
+    writer: [c_char; 16],
+    reason: [c_char; 112],
+    objects: usize,
+    sites: usize,
+    patched: usize,
+}
+
+fn errno_of(answer: Result<(), Error>) -> c_int {
+    match answer {
+        Ok(()) => 0,
+        Err(Error::Reentered) => -libc::EDEADLK,
+        Err(Error::TooManyObjects) => -libc::ENOSPC,
+        Err(Error::Unbalanced) => -libc::EINVAL,
+        Err(Error::Asleep | Error::Stale) => -libc::EACCES,
+    }
+}
+
+/// [`dormouse_imv::register_object`]; answers 0 or a negative errno.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_imv_register(start: *const SiteRecord, stop: *const SiteRecord) -> c_int {
+    // An archive's own constructor may not have been linked; what it refuses, the next line is refused too.
+    let _ = dormouse_imv::ensure_registered();
+    // SAFETY: handed on to the caller.
+    errno_of(unsafe { dormouse_imv::register_object(start, stop) })
+}
+
+/// [`dormouse_imv::unregister_object`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_unregister(start: *const SiteRecord) -> c_int {
+    errno_of(dormouse_imv::unregister_object(start))
+}
+
+/// [`dormouse_imv::enable`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_enable(key: &'static StaticKey) -> c_int {
+    errno_of(dormouse_imv::enable(key))
+}
+
+/// [`dormouse_imv::disable`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int {
+    errno_of(dormouse_imv::disable(key))
+}
+
+/// [`dormouse_imv::update`]; answers 0 or a negative errno.
+///
+/// # Safety
+/// `changes` are `count` changes, which nobody else uses meanwhile. What they name are static keys, and variables that the library
+/// alone changes, and stays loaded.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_imv_update(changes: *const Change, count: usize) -> c_int {
+    if count == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's word; whatever the fields hold, they are integers.
+    let changes = unsafe { core::slice::from_raw_parts(changes, count) };
+    if !changes.iter().all(Change::is_valid) {
+        return -libc::EINVAL;
+    }
+    errno_of(dormouse_imv::update(changes))
+}
+
+/// [`dormouse_imv::set_raw`]; answers 0 or a negative errno.
+///
+/// # Safety
+/// As there, and `value` points to `size_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_imv_set(variable: *mut c_void, value: *const c_void, size_bytes: usize) -> c_int {
+    let Some(width) = Width::from_bytes(size_bytes) else { return -libc::EINVAL };
+    if variable.is_null() || !variable.addr().is_multiple_of(size_bytes) {
+        return -libc::EINVAL;
+    }
+    let mut bits = [0; 8];
+    // SAFETY: the caller's word, and `size_bytes` is 8 at most.
+    unsafe { core::ptr::copy_nonoverlapping(value.cast::<u8>(), bits.as_mut_ptr(), size_bytes) };
+    // SAFETY: handed on to the caller.
+    errno_of(unsafe { dormouse_imv::set_raw(variable, width, u64::from_le_bytes(bits)) })
+}
+
+/// [`dormouse_imv::status`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_imv_status(state: &mut State) -> c_int {
+    let status = match dormouse_imv::status() {
+        Ok(status) => status,
+        Err(error) => return errno_of(Err(error)),
+    };
+    *state = State {
+        writer: text(status.writer.name()),
+        reason: text(status.reason),
+        objects: status.objects,
+        sites: status.count.sites,
+        patched: status.count.patched,
+    };
+    0
+}
+
+/// `text`, cut to what fits in front of a NUL.
+fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
+    let mut chars = [0; LEN];
+    let room = LEN - 1;
+    chars[..room].iter_mut().zip(text.bytes()).for_each(|(char, byte)| *char = byte as c_char);
+    chars
+}

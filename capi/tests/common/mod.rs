@@ -1,0 +1,35 @@
+//! What the tests of C and C++ programs share.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Installs into a directory of this name, anew.
+pub fn install(name: &str) -> PathBuf {
+    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&prefix);
+    let install = Path::new(env!("CARGO_BIN_EXE_dormouse-install"));
+    succeed(Command::new(install).env("CARGO", env!("CARGO")).arg("--prefix").arg(&prefix));
+    prefix
+}
+
+pub fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}\n{}{text}", String::from_utf8_lossy(&output.stdout));
+    output
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// What `pkg-config` says of a package that is installed in `prefix`.
+pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(arguments);
+    stdout(&succeed(&mut command)).split_whitespace().map(String::from).collect()
+}

@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Immediate values and static branches for C11 and C++11 (gcc and clang).
+ *
+ *     DEFINE_IMV(unsigned, batch_size) = 16;
+ *     DEFINE_STATIC_KEY_FALSE(audit);
+ *     ...
+ *     for (i = 0; i < imv_read(batch_size); i++) { ... }   a constant in the instruction stream, no data access
+ *     if (static_branch_unlikely(&audit)) { ... }          one instruction
+ *     ...
+ *     imv_set(batch_size, 64);                             while other threads run through the reads
+ *     static_branch_enable(&audit);
+ *
+ *                                     of this object                     of another object
+ *     in one unit                     DEFINE_IMV(type, name) = value;    EXPORT_IMV_SYMBOL(name) beside its definition
+ *     in one unit, for it alone       DEFINE_STATIC_IMV(type, name) = value;
+ *     in every unit that reads it     DECLARE_IMV(type, name);           IMPORT_IMV(type, name);
+ *
+ * and likewise DEFINE_STATIC_KEY_FALSE(name), DEFINE_STATIC_KEY_TRUE(name), DECLARE_STATIC_KEY(name),
+ * EXPORT_STATIC_KEY(name) and IMPORT_STATIC_KEY(name). An object is a program or a shared library.
+ *
+ * A value has 1, 2, 4 or 8 bytes: an integer, bool, an enum, a float, a pointer to data or to a function. A read gives what
+ * its variable holds, also before the constructors and where program text cannot be patched. It may stand wherever an
+ * expression may within a function: inline functions, templates, lambdas. It orders nothing, like a relaxed load.
+ *
+ * An exported name is a symbol of C, `name__imv` or `name__key`: in C++, define what is exported outside of namespaces or
+ * in extern "C" { }. An executable exports to libraries only what it is linked with (-rdynamic, or
+ * -Wl,--export-dynamic-symbol='*__imv').
+ *
+ * Link with -ldormouse_imv, or with -ldormouse, which contains it. On architectures without a patcher, and with
+ * DORMOUSE_GENERIC defined, all of this is plain variables and needs no library. Define it for every object of a process or
+ * for none. With DORMOUSE_NO_SHORT_NAMES defined there are only the names with DORMOUSE_ in front.
+ */
+#ifndef DORMOUSE_IMV_H
+#define DORMOUSE_IMV_H
+
+#include <stddef.h>
+#include <string.h>
+
+#include <dormouse/static_key.h>
+
+#define DORMOUSE_I_HIDDEN __attribute__((visibility("hidden")))
+#define DORMOUSE_I_EXPORTED __attribute__((visibility("default")))
+#define DORMOUSE_I_UNUSED __attribute__((unused))
+/* Written by the loader only. */
+#define DORMOUSE_I_SLOT __attribute__((unused, section(".data.rel.ro.dormouse_imv")))
+
+#ifdef __cplusplus
+#define DORMOUSE_I_STATIC_ASSERT static_assert
+extern "C" {
+#else
+#define DORMOUSE_I_STATIC_ASSERT _Static_assert
+#endif
+
+/* One change of a dormouse_imv_update(): DORMOUSE_IMV_CHANGE and DORMOUSE_STATIC_KEY_ENABLE or _DISABLE initialise it. */
+struct dormouse_imv_change {
+    void *variable;      /* the variable or the key */
+    uint64_t bits;       /* the value, in the lowest bytes */
+    uint32_t operation;  /* DORMOUSE_IMV_OPERATION_... */
+    uint32_t size_bytes; /* of the value */
+    uint64_t former;     /* the library's */
+};
+
+#define DORMOUSE_IMV_OPERATION_SET 0
+#define DORMOUSE_IMV_OPERATION_ENABLE 1
+#define DORMOUSE_IMV_OPERATION_DISABLE 2
+
+/* What the library says of itself. */
+struct dormouse_imv_state {
+    char writer[16];  /* how sites are written: unprobed, mprotect, procmem, none */
+    char reason[112]; /* why so, one line */
+    size_t objects;   /* that have sites */
+    size_t sites;     /* of all of them */
+    size_t patched;   /* sites that have their value or the answer of their key in the instruction; the rest read it */
+};
+
+#ifndef DORMOUSE_I_GENERIC
+
+/*
+ * Makes changes together, with one synchronisation of the processors. When it returns 0, every later read gives the new
+ * value, and every later execution of a gate the new answer; until then each on its own may give the old or the new one.
+ *
+ * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
+ *         -EACCES   program text can no longer be written, and some site holds an old value or sleeps: no value was
+ *                   changed, all keys were
+ *         -EINVAL   a key was disabled more often than enabled, and left out, but all else is done; or an operation or a
+ *                   size is unknown or a variable not aligned to its size, and nothing was changed
+ * MT-safe, blocking, async-signal-safe.
+ */
+int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count);
+
+/* Sets one variable of `size_bytes` bytes, aligned to them, to what is at `value`. Otherwise as dormouse_imv_update(). */
+int dormouse_imv_set(void *variable, const void *value, size_t size_bytes);
+
+/* Errors: -EDEADLK as above. MT-safe, blocking, async-signal-safe. */
+int dormouse_imv_status(struct dormouse_imv_state *state);
+
+#else
+
+static inline int dormouse_imv_set(void *variable, const void *value, size_t size_bytes)
+{
+    switch (size_bytes) {
+    case 1:
+        __atomic_store_n((uint8_t *)variable, *(const uint8_t *)value, __ATOMIC_RELAXED);
+        return 0;
+    case 2: {
+        uint16_t bits;
+        memcpy(&bits, value, sizeof bits);
+        __atomic_store_n((uint16_t *)variable, bits, __ATOMIC_RELAXED);
+        return 0;
+    }
+    case 4: {
+        uint32_t bits;
+        memcpy(&bits, value, sizeof bits);
+        __atomic_store_n((uint32_t *)variable, bits, __ATOMIC_RELAXED);
+        return 0;
+    }
+    case 8: {
+        uint64_t bits;
+        memcpy(&bits, value, sizeof bits);
+        __atomic_store_n((uint64_t *)variable, bits, __ATOMIC_RELAXED);
+        return 0;
+    }
+    default:
+        return -EINVAL;
+    }
+}
+
+static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count)
+{
+    int answer = 0;
+    for (size_t index = 0; index < count; index++) {
+        struct dormouse_imv_change *change = &changes[index];
+        struct dormouse_static_key *key = (struct dormouse_static_key *)change->variable;
+        int error = change->operation == DORMOUSE_IMV_OPERATION_SET
+                        ? dormouse_imv_set(change->variable, &change->bits, change->size_bytes)
+                        : dormouse_i_static_key_count(key, change->operation == DORMOUSE_IMV_OPERATION_ENABLE ? 1 : -1);
+        answer = error ? error : answer;
+    }
+    return answer;
+}
+
+static inline int dormouse_imv_status(struct dormouse_imv_state *state)
+{
+    memset(state, 0, sizeof *state);
+    strcpy(state->writer, "none");
+    strcpy(state->reason, "compiled without a patcher: values and keys are read");
+    return 0;
+}
+
+#endif
+
+/* The variable that `symbol` is or, imported, holds the address of. */
+static inline void *dormouse_i_variable(void *symbol, int is_import)
+{
+    return is_import ? *(void *volatile *)symbol : symbol;
+}
+
+static inline struct dormouse_static_key *dormouse_i_own_key(struct dormouse_static_key *key)
+{
+    return key;
+}
+
+static inline struct dormouse_static_key *dormouse_i_imported_key(struct dormouse_static_key_import *import)
+{
+    return import->key;
+}
+
+#ifdef __cplusplus
+} /* extern "C" */
+
+namespace dormouse {
+namespace detail {
+
+inline struct dormouse_static_key *key_of(struct dormouse_static_key *key)
+{
+    return dormouse_i_own_key(key);
+}
+
+inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *import)
+{
+    return dormouse_i_imported_key(import);
+}
+
+} /* namespace detail */
+} /* namespace dormouse */
+
+#define DORMOUSE_I_KEY_OF(key) (::dormouse::detail::key_of(key))
+#else
+#define DORMOUSE_I_KEY_OF(key)                                                                                         \
+    (_Generic((key), struct dormouse_static_key *                                                                      \
+              : dormouse_i_own_key, struct dormouse_static_key_import *                                                \
+              : dormouse_i_imported_key)(key))
+#endif
+
+/* What a name means in this unit: its type, and whether it is a variable or an import, the address of one. */
+#define DORMOUSE_I_NAME_IMV(type, name, place)                                                                         \
+    typedef __typeof__(type) name##__imv_type DORMOUSE_I_UNUSED;                                                       \
+    typedef char name##__imv_place[place] DORMOUSE_I_UNUSED;                                                           \
+    DORMOUSE_I_STATIC_ASSERT(sizeof(type) == 1 || sizeof(type) == 2 || sizeof(type) == 4 || sizeof(type) == 8,         \
+                             "an immediate has 1, 2, 4 or 8 bytes")
+#define DORMOUSE_I_IS_IMPORT(name) (sizeof(name##__imv_place) == 2)
+#define DORMOUSE_I_VARIABLE(name) ((name##__imv_type *)dormouse_i_variable((void *)&name, DORMOUSE_I_IS_IMPORT(name)))
+
+/* Changes atomically, so it is aligned to its size. */
+#define DORMOUSE_DECLARE_IMV(type, name)                                                                               \
+    DORMOUSE_I_NAME_IMV(type, name, 1);                                                                                \
+    extern name##__imv_type name DORMOUSE_I_HIDDEN __attribute__((aligned(sizeof(type))))
+#define DORMOUSE_DEFINE_IMV(type, name)                                                                                \
+    DORMOUSE_DECLARE_IMV(type, name);                                                                                  \
+    name##__imv_type name
+#define DORMOUSE_DEFINE_STATIC_IMV(type, name)                                                                         \
+    DORMOUSE_I_NAME_IMV(type, name, 1);                                                                                \
+    static name##__imv_type name __attribute__((aligned(sizeof(type))))
+
+/* The symbol that other objects use is another one, so that this object's own code need not ask the loader. */
+#define DORMOUSE_EXPORT_IMV_SYMBOL(name)                                                                               \
+    extern name##__imv_type name##__imv_exported __asm__(DORMOUSE_I_EXPORTED_IMV(name)) DORMOUSE_I_EXPORTED            \
+        __attribute__((alias(#name)))
+
+/* The word is volatile and looks writable, so that neither compiler nor linker replaces it by the address: a program that is
+ * not position-independent would get a copy of the variable for itself. */
+#define DORMOUSE_IMPORT_IMV(type, name)                                                                                \
+    DORMOUSE_I_NAME_IMV(type, name, 2);                                                                                \
+    extern name##__imv_type name##__imv_exported __asm__(DORMOUSE_I_EXPORTED_IMV(name)) DORMOUSE_I_EXPORTED;           \
+    static void *volatile name DORMOUSE_I_SLOT = (void *)&name##__imv_exported
+
+/* A mixture of objects that patch and objects that do not fails to link. */
+#ifdef DORMOUSE_I_GENERIC
+#define DORMOUSE_I_EXPORTED_IMV(name) #name "__imv_generic"
+#define DORMOUSE_I_EXPORTED_KEY(name) #name "__key_generic"
+#else
+#define DORMOUSE_I_EXPORTED_IMV(name) #name "__imv"
+#define DORMOUSE_I_EXPORTED_KEY(name) #name "__key"
+#endif
+
+/* The variable's value, by an atomic load: for code that is not worth a site. */
+#define DORMOUSE_IMV_READ_VARIABLE(name)                                                                               \
+    __extension__({                                                                                                    \
+        name##__imv_type dormouse_i_value;                                                                             \
+        __atomic_load(DORMOUSE_I_VARIABLE(name), &dormouse_i_value, __ATOMIC_RELAXED);                                 \
+        dormouse_i_value;                                                                                              \
+    })
+
+/* 0 or a negative errno, as dormouse_imv_set(). */
+#define DORMOUSE_IMV_SET(name, value_)                                                                                 \
+    __extension__({                                                                                                    \
+        name##__imv_type dormouse_i_value = (value_);                                                                  \
+        dormouse_imv_set(DORMOUSE_I_VARIABLE(name), &dormouse_i_value, sizeof dormouse_i_value);                       \
+    })
+
+/* Initialisers of struct dormouse_imv_change, within a function. */
+#define DORMOUSE_IMV_CHANGE(name, value_)                                                                              \
+    {                                                                                                                  \
+        DORMOUSE_I_VARIABLE(name), __extension__({                                                                     \
+            union {                                                                                                    \
+                uint64_t bits;                                                                                         \
+                name##__imv_type value;                                                                                \
+            } dormouse_i_bits;                                                                                         \
+            dormouse_i_bits.bits = 0;                                                                                  \
+            dormouse_i_bits.value = (value_);                                                                          \
+            dormouse_i_bits.bits;                                                                                      \
+        }),                                                                                                            \
+            DORMOUSE_IMV_OPERATION_SET, sizeof(name##__imv_type), 0                                                    \
+    }
+#define DORMOUSE_STATIC_KEY_ENABLE(name)                                                                               \
+    {                                                                                                                  \
+        DORMOUSE_I_KEY_OF(&name), 0, DORMOUSE_IMV_OPERATION_ENABLE, 0, 0                                               \
+    }
+#define DORMOUSE_STATIC_KEY_DISABLE(name)                                                                              \
+    {                                                                                                                  \
+        DORMOUSE_I_KEY_OF(&name), 0, DORMOUSE_IMV_OPERATION_DISABLE, 0, 0                                              \
+    }
+
+#ifdef DORMOUSE_I_X86_64
+
+/*   bits = zero-extended value at address   */
+#define DORMOUSE_I_LOAD(address)                                                                                       \
+    ".if %c[dormouse_i_size] == 8\n\t"                                                                                 \
+    "movq " address ", %q[dormouse_i_bits]\n\t"                                                                        \
+    ".elseif %c[dormouse_i_size] == 4\n\t"                                                                             \
+    "movl " address ", %k[dormouse_i_bits]\n\t"                                                                        \
+    ".elseif %c[dormouse_i_size] == 2\n\t"                                                                             \
+    "movzwl " address ", %k[dormouse_i_bits]\n\t"                                                                      \
+    ".else\n\t"                                                                                                        \
+    "movzbl " address ", %k[dormouse_i_bits]\n\t"                                                                      \
+    ".endif\n\t"
+
+/*
+ *   this object's, 1, 2 or 4 bytes:
+ *     site:  bits = variable                 3E.. mov(zx): eight bytes, aligned to 8            patched: 3E REX C7 imm32
+ *   8 bytes, or another object's:
+ *     site:  E9 (slow - next)                so that the immediate is aligned to 8              patched: A9 ...
+ *     next:  bits = immediate                REX B8+r imm64
+ *     after:
+ *     slow:  bits = variable, or what the import points to; goto after
+ *   section dormouse_sites += { site - ., kind, name - . }
+ *
+ * The assembler chooses by size and place, which are constants, so there is one form for every type. The value is always
+ * zero-extended: its type is narrowed from bits by the compiler, which has to extend it anew in any case. Volatile, because it
+ * changes behind the compiler's back; memory is not clobbered, because a read orders nothing.
+ */
+#define DORMOUSE_IMV_READ(name)                                                                                        \
+    __extension__({                                                                                                    \
+        union {                                                                                                        \
+            uint64_t bits;                                                                                             \
+            name##__imv_type value;                                                                                    \
+        } dormouse_i_read;                                                                                             \
+        __asm__ volatile(".balign 8, 0x3e\n\t"                                                                         \
+                         ".if %c[dormouse_i_kind] & 2\n\t"                                                             \
+                         ".byte 0x3e\n"                                                                                \
+                         "772:\n\t"                                                                                    \
+                         ".byte 0xe9\n\t"                                                                              \
+                         ".long 775f - 773f\n"                                                                         \
+                         "773:\n\t"                                                                                    \
+                         "movabsq $0, %q[dormouse_i_bits]\n"                                                           \
+                         "774:\n\t"                                                                                    \
+                         ".subsection 1\n"                                                                             \
+                         "775:\n\t"                                                                                    \
+                         ".if %c[dormouse_i_kind] & 32\n\t"                                                            \
+                         "movq %c[dormouse_i_name](%%rip), %q[dormouse_i_bits]\n\t"                                    \
+                         DORMOUSE_I_LOAD("(%q[dormouse_i_bits])")                                                      \
+                         ".else\n\t"                                                                                   \
+                         DORMOUSE_I_LOAD("%c[dormouse_i_name](%%rip)")                                                 \
+                         ".endif\n\t"                                                                                  \
+                         "jmp 774b\n\t"                                                                                \
+                         ".previous\n\t"                                                                               \
+                         ".else\n"                                                                                     \
+                         "772:\n\t"                                                                                    \
+                         ".skip 8 - (774f - 773f), 0x3e\n"                                                             \
+                         "773:\n\t"                                                                                    \
+                         DORMOUSE_I_LOAD("%c[dormouse_i_name](%%rip)")                                                 \
+                         "774:\n\t"                                                                                    \
+                         ".endif\n\t"                                                                                  \
+                         ".pushsection dormouse_sites,\"aR?\",@progbits\n\t"                                           \
+                         ".balign 8\n\t"                                                                               \
+                         ".long 772b - .\n\t"                                                                          \
+                         ".long %c[dormouse_i_kind]\n\t"                                                               \
+                         ".quad %c[dormouse_i_name] - .\n\t"                                                           \
+                         ".popsection"                                                                                 \
+                         : [dormouse_i_bits] "=r"(dormouse_i_read.bits)                                                \
+                         : [dormouse_i_name] "i"(&name), [dormouse_i_size] "i"(sizeof(name##__imv_type)),              \
+                           [dormouse_i_kind] "i"(DORMOUSE_I_KIND(sizeof(name##__imv_type), DORMOUSE_I_IS_IMPORT(name)))\
+                         : "cc");                                                                                      \
+        dormouse_i_read.value;                                                                                         \
+    })
+
+#define DORMOUSE_I_KIND(size, is_import)                                                                               \
+    (((is_import) || (size) == 8 ? DORMOUSE_SITE_GATED_VALUE : DORMOUSE_SITE_VALUE) |                                  \
+     ((is_import) ? DORMOUSE_SITE_INDIRECT : 0) |                                                                      \
+     ((size) == 8 ? 3 : (size) == 4 ? 2 : (size) == 2 ? 1 : 0) << DORMOUSE_SITE_WIDTH_SHIFT)
+
+/* The literals of the template. */
+DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_GATED_VALUE == 2 && DORMOUSE_SITE_VALUE == 1 && DORMOUSE_SITE_INDIRECT == 32, "");
+DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMEDIATE_OFFSET == 7, "");
+
+#else
+
+#define DORMOUSE_IMV_READ(name) DORMOUSE_IMV_READ_VARIABLE(name)
+
+#endif
+
+#define DORMOUSE_DECLARE_STATIC_KEY(name) extern struct dormouse_static_key name DORMOUSE_I_HIDDEN
+#define DORMOUSE_DEFINE_STATIC_KEY_FALSE(name)                                                                         \
+    DORMOUSE_DECLARE_STATIC_KEY(name);                                                                                 \
+    struct dormouse_static_key name = DORMOUSE_STATIC_KEY_INIT
+#define DORMOUSE_DEFINE_STATIC_KEY_TRUE(name)                                                                          \
+    DORMOUSE_DECLARE_STATIC_KEY(name);                                                                                 \
+    struct dormouse_static_key name = DORMOUSE_STATIC_KEY_INIT_ENABLED
+#define DORMOUSE_DEFINE_STATIC_KEY(name) DORMOUSE_DEFINE_STATIC_KEY_FALSE(name)
+#define DORMOUSE_EXPORT_STATIC_KEY(name)                                                                               \
+    extern struct dormouse_static_key name##__key_exported __asm__(DORMOUSE_I_EXPORTED_KEY(name)) DORMOUSE_I_EXPORTED  \
+        __attribute__((alias(#name)))
+#define DORMOUSE_IMPORT_STATIC_KEY(name)                                                                               \
+    extern struct dormouse_static_key name##__key_exported __asm__(DORMOUSE_I_EXPORTED_KEY(name)) DORMOUSE_I_EXPORTED; \
+    static struct dormouse_static_key_import name DORMOUSE_I_SLOT = { &name##__key_exported }
+
+/* Whether the branch is to be taken, and where the compiler puts its code: a jump is taken when the key is enabled. */
+#define DORMOUSE_STATIC_BRANCH_UNLIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 0)
+#define DORMOUSE_STATIC_BRANCH_LIKELY(key) DORMOUSE_I_KEY_BRANCH(key, 1)
+#define DORMOUSE_I_KEY_BRANCH(key, expected)                                                                           \
+    (DORMOUSE_I_STATIC_BRANCH(                                                                                         \
+         *(key), sizeof *(key) == sizeof(struct dormouse_static_key) ? DORMOUSE_SITE_BRANCH : DORMOUSE_SITE_INDIRECT,  \
+         DORMOUSE_I_KEY_OF(key), expected, *(key), "") != 0)
+
+/* A key counts who wants its branch taken: increment and enable are two names of one thing. 0 or a negative errno. */
+#define DORMOUSE_STATIC_BRANCH_ENABLE(key) dormouse_static_key_enable(DORMOUSE_I_KEY_OF(key))
+#define DORMOUSE_STATIC_BRANCH_DISABLE(key) dormouse_static_key_disable(DORMOUSE_I_KEY_OF(key))
+
+#ifndef DORMOUSE_NO_SHORT_NAMES
+#define DEFINE_IMV(type, name) DORMOUSE_DEFINE_IMV(type, name)
+#define DEFINE_STATIC_IMV(type, name) DORMOUSE_DEFINE_STATIC_IMV(type, name)
+#define DECLARE_IMV(type, name) DORMOUSE_DECLARE_IMV(type, name)
+#define EXPORT_IMV_SYMBOL(name) DORMOUSE_EXPORT_IMV_SYMBOL(name)
+#define IMPORT_IMV(type, name) DORMOUSE_IMPORT_IMV(type, name)
+#define imv_read(name) DORMOUSE_IMV_READ(name)
+#define _imv_read(name) DORMOUSE_IMV_READ_VARIABLE(name)
+#define imv_set(name, value) DORMOUSE_IMV_SET(name, value)
+#define IMV_CHANGE(name, value) DORMOUSE_IMV_CHANGE(name, value)
+#define STATIC_KEY_ENABLE(name) DORMOUSE_STATIC_KEY_ENABLE(name)
+#define STATIC_KEY_DISABLE(name) DORMOUSE_STATIC_KEY_DISABLE(name)
+#define DEFINE_STATIC_KEY(name) DORMOUSE_DEFINE_STATIC_KEY(name)
+#define DEFINE_STATIC_KEY_FALSE(name) DORMOUSE_DEFINE_STATIC_KEY_FALSE(name)
+#define DEFINE_STATIC_KEY_TRUE(name) DORMOUSE_DEFINE_STATIC_KEY_TRUE(name)
+#define DECLARE_STATIC_KEY(name) DORMOUSE_DECLARE_STATIC_KEY(name)
+#define EXPORT_STATIC_KEY(name) DORMOUSE_EXPORT_STATIC_KEY(name)
+#define IMPORT_STATIC_KEY(name) DORMOUSE_IMPORT_STATIC_KEY(name)
+#define static_branch_unlikely(key) DORMOUSE_STATIC_BRANCH_UNLIKELY(key)
+#define static_branch_likely(key) DORMOUSE_STATIC_BRANCH_LIKELY(key)
+#define static_branch_enable(key) DORMOUSE_STATIC_BRANCH_ENABLE(key)
+#define static_branch_disable(key) DORMOUSE_STATIC_BRANCH_DISABLE(key)
+#define static_branch_inc(key) DORMOUSE_STATIC_BRANCH_ENABLE(key)
+#define static_branch_dec(key) DORMOUSE_STATIC_BRANCH_DISABLE(key)
+#endif
+
+#endif
