@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 
@@ -224,6 +225,44 @@ fn c_programs_and_their_plugins_are_tuned() {
             exercise(dir.path());
         }
     }
+}
+
+#[test]
+fn plugins_come_and_go_while_operators_look_and_set() {
+    let dir = tempfile::tempdir().unwrap();
+    build(dir.path(), compilers()[0], (&["-O2", "-fPIE"], "-pie", "bfd"));
+    let mut tuned = Tuned::start(dir.path());
+    let (pid, run_dir) = (tuned.child.id().to_string(), tuned.place.path().to_path_buf());
+    let imv = |words: &[&str]| {
+        let mut dormouse = Command::new(&installed().1);
+        dormouse.args(["imv", words[0], &pid]).args(&words[1..]).env("XDG_RUNTIME_DIR", &run_dir).output().unwrap()
+    };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let operators = [&["list", "--json"][..], &["set", "plugin.depth", "5", "c.batch_size", "6"]].map(|words| {
+            let (imv, is_over) = (&imv, &is_over);
+            scope.spawn(move || {
+                let mut count = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let output = imv(words);
+                    let text = String::from_utf8(output.stderr).unwrap();
+                    // Nothing but that it has gone.
+                    let is_gone = text.contains("no tunable `plugin.depth`");
+                    assert!(output.status.success() || words[0] == "set" && is_gone, "{text}");
+                    count += 1;
+                }
+                count
+            })
+        });
+        for _ in 0..400 {
+            assert_eq!(tuned.ask("open"), "opened");
+            assert_eq!(tuned.ask("close"), "closed");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(operators.into_iter().all(|operator| operator.join().unwrap() > 0));
+    });
+    let values = tuned.ask("values");
+    assert!(values.starts_with("6 ") || values.starts_with("16 "), "{values}");
 }
 
 #[test]

@@ -371,8 +371,7 @@ fn another_users_program_is_not_to_be_tuned() {
 #[test]
 fn a_library_with_a_tracer_of_its_own_is_tuned_too() {
     let place = tempfile::tempdir().unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_e2e-traced"))
-        .arg("tuned")
+    let mut child = Command::new(env!("CARGO_BIN_EXE_e2e-tuned"))
         .arg(plugin())
         .env("XDG_RUNTIME_DIR", place.path())
         .stdin(Stdio::piped())

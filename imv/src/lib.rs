@@ -110,6 +110,9 @@
 //! * `fork` waits for a running update, and the child has its own text. A child made by a raw `clone` amid another
 //!   thread's update cannot change keys.
 //! * Keys and values are changed by this crate only.
+//! * Tunables are those of the objects that this copy of the crate has registered: a Rust library brings its own copy, and C
+//!   libraries register with libdormouse. They are set from outside only where a tracer listens. A tunable is a number, a
+//!   `bool` or a key: whoever wants an enumeration exports its number and a range.
 //!
 //! # Source
 //!

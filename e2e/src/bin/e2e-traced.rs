@@ -1,6 +1,6 @@
 //! Programs to trace, by the name of what they do.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::fs::OpenOptions;
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,6 @@ fn main() {
         "become" => become_again(number(1), number(2)),
         "many" => many(number(1), number(2)),
         "plugin" => plugin(Path::new(&arguments[1]), number(2)),
-        "tuned" => tuned(Path::new(&arguments[1])),
         "dormant" => dormant(number(1)),
         "golden" => golden(),
         "await-signal" => await_signal(),
@@ -295,39 +294,15 @@ fn many(count: u64, events: u64) {
     }
 }
 
-/// A function of a library that is loaded now.
-fn plugin_symbol(path: &Path, name: &CStr) -> *mut c_void {
+/// Emits events of its own and those of a library that is loaded now, in turn.
+fn plugin(path: &Path, events: u64) {
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
     // SAFETY: loads a library that the tests have built.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null());
     // SAFETY: the library is loaded, and the name is terminated.
-    let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
+    let symbol = unsafe { libc::dlsym(library, c"dormouse_e2e_plugin_emit".as_ptr()) };
     assert!(!symbol.is_null());
-    symbol
-}
-
-dormouse_imv::imv! {
-    static WIDTH: u32 = 4;
-    static TWIN: i32 = 1;
-}
-dormouse_imv::tunable!(WIDTH, "e2e.width", "how wide", 0..=9);
-dormouse_imv::tunable!(TWIN, "e2e.twin", "of the program");
-
-/// Says for each line that it reads what it and a library with a tracer of its own are tuned to.
-fn tuned(path: &Path) {
-    let symbol = plugin_symbol(path, c"dormouse_e2e_plugin_depth");
-    // SAFETY: the plugin's function has this type.
-    let depth = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(symbol) };
-    println!("ready");
-    for _ in std::io::stdin().lock().lines() {
-        println!("{} {}", dormouse_imv::imv_read!(WIDTH), depth());
-    }
-}
-
-/// Emits events of its own and those of a library that is loaded now, in turn.
-fn plugin(path: &Path, events: u64) {
-    let symbol = plugin_symbol(path, c"dormouse_e2e_plugin_emit");
     // SAFETY: the plugin's function has this type.
     let emit_there = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(symbol) };
     for number in 0..events {
