@@ -181,13 +181,16 @@ pub fn ensure_registered() -> Result<(), Error> {
     static FORK_HANDLED: AtomicBool = AtomicBool::new(false);
     static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-    if !arch::PATCHED || REGISTERED.swap(true, Ordering::Relaxed) {
+    if REGISTERED.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
     if !FORK_HANDLED.swap(true, Ordering::Relaxed) {
         // SAFETY: pthread_atfork(3) with handlers that live as long as the object that registers them. A refusal (no
         // memory) leaves a child that forks amid another thread's update unable to change keys; nothing else.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+    }
+    if !arch::PATCHED {
+        return Ok(());
     }
     let (start, stop) = arch::own_sites();
     // The lock is taken once even if this object has no sites: the first time prepares the writer while threads are few.
