@@ -223,6 +223,32 @@ fn every_way_to_compile_and_link() {
     assert!(skipped.len() < WAYS.len() && (skipped.is_empty() || std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none()));
 }
 
+#[test]
+fn short_names_can_be_left_to_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    for compiler in ["gcc -std=c11", "g++ -x c++ -std=c++11", "clang -std=c11", "clang++ -x c++ -std=c++11"] {
+        let name = words(compiler).next().unwrap();
+        if !is_there(name) {
+            continue;
+        }
+        for generic in [None, Some("-DDORMOUSE_GENERIC")] {
+            let mut command = Command::new(name);
+            command.args(["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-DDORMOUSE_NO_SHORT_NAMES", "-o"]);
+            command
+                .arg(&program)
+                .args(words(compiler).skip(1))
+                .arg(source("long_names.c"))
+                .args(["-x", "none"])
+                .args(generic);
+            let question: &[&str] = if generic.is_some() { &["--cflags"] } else { &["--cflags", "--libs"] };
+            command.args(pkg_config(prefix(), &[question, &["dormouse-imv"]].concat()));
+            succeed(command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display())));
+            succeed(&mut Command::new(&program));
+        }
+    }
+}
+
 /// `cargo xtask test` runs it where there is all that it takes.
 #[test]
 #[ignore = "needs a cross compiler, qemu-user and the target's standard library"]

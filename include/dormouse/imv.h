@@ -240,9 +240,9 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
 /* The variable's value, by an atomic load: for code that is not worth a site. */
 #define DORMOUSE_IMV_READ_VARIABLE(name)                                                                               \
     __extension__({                                                                                                    \
-        name##__imv_type dormouse_i_value;                                                                             \
-        __atomic_load(DORMOUSE_I_VARIABLE(name), &dormouse_i_value, __ATOMIC_RELAXED);                                 \
-        dormouse_i_value;                                                                                              \
+        name##__imv_type dormouse_i_loaded;                                                                            \
+        __atomic_load(DORMOUSE_I_VARIABLE(name), &dormouse_i_loaded, __ATOMIC_RELAXED);                                \
+        dormouse_i_loaded;                                                                                             \
     })
 
 /* 0 or a negative errno, as dormouse_imv_set(). */

@@ -82,6 +82,11 @@ static void set_to_and_fro(const char *writer)
     if (strcmp(writer, "mprotect") == 0)
         CHECK(now.objects > 0 && now.sites >= SITES_MIN && now.patched == now.sites);
 
+    /* One within another. */
+    CHECK(imv_set(own, _imv_read(own)) == 0 && imv_set(own, imv_read(own)) == 0 && imv_read(own) == 7);
+    struct dormouse_imv_change nested[] = {IMV_CHANGE(own, imv_read(own) + _imv_read(own) - 7)};
+    CHECK(dormouse_imv_update(nested, 1) == 0 && imv_read(own) == 7);
+
     char unaligned[16] = {0};
     struct dormouse_imv_change bad[] = {IMV_CHANGE(own, 8), IMV_CHANGE(own, 9)};
     CHECK(dormouse_imv_set(unaligned, unaligned, 3) == -EINVAL);
