@@ -223,6 +223,60 @@ fn every_way_to_compile_and_link() {
     assert!(skipped.len() < WAYS.len() && (skipped.is_empty() || std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none()));
 }
 
+#[test]
+fn short_names_can_be_left_to_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    for compiler in ["gcc -std=c11", "g++ -x c++ -std=c++11", "clang -std=c11", "clang++ -x c++ -std=c++11"] {
+        let name = words(compiler).next().unwrap();
+        if !is_there(name) {
+            continue;
+        }
+        for generic in [None, Some("-DDORMOUSE_GENERIC")] {
+            let mut command = Command::new(name);
+            command.args(["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-DDORMOUSE_NO_SHORT_NAMES", "-o"]);
+            command
+                .arg(&program)
+                .args(words(compiler).skip(1))
+                .arg(source("long_names.c"))
+                .args(["-x", "none"])
+                .args(generic);
+            let question: &[&str] = if generic.is_some() { &["--cflags"] } else { &["--cflags", "--libs"] };
+            command.args(pkg_config(prefix(), &[question, &["dormouse-imv"]].concat()));
+            succeed(command.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display())));
+            succeed(&mut Command::new(&program));
+        }
+    }
+}
+
+/// `cargo xtask test` runs it where there is all that it takes.
+#[test]
+#[ignore = "needs a cross compiler, qemu-user and the target's standard library"]
+fn gates_are_patched_on_aarch64() {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    let runner = std::env::var("DORMOUSE_TEST_RUNNER").unwrap_or_else(|_| "qemu-aarch64".into());
+    let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let mut library = Command::new(env!("CARGO"));
+    library.args(["build", "--quiet", "--package", "dormouse-imv-capi", "--target", TARGET, "--target-dir"]);
+    library.arg(target_dir).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+    succeed(library.current_dir(env!("CARGO_MANIFEST_DIR")));
+    let archive = target_dir.join(TARGET).join("debug/libdormouse_imv.a");
+    let directory = tempfile::tempdir().unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
+    for flags in ["-std=gnu11 -O0", "-std=gnu17 -O2 -fno-pic", "-std=gnu17 -O3 -fPIE"] {
+        let program = directory.path().join("main");
+        let mut command = Command::new("aarch64-linux-gnu-gcc");
+        command.args(words(flags)).args(["-Wall", "-Wextra", "-Wpedantic", "-static", "-I"]).arg(&include);
+        command.args(["main.c", "library.c", "second.c", "reader.c"].map(source));
+        succeed(command.arg(&archive).arg("-o").arg(&program));
+        for writer in ["mprotect", "none"] {
+            let mut command = Command::new(words(&runner).next().unwrap());
+            command.args(words(&runner).skip(1)).arg(&program).args(["set", writer]);
+            println!("{flags}: {}", stdout(&succeed(command.env("DORMOUSE_IMV_WRITER", writer))));
+        }
+    }
+}
+
 /// A block of code in the manual page, with the words of the comment above it.
 struct Example {
     kind: String,

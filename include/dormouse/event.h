@@ -243,7 +243,7 @@ __attribute__((destructor(101))) static void dormouse_i_unregister_event_unit(vo
                      ".8byte 0\n\t"                                                                                    \
                      ".popsection"                                                                                     \
                      :                                                                                                 \
-                     : [dormouse_i_class] "i"(&(event_class)))
+                     : [dormouse_i_class] DORMOUSE_I_ADDRESS(&(event_class)))
 
 #endif /* DORMOUSE_DISABLE */
 

@@ -19,17 +19,18 @@
  * and likewise DEFINE_STATIC_KEY_FALSE(name), DEFINE_STATIC_KEY_TRUE(name), DECLARE_STATIC_KEY(name),
  * EXPORT_STATIC_KEY(name) and IMPORT_STATIC_KEY(name). An object is a program or a shared library.
  *
- * A value has 1, 2, 4 or 8 bytes: an integer, bool, an enum, a float, a pointer to data or to a function. A read gives what
- * its variable holds, also before the constructors and where program text cannot be patched. It may stand wherever an
- * expression may within a function: inline functions, templates, lambdas. It orders nothing, like a relaxed load.
+ * A value has 1, 2, 4 or 8 bytes: an integer, bool, an enum, a float, a pointer to data or to a function. A read gives
+ * what its variable holds, also before the constructors and where program text cannot be patched. It may stand wherever
+ * an expression may within a function: inline functions, templates, lambdas. It orders nothing, like a relaxed load.
  *
- * An exported name is a symbol of C, `name__imv` or `name__key`: in C++, define what is exported outside of namespaces or
- * in extern "C" { }. An executable exports to libraries only what it is linked with (-rdynamic, or
+ * An exported name is a symbol of C, `name__imv` or `name__key`: in C++, define what is exported outside of namespaces
+ * or in extern "C" { }. A program exports to its libraries only if it is linked so (-rdynamic, or
  * -Wl,--export-dynamic-symbol='*__imv').
  *
- * Link with -ldormouse_imv, or with -ldormouse, which contains it. On architectures without a patcher, and with
- * DORMOUSE_GENERIC defined, all of this is plain variables and needs no library. Define it for every object of a process or
- * for none. With DORMOUSE_NO_SHORT_NAMES defined there are only the names with DORMOUSE_ in front.
+ * Link with -ldormouse_imv, or with -ldormouse, which contains it. On AArch64 branches are patched, values are loads.
+ * On other architectures than that and x86-64, and with DORMOUSE_GENERIC defined, all of this is plain variables and
+ * needs no library. Define it for every object of a process or for none. With DORMOUSE_NO_SHORT_NAMES defined there are
+ * only the names with DORMOUSE_ in front.
  */
 #ifndef DORMOUSE_IMV_H
 #define DORMOUSE_IMV_H
@@ -52,7 +53,7 @@ extern "C" {
 #define DORMOUSE_I_STATIC_ASSERT _Static_assert
 #endif
 
-/* One change of a dormouse_imv_update(): DORMOUSE_IMV_CHANGE and DORMOUSE_STATIC_KEY_ENABLE or _DISABLE initialise it. */
+/* One change of a dormouse_imv_update(). DORMOUSE_IMV_CHANGE, DORMOUSE_STATIC_KEY_ENABLE and _DISABLE initialise it. */
 struct dormouse_imv_change {
     void *variable;      /* the variable or the key */
     uint64_t bits;       /* the value, in the lowest bytes */
@@ -71,25 +72,25 @@ struct dormouse_imv_state {
     char reason[112]; /* why so, one line */
     size_t objects;   /* that have sites */
     size_t sites;     /* of all of them */
-    size_t patched;   /* sites that have their value or the answer of their key in the instruction; the rest read it */
+    size_t patched;   /* sites that have what their value or key says in the instruction; the rest read it */
 };
 
 #ifndef DORMOUSE_I_GENERIC
 
 /*
- * Makes changes together, with one synchronisation of the processors. When it returns 0, every later read gives the new
- * value, and every later execution of a gate the new answer; until then each on its own may give the old or the new one.
+ * Makes changes together, with one synchronisation of the processors. When it returns 0, every later read gives the
+ * new value, and every later execution of a gate the new answer; until then each on its own may give either.
  *
  * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed
  *         -EACCES   program text can no longer be written, and some site holds an old value or sleeps: no value was
  *                   changed, all keys were
- *         -EINVAL   a key was disabled more often than enabled, and left out, but all else is done; or an operation or a
- *                   size is unknown or a variable not aligned to its size, and nothing was changed
+ *         -EINVAL   a key was disabled more often than enabled, and left out, but all else is done; or an operation or
+ *                   a size is unknown or a variable not aligned to its size, and nothing was changed
  * MT-safe, blocking, async-signal-safe.
  */
 int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count);
 
-/* Sets one variable of `size_bytes` bytes, aligned to them, to what is at `value`. Otherwise as dormouse_imv_update(). */
+/* Sets a variable of `size_bytes` bytes, aligned to them, to what is at `value`. Otherwise as dormouse_imv_update(). */
 int dormouse_imv_set(void *variable, const void *value, size_t size_bytes);
 
 /* Errors: -EDEADLK as above. MT-safe, blocking, async-signal-safe. */
@@ -218,8 +219,10 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
     extern name##__imv_type name##__imv_exported __asm__(DORMOUSE_I_EXPORTED_IMV(name)) DORMOUSE_I_EXPORTED            \
         __attribute__((alias(#name)))
 
-/* The word is volatile and looks writable, so that neither compiler nor linker replaces it by the address: a program that is
- * not position-independent would get a copy of the variable for itself. */
+/*
+ * The word is volatile and looks writable, so that neither compiler nor linker replaces it by the address: a program
+ * that is not position-independent would get a copy of the variable for itself.
+ */
 #define DORMOUSE_IMPORT_IMV(type, name)                                                                                \
     DORMOUSE_I_NAME_IMV(type, name, 2);                                                                                \
     extern name##__imv_type name##__imv_exported __asm__(DORMOUSE_I_EXPORTED_IMV(name)) DORMOUSE_I_EXPORTED;           \
@@ -237,9 +240,9 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
 /* The variable's value, by an atomic load: for code that is not worth a site. */
 #define DORMOUSE_IMV_READ_VARIABLE(name)                                                                               \
     __extension__({                                                                                                    \
-        name##__imv_type dormouse_i_value;                                                                             \
-        __atomic_load(DORMOUSE_I_VARIABLE(name), &dormouse_i_value, __ATOMIC_RELAXED);                                 \
-        dormouse_i_value;                                                                                              \
+        name##__imv_type dormouse_i_loaded;                                                                            \
+        __atomic_load(DORMOUSE_I_VARIABLE(name), &dormouse_i_loaded, __ATOMIC_RELAXED);                                \
+        dormouse_i_loaded;                                                                                             \
     })
 
 /* 0 or a negative errno, as dormouse_imv_set(). */
@@ -288,17 +291,17 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
 
 /*
  *   this object's, 1, 2 or 4 bytes:
- *     site:  bits = variable                 3E.. mov(zx): eight bytes, aligned to 8            patched: 3E REX C7 imm32
+ *     site:  bits = variable                 3E.. mov(zx): eight bytes, aligned to 8           patched: 3E REX C7 imm32
  *   8 bytes, or another object's:
- *     site:  E9 (slow - next)                so that the immediate is aligned to 8              patched: A9 ...
+ *     site:  E9 (slow - next)                so that the immediate is aligned to 8             patched: A9 ...
  *     next:  bits = immediate                REX B8+r imm64
  *     after:
  *     slow:  bits = variable, or what the import points to; goto after
  *   section dormouse_sites += { site - ., kind, name - . }
  *
- * The assembler chooses by size and place, which are constants, so there is one form for every type. The value is always
- * zero-extended: its type is narrowed from bits by the compiler, which has to extend it anew in any case. Volatile, because it
- * changes behind the compiler's back; memory is not clobbered, because a read orders nothing.
+ * The assembler chooses by size and place, which are constants, so there is one form for every type. Bits are always
+ * zero-extended: the compiler takes the value from the lowest of them, and extends it itself if it has to. Volatile,
+ * because it changes behind the compiler's back; memory is not clobbered, because a read orders nothing.
  */
 #define DORMOUSE_IMV_READ(name)                                                                                        \
     __extension__({                                                                                                    \
@@ -351,7 +354,8 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
      ((size) == 8 ? 3 : (size) == 4 ? 2 : (size) == 2 ? 1 : 0) << DORMOUSE_SITE_WIDTH_SHIFT)
 
 /* The literals of the template. */
-DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_GATED_VALUE == 2 && DORMOUSE_SITE_VALUE == 1 && DORMOUSE_SITE_INDIRECT == 32, "");
+DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_VALUE == 1 && DORMOUSE_SITE_GATED_VALUE == 2, "");
+DORMOUSE_I_STATIC_ASSERT(DORMOUSE_SITE_INDIRECT == 32, "");
 DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMEDIATE_OFFSET == 7, "");
 
 #else

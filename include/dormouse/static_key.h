@@ -17,9 +17,9 @@
  *
  *     inline void work() { struct work_key {}; if (DORMOUSE_STATIC_BRANCH(DORMOUSE_INLINE_STATIC_KEY(work_key))) ... }
  *
- * Link with -ldormouse, or with -ldormouse_imv if the program has no events. On architectures without a patcher, and with
- * DORMOUSE_GENERIC defined, gates read their key and need no library. Define it for every object of a process or for none:
- * what it compiles changes keys without telling the library.
+ * Link with -ldormouse, or with -ldormouse_imv if the program has no events. x86-64 and AArch64 are patched. Elsewhere,
+ * and with DORMOUSE_GENERIC defined, gates read their key and need no library. Define it for every object of a process
+ * or for none: what it compiles changes keys without telling the library.
  */
 #ifndef DORMOUSE_STATIC_KEY_H
 #define DORMOUSE_STATIC_KEY_H
@@ -31,8 +31,17 @@
 
 #if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
 #define DORMOUSE_I_X86_64
+#elif defined(__AARCH64EL__) && defined(__LP64__) && defined(__linux__) && !defined(DORMOUSE_GENERIC)
+#define DORMOUSE_I_AARCH64
 #else
 #define DORMOUSE_I_GENERIC
+#endif
+
+/* Constraint of an operand that is the address of something in this object. */
+#ifdef __aarch64__
+#define DORMOUSE_I_ADDRESS "S"
+#else
+#define DORMOUSE_I_ADDRESS "i"
 #endif
 
 #ifdef __cplusplus
@@ -107,10 +116,10 @@ static inline int dormouse_static_key_disable(struct dormouse_static_key *key)
     ".8byte %c[dormouse_i_structure] - .\n\t"                                                                          \
     ".popsection\n\t"
 
-#ifdef DORMOUSE_I_X86_64
+#ifndef DORMOUSE_I_GENERIC
 
 /* Every object contributes, be it nothing: else an object without sites would find another object's bounds. */
-__asm__(".pushsection dormouse_sites,\"aR\",@progbits\n\t.balign 8\n\t.popsection");
+__asm__(".pushsection dormouse_sites,\"aR\",%progbits\n\t.balign 8\n\t.popsection");
 
 extern const struct dormouse_site_record __start_dormouse_sites[] __attribute__((weak, visibility("hidden")));
 extern const struct dormouse_site_record __stop_dormouse_sites[] __attribute__((weak, visibility("hidden")));
@@ -133,6 +142,12 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 }
 
 /*
+ * No form below declares memory as clobbered: a dormant answer synchronises with nothing, so the compiler may move
+ * accesses across it. An armed answer passes through an acquire load of the key.
+ */
+#ifdef DORMOUSE_I_X86_64
+
+/*
  *   site:  E9 (slow - next)            born, armed: jmp slow        A9 ...: dormant
  *   next:
  *   section dormouse_sites += { site - ., kind, key - . }
@@ -150,10 +165,6 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
     ".quad %c[dormouse_i_key] - .\n\t"                                                                                 \
     ".popsection\n\t" announcement
 
-/*
- * Neither form declares memory as clobbered: a dormant answer synchronises with nothing, so the compiler may move
- * accesses across it. An armed answer passes through an acquire load of the key.
- */
 #if !defined(__clang__) || __clang_major__ >= 17
 
 /*   site -> slow;  answer = false;  slow: answer = key.enabled > 0   */
@@ -163,8 +174,8 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
         int dormouse_i_taken = 0;                                                                                      \
         __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", announcement)                                              \
                      :                                                                                                 \
-                     : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_kind] "i"(kind),                               \
-                       [dormouse_i_structure] "i"(&(structure_lvalue))                                                 \
+                     : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind),                \
+                       [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue))                                  \
                      : "cc"                                                                                            \
                      : dormouse_i_slow);                                                                               \
         goto dormouse_i_done;                                                                                          \
@@ -198,12 +209,56 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
                          "jmp 773b\n\t"                                                                                \
                          ".previous"                                                                                   \
                          : "=r"(dormouse_i_count)                                                                      \
-                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_kind] "i"(kind),                           \
-                           [dormouse_i_structure] "i"(&(structure_lvalue))                                             \
+                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind),            \
+                           [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue))                              \
                          : "cc");                                                                                      \
         if (__builtin_expect(dormouse_i_count > 0, expected))                                                          \
             __asm__ volatile("" : : : "memory");                                                                       \
         __builtin_expect(dormouse_i_count > 0, expected);                                                              \
+    })
+
+#endif
+
+#else
+
+/*
+ *   count = 0
+ *   site:  b slow                          born, armed             nop: dormant
+ *   next:  answer = count > 0
+ *   slow:  count = key.enabled (acquire); goto next
+ *   section dormouse_sites += { site - ., kind with (slow - site) in words, key - . }
+ *
+ * The slow path stands in the same section, because the assembler has to know the distance.
+ */
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
+    __extension__({                                                                                                    \
+        int64_t dormouse_i_count;                                                                                      \
+        __asm__ volatile("mov %0, xzr\n"                                                                               \
+                         "772:\n\t"                                                                                    \
+                         "b 774f\n"                                                                                    \
+                         "773:\n\t"                                                                                    \
+                         ".subsection 1\n"                                                                             \
+                         "774:\n\t"                                                                                    \
+                         "adrp %0, %c[dormouse_i_key]\n\t"                                                             \
+                         "add %0, %0, :lo12:%c[dormouse_i_key]\n\t"                                                    \
+                         ".if %c[dormouse_i_kind]\n\t"                                                                 \
+                         "ldr %0, [%0]\n\t"                                                                            \
+                         ".endif\n\t"                                                                                  \
+                         "ldar %w0, [%0]\n\t"                                                                          \
+                         "b 773b\n\t"                                                                                  \
+                         ".previous\n\t"                                                                               \
+                         ".pushsection dormouse_sites,\"aR?\",%%progbits\n\t"                                          \
+                         ".balign 8\n\t"                                                                               \
+                         ".long 772b - .\n\t"                                                                          \
+                         ".long ((774b - 772b) << 4) + %c[dormouse_i_kind]\n\t"                                        \
+                         ".8byte %c[dormouse_i_key] - .\n\t"                                                           \
+                         ".popsection\n\t" announcement                                                               \
+                         : "=r"(dormouse_i_count)                                                                      \
+                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind),            \
+                           [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue)));                            \
+        if (__builtin_expect((int32_t)dormouse_i_count > 0, expected))                                                 \
+            __asm__ volatile("" : : : "memory");                                                                       \
+        __builtin_expect((int32_t)dormouse_i_count > 0, expected);                                                     \
     })
 
 #endif
@@ -233,7 +288,8 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
     __extension__({                                                                                                    \
         __asm__ volatile(DORMOUSE_I_PAIR(section)                                                                      \
                          :                                                                                             \
-                         : [dormouse_i_key] "i"(&(key_lvalue)), [dormouse_i_structure] "i"(&(structure_lvalue)));      \
+                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)),                                         \
+                           [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue)));                            \
         DORMOUSE_STATIC_BRANCH(key_lvalue);                                                                            \
     })
 

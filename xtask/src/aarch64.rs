@@ -50,5 +50,9 @@ pub(crate) fn test() -> Result<()> {
             // For what the tests start themselves.
             .env("DORMOUSE_TEST_RUNNER", &runner)
             .env("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES),
+    )?;
+    succeed(
+        cargo(["test", "-p", "dormouse-capi", "--test", "imv", "--", "--ignored", "aarch64"])
+            .env("DORMOUSE_TEST_RUNNER", &runner),
     )
 }

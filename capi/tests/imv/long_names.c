@@ -1,0 +1,40 @@
+/* With DORMOUSE_NO_SHORT_NAMES: the short ones are the program's own. Every macro, by its long name. */
+#include <dormouse/imv.h>
+
+static int imv_read(int value)
+{
+    return value + 1;
+}
+
+static int static_branch_enable(int value)
+{
+    return value + 2;
+}
+
+DORMOUSE_DECLARE_IMV(int, defined);
+DORMOUSE_DEFINE_IMV(int, defined) = 1;
+DORMOUSE_EXPORT_IMV_SYMBOL(defined);
+DORMOUSE_DEFINE_STATIC_IMV(long, local) = 2;
+DORMOUSE_DECLARE_STATIC_KEY(key);
+DORMOUSE_DEFINE_STATIC_KEY(key);
+DORMOUSE_DEFINE_STATIC_KEY_TRUE(set);
+DORMOUSE_DEFINE_STATIC_KEY_FALSE(clear);
+DORMOUSE_EXPORT_STATIC_KEY(key);
+
+int main(void)
+{
+    struct dormouse_imv_change changes[] = {
+        DORMOUSE_IMV_CHANGE(defined, 3),
+        DORMOUSE_STATIC_KEY_ENABLE(clear),
+        DORMOUSE_STATIC_KEY_DISABLE(set),
+    };
+    if (imv_read(1) + static_branch_enable(1) != 5 || DORMOUSE_IMV_READ(defined) != 1)
+        return 1;
+    if (dormouse_imv_update(changes, 3) || DORMOUSE_IMV_SET(local, 4) || DORMOUSE_STATIC_BRANCH_ENABLE(&key))
+        return 2;
+    if (DORMOUSE_IMV_READ(defined) != 3 || DORMOUSE_IMV_READ_VARIABLE(local) != 4)
+        return 3;
+    if (!DORMOUSE_STATIC_BRANCH_LIKELY(&clear) || DORMOUSE_STATIC_BRANCH_UNLIKELY(&set))
+        return 4;
+    return DORMOUSE_STATIC_BRANCH_DISABLE(&key) || DORMOUSE_STATIC_BRANCH_UNLIKELY(&key);
+}
