@@ -170,7 +170,7 @@ fn getppid(figures: &Figures, text: &mut String) -> std::fmt::Result {
     let walks = || WALKS.iter().filter(|(pressure, _)| figures.find(&format!("getppid.none{pressure}")).is_some());
     writeln!(
         text,
-        "  getppid between two markers: {} runs of 100 iterations (after a walk over L3: 20), {}, mean ± σ of the runs\n",
+        "  getppid between two markers: {} runs of 100 iterations (fewer after a walk over L3), {}, mean ± σ of the runs\n",
         alone.n,
         figures.unit()
     )?;
