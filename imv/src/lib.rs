@@ -196,6 +196,8 @@ pub enum Error {
     Asleep,
     /// A value was left as it was, because some of its sites hold it in text that can no longer be written.
     Stale,
+    /// Tunables were left as they were, because the sites are in the hands of another library ([`hand_over`]).
+    Elsewhere,
 }
 
 impl fmt::Display for Error {
@@ -206,6 +208,9 @@ impl fmt::Display for Error {
             Error::Unbalanced => "a key was disabled more often than enabled",
             Error::Asleep => "program text can no longer be written: some sites of an enabled key still sleep",
             Error::Stale => "program text can no longer be written: the value stays as it was",
+            Error::Elsewhere => {
+                "libdormouse and libdormouse_imv are both in the program, and sites went to the other: link it with one of them"
+            }
         })
     }
 }

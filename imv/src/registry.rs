@@ -23,6 +23,18 @@ pub const OBJECT_COUNT_MAX: usize = 1024;
 struct Object {
     sites: &'static [SiteRecord],
     text: Segment,
+    /// During an update: from the first site that it concerns to the last. Others lie between them, if they do.
+    concerned: Range<usize>,
+}
+
+impl Object {
+    const NONE: Object = Object { sites: &[], text: Segment::EMPTY, concerned: 0..0 };
+
+    /// The sites whose key or variable passes `concerned`, once it has been asked of all of them.
+    fn concerned_sites(&self, concerned: impl Fn(usize) -> bool + Clone) -> impl Iterator<Item = Site> + Clone {
+        let sites = self.sites.get(self.concerned.clone()).unwrap_or_default();
+        sites.iter().filter_map(Site::of).filter(move |site| concerned(site.key))
+    }
 }
 
 pub(crate) struct Registry {
@@ -44,7 +56,7 @@ unsafe impl Sync for Locked {}
 static LOCKED: Locked = Locked {
     lock: OwnerLock::new(),
     registry: UnsafeCell::new(Registry {
-        objects: [const { Object { sites: &[], text: Segment::EMPTY } }; OBJECT_COUNT_MAX],
+        objects: [Object::NONE; OBJECT_COUNT_MAX],
         object_count: 0,
         tunables: Tunables::NONE,
         ladder: if arch::PATCHED { Ladder::new() } else { Ladder::unpatched_architecture() },
@@ -89,17 +101,19 @@ impl Registry {
     ///
     /// Returns whether every site answers what its variable says.
     fn patch(&mut self, objects: Range<usize>, concerned: impl Fn(usize) -> bool) -> bool {
+        let concerned = &concerned;
+        for object in &mut self.objects[objects.clone()] {
+            let is_concerned = |record: &SiteRecord| Site::of(record).is_some_and(|site| concerned(site.key));
+            let first = object.sites.iter().position(is_concerned);
+            let last = object.sites.iter().rposition(is_concerned);
+            object.concerned = first.zip(last).map_or(0..0, |(first, last)| first..last + 1);
+        }
         // A gated value needs the most: its immediate, then its gate. One round more for what a writer left to the next one.
         for _ in 0..3 {
             let mut tried = false;
             for object in &self.objects[objects.clone()] {
                 let bytes_only = self.ladder.writer == Writer::ProcMem;
-                let stores = object
-                    .sites
-                    .iter()
-                    .filter_map(Site::of)
-                    .filter(|site| concerned(site.key))
-                    .filter_map(|site| arch::next_store(site, bytes_only));
+                let stores = object.concerned_sites(concerned).filter_map(|site| arch::next_store(site, bytes_only));
                 let Some(span) = span_of(stores.clone()) else { continue };
                 tried |= self.ladder.writer != Writer::None;
                 // `stores` looks at the text anew, so a write that failed half-way leaves the next rung only the rest.
@@ -113,12 +127,7 @@ impl Registry {
                 self.ladder.refuse("membarrier(PRIVATE_EXPEDITED_SYNC_CORE) was refused after start");
             }
         }
-        !self.objects[objects]
-            .iter()
-            .flat_map(|object| object.sites)
-            .filter_map(Site::of)
-            .filter(|site| concerned(site.key))
-            .any(arch::is_stale)
+        !self.objects[objects].iter().flat_map(|object| object.concerned_sites(concerned)).any(arch::is_stale)
     }
 }
 
@@ -148,7 +157,7 @@ pub unsafe fn register_object(start: *const SiteRecord, stop: *const SiteRecord)
         Some(site) => executable_segment_of(site.address),
         None => return Ok(()),
     };
-    let object = Object { sites, text };
+    let object = Object { sites, text, concerned: 0..0 };
     with(|registry| {
         if registry.objects().iter().any(|known| known.sites.as_ptr() == start) {
             return Ok(());
@@ -341,7 +350,7 @@ pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
 pub type ForeignUpdate = unsafe extern "C" fn(*const Change, usize) -> c_int;
 
 #[derive(Clone, Copy)]
-struct Elsewhere(ForeignUpdate);
+pub(crate) struct Elsewhere(ForeignUpdate);
 
 static ELSEWHERE: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -354,7 +363,7 @@ pub unsafe fn hand_over(update: ForeignUpdate) {
     ELSEWHERE.store(update as *mut (), Ordering::Relaxed);
 }
 
-fn elsewhere() -> Option<Elsewhere> {
+pub(crate) fn elsewhere() -> Option<Elsewhere> {
     let update = ELSEWHERE.load(Ordering::Relaxed);
     // SAFETY: null, or a function of this type from `hand_over`.
     unsafe { core::mem::transmute::<*mut (), Option<ForeignUpdate>>(update) }.map(Elsewhere)

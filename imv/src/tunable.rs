@@ -21,7 +21,7 @@ use dormouse_abi::site::{TunableRecord, TunableType};
 use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit, is_tunable_name};
 
 use crate::arch::own_tunables;
-use crate::registry::{Change, OBJECT_COUNT_MAX, Registry, with};
+use crate::registry::{Change, OBJECT_COUNT_MAX, Registry, elsewhere, with};
 use crate::site::Width;
 use crate::{Error, Imv, SiteCount, StaticKey, Value};
 
@@ -370,6 +370,11 @@ pub enum TunableError {
 /// assert_eq!(format!("{former} → {value}"), "16 → 64");
 /// ```
 pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableError> {
+    // Names are looked up under this registry's lock, and the other one's must not be taken within it: `fork` takes both, in an order
+    // of its own.
+    if elsewhere().is_some() {
+        return Err(TunableError::Update(Error::Elsewhere));
+    }
     let answer = with(|registry| {
         for index in 0..assignments.len() {
             let (earlier, rest) = assignments.split_at_mut(index);
