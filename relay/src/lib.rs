@@ -46,5 +46,5 @@ pub mod window;
 mod write;
 
 pub use memory::Memory;
-pub use window::{Entrance, Window, Windows};
+pub use window::{Window, Windows};
 pub use write::{Record, Segment, Written, write_exclusive};

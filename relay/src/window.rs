@@ -1,8 +1,6 @@
 //! Windows: what a process notes of the current pages, so that the shortest write path need not look them up.
 //!
 //! ```text
-//!   entrance: rseq offset │ table
-//!                             ▼
 //!   table: count │ window of processor 0 │ of processor 1 │ …
 //!                    │
 //!                    ▼ a cache line
@@ -36,7 +34,7 @@
 //! # Limits
 //! x86-64, as the shortest path.
 
-use core::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_abi::page;
 use dormouse_abi::record;
@@ -126,7 +124,8 @@ impl Windows {
         Windows { table: core::iter::once(count).chain(windows).collect::<Vec<_>>().leak() }
     }
 
-    const fn as_ptr(&self) -> *const *const Window {
+    /// Where the table starts, for [`define_record_words!`](crate::define_record_words).
+    pub const fn as_ptr(&self) -> *const *const Window {
         self.table.as_ptr()
     }
 
@@ -135,47 +134,5 @@ impl Windows {
         let window = *self.table.get(1..)?.get(cpu as usize)?;
         // SAFETY: the table's other elements are references that live for ever.
         unsafe { window.as_ref() }
-    }
-}
-
-/// Where the sections of a process begin: what they read of it, in one cache line that hardly ever changes.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct Entrance {
-    /// [`Windows::as_ptr`].
-    pub(crate) windows: AtomicPtr<*const Window>,
-    pub(crate) rseq_offset: AtomicIsize,
-}
-
-impl Entrance {
-    /// No window, no rseq.
-    #[expect(clippy::new_without_default, reason = "it is for statics")]
-    pub const fn new() -> Entrance {
-        Entrance { windows: AtomicPtr::new(Windows::NONE.as_ptr().cast_mut()), rseq_offset: AtomicIsize::new(0) }
-    }
-
-    /// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Wait-free; async-signal-safe.
-    pub fn rseq_offset(&self) -> isize {
-        // Relaxed: set once for all, and what a thread has seen it also sees in a section.
-        self.rseq_offset.load(Ordering::Relaxed)
-    }
-
-    /// To be called before the first windows are set, always with the same offset, since libc places the areas once for all.
-    pub fn set_rseq_offset(&self, offset: isize) {
-        self.rseq_offset.store(offset, Ordering::Relaxed);
-    }
-
-    /// Has sections look through these windows from now on. Wait-free; async-signal-safe.
-    pub fn set_windows(&self, windows: Windows) {
-        // (X) Release pairs with the section's load in `define_record_words!`, which acquires on x86-64: what it points to is
-        // written before.
-        self.windows.store(windows.as_ptr().cast_mut(), Ordering::Release);
-    }
-
-    /// Has them look through none, unless others were set meanwhile. Wait-free; async-signal-safe.
-    pub fn unset_windows(&self, windows: Windows) {
-        let (mine, none) = (windows.as_ptr().cast_mut(), Windows::NONE.as_ptr().cast_mut());
-        // Relaxed: no window is a constant.
-        let _ = self.windows.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::arch::{asm, global_asm};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
 use dormouse_abi::page;
@@ -11,7 +11,7 @@ use dormouse_abi::record::{HEADER_SIZE_BYTES, head_word};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::timestamp;
-use dormouse_relay::{Entrance, Memory, Windows, window};
+use dormouse_relay::{Memory, Window, Windows, window};
 
 global_asm!(
     ".pushsection .tbss.test_context, \"awT\", @nobits",
@@ -37,7 +37,8 @@ fn set_context(word: u64) {
     }
 }
 
-static ENTRANCE: Entrance = Entrance::new();
+static WINDOWS: AtomicPtr<*const Window> = AtomicPtr::new(Windows::NONE.as_ptr().cast_mut());
+static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 /// How often the slow path was taken, and the sum of its arguments.
 static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
@@ -55,7 +56,7 @@ macro_rules! define {
             /// # Safety
             /// As the macro says.
             fn $name(
-                words: $words [$($word),*], entrance: ENTRANCE, context: "test_context", slow: slow
+                words: $words [$($word),*], windows: WINDOWS, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow
             )
         }
     )*};
@@ -67,7 +68,7 @@ dormouse_relay::define_record_words! {
     /// # Safety
     /// As the macro says.
     fn record_key_1(
-        words: 1 [w0], entrance: ENTRANCE, context: "test_context", slow: slow, other: other
+        words: 1 [w0], windows: WINDOWS, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
     )
 }
 
@@ -146,11 +147,11 @@ fn records_are_written_or_go_the_slow_way() {
     };
     open(begin, later);
     assert!(!written("no rseq, so no thread is known", 5));
-    ENTRANCE.set_rseq_offset(rseq.offset());
+    RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
     assert!(!written("unknown thread", 5));
     set_context(CONTEXT);
     assert!(!written("no session", 5));
-    ENTRANCE.set_windows(windows);
+    WINDOWS.store(windows.as_ptr().cast_mut(), Ordering::Relaxed);
     assert!(!written("a window that shows no page", 5));
     turn(begin);
     assert!(!written("no id", CLASS_ID_NONE));
@@ -258,8 +259,8 @@ fn records_are_written_or_go_the_slow_way() {
 
     // A forged state word that agrees with a window without a page leads to a page.
     let blank = Windows::new(&memory);
-    ENTRANCE.set_windows(blank);
+    WINDOWS.store(blank.as_ptr().cast_mut(), Ordering::Relaxed);
     open(page::HEADER_SIZE_BYTES as u64, later);
     assert!((0..100).any(|_| written("forged", 5)));
-    ENTRANCE.set_windows(Windows::NONE);
+    WINDOWS.store(Windows::NONE.as_ptr().cast_mut(), Ordering::Relaxed);
 }

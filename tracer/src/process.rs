@@ -1,5 +1,7 @@
 //! The session that this process is in: joining, leaving, and the word that the record path goes by.
 
+#[cfg(target_arch = "x86_64")]
+use core::sync::atomic::AtomicIsize;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -17,7 +19,7 @@ use dormouse_percpu::PerCpu;
 use dormouse_percpu::{Area, Rseq};
 use dormouse_relay::Memory;
 #[cfg(target_arch = "x86_64")]
-use dormouse_relay::{Entrance, Windows};
+use dormouse_relay::{Window, Windows};
 
 /// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.
 #[repr(C)]
@@ -56,20 +58,28 @@ const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 /// The session, or null.
 pub(crate) static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What the shortest write path goes by. Its windows follow [`CURRENT`]; the rseq offset is set before the first session, and a thread
-/// has a context word only once it has seen it.
+/// What the shortest write path reads of the session; [`Windows::NONE`] without one. It follows [`CURRENT`].
 #[cfg(target_arch = "x86_64")]
-pub(crate) static ENTRANCE: Entrance = Entrance::new();
+pub(crate) static CURRENT_WINDOWS: AtomicPtr<*const Window> = AtomicPtr::new(Windows::NONE.as_ptr().cast_mut());
 
 /// Joins a session, or none, as far as writers are concerned.
 fn set_current(attached: Option<&'static Attached>) {
     let pointer = attached.map_or(core::ptr::null_mut(), |attached| core::ptr::from_ref(attached).cast_mut());
     // (M') pairs with (M): ids of the session before were taken back before. (L) pairs with (K).
     CURRENT.store(pointer, Ordering::SeqCst);
-    // Leaving restarts sections before it goes on.
     #[cfg(target_arch = "x86_64")]
-    ENTRANCE.set_windows(attached.map_or(Windows::NONE, |attached| attached.windows));
+    {
+        let windows = attached.map_or(Windows::NONE, |attached| attached.windows);
+        // (X) Release pairs with the section's load in `define_record_words!`, which acquires on x86-64: what it points to is
+        // written before. Leaving restarts sections before it goes on.
+        CURRENT_WINDOWS.store(windows.as_ptr().cast_mut(), Ordering::Release);
+    }
 }
+
+/// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
+/// libc places them once for all. A thread has a context word only once it has seen another value than 0.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 
 /// How many threads touch the memory outside critical sections just now.
 static USERS: AtomicU64 = AtomicU64::new(0);
@@ -138,9 +148,13 @@ impl Guard {
         let mine = core::ptr::from_ref(self.attached).cast_mut();
         // (M') pairs with (M).
         let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
-        // Another session that was joined meanwhile stays.
         #[cfg(target_arch = "x86_64")]
-        ENTRANCE.unset_windows(self.attached.windows);
+        {
+            let mine = self.attached.windows.as_ptr().cast_mut();
+            let none = Windows::NONE.as_ptr().cast_mut();
+            // Relaxed: no window is a constant. Another session that was joined meanwhile stays.
+            let _ = CURRENT_WINDOWS.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 }
 
@@ -206,7 +220,7 @@ impl Joining {
         let is_fast = rseq.is_some() && header.clock == CLOCK_TSC && crate::membarrier::is_ready();
         #[cfg(target_arch = "x86_64")]
         if let Some(rseq) = rseq {
-            ENTRANCE.set_rseq_offset(rseq.offset());
+            RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
         }
         let attached = Box::leak(Box::new(Attached {
             #[cfg(target_arch = "x86_64")]
@@ -380,7 +394,7 @@ mod tests {
             process: 1,
             socket: PathBuf::new(),
         }));
-        ENTRANCE.set_rseq_offset(rseq.offset());
+        RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
         set_current(Some(attached));
         let id = AtomicU32::new(5);
         let control = memory.stream(0);

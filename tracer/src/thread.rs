@@ -48,8 +48,9 @@ pub(crate) fn identify() -> Writer {
 
 /// Gives the thread its context word, if there is rseq at all.
 fn open_sections(words: &arch::Tls, context: u64) {
+    // Relaxed: the offset is set once for all, and what this thread has seen it also sees in a section.
     #[cfg(target_arch = "x86_64")]
-    if crate::process::ENTRANCE.rseq_offset() != 0 {
+    if crate::process::RSEQ_OFFSET.load(core::sync::atomic::Ordering::Relaxed) != 0 {
         words.context.set(context);
     }
     #[cfg(not(target_arch = "x86_64"))]

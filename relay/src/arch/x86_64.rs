@@ -20,10 +20,9 @@
 //! ```text
 //!   rseq_load_window_reserve_write_rdtsc_commit(id, size, words):          `define_record_words!`
 //!       if context == 0                  → slow, also without rseq
-//!       rseq = thread pointer + entrance.rseq_offset
 //!       rseq.rseq_cs = &descriptor
 //!     start:
-//!       table = entrance.windows
+//!       table = *windows
 //!       if rseq.cpu_id ≥ table.count     → slow, also without a session
 //!       if *id > CLASS_ID_MAX            → slow
 //!       window = table[rseq.cpu_id]
@@ -51,7 +50,7 @@ use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::rseq;
 use dormouse_abi::session::StreamControl;
 
-use crate::{Entrance, Memory, Record, Window, Written};
+use crate::{Memory, Record, Window, Written};
 
 /// What a writer knows when it enters the section.
 #[derive(Debug, Clone, Copy)]
@@ -99,14 +98,15 @@ impl Session {
 /// ```text
 ///   define_record_words! {
 ///       /// Documentation.
-///       fn record_1(words: 1 [w0], entrance: ENTRANCE, context: "name", slow: record_1_slowly)
+///       fn record_1(words: 1 [w0], windows: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
 ///   }
 /// ```
 /// The slow function is `unsafe extern "C" fn(id: *const u32, size_bytes: usize, which: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64)`:
 /// address of the class's id, bytes of header and fields, a word for `other`, and three words, of which those that the record does not
-/// have are of any value. The one that is defined has as many words as it says. `entrance` is a static
-/// [`Entrance`](crate::Entrance); `context` the name of the thread's context word, in static TLS (initial-exec), which is 0 in
-/// threads that may not write this way, and everywhere without rseq.
+/// have are of any value. The one that is defined has as many words as it says. `windows` is a static that holds
+/// [`Windows::as_ptr`](crate::Windows::as_ptr), atomic and never null ([`Windows::NONE`](crate::Windows::NONE)); `rseq_offset` one
+/// that holds the rseq area's distance from the thread pointer; `context` the name of the thread's context word, in static TLS
+/// (initial-exec), which is 0 in threads that may not write this way, and everywhere without rseq.
 ///
 /// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
 /// `which`, the other function is called instead.
@@ -116,9 +116,9 @@ impl Session {
 /// Wait-free; async-signal-safe if the slow path is.
 ///
 /// # Safety
-/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While the
-/// entrance has a session's windows, their pages and control blocks are mapped, and whoever changes it waits for running sections by membarrier before it
-/// unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at its `rseq_offset`.
+/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While `windows` holds a
+/// session's, their pages and control blocks are mapped, and whoever changes it waits for running sections by membarrier before it
+/// unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at `rseq_offset`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define_record_words {
@@ -132,7 +132,7 @@ macro_rules! define_record_words {
     (@other) => { "" };
     (@other $other:path) => { "70: jmp {other}" };
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
-        words: $words:tt [$($word:ident),*], entrance: $entrance:path, context: $context:literal,
+        words: $words:tt [$($word:ident),*], windows: $windows:path, rseq_offset: $rseq_offset:path, context: $context:literal,
         slow: $slow:path $(, other: $other:path)?
     )) => {
         $(#[$meta])*
@@ -142,8 +142,6 @@ macro_rules! define_record_words {
         ) {
             ::core::arch::naked_asm!(
                 ".cfi_startproc",
-                // The function has a section to itself, which begins here: this aligns the section, and adds nothing.
-                ".balign 64",
                 ".pushsection __rseq_cs, \"aw\"",
                 ".balign 32",
                 "66:",
@@ -157,11 +155,11 @@ macro_rules! define_record_words {
                 "test rdx, rdx",
                 "jz 50f",
                 // rdx is the context word.
-                "mov r10, qword ptr [rip + {entrance} + {RSEQ_OFFSET}]",
+                "mov r10, qword ptr [rip + {rseq_offset}]",
                 "lea rax, [rip + 66b]",
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
-                "mov r11, qword ptr [rip + {entrance} + {WINDOWS}]",
+                "mov r11, qword ptr [rip + {windows}]",
                 // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not registered has a
                 // number beyond any count.
                 "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
@@ -192,24 +190,22 @@ macro_rules! define_record_words {
                 "add qword ptr [r11], rsi",
                 "40:",
                 "ret",
-                // Near enough for a short jump: with a word of fields, all of the above fills two cache lines.
-                $crate::define_record_words!(@other $($other)?),
                 // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
                 ".byte 0x0f, 0xb9, 0x3d",
                 ".long {SIGNATURE}",
                 "60:",
                 "50:",
                 "jmp {slow}",
+                $crate::define_record_words!(@other $($other)?),
                 ".cfi_endproc",
-                entrance = sym $entrance,
+                windows = sym $windows,
+                rseq_offset = sym $rseq_offset,
                 slow = sym $slow,
                 $(other = sym $other,)?
                 RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
                 CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
                 SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
                 ID_MAX = const $crate::arch::CLASS_ID_MAX,
-                WINDOWS = const $crate::arch::ENTRANCE_OFFSETS.0,
-                RSEQ_OFFSET = const $crate::arch::ENTRANCE_OFFSETS.1,
                 CONTROL = const $crate::arch::WINDOW_OFFSETS.0,
                 PAGE_WORD = const $crate::arch::WINDOW_OFFSETS.1,
                 OFFSET_MAX = const $crate::arch::WINDOW_OFFSETS.2,
@@ -226,9 +222,6 @@ pub const RSEQ_OFFSETS: (usize, usize, u32) = (rseq::OFFSET_RSEQ_CS, rseq::OFFSE
 /// Offset of the control block's expiry.
 #[doc(hidden)]
 pub const EXPIRY_OFFSET: usize = offset_of!(StreamControl, expiry);
-/// Offsets of the entrance's words, for [`define_record_words!`].
-#[doc(hidden)]
-pub const ENTRANCE_OFFSETS: (usize, usize) = (offset_of!(Entrance, windows), offset_of!(Entrance, rseq_offset));
 /// Offsets of a window's words, for [`define_record_words!`].
 #[doc(hidden)]
 pub const WINDOW_OFFSETS: (usize, usize, usize, usize) = (

@@ -7,7 +7,7 @@ use dormouse_abi::record::HEADER_SIZE_BYTES;
 use dormouse_abi::site::EventRecord;
 
 use crate::class::EventKey;
-use crate::process::ENTRANCE;
+use crate::process::{CURRENT_WINDOWS, RSEQ_OFFSET};
 use crate::write::{WORDS_MAX, record_words_of_other, record_words_slowly};
 
 global_asm!(
@@ -62,10 +62,10 @@ macro_rules! define_records {
             /// Writes a record with so many words of fields. Of the general registers, only rax, rdx, r10 and r11 change.
             ///
             /// # Safety
-            /// As [`dormouse_relay::define_record_words`] says. `ENTRANCE` has the windows of the session that the process is in,
+            /// As [`dormouse_relay::define_record_words`] says. `CURRENT_WINDOWS` are of the session that the process is in,
             /// and `Joining` keeps the rest of the promise.
             fn $name(
-                words: $words [$($word),*], entrance: ENTRANCE, context: "dormouse_i_tls",
+                words: $words [$($word),*], windows: CURRENT_WINDOWS, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
                 slow: save_registers_record_slowly
             )
         }
@@ -75,7 +75,7 @@ macro_rules! define_records {
             /// # Safety
             /// As above; `id` is an `EventKey`'s.
             fn $of_key(
-                words: $words [$($word),*], entrance: ENTRANCE, context: "dormouse_i_tls",
+                words: $words [$($word),*], windows: CURRENT_WINDOWS, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
                 slow: save_registers_record_slowly, other: save_registers_record_other
             )
         }
