@@ -30,7 +30,6 @@
 //!
 //! # Cost
 //! Writing: one read of the state word, one clock read, the record's stores, one final store; no atomic read-modify-write.
-//! The shortest path knows the page by its process's [`window`] and need not take the state word apart.
 //! Drawing a page: a walk over the owner words, once for a page.
 //!
 //! # Limits
@@ -42,9 +41,7 @@
 
 pub mod arch;
 mod memory;
-pub mod window;
 mod write;
 
 pub use memory::Memory;
-pub use window::{Window, Windows};
 pub use write::{Record, Segment, Written, write_exclusive};

@@ -10,8 +10,8 @@ use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, head_word};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
-use dormouse_relay::arch::timestamp;
-use dormouse_relay::{Memory, Window, Windows, window};
+use dormouse_relay::Memory;
+use dormouse_relay::arch::{Session, timestamp};
 
 global_asm!(
     ".pushsection .tbss.test_context, \"awT\", @nobits",
@@ -37,7 +37,8 @@ fn set_context(word: u64) {
     }
 }
 
-static WINDOWS: AtomicPtr<*const Window> = AtomicPtr::new(Windows::NONE.as_ptr().cast_mut());
+static NONE: Session = Session::none();
+static SESSION: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
 static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 /// How often the slow path was taken, and the sum of its arguments.
 static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -56,7 +57,7 @@ macro_rules! define {
             /// # Safety
             /// As the macro says.
             fn $name(
-                words: $words [$($word),*], windows: WINDOWS, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow
+                words: $words [$($word),*], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow
             )
         }
     )*};
@@ -68,7 +69,7 @@ dormouse_relay::define_record_words! {
     /// # Safety
     /// As the macro says.
     fn record_key_1(
-        words: 1 [w0], windows: WINDOWS, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
+        words: 1 [w0], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
     )
 }
 
@@ -88,8 +89,6 @@ struct Key {
     of: u64,
 }
 
-/// From where on no record of the shortest path begins.
-const OFFSET_MAX: u32 = (4096 - page::SLACK_BYTES - HEADER_SIZE_BYTES - 8 * window::WORDS_MAX) as u32;
 const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
 const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
@@ -126,17 +125,8 @@ fn records_are_written_or_go_the_slow_way() {
         control.expiry.store(expiry, Ordering::Relaxed);
     };
     let later = expiry(timestamp());
-    let windows = Windows::new(&memory);
-    let window = windows.get(0).expect("one processor");
-    let turn = |state: u64| {
-        // A turn may be preempted, so some are tried.
-        for _ in 0..100 {
-            let Some(txn) = window.plan_turn(&memory, state) else { return };
-            // SAFETY: the plan is of this processor's window.
-            let _ = unsafe { rseq.commit(0, &txn) };
-        }
-        panic!("no turn is committed");
-    };
+    let fast = Box::leak(Box::new(Session::new(&memory, true)));
+    let other = Box::leak(Box::new(Session::new(&memory, false)));
 
     // Each precondition alone, the others being met.
     let written = |what: &str, id: u32| {
@@ -151,30 +141,20 @@ fn records_are_written_or_go_the_slow_way() {
     assert!(!written("unknown thread", 5));
     set_context(CONTEXT);
     assert!(!written("no session", 5));
-    WINDOWS.store(windows.as_ptr().cast_mut(), Ordering::Relaxed);
-    assert!(!written("a window that shows no page", 5));
-    turn(begin);
+    SESSION.store(other, Ordering::Relaxed);
+    assert!(!written("a session with another clock", 5));
+    SESSION.store(fast, Ordering::Relaxed);
     assert!(!written("no id", CLASS_ID_NONE));
     assert!(!written("an id too large", u32::from(CLASS_ID_MAX) + 1));
     assert_eq!(SLOW[1].load(Ordering::Relaxed), u64::from(CLASS_ID_MAX) + 1 + 36 + 11 + 12 + 13, "arguments arrive");
     open(begin, later - (1 << 14));
     assert!(!written("a page that spans too much time", 5));
-    let page_word = State { offset: 0, ..State::from_word(begin) }.to_word();
-    for (what, state) in [
-        ("a full page", page_word + u64::from(OFFSET_MAX) + 1),
-        ("a page of the stream's future", State { seq: 1, ..State::from_word(begin) }.to_word()),
-        ("a page of the stream's past", State { seq: u16::MAX, ..State::from_word(begin) }.to_word()),
-        ("a page further on", State { unit: unit + 1, ..State::from_word(begin) }.to_word()),
-        ("a page before", State { unit: unit - 1, ..State::from_word(begin) }.to_word()),
-        ("a page outside of the memory", State { seq: 0, unit: 1 << 20, offset: 80 }.to_word()),
-        ("no page yet", dormouse_abi::session::STATE_EMPTY),
-        ("all bits", u64::MAX),
-        ("no bits", 0),
-        ("less than the page", page_word - 1),
-    ] {
-        open(state, later);
-        assert!(!written(what, 5));
-    }
+    open(State { seq: 0, unit, offset: 4096 - page::SLACK_BYTES as u32 - 35 }.to_word(), later);
+    assert!(!written("a full page", 5));
+    open(State { seq: 0, unit: 1 << 20, offset: 80 }.to_word(), later);
+    assert!(!written("a page outside of the memory", 5));
+    open(dormouse_abi::session::STATE_EMPTY, later);
+    assert!(!written("no page yet", 5));
 
     // A preempted attempt goes the slow way too, so some are tried.
     open(begin, later);
@@ -211,10 +191,11 @@ fn records_are_written_or_go_the_slow_way() {
     assert!((0..100).any(|_| write_key(77) == [0, 0]));
     assert_ne!(control.state.load(Ordering::Relaxed), begin);
 
-    // The other lengths, and the last place where a record of this kind begins.
+    // The other lengths, and the last byte that a page takes.
     for (words, len) in [(0, 0), (1, 3), (1, 8), (2, 16)] {
+        let at = 4096 - page::SLACK_BYTES - HEADER_SIZE_BYTES - len;
         let done = (0..100).any(|_| {
-            open(State { seq: 0, unit, offset: OFFSET_MAX }.to_word(), later);
+            open(State { seq: 0, unit, offset: at as u32 }.to_word(), later);
             let (id, size, none) = (6, HEADER_SIZE_BYTES + len, MaybeUninit::uninit());
             let before = SLOW[0].load(Ordering::Relaxed);
             match words {
@@ -229,38 +210,9 @@ fn records_are_written_or_go_the_slow_way() {
         });
         assert!(done, "{len} bytes");
         let expected: Vec<u8> = [CONTEXT, 21, 22].iter().flat_map(|word| word.to_le_bytes()).collect();
-        assert_eq!(bytes(OFFSET_MAX as usize + 8, 8 + len), expected[..8 + len]);
+        assert_eq!(bytes(at + 8, 8 + len), expected[..8 + len]);
         let state = State::from_word(control.state.load(Ordering::Relaxed));
-        assert_eq!(state.offset as usize, OFFSET_MAX as usize + HEADER_SIZE_BYTES + len);
+        assert_eq!(state.offset as usize, 4096 - page::SLACK_BYTES);
     }
-
-    // A turn that is broken off after any of its stores: whichever page is current, a record goes there or the slow way.
-    let other_unit = memory.draw(3, 0, |_| 0).expect("a page");
-    let other_begin = State { seq: 1, unit: other_unit, offset: page::HEADER_SIZE_BYTES as u32 }.to_word();
-    for store_count in 0..=3 {
-        for (state, current, shown) in [(begin, unit, 0), (other_begin, other_unit, 3)] {
-            turn(begin);
-            let txn = window.plan_turn(&memory, other_begin).expect("another page");
-            assert_eq!(txn.store_count, 2);
-            for store in txn.stores[..2].iter().chain([&txn.last]).take(store_count) {
-                // SAFETY: a word of the window, which no other thread uses.
-                unsafe { store.target.cast::<u64>().write(store.value) };
-            }
-            open(state, later);
-            let fast = (0..100).any(|_| written("a turn that was broken off", 5));
-            assert_eq!(fast, store_count == shown, "{store_count} stores");
-            let at = page::HEADER_SIZE_BYTES + HEADER_SIZE_BYTES;
-            let page = memory.page(current).expect("a page").wrapping_add(at);
-            // SAFETY: within the page.
-            let field = unsafe { page.cast::<u64>().replace(0) };
-            assert_eq!(field, if fast { 11 } else { 0 }, "{store_count} stores");
-        }
-    }
-
-    // A forged state word that agrees with a window without a page leads to a page.
-    let blank = Windows::new(&memory);
-    WINDOWS.store(blank.as_ptr().cast_mut(), Ordering::Relaxed);
-    open(page::HEADER_SIZE_BYTES as u64, later);
-    assert!((0..100).any(|_| written("forged", 5)));
-    WINDOWS.store(Windows::NONE.as_ptr().cast_mut(), Ordering::Relaxed);
+    SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
 }

@@ -18,19 +18,14 @@ use dormouse_backing::Mapping;
 use dormouse_percpu::PerCpu;
 use dormouse_percpu::{Area, Rseq};
 use dormouse_relay::Memory;
-#[cfg(target_arch = "x86_64")]
-use dormouse_relay::{Window, Windows};
 
 /// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Attached {
-    /// First field: critical sections read it through the pointer in [`CURRENT`].
+    /// First field: critical sections read it through the pointers in [`CURRENT`] and [`CURRENT_SECTION`].
     #[cfg(target_arch = "x86_64")]
     session: dormouse_relay::arch::Session,
-    /// None where the clock cannot be read inside a section.
-    #[cfg(target_arch = "x86_64")]
-    windows: Windows,
     pub(crate) memory: Memory,
     /// Restartable sequences, where the process has them.
     pub(crate) rseq: Option<Rseq>,
@@ -58,9 +53,13 @@ const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 /// The session, or null.
 pub(crate) static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What the shortest write path reads of the session; [`Windows::NONE`] without one. It follows [`CURRENT`].
+/// What the shortest write path reads of the session; [`NO_SESSION`] without one. It follows [`CURRENT`].
 #[cfg(target_arch = "x86_64")]
-pub(crate) static CURRENT_WINDOWS: AtomicPtr<*const Window> = AtomicPtr::new(Windows::NONE.as_ptr().cast_mut());
+pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
+    AtomicPtr::new((&raw const NO_SESSION).cast_mut());
+
+#[cfg(target_arch = "x86_64")]
+static NO_SESSION: dormouse_relay::arch::Session = dormouse_relay::arch::Session::none();
 
 /// Joins a session, or none, as far as writers are concerned.
 fn set_current(attached: Option<&'static Attached>) {
@@ -69,10 +68,10 @@ fn set_current(attached: Option<&'static Attached>) {
     CURRENT.store(pointer, Ordering::SeqCst);
     #[cfg(target_arch = "x86_64")]
     {
-        let windows = attached.map_or(Windows::NONE, |attached| attached.windows);
+        let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
         // (X) Release pairs with the section's load in `define_record_words!`, which acquires on x86-64: what it points to is
         // written before. Leaving restarts sections before it goes on.
-        CURRENT_WINDOWS.store(windows.as_ptr().cast_mut(), Ordering::Release);
+        CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
 }
 
@@ -97,17 +96,6 @@ impl Attached {
             session_word: (&raw const CURRENT).cast(),
             session: &self.session,
         })
-    }
-
-    /// To be called by a writer that has just found this state word on the slow path: the next record of the shortest kind need
-    /// not go there. Turned by a section, since others on the processor may be about to look through the window; one that is
-    /// aborted is left to them.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn turn_window(&self, rseq: Rseq, cpu: u32, state: u64) {
-        if let Some(txn) = self.windows.get(cpu).and_then(|window| window.plan_turn(&self.memory, state)) {
-            // SAFETY: the plan's words are those of a window that is never freed, and only written so.
-            let _ = unsafe { rseq.commit(cpu, &txn) };
-        }
     }
 
     /// The session's clock.
@@ -150,10 +138,10 @@ impl Guard {
         let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
         #[cfg(target_arch = "x86_64")]
         {
-            let mine = self.attached.windows.as_ptr().cast_mut();
-            let none = Windows::NONE.as_ptr().cast_mut();
-            // Relaxed: no window is a constant. Another session that was joined meanwhile stays.
-            let _ = CURRENT_WINDOWS.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
+            let mine = (&raw const self.attached.session).cast_mut();
+            let none = (&raw const NO_SESSION).cast_mut();
+            // Relaxed: no session is a constant. Another session that was joined meanwhile stays.
+            let _ = CURRENT_SECTION.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
@@ -216,7 +204,7 @@ impl Joining {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
         let rseq = if self.no_rseq { None } else { Rseq::detect() };
-        // Sections of the shortest kind read windows and id by themselves, so leaving has to be able to wait for them.
+        // Sections of the shortest kind read session and id by themselves, so leaving has to be able to wait for them.
         let is_fast = rseq.is_some() && header.clock == CLOCK_TSC && crate::membarrier::is_ready();
         #[cfg(target_arch = "x86_64")]
         if let Some(rseq) = rseq {
@@ -224,9 +212,7 @@ impl Joining {
         }
         let attached = Box::leak(Box::new(Attached {
             #[cfg(target_arch = "x86_64")]
-            session: dormouse_relay::arch::Session::new(&memory),
-            #[cfg(target_arch = "x86_64")]
-            windows: if is_fast { Windows::new(&memory) } else { Windows::NONE },
+            session: dormouse_relay::arch::Session::new(&memory, is_fast),
             memory,
             rseq,
             fast_rseq: rseq.filter(|_| is_fast),
@@ -354,62 +340,4 @@ fn receive_with_fd(stream: &UnixStream, head: &mut [u8; 4]) -> std::io::Result<O
         filled += received.bytes;
     }
     Ok(fd)
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
-mod tests {
-    use super::*;
-    use core::sync::atomic::AtomicU32;
-    use dormouse_abi::session::{Geometry, MODE_OVERWRITE, STATE_OFFSET_BITS};
-
-    #[repr(C, align(4096))]
-    #[derive(Clone)]
-    struct OsPage([u8; 4096]);
-
-    /// A record that finds another page current goes the slow way, and opens the shortest one for those that follow.
-    #[test]
-    fn the_slow_path_turns_the_window() {
-        let Some(rseq) = Rseq::detect() else { return };
-        // One stream for one processor: the thread stays on that one.
-        let mut set = rustix::thread::CpuSet::new();
-        set.set(0);
-        if rustix::thread::sched_setaffinity(None, &set).is_err() {
-            return;
-        }
-        let geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
-        let backing = vec![OsPage([0; 4096]); geometry.size_bytes().div_ceil(4096)].leak();
-        // SAFETY: valid, zeroed, aligned, and never freed.
-        let memory =
-            unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &geometry, MODE_OVERWRITE, CLOCK_TSC, [7; 16]) };
-        // SAFETY: the control blocks, as in `join`.
-        let streams = unsafe { Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), 1) };
-        let attached: &Attached = Box::leak(Box::new(Attached {
-            session: dormouse_relay::arch::Session::new(&memory),
-            windows: Windows::new(&memory),
-            memory,
-            rseq: Some(rseq),
-            fast_rseq: Some(rseq),
-            streams,
-            clock: CLOCK_TSC,
-            process: 1,
-            socket: PathBuf::new(),
-        }));
-        RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
-        set_current(Some(attached));
-        let id = AtomicU32::new(5);
-        let control = memory.stream(0);
-        let window = attached.windows.get(0).expect("one processor");
-        let mut pages_shown = std::collections::BTreeSet::new();
-        for number in 0..2_000 {
-            crate::write::record_words(&id, 8, [number, 0, 0]);
-            let state = control.state.load(Ordering::Relaxed);
-            // A turn may be aborted, but not all of them.
-            if window.plan_turn(&memory, state).is_none() {
-                pages_shown.insert(state >> STATE_OFFSET_BITS);
-            }
-        }
-        set_current(None);
-        assert_ne!(crate::arch::context(), 0);
-        assert!(pages_shown.len() > 2, "{pages_shown:?}");
-    }
 }

@@ -267,8 +267,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
                 unsafe { dormouse_relay::arch::rseq_write_at(site, record, state, attached.now()) }
             };
             match written {
-                Written::Done => return attached.turn_window(rseq, cpu, state),
-                Written::Gone => return,
+                Written::Done | Written::Gone => return,
                 Written::Aborted | Written::Full => continue,
             }
         }

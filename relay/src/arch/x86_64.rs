@@ -15,27 +15,24 @@
 //!       control.state = state + size     ← the final store
 //!     post_commit:
 //! ```
-//! The shortest way, for up to three words of fields that come in registers, finds its stream, and by its window (module `window`)
-//! the current page, inside the section as well, so that nothing has to be compared afterwards:
+//! The shortest way, for up to three words of fields that come in registers, finds its stream and its session inside the section
+//! as well, so that nothing has to be compared afterwards:
 //! ```text
-//!   rseq_load_window_reserve_write_rdtsc_commit(id, size, words):          `define_record_words!`
+//!   rseq_load_session_reserve_rdtsc_write_commit(id, size, words):          `define_record_words!`
 //!       if context == 0                  → slow, also without rseq
 //!       rseq.rseq_cs = &descriptor
 //!     start:
-//!       table = *windows
-//!       if rseq.cpu_id ≥ table.count     → slow, also without a session
+//!       session = *session_word
+//!       control = session.streams[rseq.cpu_id]           → slow beyond session.cpu_count
 //!       if *id > CLASS_ID_MAX            → slow
-//!       window = table[rseq.cpu_id]
-//!       offset = window.control.state - window.page_word
-//!       if offset > window.offset_max    → slow: another page is current, or the record might not fit
-//!       window.page[offset + 8] = context, words…
-//!       timestamp = rdtsc                → slow if its upper half is at window.control.expiry
-//!       window.page[offset] = head
-//!       window.control.state += size     ← the final store
+//!       page, offset = control.state     → slow if the record does not fit, or the page lies outside of the memory
+//!       timestamp = rdtsc                → slow if its upper half is at control.expiry
+//!       page[offset] = head, context, words…
+//!       control.state += size            ← the final store
 //!     post_commit:
 //!       return
 //!     slow, abort:
-//!       jump to the slow path, with the arguments as they came, but for `which`
+//!       jump to the slow path, with the arguments as they came
 //! ```
 //! The variant with a given timestamp compares the state word with the one that was read before the clock, so that
 //! timestamps never decrease within a stream there either.
@@ -50,7 +47,7 @@ use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::rseq;
 use dormouse_abi::session::StreamControl;
 
-use crate::{Memory, Record, Window, Written};
+use crate::{Memory, Record, Written};
 
 /// What a writer knows when it enters the section.
 #[derive(Debug, Clone, Copy)]
@@ -74,14 +71,19 @@ pub struct Session {
     base: *mut u8,
     last_page_offset: usize,
     page_size_bytes: usize,
+    streams: *mut u8,
+    /// Where a page is full: before the slack.
+    page_limit: u32,
+    /// Processors whose streams may be written with the timestamp counter as the clock; 0 if it is not the session's.
+    cpu_count: u32,
 }
 
 // SAFETY: plain values; what they point to is shared memory, which sections write as `Memory` says.
 unsafe impl Sync for Session {}
 
 impl Session {
-    /// The session whose memory this is.
-    pub fn new(memory: &Memory) -> Session {
+    /// The session whose memory this is. `is_fast`: its clock is the timestamp counter, and the process has rseq.
+    pub fn new(memory: &Memory, is_fast: bool) -> Session {
         let geometry = memory.geometry();
         let page_size_bytes = geometry.page_size_bytes as usize;
         Session {
@@ -89,8 +91,38 @@ impl Session {
             // No page starts further on, and no record leaves its page.
             last_page_offset: geometry.size_bytes() - page_size_bytes,
             page_size_bytes,
+            streams: memory.streams_base(),
+            page_limit: geometry.page_size_bytes - dormouse_abi::page::SLACK_BYTES as u32,
+            cpu_count: if is_fast { geometry.cpu_count } else { 0 },
         }
     }
+
+    /// No session: every record goes the slow way.
+    pub const fn none() -> Session {
+        let null = core::ptr::null_mut();
+        Session { base: null, last_page_offset: 0, page_size_bytes: 0, streams: null, page_limit: 0, cpu_count: 0 }
+    }
+
+    /// Where [`define_record_words!`] finds what it reads, in bytes.
+    #[doc(hidden)]
+    pub const OFFSETS: SessionOffsets = SessionOffsets {
+        base: offset_of!(Session, base),
+        last_page_offset: offset_of!(Session, last_page_offset),
+        streams: offset_of!(Session, streams),
+        page_limit: offset_of!(Session, page_limit),
+        cpu_count: offset_of!(Session, cpu_count),
+    };
+}
+
+/// See [`Session::OFFSETS`].
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct SessionOffsets {
+    pub base: usize,
+    pub last_page_offset: usize,
+    pub streams: usize,
+    pub page_limit: usize,
+    pub cpu_count: usize,
 }
 
 /// Defines a function that writes a record of so many words of fields, as short as it can be.
@@ -98,26 +130,24 @@ impl Session {
 /// ```text
 ///   define_record_words! {
 ///       /// Documentation.
-///       fn record_1(words: 1 [w0], windows: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
+///       fn record_1(words: 1 [w0], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
 ///   }
 /// ```
 /// The slow function is `unsafe extern "C" fn(id: *const u32, size_bytes: usize, which: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64)`:
 /// address of the class's id, bytes of header and fields, a word for `other`, and three words, of which those that the record does not
-/// have are of any value. The one that is defined has as many words as it says. `windows` is a static that holds
-/// [`Windows::as_ptr`](crate::Windows::as_ptr), atomic and never null ([`Windows::NONE`](crate::Windows::NONE)); `rseq_offset` one
-/// that holds the rseq area's distance from the thread pointer; `context` the name of the thread's context word, in static TLS
-/// (initial-exec), which is 0 in threads that may not write this way, and everywhere without rseq.
+/// have are of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic and
+/// never null ([`Session::none`]);
+/// `rseq_offset` one that holds the rseq area's distance from the thread pointer; `context` the name of the thread's context word,
+/// in static TLS (initial-exec), which is 0 in threads that may not write this way, and everywhere without rseq.
 ///
 /// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
 /// `which`, the other function is called instead.
 ///
-/// Of the general registers, rax, rdx, r10 and r11 change, unless a slow path changes more.
-///
 /// Wait-free; async-signal-safe if the slow path is.
 ///
 /// # Safety
-/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While `windows` holds a
-/// session's, their pages and control blocks are mapped, and whoever changes it waits for running sections by membarrier before it
+/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While `session` points to a
+/// session, that describes mapped memory, and whoever changes it waits for running sections by membarrier before it
 /// unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at `rseq_offset`.
 #[doc(hidden)]
 #[macro_export]
@@ -129,10 +159,21 @@ macro_rules! define_record_words {
     // Outside of the section, since an abort does not keep `which`, and the slow path has to know whose id it is.
     (@check) => { "" };
     (@check $other:path) => { "cmp qword ptr [rdi + 4], rdx\n jne 70f" };
+    // The context word: in r9, unless that holds a word of the fields.
+    (@context 3 $context:literal) => {
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n cmp qword ptr fs:[rax], 0\n je 50f")
+    };
+    (@context $words:tt $context:literal) => {
+        concat!("mov r9, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov r9, qword ptr fs:[r9]\n test r9, r9\n jz 50f")
+    };
+    (@store_context 3 $context:literal) => {
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n mov qword ptr [r10 + 8], rax")
+    };
+    (@store_context $words:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
     (@other) => { "" };
     (@other $other:path) => { "70: jmp {other}" };
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
-        words: $words:tt [$($word:ident),*], windows: $windows:path, rseq_offset: $rseq_offset:path, context: $context:literal,
+        words: $words:tt [$($word:ident),*], session: $session:path, rseq_offset: $rseq_offset:path, context: $context:literal,
         slow: $slow:path $(, other: $other:path)?
     )) => {
         $(#[$meta])*
@@ -148,37 +189,42 @@ macro_rules! define_record_words {
                 ".long 0, 0",
                 ".quad 20f, 40f - 20f, 60f",
                 ".popsection",
-                // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free.
+                // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free, and r9
+                // where it holds no word.
                 $crate::define_record_words!(@check $($other)?),
-                concat!("mov rdx, qword ptr [rip + ", $context, "@GOTTPOFF]"),
-                "mov rdx, qword ptr fs:[rdx]",
-                "test rdx, rdx",
-                "jz 50f",
-                // rdx is the context word.
+                $crate::define_record_words!(@context $words $context),
                 "mov r10, qword ptr [rip + {rseq_offset}]",
                 "lea rax, [rip + 66b]",
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
                 "20:",
-                "mov r11, qword ptr [rip + {windows}]",
-                // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not registered has a
-                // number beyond any count.
+                "mov r11, qword ptr [rip + {session}]",
+                // (X) pairs with the store of the word. Without a session the count is 0. A thread that is not registered has a number beyond any count.
                 "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
-                "cmp rax, qword ptr [r11]",
+                "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
                 "jae 50f",
                 "cmp dword ptr [rdi], {ID_MAX}",
                 "ja 50f",
-                "mov rax, qword ptr [r11 + rax * 8 + 8]",
-                // rax is the window, r11 the control block.
-                "mov r11, qword ptr [rax + {CONTROL}]",
-                "mov r10, qword ptr [r11]",
-                "sub r10, qword ptr [rax + {PAGE_WORD}]",
-                // Whatever a stray pointer has left in the state word, nothing is written outside of the window's page.
-                "cmp r10, qword ptr [rax + {OFFSET_MAX}]",
+                "shl rax, {STRIDE_SHIFT}",
+                "add rax, qword ptr [r11 + {STREAMS}]",
+                // rax is the control block, r10 the state, edx where the record ends in its page.
+                "mov r10, qword ptr [rax]",
+                "mov edx, r10d",
+                "and edx, 0xffffff",
+                "add edx, esi",
+                "cmp edx, dword ptr [r11 + {PAGE_LIMIT}]",
                 "ja 50f",
-                "add r10, qword ptr [rax + {PAGE}]",
-                // r10 is where the record goes.
-                "mov qword ptr [r10 + 8], rdx",
-                $crate::define_record_words!(@store $words),
+                // The page's offset: the unit, in bits 24 to 47, times 4,096.
+                "shl r10, 16",
+                "shr r10, 28",
+                "and r10, -4096",
+                // Whatever a stray pointer has left in the state word, nothing is written outside of the mapping.
+                "cmp r10, qword ptr [r11 + {LAST_PAGE_OFFSET}]",
+                "ja 50f",
+                "add r10, qword ptr [r11 + {BASE}]",
+                "add r10, rdx",
+                "sub r10, rsi",
+                // r10 is where the record goes, r11 the control block.
+                "mov r11, rax",
                 "rdtsc",
                 "cmp edx, dword ptr [r11 + {EXPIRY}]",
                 "jae 50f",
@@ -187,6 +233,8 @@ macro_rules! define_record_words {
                 "or rax, rdx",
                 "mov ax, word ptr [rdi]",
                 "mov qword ptr [r10], rax",
+                $crate::define_record_words!(@store_context $words $context),
+                $crate::define_record_words!(@store $words),
                 "add qword ptr [r11], rsi",
                 "40:",
                 "ret",
@@ -198,7 +246,7 @@ macro_rules! define_record_words {
                 "jmp {slow}",
                 $crate::define_record_words!(@other $($other)?),
                 ".cfi_endproc",
-                windows = sym $windows,
+                session = sym $session,
                 rseq_offset = sym $rseq_offset,
                 slow = sym $slow,
                 $(other = sym $other,)?
@@ -206,10 +254,12 @@ macro_rules! define_record_words {
                 CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
                 SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
                 ID_MAX = const $crate::arch::CLASS_ID_MAX,
-                CONTROL = const $crate::arch::WINDOW_OFFSETS.0,
-                PAGE_WORD = const $crate::arch::WINDOW_OFFSETS.1,
-                OFFSET_MAX = const $crate::arch::WINDOW_OFFSETS.2,
-                PAGE = const $crate::arch::WINDOW_OFFSETS.3,
+                STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
+                CPU_COUNT = const $crate::arch::Session::OFFSETS.cpu_count,
+                STREAMS = const $crate::arch::Session::OFFSETS.streams,
+                PAGE_LIMIT = const $crate::arch::Session::OFFSETS.page_limit,
+                LAST_PAGE_OFFSET = const $crate::arch::Session::OFFSETS.last_page_offset,
+                BASE = const $crate::arch::Session::OFFSETS.base,
                 EXPIRY = const $crate::arch::EXPIRY_OFFSET,
             )
         }
@@ -222,20 +272,15 @@ pub const RSEQ_OFFSETS: (usize, usize, u32) = (rseq::OFFSET_RSEQ_CS, rseq::OFFSE
 /// Offset of the control block's expiry.
 #[doc(hidden)]
 pub const EXPIRY_OFFSET: usize = offset_of!(StreamControl, expiry);
-/// Offsets of a window's words, for [`define_record_words!`].
+/// Control blocks are 2 to this power bytes apart.
 #[doc(hidden)]
-pub const WINDOW_OFFSETS: (usize, usize, usize, usize) = (
-    offset_of!(Window, control),
-    offset_of!(Window, page_word),
-    offset_of!(Window, offset_max),
-    offset_of!(Window, page),
-);
+pub const STREAM_STRIDE_SHIFT: u32 = dormouse_abi::session::STREAM_STRIDE_BYTES.trailing_zeros();
 #[doc(hidden)]
 pub use dormouse_abi::class::CLASS_ID_MAX;
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
 // Where the section puts the words.
-const _: () = assert!(dormouse_abi::record::HEADER_SIZE_BYTES == 16 && crate::window::WORDS_MAX == 3);
+const _: () = assert!(dormouse_abi::record::HEADER_SIZE_BYTES == 16);
 
 macro_rules! section {
     (state = [$($state:literal),*], clock = [$($clock:literal),*], copy = [$($copy:literal),*], $($operands:tt)*) => {

@@ -7,7 +7,7 @@ use dormouse_abi::record::HEADER_SIZE_BYTES;
 use dormouse_abi::site::EventRecord;
 
 use crate::class::EventKey;
-use crate::process::{CURRENT_WINDOWS, RSEQ_OFFSET};
+use crate::process::{CURRENT_SECTION, RSEQ_OFFSET};
 use crate::write::{WORDS_MAX, record_words_of_other, record_words_slowly};
 
 global_asm!(
@@ -59,13 +59,14 @@ pub(crate) fn context() -> u64 {
 macro_rules! define_records {
     ($($name:ident $of_key:ident $words:tt [$($word:ident),*]),*) => {$(
         dormouse_relay::define_record_words! {
-            /// Writes a record with so many words of fields. Of the general registers, only rax, rdx, r10 and r11 change.
+            /// Writes a record with so many words of fields. Of the general registers, only rax, rdx, r10 and r11 change,
+            /// and r9 where it holds no word.
             ///
             /// # Safety
-            /// As [`dormouse_relay::define_record_words`] says. `CURRENT_WINDOWS` are of the session that the process is in,
+            /// As [`dormouse_relay::define_record_words`] says. `CURRENT_SECTION` is of the session that the process is in,
             /// and `Joining` keeps the rest of the promise.
             fn $name(
-                words: $words [$($word),*], windows: CURRENT_WINDOWS, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
+                words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
                 slow: save_registers_record_slowly
             )
         }
@@ -75,7 +76,7 @@ macro_rules! define_records {
             /// # Safety
             /// As above; `id` is an `EventKey`'s.
             fn $of_key(
-                words: $words [$($word),*], windows: CURRENT_WINDOWS, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
+                words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
                 slow: save_registers_record_slowly, other: save_registers_record_other
             )
         }
@@ -140,17 +141,17 @@ save_registers!(
 /// Calls a record function: it keeps the general registers, so that a dormant site does not make its function save any.
 #[cfg(not(target_feature = "avx512f"))]
 macro_rules! call {
-    ($record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
-        call_clobbering!($record, $id, $size, $which $(, $register = $word)*;)
+    ($first:tt $record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
+        call_clobbering!($first $record, $id, $size, $which $(, $register = $word)*;)
     };
 }
 
 /// Where AVX-512 may be used, there are more registers.
 #[cfg(target_feature = "avx512f")]
 macro_rules! call {
-    ($record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
+    ($first:tt $record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
         call_clobbering!(
-            $record, $id, $size, $which $(, $register = $word)*;
+            $first $record, $id, $size, $which $(, $register = $word)*;
             out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _, out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _, out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
             out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _
         )
@@ -158,13 +159,14 @@ macro_rules! call {
 }
 
 macro_rules! call_clobbering {
-    ($record:path, $id:expr, $size:expr, _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
-        call_clobbering!(@ $record, $id, $size, out("rdx") _ $(, $register = $word)*; $($more)*)
+    // The first group are registers that this function changes besides.
+    ($first:tt $record:path, $id:expr, $size:expr, _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
+        call_clobbering!(@ $first $record, $id, $size, out("rdx") _ $(, $register = $word)*; $($more)*)
     };
-    ($record:path, $id:expr, $size:expr, $which:ident $(, $register:tt = $word:expr)*; $($more:tt)*) => {
-        call_clobbering!(@ $record, $id, $size, inout("rdx") $which => _ $(, $register = $word)*; $($more)*)
+    ($first:tt $record:path, $id:expr, $size:expr, $which:ident $(, $register:tt = $word:expr)*; $($more:tt)*) => {
+        call_clobbering!(@ $first $record, $id, $size, inout("rdx") $which => _ $(, $register = $word)*; $($more)*)
     };
-    (@ $record:path, $id:expr, $size:expr, $kind:ident("rdx") $($which:ident =>)? _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
+    (@ [$($first:tt)*] $record:path, $id:expr, $size:expr, $kind:ident("rdx") $($which:ident =>)? _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
         asm!(
             "call {record}",
             record = sym $record,
@@ -172,6 +174,7 @@ macro_rules! call_clobbering {
             in("rsi") $size,
             $(in($register) $word,)*
             $kind("rdx") $($which =>)? _,
+            $($first)*
             out("rax") _, out("r10") _, out("r11") _,
             // The slow path is ordinary code, which may change all of these.
             out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
@@ -190,13 +193,13 @@ pub(crate) fn record(id: &AtomicU32, size_bytes: usize, [w0, w1, w2]: [u64; WORD
     match size_bytes - HEADER_SIZE_BYTES {
         // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the registers
         // that change are declared, and the stack is aligned for a call.
-        0 => unsafe { call!(record_0, id, size_bytes, _) },
+        0 => unsafe { call!([out("r9") _,] record_0, id, size_bytes, _) },
         // SAFETY: as above.
-        1..=8 => unsafe { call!(record_1, id, size_bytes, _, "rcx" = w0) },
+        1..=8 => unsafe { call!([out("r9") _,] record_1, id, size_bytes, _, "rcx" = w0) },
         // SAFETY: as above.
-        9..=16 => unsafe { call!(record_2, id, size_bytes, _, "rcx" = w0, "r8" = w1) },
+        9..=16 => unsafe { call!([out("r9") _,] record_2, id, size_bytes, _, "rcx" = w0, "r8" = w1) },
         // SAFETY: as above.
-        _ => unsafe { call!(record_3, id, size_bytes, _, "rcx" = w0, "r8" = w1, "r9" = w2) },
+        _ => unsafe { call!([] record_3, id, size_bytes, _, "rcx" = w0, "r8" = w1, "r9" = w2) },
     }
 }
 
@@ -207,13 +210,13 @@ pub(crate) fn record_key(key: &EventKey, fingerprint: u64, size_bytes: usize, [w
     let id = key.first_id();
     match size_bytes - HEADER_SIZE_BYTES {
         // SAFETY: as above; the id is a key's.
-        0 => unsafe { call!(record_key_0, id, size_bytes, fingerprint) },
+        0 => unsafe { call!([out("r9") _,] record_key_0, id, size_bytes, fingerprint) },
         // SAFETY: as above.
-        1..=8 => unsafe { call!(record_key_1, id, size_bytes, fingerprint, "rcx" = w0) },
+        1..=8 => unsafe { call!([out("r9") _,] record_key_1, id, size_bytes, fingerprint, "rcx" = w0) },
         // SAFETY: as above.
-        9..=16 => unsafe { call!(record_key_2, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1) },
+        9..=16 => unsafe { call!([out("r9") _,] record_key_2, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1) },
         // SAFETY: as above.
-        _ => unsafe { call!(record_key_3, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1, "r9" = w2) },
+        _ => unsafe { call!([] record_key_3, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1, "r9" = w2) },
     }
 }
 
