@@ -41,13 +41,16 @@ fn stress(
     change: impl Fn(u64) + Sync,
 ) -> Found {
     let found = Found::default();
+    // An emulator has translated what it is about to execute, and the kernel's barrier, which it hands on, does not reach that: a
+    // thread may run once more through the old instruction.
+    let is_emulated = std::env::var_os(ENV_RUNNER).is_some();
     let reader = || {
         let mut reads = 0_u64;
         while !found.stop.load(Ordering::SeqCst) {
             let before = found.phase.load(Ordering::SeqCst);
             let value = read();
             let settled = before.is_multiple_of(2) && found.phase.load(Ordering::SeqCst) == before;
-            if !is_possible(value) || (settled && value != expected(before / 2)) {
+            if !is_possible(value) || (settled && !is_emulated && value != expected(before / 2)) {
                 found.wrong.fetch_add(1, Ordering::SeqCst);
             }
             found.settled.fetch_add(settled.into(), Ordering::SeqCst);
