@@ -301,7 +301,10 @@ impl Memory {
     /// Returns false when no stream retains any. Lock-free; async-signal-safe.
     pub fn evict(&self, stream: u32) -> bool {
         let mut victim = (self.retained(stream), stream);
-        for other in 0..self.geometry.stream_count {
+        // All streams together retain no more pages than there are. Who has the most of them need not look at the others, each
+        // of which lies in an `os_page` of its own.
+        let may_lead = self.geometry.page_count.saturating_sub(victim.0) > victim.0.saturating_add(1);
+        for other in 0..if may_lead { self.geometry.stream_count } else { 0 } {
             let retained = self.retained(other);
             // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
             if retained > victim.0.saturating_add(1) {
