@@ -166,8 +166,9 @@ macro_rules! define_record_words {
     (@context $words:tt $context:literal) => {
         concat!("mov r9, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov r9, qword ptr fs:[r9]\n test r9, r9\n jz 50f")
     };
+    // Asked again, because a signal handler may have emptied it before the section.
     (@store_context 3 $context:literal) => {
-        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n mov qword ptr [r10 + 8], rax")
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n test rax, rax\n jz 50f\n mov qword ptr [r10 + 8], rax")
     };
     (@store_context $words:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
     (@other) => { "" };
