@@ -281,7 +281,7 @@ fn gates_are_patched_on_aarch64() {
 struct Example {
     kind: String,
     file: String,
-    library: Option<String>,
+    needs: Option<String>,
     code: String,
 }
 
@@ -295,7 +295,7 @@ fn examples() -> Vec<Example> {
         examples.push(Example {
             kind: words.next().unwrap(),
             file: words.next().unwrap(),
-            library: words.next(),
+            needs: words.next(),
             code: code.replace("\\e", "\\").replace("\\-", "-"),
         });
     }
@@ -317,7 +317,7 @@ fn the_examples_of_the_manual_page_run() {
             command.args(["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
             command.args(if is_library { &["-fPIC", "-shared"][..] } else { &[] });
             command.arg("-o").arg(&output).arg(&unit).arg("-L").arg(directory);
-            command.args(example.library.map(|library| format!("-l{library}")));
+            command.args(example.needs.map(|name| format!("-l{name}")));
             command.args(pkg_config(prefix(), &["--cflags", "--libs", "dormouse-imv"]));
             command.arg(format!("-Wl,-rpath,{}:{}", directory.display(), prefix().join("lib").display()));
             succeed(&mut command);
