@@ -1,6 +1,9 @@
 //! Tunables of this program, of its C libraries, and what is refused (`--features generic`: without sites).
 #![cfg(target_os = "linux")]
 
+#[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
+mod alone;
+
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::mem::{offset_of, size_of};
@@ -341,17 +344,14 @@ fn the_c_header_is_the_twin_of_the_rust_layout() {
 #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
 #[test]
 fn what_cannot_be_written_leaves_all_of_a_batch() {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "alone_with_mprotect_refused", "--ignored", "--nocapture"]);
-    let output = command.env_remove("DORMOUSE_IMV_WRITER").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+    if alone::is_child() {
+        return with_mprotect_refused();
+    }
+    alone::assert_passed(&alone::run("what_cannot_be_written_leaves_all_of_a_batch", |_| {}));
 }
 
 #[cfg(all(target_arch = "x86_64", not(feature = "generic")))]
-#[test]
-#[ignore = "run by what_cannot_be_written_leaves_all_of_a_batch"]
-fn alone_with_mprotect_refused() {
+fn with_mprotect_refused() {
     let all = || (imv_read!(BATCH_SIZE), imv_read!(WIDE), static_branch!(VERBOSE), static_branch!(HELD));
     enable(&HELD).unwrap();
     assert_eq!(all(), (16, 1 << 40, false, true));

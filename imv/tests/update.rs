@@ -1,6 +1,8 @@
 //! Live updates: under load, by each writer, across fork and from signal handlers.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "generic")))]
 
+mod alone;
+
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -73,28 +75,22 @@ fn threads_run_through_a_gate_that_is_toggled_100_000_times() {
     toggle_under_load(100_000);
 }
 
-/// Runs one ignored test of this program in a process of its own.
-fn run_alone(name: &str, writer: Option<Writer>) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--ignored", "--nocapture"]).env_remove("DORMOUSE_IMV_WRITER");
-    if let Some(writer) = writer {
-        command.env("DORMOUSE_IMV_WRITER", writer.name());
-    }
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+fn force(command: &mut Command, writer: Writer) {
+    command.env("DORMOUSE_IMV_WRITER", writer.name());
 }
 
 #[test]
 fn each_writer_can_be_forced() {
+    if alone::is_child() {
+        return under_the_forced_writer();
+    }
     for writer in [Writer::Mprotect, Writer::ProcMem, Writer::None] {
-        run_alone("alone_under_the_forced_writer", Some(writer));
+        let output = alone::run("each_writer_can_be_forced", |command| force(command, writer));
+        alone::assert_passed(&output);
     }
 }
 
-#[test]
-#[ignore = "run by each_writer_can_be_forced"]
-fn alone_under_the_forced_writer() {
+fn under_the_forced_writer() {
     static KEY: StaticKey = StaticKey::new();
     let first_byte = || {
         let mut first = None;
@@ -125,12 +121,13 @@ fn alone_under_the_forced_writer() {
 
 #[test]
 fn a_writer_that_is_refused_after_start_is_left_for_the_next() {
-    run_alone("alone_with_mprotect_refused", None);
+    if alone::is_child() {
+        return with_mprotect_refused();
+    }
+    alone::assert_passed(&alone::run("a_writer_that_is_refused_after_start_is_left_for_the_next", |_| {}));
 }
 
-#[test]
-#[ignore = "run by a_writer_that_is_refused_after_start_is_left_for_the_next"]
-fn alone_with_mprotect_refused() {
+fn with_mprotect_refused() {
     static KEY: StaticKey = StaticKey::new();
     let gate = || static_branch!(KEY);
     assert_eq!(status().unwrap().writer, Writer::Mprotect);
@@ -169,27 +166,23 @@ fn alone_with_mprotect_refused() {
 /// The prohibition is inherited, so the whole program runs without a writer that could change values.
 #[test]
 fn values_are_loads_where_text_cannot_be_made_writable() {
-    let output = {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "alone_without_mprotect", "--ignored", "--nocapture"]);
-        command.env_remove("DORMOUSE_IMV_WRITER");
-        fn forbid_writable_text() -> std::io::Result<()> {
-            // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers. Where there is none, the program
-            // says so.
-            unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
-            Ok(())
-        }
+    if alone::is_child() {
+        return without_mprotect();
+    }
+    fn forbid_writable_text() -> std::io::Result<()> {
+        // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers. Where there is none, the program
+        // says so.
+        unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
+        Ok(())
+    }
+    let output = alone::run("values_are_loads_where_text_cannot_be_made_writable", |command| {
         // SAFETY: one async-signal-safe system call.
         unsafe { command.pre_exec(forbid_writable_text) };
-        command.output().unwrap()
-    };
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+    });
+    alone::assert_passed(&output);
 }
 
-#[test]
-#[ignore = "run by values_are_loads_where_text_cannot_be_made_writable"]
-fn alone_without_mprotect() {
+fn without_mprotect() {
     imv! {
         static SMALL: u32 = 1;
         static LARGE: u64 = 2;
@@ -217,12 +210,13 @@ fn alone_without_mprotect() {
 /// A forced writer has no next rung: the process stays right where it can, and says so where it cannot.
 #[test]
 fn a_failing_write_is_reported() {
-    run_alone("alone_with_every_write_refused", Some(Writer::Mprotect));
+    if alone::is_child() {
+        return with_every_write_refused();
+    }
+    alone::assert_passed(&alone::run("a_failing_write_is_reported", |command| force(command, Writer::Mprotect)));
 }
 
-#[test]
-#[ignore = "run by a_failing_write_is_reported"]
-fn alone_with_every_write_refused() {
+fn with_every_write_refused() {
     static ASLEEP: StaticKey = StaticKey::new();
     static AWAKE: StaticKey = StaticKey::new_enabled();
     let gates = || [static_branch!(ASLEEP), static_branch!(AWAKE)];

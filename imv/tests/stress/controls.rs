@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::run_alone;
+use crate::alone;
 
 /// Where a cache line ends.
 const LINE: usize = 64;
@@ -86,7 +86,7 @@ fn rewrite(at: *mut u8, states: [u64; 2], call: impl Fn() -> bool + Sync) -> boo
 }
 
 /// The negative controls need two processors.
-fn is_alone() -> bool {
+fn is_uniprocessor() -> bool {
     let alone = thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if alone {
         eprintln!("skipped: with one processor nothing can be torn");
@@ -96,16 +96,17 @@ fn is_alone() -> bool {
 
 #[test]
 fn an_immediate_across_a_cache_line_without_synchronisation_is_torn() {
-    if is_alone() {
+    if alone::is_child() {
+        return torn_immediate();
+    }
+    if is_uniprocessor() {
         return;
     }
-    let output = run_alone("controls::alone_torn_immediate", &[]);
+    let output = alone::run("controls::an_immediate_across_a_cache_line_without_synchronisation_is_torn", |_| {});
     assert!(output.status.success(), "nothing was torn: {output:?}");
 }
 
-#[test]
-#[ignore = "run by an_immediate_across_a_cache_line_without_synchronisation_is_torn"]
-fn alone_torn_immediate() {
+fn torn_immediate() {
     // mov eax, imm32 (of which two bytes lie on either line); ret; nop…
     let states = [0x9090_90C3_1111_1111, 0x9090_90C3_2222_2222];
     let (function, at) = function_at(scratch_code(), 2, &[0xB8], states);
@@ -115,17 +116,18 @@ fn alone_torn_immediate() {
 
 #[test]
 fn a_store_of_five_bytes_across_a_cache_line_crashes() {
-    if is_alone() {
+    if alone::is_child() {
+        return torn_branch();
+    }
+    if is_uniprocessor() {
         return;
     }
-    let output = run_alone("controls::alone_torn_branch", &[]);
+    let output = alone::run("controls::a_store_of_five_bytes_across_a_cache_line_crashes", |_| {});
     let signal = output.status.signal();
     assert!(matches!(signal, Some(libc::SIGILL | libc::SIGSEGV | libc::SIGBUS)), "no crash: {output:?}");
 }
 
-#[test]
-#[ignore = "run by a_store_of_five_bytes_across_a_cache_line_crashes"]
-fn alone_torn_branch() {
+fn torn_branch() {
     // nop [rax + rax] or jmp +1; then ret, nop, ret: both ways return. Half of the one and half of the other goes astray.
     let states = [0xC390_C300_0044_1F0F, 0xC390_C300_0000_01E9];
     let (function, at) = function_at(scratch_code(), 2, &[], states);

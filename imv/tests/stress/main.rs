@@ -2,8 +2,9 @@
 //! anything: the same with what must not be done.
 #![cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(feature = "generic")))]
 
-use std::ffi::OsString;
-use std::process::{Command, Output};
+#[path = "../alone/mod.rs"]
+mod alone;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -43,7 +44,7 @@ fn stress(
     let found = Found::default();
     // An emulator has translated what it is about to execute, and the kernel's barrier, which it hands on, does not reach that: a
     // thread may run once more through the old instruction.
-    let is_emulated = std::env::var_os(ENV_RUNNER).is_some();
+    let is_emulated = std::env::var_os(alone::ENV_RUNNER).is_some();
     let reader = || {
         let mut reads = 0_u64;
         while !found.stop.load(Ordering::SeqCst) {
@@ -119,29 +120,17 @@ fn branches(times: u64) -> Found {
     found
 }
 
-/// What runs programs of this architecture, if the machine is of another.
-const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
-
-/// Runs one ignored test of this program in a process of its own.
-fn run_alone(name: &str, environment: &[(&str, &str)]) -> Output {
-    let program = std::env::current_exe().unwrap().into_os_string();
-    let runner = std::env::var(ENV_RUNNER).unwrap_or_default();
-    let mut words = runner.split_whitespace().map(OsString::from).chain([program]);
-    Command::new(words.next().expect("at least the program"))
-        .args(words)
-        .args(["--exact", name, "--ignored", "--nocapture"])
-        .env_remove("DORMOUSE_IMV_WRITER")
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap()
-}
-
 #[test]
 fn nothing_is_torn_by_any_writer() {
+    if alone::is_child() {
+        return each_width();
+    }
     for writer in [Writer::Mprotect, Writer::ProcMem, Writer::None] {
-        let output = run_alone("alone_each_width", &[("DORMOUSE_IMV_WRITER", writer.name())]);
+        let output = alone::run("nothing_is_torn_by_any_writer", |command| {
+            command.env("DORMOUSE_IMV_WRITER", writer.name());
+        });
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{}: {output:?}", writer.name());
+        alone::assert_passed(&output);
         print!(
             "{}",
             text.lines().filter(|line| line.contains("reads")).fold(String::new(), |all, line| all + line + "\n")
@@ -149,9 +138,7 @@ fn nothing_is_torn_by_any_writer() {
     }
 }
 
-#[test]
-#[ignore = "run by nothing_is_torn_by_any_writer"]
-fn alone_each_width() {
+fn each_width() {
     let times = updates();
     type Case = fn(u64) -> Found;
     let cases: [(&str, Case); 5] =
