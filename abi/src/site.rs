@@ -3,8 +3,9 @@
 //! Every site is *born* right without a patcher: it reads the variable. What it is on x86-64, by its form:
 //!
 //! ```text
-//!   branch   born, armed   E9 dd dd dd dd                     jmp slow path, which reads the key
-//!            dormant       A9 dd dd dd dd                     test eax, imm32 (clobbers flags, touches no memory)
+//!   branch   born, armed   A8 1F  E9 dd dd dd dd              test al, imm8; jmp slow path, which reads the key
+//!            between       A8 1F  A9 dd dd dd dd              test al, imm8; test eax, imm32 (neither touches memory)
+//!            dormant       0F 1F A9 dd dd dd dd               nop [rcx + disp32], which is never computed
 //!
 //!   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
 //!            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
@@ -16,12 +17,18 @@
 //! ```
 //! On AArch64 there are branches only: `b slow` when born or armed, `nop` when dormant.
 
-/// First byte of a site that jumps to its slow path (x86-64 `jmp rel32`).
+/// Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`): the third byte of a branch, the first of a gated value.
 pub const X86_JMP: u8 = 0xE9;
-/// First byte of a dormant site (x86-64 `test eax, imm32`).
+/// What stands for it in a gate that does not (x86-64 `test eax, imm32`).
 pub const X86_TEST: u8 = 0xA9;
-/// Bytes of code in one site.
-pub const X86_SITE_LEN: usize = 5;
+/// First byte of a dormant branch: with the second and third, a `nop` of seven bytes.
+pub const X86_NOP: u8 = 0x0F;
+/// First byte of any other branch: `test al, imm8`, an instruction of its own before what the third byte begins.
+pub const X86_TEST_AL: u8 = 0xA8;
+/// Second byte of a branch: `nop`'s opcode, and the immediate of `test al`.
+pub const X86_FILL: u8 = 0x1F;
+/// Bytes of code in a branch.
+pub const X86_BRANCH_LEN: usize = 7;
 
 /// Section that holds the [`SiteRecord`]s of one object.
 pub const SITES_SECTION: &str = "dormouse_sites";

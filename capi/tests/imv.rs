@@ -373,7 +373,8 @@ fn normalise(instruction: &str) -> String {
     let mnemonics = words(mnemonics).collect::<Vec<_>>().join(" ");
     match (mnemonics.as_str(), operands.split_once(',')) {
         ("jmp", _) => "jmp ELSEWHERE".to_string(),
-        ("test", Some((_, register))) => format!("test DISTANCE,{register}"),
+        ("test", Some((_, "R32"))) => "test DISTANCE,R32".to_string(),
+        ("nopl", _) => format!("nopl DISTANCE{}", &operands[operands.find('(').expect("an address")..]),
         (_, Some((address, register))) if address.ends_with("(%rip)") => format!("{mnemonics} VARIABLE,{register}"),
         _ => format!("{mnemonics} {operands}"),
     }

@@ -218,15 +218,15 @@ fn record(trace: &Path) -> Command {
 /// Runs the program dormant and recorded, with and without restartable sequences.
 fn exercise(dir: &Path) {
     let (program, plugin) = (dir.join("program"), dir.join("plugin.so"));
-    let dormant = stdout(&succeed(Command::new(&program).arg(&plugin).arg("A9")));
+    let dormant = stdout(&succeed(Command::new(&program).arg(&plugin).arg("asleep")));
     assert_eq!(number(&dormant, "evaluated"), 0);
     assert!(number(&dormant, "sites") > 20, "{dormant}");
-    assert_eq!(number(&dormant, "differ"), 0, "a dormant site is A9 and the four bytes that followed E9");
+    assert_eq!(number(&dormant, "differ"), 0, "a dormant site is 0F 1F A9 and the four bytes that followed A8 1F E9");
 
     for no_rseq in ["0", "1"] {
         let trace = dir.join(format!("trace-{no_rseq}"));
         let output =
-            succeed(record(&trace).env("DORMOUSE_NO_RSEQ", no_rseq).arg("--").arg(&program).arg(&plugin).arg("E9"));
+            succeed(record(&trace).env("DORMOUSE_NO_RSEQ", no_rseq).arg("--").arg(&program).arg(&plugin).arg("awake"));
         let printed = stdout(&output);
         assert_eq!(number(&printed, "evaluated"), 1);
         assert_eq!(number(&printed, "differ"), 0, "an armed site is as it was born");

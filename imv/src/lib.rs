@@ -12,7 +12,7 @@
 //! ```text
 //!    text of the object                                 registry (one per copy of this crate)
 //!   ┌───────────────────────────────┐                  ┌─────────────────────────────────────┐
-//!   │ gate  E9|A9 dd dd dd dd       │◀──┐              │ object: sites, text segment         │
+//!   │ gate  .. 1F E9|A9 dd dd dd dd │◀──┐              │ object: sites, text segment         │
 //!   │ next  …program goes on        │   │  register    │ object: …                           │
 //!   │       mov eax, 16             │◀─┐│  ┌──────────▶│ writer: mprotect, procmem, none     │
 //!   │       ⋮                       │  ││  │           └─────────────────────────────────────┘
@@ -37,9 +37,10 @@
 //! # States of a site
 //!
 //! ```text
-//!   branch         born     E9 rel32            jmp slow         the linker's; also where text cannot be written
-//!                  dormant  A9 rel32            test eax, imm32  the registry's, when the key is disabled
-//!                  armed    E9 rel32            jmp slow         the registry's, when the key is enabled
+//!   branch         born     A8 1F  E9 rel32     test al, 31; jmp slow        the linker's; also where text cannot be written
+//!                  dormant  0F 1F A9 rel32      nop [rcx + rel32]            the registry's, when the key is disabled
+//!                  between  A8 1F  A9 rel32     test al, 31; test eax, imm32 the registry's, on the way from one to the other
+//!                  armed    A8 1F  E9 rel32     test al, 31; jmp slow        the registry's, when the key is enabled
 //!
 //!   value of 1,    born     3E.. 8B /r          mov r32, [variable]   (or movzx, movsx)
 //!   2, 4 bytes     patched  3E.. REX C7 imm32   mov r32, imm32
@@ -48,10 +49,13 @@
 //!   8 bytes        patched  A9 rel32  B8+r imm  test eax, imm32; mov r64, imm64
 //! ```
 //!
-//! Only the owner of the registry's lock moves a site, by one store that replaces whole instructions by whole instructions:
+//! Only the owner of the registry's lock moves a site, by stores that each replace whole instructions by whole instructions, with
+//! a barrier after each:
 //!
-//! * A *gate* differs only in its first byte between the states: the four displacement bytes are the immediate of the
-//!   `test`. So a processor that fetches it meanwhile decodes one of two whole instructions, wherever it lies in a cache line.
+//! * A *branch* takes two stores of one byte, over the state between. The four bytes of the jump's distance stay: in the `nop`
+//!   they are an address that is never computed, in the `test` its immediate. So a processor that fetches meanwhile decodes
+//!   whole instructions, wherever they lie in a cache line, and a thread that stands behind the first of two finds the second.
+//!   Any writer can do it, and a `nop` takes no unit of a processor to execute.
 //! * A *value's instruction* ends on eight aligned bytes that hold all that differs, and is written by one store of these.
 //!   Prefixes that mean nothing to it (`3E`) give it that length and place, so there is no `nop` to execute.
 //! * *Eight bytes* of value fill the aligned word, so the opcode would be outside. The immediate is written while the gate in front of it
@@ -61,7 +65,7 @@
 //!
 //! The variable is the truth. A site that reads it is always right. For the others:
 //!
-//! * *Enable*: the key is set, then the byte is stored, then `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes every
+//! * *Enable*: the key is set, then the bytes are stored, after each of which `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` makes every
 //!   running thread of the process execute a core-serialising instruction, and threads that are not running execute one
 //!   before they return to user mode. When it returns no thread can execute the old instruction any more.
 //! * *Disable*: the key is cleared first, so gates answer `false` from then on; the rest is only speed.
@@ -91,10 +95,10 @@
 //!
 //! # Cost
 //!
-//! Dormant gate: one instruction of five bytes, no data access, no branch; it clobbers the flags. Armed: a jump, a load and a
-//! test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` of eight bytes. An update: two `mprotect`
-//! calls per object with a site that changes, one store per site, one barrier. Updates never allocate, so an allocator may
-//! be traced.
+//! Dormant gate: a `nop` of seven bytes, no data access, no branch; the compiler takes the flags for clobbered. Armed: a test, a
+//! jump, a load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` of eight bytes. An update
+//! of values: two `mprotect` calls per object with a site that changes, one store per site, one barrier; of keys: all of
+//! that twice. Updates never allocate, so an allocator may be traced.
 //!
 //! # Limits
 //!

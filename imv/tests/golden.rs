@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dormouse_abi::site::{SITE_BRANCH, SITE_FORM_MASK, SITE_VALUE, SITES_SECTION, X86_SITE_LEN, X86_VALUE_LEN};
+use dormouse_abi::site::{SITE_BRANCH, SITE_FORM_MASK, SITE_VALUE, SITES_SECTION, X86_BRANCH_LEN, X86_VALUE_LEN};
 use object::{Object, ObjectSection, ObjectSymbol};
 
 const FUNCTION_PREFIX: &str = "site_";
@@ -51,7 +51,7 @@ fn sites(program: &Path) -> Vec<Site> {
             |symbol: &object::Symbol<'_, '_>| (symbol.address()..symbol.address() + symbol.size()).contains(&address);
         let Some((name, function)) = functions.iter().find(|(_, function)| within(function)) else { continue };
         let len = match kind & SITE_FORM_MASK {
-            SITE_BRANCH => X86_SITE_LEN as u64,
+            SITE_BRANCH => X86_BRANCH_LEN as u64,
             SITE_VALUE => X86_VALUE_LEN as u64,
             _ => GATED_LEN,
         };
@@ -89,6 +89,9 @@ fn disassembly(program: &Path, site: &Site) -> Vec<String> {
             let instruction = instruction.split(" # ").next().unwrap().trim();
             if instruction.contains("jmp") {
                 return "jmp slow".to_string();
+            }
+            if instruction.starts_with("test") {
+                return instruction.split_whitespace().collect::<Vec<_>>().join(" ");
             }
             let memory = instruction.find('[').unwrap_or(instruction.len());
             let (before, memory) = instruction.split_at(memory);

@@ -148,14 +148,14 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 #ifdef DORMOUSE_I_X86_64
 
 /*
- *   site:  E9 (slow - next)            born, armed: jmp slow        A9 ...: dormant
+ *   site:  A8 1F  E9 (slow - next)     born, armed: jmp slow        0F 1F A9 ..., a nop: dormant
  *   next:
  *   section dormouse_sites += { site - ., kind, key - . }
  *   announcement
  */
 #define DORMOUSE_I_SITE(slow, announcement)                                                                            \
     "772:\n\t"                                                                                                         \
-    ".byte 0xe9\n\t"                                                                                                   \
+    ".byte 0xa8, 0x1f, 0xe9\n\t"                                                                                       \
     ".long " slow " - 773f\n"                                                                                          \
     "773:\n\t"                                                                                                         \
     ".pushsection dormouse_sites,\"aR?\",@progbits\n\t"                                                                \

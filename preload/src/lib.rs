@@ -49,7 +49,7 @@
 //! `realloc` moves out.
 //!
 //! # Cost
-//! Dormant: a call through a pointer and the gate's five bytes (`test eax, imm32`); `free` and `realloc` also compare an
+//! Dormant: a call through a pointer and the gate's `nop`; `free` and `realloc` also compare an
 //! address. Armed: one event. A process that starts joins its session over a socket, as does a forked child.
 //!
 //! # What stays as it was

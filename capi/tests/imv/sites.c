@@ -60,7 +60,7 @@ int main(void)
                 printf("%s", names[index].name);
         int is_gated = (record->kind & DORMOUSE_SITE_FORM_MASK) == DORMOUSE_SITE_GATED_VALUE;
         int is_value = (record->kind & DORMOUSE_SITE_FORM_MASK) == DORMOUSE_SITE_VALUE;
-        print_bytes(site, is_gated ? 15 : is_value ? 8 : 5);
+        print_bytes(site, is_gated ? 15 : is_value ? DORMOUSE_X86_VALUE_LEN : DORMOUSE_X86_BRANCH_LEN);
         if (is_gated) {
             int32_t displacement;
             memcpy(&displacement, site + 1, sizeof displacement);

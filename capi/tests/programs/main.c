@@ -14,7 +14,7 @@ int evaluate(int value)
 }
 
 /* The bytes of every site as the linker left them: this runs before any constructor. */
-static unsigned char born[512][DORMOUSE_X86_SITE_LEN];
+static unsigned char born[512][DORMOUSE_X86_BRANCH_LEN];
 static size_t site_count;
 
 static unsigned char *site_address(size_t index)
@@ -27,18 +27,21 @@ static void remember_sites(void)
 {
     site_count = (size_t)(__stop_dormouse_sites - __start_dormouse_sites);
     for (size_t index = 0; index < site_count && index < 512; index++)
-        memcpy(born[index], site_address(index), DORMOUSE_X86_SITE_LEN);
+        memcpy(born[index], site_address(index), DORMOUSE_X86_BRANCH_LEN);
 }
 
 __attribute__((section(".preinit_array"), used)) static void (*remember_sites_first)(void) = remember_sites;
 
-/* How many sites are not what they should be: `byte`, then the four bytes that they were born with. */
-static int sites_that_differ(unsigned char byte)
+/* How many sites are not what they should be: asleep or awake, then the four bytes that they were born with. */
+static int sites_that_differ(int asleep)
 {
+    static const unsigned char awake_bytes[3] = {DORMOUSE_X86_TEST_AL, DORMOUSE_X86_FILL, DORMOUSE_X86_JMP};
+    static const unsigned char asleep_bytes[3] = {DORMOUSE_X86_NOP, DORMOUSE_X86_FILL, DORMOUSE_X86_TEST};
     int differ = 0;
     for (size_t index = 0; index < site_count; index++) {
         const unsigned char *now = site_address(index);
-        differ += born[index][0] != DORMOUSE_X86_JMP || now[0] != byte || memcmp(now + 1, born[index] + 1, 4) != 0;
+        differ += memcmp(born[index], awake_bytes, 3) != 0 || memcmp(now, asleep ? asleep_bytes : awake_bytes, 3) != 0 ||
+                  memcmp(now + 3, born[index] + 3, 4) != 0;
     }
     return differ;
 }
@@ -70,7 +73,7 @@ static void plugin(const char *path, int round)
     }
 }
 
-/* main PLUGIN [BYTE]: runs everything, and checks the bytes of the sites if it is told what they begin with. */
+/* main PLUGIN [asleep|awake]: runs everything, and checks the bytes of the sites if it is told what they should be. */
 int main(int argc, char **argv)
 {
     DORMOUSE_EVENT(once, evaluated, (value, evaluate(42)));
@@ -98,7 +101,7 @@ int main(int argc, char **argv)
     printf("evaluated %d\n", evaluated);
     if (argc > 2) {
         printf("sites %zu\n", site_count);
-        printf("differ %d\n", sites_that_differ((unsigned char)strtol(argv[2], NULL, 16)));
+        printf("differ %d\n", sites_that_differ(strcmp(argv[2], "asleep") == 0));
     }
     return 0;
 }

@@ -332,8 +332,8 @@ pub extern "C" fn dormouse_e2e_golden(number: u64) -> u64 {
     number.wrapping_add(1)
 }
 
-/// Compares the program's text in memory with the file: prints each byte that differs with its address in the file's own
-/// numbering, and what the registry of sites says.
+/// Compares the program's text in memory with the file: prints each byte that differs, with its place in the file, beside its
+/// neighbours, and what the registry of sites says.
 fn golden() {
     assert_eq!(dormouse_e2e_golden(1), 2);
     let program = std::env::current_exe().expect("a program has a path");
@@ -344,15 +344,11 @@ fn golden() {
         let text = unsafe { std::slice::from_raw_parts(region.start as *const u8, len) };
         let on_disk = &file[region.file_offset..][..len];
         for index in (0..len).filter(|index| text[*index] != on_disk[*index]) {
-            let next = |bytes: &[u8]| u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
-            println!(
-                "differs {:#x}: {:#04x} on disk, {:#04x} in memory; then {:#010x} and {:#010x}",
-                region.file_offset + index,
-                on_disk[index],
-                text[index],
-                next(&on_disk[index..]),
-                next(&text[index..])
-            );
+            let around = |bytes: &[u8]| {
+                bytes[index - 2..index + 7].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+            };
+            let (before, now) = (around(on_disk), around(text));
+            println!("differs {:#x}: {before} on disk, {now} in memory", region.file_offset + index);
         }
     }
     let status = dormouse_imv::status().expect("no update is under way");

@@ -40,7 +40,7 @@ fn number(stdout: &str, word: &str) -> usize {
     line.and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
-/// Every site of a program that nobody traces, and not a byte besides: `E9` (jmp) in the file, `A9` (test eax, imm32) in
+/// Every site of a program that nobody traces, and not a byte besides: `A8 1F E9` (test, jmp) in the file, `0F 1F A9` (nop) in
 /// memory, the same four bytes after it.
 #[test]
 #[cfg(target_arch = "x86_64")]
@@ -55,12 +55,16 @@ fn dormant_sites_are_the_documented_bytes() {
         println!("skipped: the text of programs cannot be patched here");
         return;
     }
-    assert_eq!(differences.len(), sites, "{stdout}");
-    for Difference { what, .. } in &differences {
-        assert!(what.starts_with("0xe9 on disk, 0xa9 in memory; then "), "{what}");
-        let (on_disk, in_memory) =
-            what.rsplit_once("then ").and_then(|(_, rest)| rest.split_once(" and ")).expect("two");
-        assert_eq!(on_disk, in_memory);
+    // Each line has two bytes before the one that differs and six after it. A site's third byte differs as well as its first.
+    assert_eq!(differences.len(), 2 * sites, "{stdout}");
+    for pair in differences.chunks(2) {
+        let [first, third] = pair else { unreachable!("an even number") };
+        assert_eq!(third.file_offset, first.file_offset + 2);
+        let (on_disk, in_memory) = first.what.split_once(" on disk, ").expect("two");
+        let (on_disk, in_memory) = (on_disk.split(' ').skip(2), in_memory.split(' ').skip(2));
+        assert_eq!(on_disk.clone().take(3).collect::<Vec<_>>(), ["a8", "1f", "e9"], "{}", first.what);
+        assert_eq!(in_memory.clone().take(3).collect::<Vec<_>>(), ["0f", "1f", "a9"], "{}", first.what);
+        assert_eq!(on_disk.skip(3).take(4).collect::<Vec<_>>(), in_memory.skip(3).take(4).collect::<Vec<_>>());
     }
     golden_function(&differences);
 }
@@ -88,7 +92,7 @@ fn golden_function(differences: &[Difference]) {
         let code = rest.split_once('\t').map_or("", |(_, code)| code);
         if is_site(at) {
             sites += 1;
-            assert!(rest.starts_with("e9 ") && code.starts_with("jmp"), "{line}");
+            assert!(rest.starts_with(["a8 1f ", "e9 "][sites - 1]) && code.starts_with(["test", "jmp"][sites - 1]), "{line}");
             continue;
         }
         // Up to the return the dormant path lies; behind it the slow one.
@@ -98,5 +102,5 @@ fn golden_function(differences: &[Difference]) {
             break;
         }
     }
-    assert_eq!(sites, 1, "{text}");
+    assert_eq!(sites, 2, "the two instructions of one site: {text}");
 }

@@ -1,19 +1,19 @@
-//! x86-64: a gate is `E9 rel32` or, dormant, `A9` with the same four bytes; a value is a load or a move of an immediate, eight
-//! bytes long in both states.
+//! x86-64: a branch is `A8 1F E9 rel32` or, dormant, `0F 1F A9` with the same four bytes, a `nop`; a value is a load or a move
+//! of an immediate, eight bytes long in both states.
 
 use core::arch::asm;
 
 use dormouse_abi::site::{
-    SITE_BRANCH, SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SITES_SECTION, SiteRecord,
-    X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_SITE_LEN, X86_TEST, X86_VALUE_LEN,
+    SITE_BRANCH, SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SITES_SECTION, SiteRecord, X86_BRANCH_LEN,
+    X86_FILL, X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_NOP, X86_TEST, X86_TEST_AL, X86_VALUE_LEN,
 };
 
 use crate::site::{Form, Site, Store};
 
 /// Whether sites exist and can be patched.
 pub(crate) const PATCHED: bool = true;
-/// Bytes of a gate.
-pub(crate) const GATE_LEN: usize = X86_SITE_LEN;
+/// Bytes of a branch.
+pub(crate) const GATE_LEN: usize = X86_BRANCH_LEN;
 
 /// Granularity of `mprotect`; x86-64 has no other base page.
 pub(crate) const fn os_page_bytes() -> usize {
@@ -24,14 +24,14 @@ pub(crate) const fn os_page_bytes() -> usize {
 pub(crate) const fn publish_store(_store: Store) {}
 
 /// The store that brings a site nearer to what its variable says, if it needs one and is in a state to take one (anything
-/// else, a debugger's breakpoint, say, is left alone). A gated value may need two, one after the other.
+/// else, a debugger's breakpoint, say, is left alone). A branch and a gated value may need two, one after the other.
 ///
 /// With `bytes_only`, nobody promises that more than one byte changes at once. Then no thread may ever be about to execute
 /// what changes, so a value's instruction stays as it is, and a gated value is read behind its gate.
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     let wanted = site.wanted();
     match site.form() {
-        Form::Branch => gate_store(site, if wanted != 0 { X86_JMP } else { X86_TEST }),
+        Form::Branch => branch_store(site, wanted != 0),
         Form::Value if bytes_only => None,
         Form::Value => {
             let seen = site.bytes();
@@ -40,12 +40,13 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
         }
         Form::GatedValue => {
             let address = site.address + X86_GATED_IMMEDIATE_OFFSET;
-            if !address.is_multiple_of(8) || !is_gate(site.bytes::<1>()[0]) {
+            let [gate] = site.bytes();
+            if !address.is_multiple_of(8) || !matches!(gate, X86_JMP | X86_TEST) {
                 None
             } else if immediate_behind(site) == wanted {
-                gate_store(site, X86_TEST)
+                (gate == X86_JMP).then_some(Store::Byte(site.address, X86_TEST))
             } else if bytes_only {
-                gate_store(site, X86_JMP)
+                (gate == X86_TEST).then_some(Store::Byte(site.address, X86_JMP))
             } else {
                 Some(Store::Double(address, wanted))
             }
@@ -57,7 +58,7 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
 pub(crate) fn is_stale(site: Site) -> bool {
     let wanted = site.wanted();
     match site.form() {
-        Form::Branch => wanted != 0 && site.bytes::<1>()[0] == X86_TEST,
+        Form::Branch => wanted != 0 && site.bytes::<3>()[2] == X86_TEST,
         Form::Value => {
             let seen = site.bytes();
             is_immediate(seen) && immediate_instruction(seen, wanted as u32) != Some(seen)
@@ -70,19 +71,30 @@ pub(crate) fn is_stale(site: Site) -> bool {
 pub(crate) fn is_in_line(site: Site) -> bool {
     !is_stale(site)
         && match site.form() {
-            Form::Branch => site.bytes::<1>()[0] == if site.wanted() != 0 { X86_JMP } else { X86_TEST },
+            Form::Branch => site.bytes() == if site.wanted() != 0 { ARMED } else { DORMANT },
             Form::Value => is_immediate(site.bytes()),
             Form::GatedValue => site.bytes::<1>()[0] == X86_TEST,
         }
 }
 
-fn is_gate(byte: u8) -> bool {
-    matches!(byte, X86_JMP | X86_TEST)
-}
+/// What a branch begins with. The four bytes that follow are the jump's distance in every state.
+const ARMED: [u8; 3] = [X86_TEST_AL, X86_FILL, X86_JMP];
+/// Goes on to the next instruction like [`DORMANT`], as two instructions, of which a thread may have executed the first.
+const BETWEEN: [u8; 3] = [X86_TEST_AL, X86_FILL, X86_TEST];
+const DORMANT: [u8; 3] = [X86_NOP, X86_FILL, X86_TEST];
 
-fn gate_store(site: Site, byte: u8) -> Option<Store> {
-    let [seen] = site.bytes();
-    (seen != byte && is_gate(seen)).then_some(Store::Byte(site.address, byte))
+/// ```text
+///   DORMANT ◀──first byte──▶ BETWEEN ◀──third byte──▶ ARMED
+/// ```
+/// Each step leaves whole instructions for whoever comes from the start and for whoever is between the two.
+fn branch_store(site: Site, armed: bool) -> Option<Store> {
+    match (site.bytes(), armed) {
+        (DORMANT, true) => Some(Store::Byte(site.address, X86_TEST_AL)),
+        (BETWEEN, true) => Some(Store::Byte(site.address + 2, X86_JMP)),
+        (ARMED, false) => Some(Store::Byte(site.address + 2, X86_TEST)),
+        (BETWEEN, false) => Some(Store::Byte(site.address, X86_NOP)),
+        _ => None,
+    }
 }
 
 fn immediate_behind(site: Site) -> u64 {
@@ -174,7 +186,7 @@ pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
 /// whether or not the gate is ever reached.
 ///
 /// ```text
-///   site:      E9 (slow - next)            born, armed: jmp slow        A9 …: dormant
+///   site:      A8 1F  E9 (slow - next)     born, armed: jmp slow        0F 1F A9 …, a nop: dormant
 ///   next:      answer = false
 ///   slow:      answer = KEY.enabled > 0
 ///   section dormouse_sites += { site - ., SITE_BRANCH, KEY - . }
@@ -190,7 +202,7 @@ pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
 ///   a dormant answer synchronises with nothing, like a relaxed load. An *armed* answer passes through the slow block,
 ///   whose acquire load of the key is ordinary Rust and orders everything after it.
 /// * `nostack`: nothing is pushed, so the red zone is safe in both states.
-/// * Flags are clobbered, because `A9` is `test`.
+/// * Flags are clobbered, because `A8` and `A9` are `test`.
 ///
 /// Wait-free; async-signal-safe.
 ///
@@ -226,13 +238,13 @@ macro_rules! static_branch {
     };
     (@gate $key:path, { $($template:tt)* }, { $($operand:tt)* }) => {
         'gate: {
-            // SAFETY: both states of the site are one whole instruction that touches neither memory nor stack; they
+            // SAFETY: the states of the site are one or two whole instructions that touch neither memory nor stack; they
             // either fall through or go to `slow`, which are the block's two declared exits. The directives add
             // read-only data to other sections.
             unsafe {
                 ::core::arch::asm!(
                     "2:",
-                    ".byte 0xe9",
+                    ".byte 0xa8, 0x1f, 0xe9",
                     ".long {slow} - 3f",
                     "3:",
                     ".pushsection dormouse_sites,\"aR?\",@progbits",
@@ -369,7 +381,8 @@ const _: () = assert!(kind(SITE_VALUE, 1, 0) == 5 && kind(SITE_VALUE, 1, SITE_SI
 const _: () = assert!(kind(SITE_VALUE, 2, 0) == 9 && kind(SITE_GATED_VALUE, 3, 0) == 14);
 
 // The literals of the template, which cannot name constants.
-const _: () = assert!(X86_JMP == 0xE9 && SITE_BRANCH == 0 && X86_SITE_LEN == 5 && size_of::<SiteRecord>() == 16);
+const _: () = assert!(X86_JMP == 0xE9 && X86_TEST_AL == 0xA8 && X86_FILL == 0x1F && X86_BRANCH_LEN == 3 + 4);
+const _: () = assert!(SITE_BRANCH == 0 && size_of::<SiteRecord>() == 16);
 const _: () = {
     let (written, meant) = (b"dormouse_sites", SITES_SECTION.as_bytes());
     assert!(written.len() == meant.len());

@@ -28,7 +28,8 @@ int main(void)
     SIZE(dormouse_static_key);
     SIZE(dormouse_static_key_import);
     SIZE(dormouse_imv_change);
-    printf("jmp %d\ntest %d\nlen %d\n", DORMOUSE_X86_JMP, DORMOUSE_X86_TEST, DORMOUSE_X86_SITE_LEN);
+    printf("jmp %d\ntest %d\nnop %d\n", DORMOUSE_X86_JMP, DORMOUSE_X86_TEST, DORMOUSE_X86_NOP);
+    printf("test_al %d\nfill %d\nbranch_len %d\n", DORMOUSE_X86_TEST_AL, DORMOUSE_X86_FILL, DORMOUSE_X86_BRANCH_LEN);
     printf("value_len %d\ngated %d\n", DORMOUSE_X86_VALUE_LEN, DORMOUSE_X86_GATED_IMMEDIATE_OFFSET);
     printf("forms %d %d %d %d\n", DORMOUSE_SITE_FORM_MASK, DORMOUSE_SITE_BRANCH, DORMOUSE_SITE_VALUE,
            DORMOUSE_SITE_GATED_VALUE);

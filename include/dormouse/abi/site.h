@@ -3,8 +3,9 @@
  * Patchable sites: what a compiled gate or a read of an immediate value leaves behind for the patcher. Twin of
  * abi/src/site.rs.
  *
- *   branch   born, armed   E9 dd dd dd dd                     jmp slow path, which reads the key
- *            dormant       A9 dd dd dd dd                     test eax, imm32 (clobbers flags, touches no memory)
+ *   branch   born, armed   A8 1F  E9 dd dd dd dd              test al, imm8; jmp slow path, which reads the key
+ *            between       A8 1F  A9 dd dd dd dd              test al, imm8; test eax, imm32 (neither touches memory)
+ *            dormant       0F 1F A9 dd dd dd dd               nop [rcx + disp32], which is never computed
  *
  *   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
  *            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
@@ -20,12 +21,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* First byte of a site that jumps to its slow path (x86-64 `jmp rel32`). */
+/* Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`): the third byte of a branch, the first of a gated value. */
 #define DORMOUSE_X86_JMP 0xE9
-/* First byte of a dormant site (x86-64 `test eax, imm32`). */
+/* What stands for it in a gate that does not (x86-64 `test eax, imm32`). */
 #define DORMOUSE_X86_TEST 0xA9
-/* Bytes of code in one site. */
-#define DORMOUSE_X86_SITE_LEN 5
+/* First byte of a dormant branch: with the second and third, a `nop` of seven bytes. */
+#define DORMOUSE_X86_NOP 0x0F
+/* First byte of any other branch: `test al, imm8`, an instruction of its own before what the third byte begins. */
+#define DORMOUSE_X86_TEST_AL 0xA8
+/* Second byte of a branch: `nop`'s opcode, and the immediate of `test al`. */
+#define DORMOUSE_X86_FILL 0x1F
+/* Bytes of code in a branch. */
+#define DORMOUSE_X86_BRANCH_LEN 7
 
 /* Sections that hold the records of one object. */
 #define DORMOUSE_SITES_SECTION "dormouse_sites"
