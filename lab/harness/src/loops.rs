@@ -12,7 +12,8 @@ pub fn opaque(mut number: u64) -> u64 {
 }
 
 /// Defines a [`Loop`](crate::Loop) over a body that is given a number, eight times in a row: then it hardly matters how the linker has
-/// aligned the loop, and a body that costs a fraction of a cycle shows.
+/// aligned the loop, and a body that costs a fraction of a cycle shows. The number is the same for all eight, so that no compiler
+/// makes a chain of eight additions of it, which would take eight cycles of its own, in some loops and not in others.
 #[macro_export]
 macro_rules! repeat {
     ($name:ident, $number:ident => $body:expr) => {
@@ -27,13 +28,13 @@ macro_rules! repeat {
             let mut number = first;
             while end.wrapping_sub(number) >= 8 {
                 body(number);
-                body(number + 1);
-                body(number + 2);
-                body(number + 3);
-                body(number + 4);
-                body(number + 5);
-                body(number + 6);
-                body(number + 7);
+                body(number);
+                body(number);
+                body(number);
+                body(number);
+                body(number);
+                body(number);
+                body(number);
                 number += 8;
             }
             while number != end {
