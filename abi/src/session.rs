@@ -266,56 +266,64 @@ pub struct Geometry {
 
 impl Geometry {
     /// Entries of each ring.
+    #[inline]
     pub const fn ring_size(&self) -> u32 {
         let size = self.page_count.next_power_of_two();
         if size < 8 { 8 } else { size }
     }
     /// The virtqueue within a ring region.
+    #[inline]
     pub const fn ring(&self) -> RingLayout {
         RingLayout { size: self.ring_size() }
     }
     /// Offset of the chain (a `u32` unit for each page number modulo the ring's size) within a ring region.
+    #[inline]
     pub const fn chain_in_ring_region(&self) -> usize {
         self.ring().size_bytes()
     }
     /// Bytes of a ring region: the virtqueue, then the chain.
+    #[inline]
     pub const fn ring_stride_bytes(&self) -> usize {
         (self.chain_in_ring_region() + 4 * self.ring_size() as usize).next_multiple_of(4096)
     }
     /// Offset of the owner words.
+    #[inline]
     pub const fn owners_offset(&self) -> usize {
         HEADER_SIZE_BYTES
     }
     /// Offset of the first control block.
+    #[inline]
     pub const fn streams_offset(&self) -> usize {
         (self.owners_offset() + 8 * self.page_count as usize).next_multiple_of(4096)
     }
     /// Offset of the first ring region.
+    #[inline]
     pub const fn rings_offset(&self) -> usize {
         self.streams_offset() + STREAM_STRIDE_BYTES * self.stream_count as usize
     }
-    /// Offset of the first page.
+    /// Offset of the first page. (A page's size is a power of two, and this is asked often: hence no division.)
+    #[inline]
     pub const fn pages_offset(&self) -> usize {
-        (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize)
-            .next_multiple_of(self.page_size_bytes as usize)
+        let below = self.page_size_bytes as usize - 1;
+        (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize + below) & !below
     }
     /// Bytes of all the memory.
+    #[inline]
     pub const fn size_bytes(&self) -> usize {
         self.pages_offset() + self.page_size_bytes as usize * self.page_count as usize
     }
     /// Unit of page number `index` of the pool.
+    #[inline]
     pub const fn unit_of_page(&self, index: u32) -> u32 {
         ((self.pages_offset() + index as usize * self.page_size_bytes as usize) / UNIT_BYTES) as u32
     }
     /// Pool index of the page that starts at `unit`, if one does.
+    #[inline]
     pub const fn page_of_unit(&self, unit: u32) -> Option<u32> {
-        let offset = unit as usize * UNIT_BYTES;
-        let page_size = self.page_size_bytes as usize;
-        if offset < self.pages_offset() || !(offset - self.pages_offset()).is_multiple_of(page_size) {
-            return None;
-        }
-        let index = (offset - self.pages_offset()) / page_size;
-        if index < self.page_count as usize { Some(index as u32) } else { None }
+        let offset = (unit as usize * UNIT_BYTES).wrapping_sub(self.pages_offset());
+        let index = offset >> self.page_size_bytes.trailing_zeros();
+        let is_start = offset & (self.page_size_bytes as usize - 1) == 0;
+        if is_start && index < self.page_count as usize { Some(index as u32) } else { None }
     }
 
     /// Whether the numbers are within the format's limits.

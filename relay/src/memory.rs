@@ -139,8 +139,9 @@ impl Memory {
     }
 
     fn chain_slot(&self, stream: u32, seq: u64) -> &AtomicU32 {
-        let ring_size = self.geometry.ring_size() as u64;
-        let offset = self.geometry.chain_in_ring_region() + 4 * (seq % ring_size) as usize;
+        // The size is a power of two.
+        let index = seq as usize & (self.geometry.ring_size() as usize - 1);
+        let offset = self.geometry.chain_in_ring_region() + 4 * index;
         // SAFETY: inside the stream's ring region by the geometry, aligned to 4, only used as an atomic or by a transaction.
         unsafe { &*self.ring(stream).wrapping_add(offset).cast::<AtomicU32>() }
     }
@@ -196,26 +197,28 @@ impl Memory {
     pub fn draw(&self, process: u16, stream: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
         let count = self.geometry.page_count;
         let first = (stream as u64 * count as u64 / self.geometry.stream_count as u64) as u32;
-        let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
-        for step in 0..count {
-            let index = (first + step) % count;
-            // (B) Acquire pairs with the Release of whoever freed the page (D), so that its bytes are no longer read.
-            let word = self.owner(index).load(Ordering::Acquire);
-            let free = match Owner::from_word(word) {
-                Some(Owner::Free) => true,
-                Some(Owner::Queued { stream, seq }) if (stream as u32) < self.geometry.stream_count => {
-                    seq < used(stream as u32)
-                }
-                _ => false,
-            };
-            // (B) again, and (D) for whoever looks at the word next.
-            if free && self.owner(index).compare_exchange(word, drawn, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                let unit = self.geometry.unit_of_page(index);
-                self.prepare(unit, stream);
-                return Some(unit);
+        (first..count).chain(0..first).find_map(|index| self.draw_page(process, stream, index, &used))
+    }
+
+    /// As [`Memory::draw`], of one page only. Panics when there is no page `index`. Wait-free; async-signal-safe.
+    pub fn draw_page(&self, process: u16, stream: u32, index: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
+        // (B) Acquire pairs with the Release of whoever freed the page (D), so that its bytes are no longer read.
+        let word = self.owner(index).load(Ordering::Acquire);
+        let is_free = match Owner::from_word(word) {
+            Some(Owner::Free) => true,
+            Some(Owner::Queued { stream, seq }) if (stream as u32) < self.geometry.stream_count => {
+                seq < used(stream as u32)
             }
+            _ => false,
+        };
+        let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
+        // (B) again, and (D) for whoever looks at the word next.
+        if !is_free || self.owner(index).compare_exchange(word, drawn, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return None;
         }
-        None
+        let unit = self.geometry.unit_of_page(index);
+        self.prepare(unit, stream);
+        Some(unit)
     }
 
     fn prepare(&self, unit: u32, stream: u32) {
@@ -296,10 +299,10 @@ impl Memory {
         state.seq.wrapping_sub(control.reclaimed.load(Ordering::Acquire) as u16) as u32
     }
 
-    /// Overwrite mode: gives up the oldest page of the stream that retains the most, so that [`Memory::draw`] finds it.
+    /// Overwrite mode: gives up the oldest page of the stream that retains the most, so that [`Memory::draw_page`] can have it.
     ///
-    /// Returns false when no stream retains any. Lock-free; async-signal-safe.
-    pub fn evict(&self, stream: u32) -> bool {
+    /// Returns its index in the pool, or `None` when no stream retains any. Lock-free; async-signal-safe.
+    pub fn evict(&self, stream: u32) -> Option<u32> {
         let mut victim = (self.retained(stream), stream);
         // All streams together retain no more pages than there are. Who has the most of them need not look at the others, each
         // of which lies in an `os_page` of its own.
@@ -312,7 +315,7 @@ impl Memory {
             }
         }
         if victim.0 == 0 {
-            return false;
+            return None;
         }
         let control = self.stream(victim.1);
         // (E') pairs with (E).
@@ -320,7 +323,8 @@ impl Memory {
         // (E) pairs with (E'), of those who draw and of readers, who check again after they have copied.
         // A failure means that somebody else has just evicted: as good.
         let _ = control.reclaimed.compare_exchange(oldest, oldest.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
-        true
+        // A slot that somebody has scribbled over names another page, which is drawn only if it is free.
+        Some(self.geometry.page_of_unit(self.chain(victim.1, oldest)).unwrap_or(0))
     }
 
     /// Plans to keep a drawn page as the stream's next one. The guard is the spare word itself.

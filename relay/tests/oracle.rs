@@ -130,7 +130,7 @@ fn switch(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, break_off_afte
                     None if !memory.is_overwrite() => return false,
                     None => {
                         let before: Vec<u64> = reclaimed(bench);
-                        if !memory.evict(stream) {
+                        if memory.evict(stream).is_none() {
                             return false;
                         }
                         let after = reclaimed(bench);

@@ -370,35 +370,37 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     Switch::Again
 }
 
-/// Draws a page; in overwrite mode at the price of the oldest one. Remembers a failure until a page becomes free.
+/// Draws a page; in overwrite mode at the price of the oldest one. Remembers a failed search until a page becomes free.
 fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     let memory = &attached.memory;
     let control = memory.stream(stream);
     // (J) Acquire pairs with the Release of whoever freed a page: read before the search, so no freed page is missed.
     let freed = memory.header().freed.0.load(Ordering::Acquire);
-    if control.search_failed_at.load(Ordering::Relaxed) == freed.wrapping_add(1) {
-        return None;
-    }
-    if memory.is_overwrite() {
-        // (E') pairs with (E).
-        let reclaimed = |stream: u32| memory.stream(stream).reclaimed.load(Ordering::Acquire);
-        // Others may draw what this one evicts, but not for ever.
-        for _ in 0..memory.geometry().page_count {
-            match memory.draw(attached.process, stream, reclaimed) {
-                Some(unit) => return Some(unit),
-                None if memory.evict(stream) => {}
-                None => return None,
-            }
+    let has_failed = control.search_failed_at.load(Ordering::Relaxed) == freed.wrapping_add(1);
+    let used = |stream: u32| {
+        if memory.is_overwrite() {
+            // (E') pairs with (E).
+            memory.stream(stream).reclaimed.load(Ordering::Acquire)
+        } else {
+            ring(attached, stream).map_or(0, |driver| driver.used_count())
         }
-        return None;
-    }
-    let used = |stream: u32| ring(attached, stream).map_or(0, |driver| driver.used_count());
-    let unit = memory.draw(attached.process, stream, used);
-    if unit.is_none() {
+    };
+    let search = || memory.draw(attached.process, stream, used);
+    if !has_failed {
+        if let Some(unit) = search() {
+            return Some(unit);
+        }
         // Only this stream reads it; a value that another writer of the stream leaves is as good.
         control.search_failed_at.store(freed.wrapping_add(1), Ordering::Relaxed);
     }
-    unit
+    if !memory.is_overwrite() {
+        return None;
+    }
+    // Others may draw what this one evicts, but not for ever.
+    (0..memory.geometry().page_count).find_map(|_| {
+        let evicted = memory.evict(stream)?;
+        memory.draw_page(attached.process, stream, evicted, used).or_else(search)
+    })
 }
 
 fn ring(attached: &Attached, stream: u32) -> Option<SplitDriver> {

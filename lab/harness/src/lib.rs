@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 pub use clock::cycles_per_ns;
 pub use counters::{COUNTERS, Counters};
-pub use loops::{opaque, scattered};
+pub use loops::{align, opaque, scattered};
 pub use walk::Walk;
 pub use worker::Policy;
 

@@ -30,7 +30,7 @@ typedef void lab_site(uint64_t value);
 
 /*
  * A loop whose body sees `number`, which the compiler knows nothing about; eight times in a row, so that it hardly matters how the
- * linker has aligned the loop. From one to the next of the eight the number grows by `step`. With zero no compiler makes a
+ * linker has aligned the loop; it starts where a cache line does, or nearly. From one to the next of the eight the number grows by `step`. With zero no compiler makes a
  * chain of additions of it, which would take eight cycles of its own, in some loops and not in others.
  */
 #define LAB_STEPPED_LOOP(name, step, body) \
@@ -43,6 +43,7 @@ typedef void lab_site(uint64_t value);
     { \
         uint64_t end = first + iterations; \
         uint64_t i = first; \
+        __asm__ volatile(".balign 64"); \
         for (; end - i >= 8; i += 8) { \
             name##_body(i + 0 * step); \
             name##_body(i + 1 * step); \
