@@ -11,7 +11,11 @@ fn bytes_of(key: &StaticKey) -> Vec<Vec<u8>> {
 
 /// Whether a gate's bytes are those of `nop [rcx + disp32]`, or `nop`.
 fn is_dormant(bytes: &[u8]) -> bool {
-    if cfg!(target_arch = "x86_64") { bytes.starts_with(&[0x0F, 0x1F, 0xA9]) } else { bytes == 0xD503_201F_u32.to_le_bytes() }
+    if cfg!(target_arch = "x86_64") {
+        bytes.starts_with(&[0x0F, 0x1F, 0xA9])
+    } else {
+        bytes == 0xD503_201F_u32.to_le_bytes()
+    }
 }
 
 /// Whether they are those of a jump.

@@ -12,6 +12,9 @@ use dormouse_abi::txn::{Store, Txn};
 /// How often a reader looks for two words that belong together. Honest writers change them less often.
 const LOOKS_MAX: u32 = 10_000;
 
+/// How many of its own pages a stream gives up until it looks again for one that has more.
+const EVICTIONS_PER_LOOK: u64 = 8;
+
 /// A view of a session's memory. Copying it copies the address only; whoever made it keeps the mapping alive.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
@@ -196,7 +199,11 @@ impl Memory {
     /// free. Lock-free; async-signal-safe.
     pub fn draw(&self, process: u16, stream: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
         let count = self.geometry.page_count;
-        let first = (stream as u64 * count as u64 / self.geometry.stream_count as u64) as u32;
+        // Processors begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
+        let Geometry { cpu_count, stream_count, .. } = self.geometry;
+        let (place, places) =
+            if stream < cpu_count { (stream, cpu_count) } else { (stream - cpu_count, stream_count - cpu_count) };
+        let first = (place as u64 * count as u64 / places as u64) as u32;
         (first..count).chain(0..first).find_map(|index| self.draw_page(process, stream, index, &used))
     }
 
@@ -299,15 +306,19 @@ impl Memory {
         state.seq.wrapping_sub(control.reclaimed.load(Ordering::Acquire) as u16) as u32
     }
 
-    /// Overwrite mode: gives up the oldest page of the stream that retains the most, so that [`Memory::draw_page`] can have it.
+    /// Overwrite mode: gives up the oldest page of the stream that retains the most (as it was found a few pages ago), so that [`Memory::draw_page`] can have it.
     ///
     /// Returns its index in the pool, or `None` when no stream retains any. Lock-free; async-signal-safe.
     pub fn evict(&self, stream: u32) -> Option<u32> {
         let mut victim = (self.retained(stream), stream);
         // All streams together retain no more pages than there are. Who has the most of them need not look at the others, each
-        // of which lies in an `os_page` of its own.
+        // of which lies in an `os_page` of its own. Who shares with others looks now and then, and as long as that finds
+        // somebody who has more: its own count stays where it is meanwhile.
         let may_lead = self.geometry.page_count.saturating_sub(victim.0) > victim.0.saturating_add(1);
-        for other in 0..if may_lead { self.geometry.stream_count } else { 0 } {
+        // Relaxed: any number will do to take turns by.
+        let is_turn = self.stream(stream).reclaimed.load(Ordering::Relaxed).is_multiple_of(EVICTIONS_PER_LOOK);
+        let looks = may_lead && (is_turn || victim.0 == 0);
+        for other in 0..if looks { self.geometry.stream_count } else { 0 } {
             let retained = self.retained(other);
             // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
             if retained > victim.0.saturating_add(1) {

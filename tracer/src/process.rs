@@ -9,9 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-#[cfg(target_arch = "x86_64")]
-use dormouse_abi::session::StreamControl;
 use dormouse_abi::session::{CLOCK_TSC, STREAM_STRIDE_BYTES};
+#[cfg(target_arch = "x86_64")]
+use dormouse_abi::session::{Line, StreamControl};
 use dormouse_abi::wire::{ClassDecl, FRAME_SIZE_MAX_BYTES, Grant, Message, VERSION};
 use dormouse_backing::Mapping;
 #[cfg(target_arch = "x86_64")]
@@ -80,8 +80,14 @@ fn set_current(attached: Option<&'static Attached>) {
 #[cfg(target_arch = "x86_64")]
 pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 
-/// How many threads touch the memory outside critical sections just now.
-static USERS: AtomicU64 = AtomicU64::new(0);
+/// How many threads touch the memory outside critical sections just now, in parts that lie in cache lines of their own, so that
+/// threads that switch pages at once do not wait for each other.
+static USERS: [Line<AtomicU64>; 16] = [const { Line(AtomicU64::new(0)) }; 16];
+
+fn has_users() -> bool {
+    // (L) pairs with (K), and with (L'): a thread counts in one part, which is either seen here or was counted after `CURRENT` changed.
+    USERS.iter().any(|part| part.0.load(Ordering::SeqCst) != 0)
+}
 
 impl Attached {
     /// What the critical section needs for a processor; `None` for one that has no stream.
@@ -112,6 +118,7 @@ impl Attached {
 /// Keeps the session's memory mapped while it is touched outside critical sections. Async-signal-safe.
 pub(crate) struct Guard {
     attached: &'static Attached,
+    users: &'static AtomicU64,
 }
 
 impl core::ops::Deref for Guard {
@@ -125,8 +132,9 @@ impl Guard {
     /// `None` when the process has left the session meanwhile.
     pub(crate) fn enter(attached: &'static Attached) -> Option<Guard> {
         // (K) SeqCst pairs with (L): either this thread sees that the session is left, or the leaver sees this user.
-        USERS.fetch_add(1, Ordering::SeqCst);
-        let guard = Guard { attached };
+        let users = &USERS[crate::thread::number_below(USERS.len())].0;
+        users.fetch_add(1, Ordering::SeqCst);
+        let guard = Guard { attached, users };
         core::ptr::eq(CURRENT.load(Ordering::SeqCst), attached).then_some(guard)
     }
 
@@ -149,7 +157,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         // (L') pairs with the loads in `leave`: what this user did comes before the unmapping.
-        USERS.fetch_sub(1, Ordering::SeqCst);
+        self.users.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -258,14 +266,12 @@ impl Joining {
         let fenced = crate::membarrier::restart_sections();
         // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.
         for _ in 0..1_000 {
-            // (L) pairs with (K), and with (L').
-            if USERS.load(Ordering::SeqCst) == 0 {
+            if !has_users() {
                 break;
             }
             std::thread::yield_now();
         }
-        // (L) as above.
-        if !fenced || USERS.load(Ordering::SeqCst) != 0 {
+        if !fenced || has_users() {
             // Better a mapping too many than one too few.
             core::mem::forget(mapping);
         }
@@ -273,7 +279,7 @@ impl Joining {
 
     /// In a forked child: nobody else is at work, whatever the parent's threads were doing.
     pub(crate) fn after_fork(&mut self) {
-        USERS.store(0, Ordering::Relaxed);
+        USERS.iter().for_each(|part| part.0.store(0, Ordering::Relaxed));
     }
 }
 

@@ -93,6 +93,13 @@ pub fn enter_tracer() -> Option<Inside> {
     Some(Inside(()))
 }
 
+/// A number below `count` that threads seldom share: of the place of their thread-local data. Async-signal-safe.
+pub(crate) fn number_below(count: usize) -> usize {
+    // Fibonacci hashing: the high half of the product depends on all bits of the address.
+    let hash = (core::ptr::from_ref(words()).addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    hash as usize % count
+}
+
 /// Whether the calling thread does the tracer's own work. Async-signal-safe.
 pub(crate) fn is_inside() -> bool {
     words().busy.get() != 0

@@ -92,7 +92,10 @@ fn golden_function(differences: &[Difference]) {
         let code = rest.split_once('\t').map_or("", |(_, code)| code);
         if is_site(at) {
             sites += 1;
-            assert!(rest.starts_with(["a8 1f ", "e9 "][sites - 1]) && code.starts_with(["test", "jmp"][sites - 1]), "{line}");
+            assert!(
+                rest.starts_with(["a8 1f ", "e9 "][sites - 1]) && code.starts_with(["test", "jmp"][sites - 1]),
+                "{line}"
+            );
             continue;
         }
         // Up to the return the dormant path lies; behind it the slow one.
