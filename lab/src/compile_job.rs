@@ -27,7 +27,7 @@
 //! * Time that LTTng's daemons take is in the wall clock only. That of our own session is in `armed-….owner` besides.
 //! * A trace is removed after its build, mostly before the system writes it back: the cost of the disk itself is not in here.
 
-mod project;
+pub(crate) mod project;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -188,7 +188,7 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
     let ways: Vec<Way> = WAYS.into_iter().filter(|way| lttng.is_some() || !way.needs_lttng()).collect();
     let mut job =
         Job { project, preload, traces, lttng, reference, samples: ways.iter().map(|_| Samples::default()).collect() };
-    let progress = progress((options.rounds + 1) as usize * ways.len());
+    let progress = progress("compile-job", (options.rounds + 1) as usize * ways.len());
     for round in 0..=options.rounds {
         for index in order(ways.len(), round) {
             progress.set_message(ways[index].name());
@@ -207,17 +207,17 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
     Ok(job.experiment(&ways, notes))
 }
 
-fn progress(len: usize) -> ProgressBar {
+pub(crate) fn progress(what: &str, len: usize) -> ProgressBar {
     // Nothing is drawn where standard error is no terminal.
     let bar = ProgressBar::new(len as u64);
-    if let Ok(style) = ProgressStyle::with_template("compile-job {wide_bar} {pos}/{len} {msg:17} {eta:>4} left") {
+    if let Ok(style) = ProgressStyle::with_template(&format!("{what} {{wide_bar}} {{pos}}/{{len}} {{msg:17}} {{eta:>4}} left")) {
         bar.set_style(style);
     }
     bar
 }
 
 /// The order of a round: a permutation drawn from its number (Fisher and Yates, with a generator by Marsaglia).
-fn order(len: usize, round: u32) -> Vec<usize> {
+pub(crate) fn order(len: usize, round: u32) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     let mut state = 0x9E37_79B9_7F4A_7C15 ^ u64::from(round + 1);
     for last in (1..len).rev() {

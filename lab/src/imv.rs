@@ -38,9 +38,9 @@ use dormouse_lab_harness::{Arrived, COUNTS, Walk};
 use crate::engine::{Engine, engine_path};
 use crate::host::Availability;
 use crate::peers::{self, Prepared, Verification};
-use crate::plan::{self, Planned};
-use crate::rounds::{self, Slot, Turn, WarmUp};
-use crate::{Experiment, Host, LabError, Labels, Measurement, RunOptions};
+use crate::plan::{self, Axis, Plan, slot};
+use crate::rounds::{Slot, Turn, WarmUp};
+use crate::{Experiment, Host, LabError, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-imv";
 const PEER: &str = "static-keys";
@@ -87,76 +87,18 @@ impl Effort {
     }
 }
 
-/// Labels that make up a name, with the values that go without saying.
-const NAMED: [(&str, &str); 6] =
-    [("state", ""), ("tool", ""), ("type", ""), ("pressure", "hot"), ("sites", "1"), ("busy", "0")];
+/// Labels that make up a name: `state.tool`, and what departs from the plain case: `branch.variable.L2.16-sites`.
+const AXES: &[Axis] = &[
+    Axis::plain("state"),
+    Axis::plain("tool"),
+    Axis::plain("type"),
+    Axis::without("pressure", "hot"),
+    Axis { name: "sites", silent: "1", shown: "{}-sites" },
+    Axis { name: "busy", silent: "0", shown: "busy" },
+];
 
-fn labels(pairs: &[(&str, &str)]) -> Labels {
-    pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
-}
-
-/// `state.tool`, and what departs from the plain case: `branch.variable.L2.16-sites`.
-fn name(labels: &Labels) -> String {
-    let parts = NAMED.iter().filter_map(|(axis, plain)| {
-        let value = labels.get(*axis).filter(|value| value != plain)?;
-        Some(match *axis {
-            "sites" => format!("{value}-sites"),
-            "busy" => "busy".into(),
-            _ => value.clone(),
-        })
-    });
-    parts.collect::<Vec<_>>().join(".")
-}
-
-/// What is measured in one go.
-#[derive(Debug, Default)]
-struct Plan {
-    planned: Vec<Planned>,
-}
-
-impl Plan {
-    /// Adds a slot, unless it is there or the engine has no such case. Returns its place.
-    fn add(&mut self, engines: &[Engine], slot: Slot, pairs: &[(&str, &str)], base: Option<usize>) -> Option<usize> {
-        let beside = slot.beside.as_ref();
-        if !engines[slot.engine].has(&slot.case) || beside.is_some_and(|case| !engines[slot.engine].has(case)) {
-            return None;
-        }
-        let labels = labels(pairs);
-        let name = name(&labels);
-        let found = self.planned.iter().position(|planned| planned.name == name);
-        found.or_else(|| {
-            self.planned.push(Planned { slot, name, labels, base, per_iteration: 1 });
-            Some(self.planned.len() - 1)
-        })
-    }
-
-    fn per_iteration(&mut self, index: Option<usize>, count: u32) {
-        if let Some(planned) = index.and_then(|index| self.planned.get_mut(index)) {
-            planned.per_iteration = count;
-        }
-    }
-
-    fn measure(&self, engines: &mut [Engine], rounds: usize, warm_up: WarmUp, of: &str) -> Result<Measured, LabError> {
-        let slots: Vec<Slot> = self.planned.iter().map(|planned| planned.slot.clone()).collect();
-        let rounds = rounds::measure(engines, &slots, rounds, warm_up, of)?;
-        let costs = plan::costs(&self.planned, &rounds);
-        let rate = engines[0].description().tsc_cycles_per_ns;
-        let measurements = plan::measurements(&self.planned, &rounds, &costs, rate);
-        let noise = plan::noise(&rounds, &self.planned);
-        let noise = noise.into_iter().map(|note| format!("{note} ({of})")).collect();
-        Ok(Measured { costs, measurements, noise, warm_up: rounds.warm_up })
-    }
-}
-
-struct Measured {
-    costs: Vec<Vec<f64>>,
-    measurements: Vec<Measurement>,
-    noise: Vec<String>,
-    warm_up: usize,
-}
-
-fn slot(engine: usize, case: &str, walk: Walk, turn: Turn) -> Slot {
-    Slot { engine, case: case.into(), threads: 1, walk, turn, beside: None }
+fn new_plan() -> Plan {
+    Plan::new(AXES)
 }
 
 /// The seed's loop: what is tested, as the engine calls it and as it is labelled.
@@ -170,7 +112,7 @@ const LOOPS: [(&str, &str); 6] = [
 ];
 
 fn loops(engines: &[Engine]) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = new_plan();
     for (case, tool) in LOOPS {
         let slot = slot(0, case, Walk::None, Turn::Of(LOOP_ITERATIONS));
         plan.add(engines, slot, &[("state", "loop"), ("tool", tool)], None);
@@ -188,7 +130,7 @@ const GETPPID: [(&str, &str); 5] = [
 ];
 
 fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = new_plan();
     let is_short = |walk| matches!(walk, Walk::Random { bytes } if bytes <= QUICK_WALK_BYTES_MAX);
     let is_wanted = |label: &str, walk| label.ends_with("L2") || label == "L3" && (!is_quick || is_short(walk));
     let walks = walks.iter().filter(|(label, walk)| is_wanted(label, *walk));
@@ -241,7 +183,7 @@ const TYPES: [&str; 4] = ["u8", "u16", "i32", "u64"];
 
 fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_quick: bool) -> Plan {
     let effort = Effort::new(is_quick);
-    let mut plan = Plan::default();
+    let mut plan = new_plan();
     let turn = |walk, pressure: &str| {
         Turn::Lasting(match (walk, pressure) {
             (Walk::None, _) => effort.hot,
@@ -437,7 +379,7 @@ mod tests {
 
     #[test]
     fn names_say_what_departs_from_the_plain_case() {
-        let of = |pairs: &[(&str, &str)]| name(&labels(pairs));
+        let of = |pairs: &[(&str, &str)]| plan::name(AXES, &plan::labels(pairs));
         let plain = [("state", "branch"), ("tool", "variable"), ("pressure", "hot"), ("sites", "1")];
         assert_eq!(of(&plain), "branch.variable");
         let cold = [("state", "value"), ("tool", "variable"), ("type", "i32"), ("pressure", "L2"), ("sites", "16")];

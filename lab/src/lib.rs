@@ -54,6 +54,7 @@ mod imv;
 pub mod lttng;
 pub mod neighbours;
 pub mod peers;
+mod percpu;
 mod plan;
 pub mod report;
 mod result;
@@ -69,6 +70,7 @@ pub use event::run_event;
 pub use host::Host;
 pub use imv::run_imv;
 pub use neighbours::Neighbours;
+pub use percpu::run_percpu;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 pub use table::table;
 
@@ -76,8 +78,14 @@ pub use table::table;
 pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("event", "cost of a dormant and of an armed event, beside the tracers that people use"),
     ("imv", "cost of a static branch, an immediate value, and their updates, beside global variables"),
+    ("percpu", "cost of counting with a word for each processor, in five layouts, beside atomics and thread-local words"),
     ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
 ];
+
+/// What the document that an experiment grew out of says, beside what was found; empty for most.
+pub(crate) fn seed_tables(experiment: &Experiment) -> String {
+    imv::seed::tables(experiment) + &percpu::seed::tables(experiment)
+}
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +172,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
         let mut experiment = match name.as_str() {
             "event" => run_event(options, &host)?,
             "imv" => run_imv(options, &host)?,
+            "percpu" => run_percpu(options, &host)?,
             "compile-job" => run_compile_job(&CompileJobOptions::new(options))?,
             _ => return Err(LabError::Unknown(name.clone())),
         };

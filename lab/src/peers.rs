@@ -50,7 +50,7 @@ pub struct Peer {
 }
 
 /// Their names, which are those of their programs, and the experiment that they are in.
-const PEERS: [(&str, &str, &[PeerMode], Reader); 7] = [
+const PEERS: [(&str, &str, &[PeerMode], Reader); 9] = [
     ("lttng-ust", "event", &[PeerMode::Overwrite, PeerMode::Discard], Reader::Lttng),
     ("tracy", "event", &[PeerMode::Overwrite], Reader::Engine),
     ("fastrace", "event", &[PeerMode::Overwrite], Reader::Engine),
@@ -58,6 +58,8 @@ const PEERS: [(&str, &str, &[PeerMode], Reader); 7] = [
     ("perfetto", "event", &[PeerMode::Overwrite], Reader::Ring),
     ("usdt", "event", &[PeerMode::Overwrite], Reader::None),
     ("static-keys", "imv", &[PeerMode::Overwrite], Reader::Engine),
+    ("thread-local-crate", "percpu", &[PeerMode::Overwrite], Reader::Engine),
+    ("fast-counter", "percpu", &[PeerMode::Overwrite], Reader::Engine),
 ];
 
 /// Environment variable with the directory of the peers' programs, instead of the one beside this program.

@@ -3,9 +3,9 @@
 use dormouse_lab_harness::Walk;
 
 use crate::engine::Engine;
-use crate::rounds::{Rounds, Slot};
+use crate::rounds::{self, Rounds, Slot, Turn, WarmUp};
 use crate::statistics::{measurement, outlier_share, ratio};
-use crate::{Host, Labels, Measurement, Ratio};
+use crate::{Host, LabError, Labels, Measurement, Ratio};
 
 /// A slot, what it is of, and which slot is its empty loop.
 #[derive(Debug)]
@@ -16,6 +16,115 @@ pub(crate) struct Planned {
     pub(crate) base: Option<usize>,
     /// How many of what is measured one iteration has, or each of its events.
     pub(crate) per_iteration: u32,
+}
+
+/// A label that is part of a measurement's name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Axis {
+    pub(crate) name: &'static str,
+    /// The value that goes without saying.
+    pub(crate) silent: &'static str,
+    /// How another is shown, `{}` in the place of the value.
+    pub(crate) shown: &'static str,
+}
+
+impl Axis {
+    /// Always shown, as it is.
+    pub(crate) const fn plain(name: &'static str) -> Axis {
+        Axis::without(name, "")
+    }
+
+    /// Shown as it is, but for one value.
+    pub(crate) const fn without(name: &'static str, silent: &'static str) -> Axis {
+        Axis { name, silent, shown: "{}" }
+    }
+}
+
+pub(crate) fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+/// The name of what has these labels.
+pub(crate) fn name(axes: &[Axis], labels: &Labels) -> String {
+    let parts = axes.iter().filter_map(|axis| {
+        let value = labels.get(axis.name).filter(|value| *value != axis.silent)?;
+        Some(axis.shown.replace("{}", value))
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// A slot of one thread with nobody beside it.
+pub(crate) fn slot(engine: usize, case: &str, walk: Walk, turn: Turn) -> Slot {
+    Slot { engine, case: case.into(), threads: 1, walk, turn, beside: None }
+}
+
+/// What is measured in one go.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) planned: Vec<Planned>,
+    axes: &'static [Axis],
+}
+
+/// What a plan came to.
+pub(crate) struct Measured {
+    pub(crate) costs: Vec<Vec<f64>>,
+    pub(crate) measurements: Vec<Measurement>,
+    pub(crate) noise: Vec<String>,
+    pub(crate) warm_up: usize,
+}
+
+impl Plan {
+    pub(crate) fn new(axes: &'static [Axis]) -> Plan {
+        Plan { planned: Vec::new(), axes }
+    }
+
+    /// Adds a slot, unless it is there or the engine has no such case. Returns its place.
+    pub(crate) fn add(
+        &mut self,
+        engines: &[Engine],
+        slot: Slot,
+        pairs: &[(&str, &str)],
+        base: Option<usize>,
+    ) -> Option<usize> {
+        let beside = slot.beside.as_ref();
+        if !engines[slot.engine].has(&slot.case) || beside.is_some_and(|case| !engines[slot.engine].has(case)) {
+            return None;
+        }
+        let labels = labels(pairs);
+        let name = name(self.axes, &labels);
+        let found = self.planned.iter().position(|planned| planned.name == name);
+        found.or_else(|| {
+            self.planned.push(Planned { slot, name, labels, base, per_iteration: 1 });
+            Some(self.planned.len() - 1)
+        })
+    }
+
+    pub(crate) fn per_iteration(&mut self, index: Option<usize>, count: u32) {
+        if let Some(planned) = index.and_then(|index| self.planned.get_mut(index)) {
+            planned.per_iteration = count;
+        }
+    }
+
+    /// Measures all slots in turn. `of` says what, while it lasts.
+    ///
+    /// # Errors
+    /// See [`LabError`].
+    pub(crate) fn measure(
+        &self,
+        engines: &mut [Engine],
+        rounds: usize,
+        warm_up: WarmUp,
+        of: &str,
+    ) -> Result<Measured, LabError> {
+        let slots: Vec<Slot> = self.planned.iter().map(|planned| planned.slot.clone()).collect();
+        let rounds = rounds::measure(engines, &slots, rounds, warm_up, of)?;
+        let costs = costs(&self.planned, &rounds);
+        let rate = engines[0].description().tsc_cycles_per_ns;
+        let measurements = measurements(&self.planned, &rounds, &costs, rate);
+        let noise = noise(&rounds, &self.planned);
+        let noise = noise.into_iter().map(|note| format!("{note} ({of})")).collect();
+        Ok(Measured { costs, measurements, noise, warm_up: rounds.warm_up })
+    }
 }
 
 /// Sizes of walks over L1, L2 and L3, in sizes of the cache. Once around would do against a cache that forgets the line that was used

@@ -44,7 +44,7 @@ pub fn table(experiment: &Experiment) -> String {
     for note in experiment.notes.iter().filter(|note| is_warning(note)) {
         let _ = writeln!(text, "  WARNING: {note}");
     }
-    let tables = crate::imv::seed::tables(experiment);
+    let tables = crate::seed_tables(experiment);
     if !tables.is_empty() {
         let _ = write!(text, "\n{}", tables.trim_end_matches('\n'));
         text.push('\n');

@@ -63,7 +63,7 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
 /// # Errors
 /// Something does not build.
 pub(crate) fn build_release() -> Result<()> {
-    let packages = ["dormouse-cli", "dormouse-lab", "dormouse-preload", "dormouse-capi"];
+    let packages = ["dormouse-cli", "dormouse-lab", "dormouse-lab-account", "dormouse-preload", "dormouse-capi"];
     let packages = packages.iter().flat_map(|name| ["--package", name]);
     succeed(cargo(["build", "--quiet", "--release"]).args(packages))?;
     succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse", "--example", "bakery"]))

@@ -17,26 +17,26 @@ const IN_MEMORY: &str = "/dev/shm";
 const VARIABLES_REMOVED: [&str; 5] = ["LD_PRELOAD", "DORMOUSE_SESSION", "DORMOUSE_LISTEN", "MAKEFLAGS", "MAKELEVEL"];
 
 /// Whether make finds something to do there.
-pub(super) fn has_makefile(dir: &Path) -> bool {
+pub(crate) fn has_makefile(dir: &Path) -> bool {
     ["GNUmakefile", "makefile", "Makefile"].iter().any(|name| dir.join(name).is_file())
 }
 
 /// Whether a directory's file system is in memory.
-pub(super) fn is_in_memory(dir: &Path) -> bool {
+pub(crate) fn is_in_memory(dir: &Path) -> bool {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     const RAMFS_MAGIC: i64 = 0x8584_58F6;
     rustix::fs::statfs(dir).is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&stat.f_type))
 }
 
 /// Processor time that this process has used, user and system, seconds.
-pub(super) fn own_cpu_s() -> f64 {
+pub(crate) fn own_cpu_s() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 /// A copy of the project, removed in the end.
 #[derive(Debug)]
-pub(super) struct Project {
+pub(crate) struct Project {
     dir: tempfile::TempDir,
     /// Files that are there before anything is built.
     sources: Vec<PathBuf>,
@@ -46,27 +46,27 @@ pub(super) struct Project {
 
 /// A build.
 #[derive(Debug)]
-pub(super) struct Build {
-    pub(super) wall_s: f64,
+pub(crate) struct Build {
+    pub(crate) wall_s: f64,
     /// User and system time of make and all its descendants.
-    pub(super) cpu_s: f64,
-    pub(super) products: Products,
+    pub(crate) cpu_s: f64,
+    pub(crate) products: Products,
 }
 
 /// Files that a build has made, with a hash of each; `None` for one that need not be the same every time.
 #[derive(Debug, Default)]
-pub(super) struct Products(BTreeMap<PathBuf, Option<u64>>);
+pub(crate) struct Products(BTreeMap<PathBuf, Option<u64>>);
 
 impl Products {
     /// What two builds of the same have in common.
-    pub(super) fn reference(a: &Products, b: &Products) -> Products {
+    pub(crate) fn reference(a: &Products, b: &Products) -> Products {
         let same = |(path, hash): (&PathBuf, &Option<u64>)| {
             (path.clone(), hash.filter(|hash| b.0.get(path) == Some(&Some(*hash))))
         };
         Products(a.0.iter().map(same).collect())
     }
 
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let count = self.0.values().flatten().count();
         let differ = self.0.len() - count;
         let rest =
@@ -78,7 +78,7 @@ impl Products {
     ///
     /// # Errors
     /// [`LabError::Project`] names the first file that is not the same.
-    pub(super) fn compare(&self, other: &Products, way: &str) -> Result<(), LabError> {
+    pub(crate) fn compare(&self, other: &Products, way: &str) -> Result<(), LabError> {
         let differs = |path: &Path| {
             LabError::Project(format!("built {way}, {} is not what it is without a library", path.display()))
         };
@@ -101,7 +101,7 @@ impl Project {
     ///
     /// # Errors
     /// It cannot be copied.
-    pub(super) fn copy(source: &Path, file_count_max: Option<usize>) -> Result<Project, LabError> {
+    pub(crate) fn copy(source: &Path, file_count_max: Option<usize>) -> Result<Project, LabError> {
         let prefix = || {
             let mut builder = tempfile::Builder::new();
             builder.prefix("dormouse-lab-");
@@ -134,7 +134,7 @@ impl Project {
         objects.filter(can_build).take(count).collect()
     }
 
-    pub(super) fn describe(&self, source: &Path) -> String {
+    pub(crate) fn describe(&self, source: &Path) -> String {
         let what = match self.goals.len() {
             0 => "all".to_owned(),
             count => format!("{count} files"),
@@ -175,7 +175,7 @@ impl Project {
     ///
     /// # Errors
     /// make cannot be run, or does not succeed.
-    pub(super) fn build<V: AsRef<OsStr>>(&self, environment: &[(&str, V)]) -> Result<Build, LabError> {
+    pub(crate) fn build<V: AsRef<OsStr>>(&self, environment: &[(&str, V)]) -> Result<Build, LabError> {
         self.clean();
         let said = self.dir.path().with_extension("said");
         let system = |error| LabError::System { what: "cannot keep what make says", error };

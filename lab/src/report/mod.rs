@@ -173,11 +173,11 @@ impl Page {
             text::html(&experiment.name)
         ));
         self.notes(&experiment.notes);
-        let tables = crate::imv::seed::tables(experiment);
+        let tables = crate::seed_tables(experiment);
         if !tables.is_empty() {
             self.line(&format!(
-                "<h3>Beside the figures of 2008</h3>\n\
-                 <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Figures of 2008 and of this machine\">\
+                "<h3>Beside the seed</h3>\n\
+                 <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"What the seed says and what this machine does\">\
                  <pre>{}</pre></div>",
                 text::html(&tables)
             ));

@@ -8,8 +8,10 @@
 
 use std::hint::black_box;
 
-use dormouse_lab_harness::Case;
+use dormouse_lab_harness::{Case, opaque};
 pub use dormouse_lab_harness::{COUNTS, report};
+
+pub mod counters;
 
 /// Strings of 32 bytes that differ in the first.
 pub const TEXTS: [&str; 8] = [
@@ -36,18 +38,18 @@ pub fn each(iterations: u64, first: u64, body: impl Fn(u64)) {
     let end = first.wrapping_add(iterations);
     let mut number = first;
     while end.wrapping_sub(number) >= 8 {
-        body(black_box(number));
-        body(black_box(number + 1));
-        body(black_box(number + 2));
-        body(black_box(number + 3));
-        body(black_box(number + 4));
-        body(black_box(number + 5));
-        body(black_box(number + 6));
-        body(black_box(number + 7));
+        body(opaque(number));
+        body(opaque(number + 1));
+        body(opaque(number + 2));
+        body(opaque(number + 3));
+        body(opaque(number + 4));
+        body(opaque(number + 5));
+        body(opaque(number + 6));
+        body(opaque(number + 7));
         number += 8;
     }
     while number != end {
-        body(black_box(number));
+        body(opaque(number));
         number += 1;
     }
 }

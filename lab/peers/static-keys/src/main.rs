@@ -23,7 +23,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dormouse_lab_harness::{Case, Engine, Loop, repeat};
+use dormouse_lab_harness::{Case, Engine, Loop, opaque, repeat};
 use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, each_site, flat, report, sites, version};
 use static_keys::{StaticFalseKey, define_static_key_false, global_init, new_static_false_key, static_branch_unlikely};
 
@@ -47,7 +47,7 @@ macro_rules! in_a_row {
 
         extern "C" fn $case(iterations: u64, first: u64) {
             for number in first..first.wrapping_add(iterations) {
-                black_box(number);
+                opaque(number);
                 $(if static_branch_unlikely!($module::$name) {
                     taken();
                 })*
@@ -62,7 +62,7 @@ in_a_row!(branch_16, keys: A B C D E F G H I J K L M N O P);
 
 extern "C" fn empty_16(iterations: u64, first: u64) {
     for number in first..first.wrapping_add(iterations) {
-        black_box(number);
+        opaque(number);
     }
 }
 

@@ -1,0 +1,458 @@
+//! A layer that accounts for memory, put in front of `malloc` by `LD_PRELOAD`, and a sampler that tells what share of a
+//! program's time it takes.
+//!
+//! # The problem
+//! The second seed compared allocators of per-CPU memory by an application: the kernel's accounting of committed memory, which
+//! every mapping crosses, during a build; and judged by the profile's ticks in that one function. Here the application is a
+//! library of its own: each block that is allocated or freed crosses two counters, the bytes in use and the number of blocks
+//! of its size that came or went.
+//!
+//! # The picture
+//! ```text
+//!   cc1 ── malloc ──▶ libc ──▶ account(+bytes)  ─┐  section dormouse_account: one function for each way, called through a pointer
+//!       ── free ────▶ account(−bytes) ──▶ libc  ─┘      bytes  += ±usable size
+//!                                                       class[log₂ size] += 1
+//!   perf event cpu-clock ── SIGURG, so many times a second ──▶ tick: is the interrupted instruction in that section?
+//!                                                                 │
+//!   DORMOUSE_ACCOUNT_FILE, shared by all processes of the build ◀─┘  ticks, ticks within, crossings, processes
+//! ```
+//! `DORMOUSE_ACCOUNT` names the way: `none` (the call alone), `atomic`, `static`, `pointer-array`, `contiguous`,
+//! `offset-table`, `interlaced`. Without it, or where something cannot be had, nothing is accounted for, and the file says why.
+//!
+//! # Limits
+//! * Main threads are sampled, in user mode. A build's compilers have no other.
+//! * A process that ends by `_exit` or a signal does not add its crossings to the file. Its ticks are there.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use dormouse_percpu::{
+    Contiguous, Interlaced, Object, OffsetTable, PointerArray, Pool, PoolOptions, Rseq, Scheme, StaticAreas, View,
+};
+
+/// What the file holds, eight bytes each. The lab reads the same.
+#[repr(C)]
+struct Ledger {
+    /// Samples.
+    ticks: AtomicU64,
+    /// Those in the accounting functions.
+    ticks_within: AtomicU64,
+    /// Blocks that were accounted for, by the counters' own sum.
+    crossings: AtomicU64,
+    /// Processes that were sampled.
+    processes: AtomicU64,
+    /// Processes that could not be, and the last cause as an errno.
+    refused: AtomicU64,
+    errno: AtomicU64,
+}
+
+/// Samples a second of processor time. Some are lost where the kernel's timer is late.
+const TICKS_PER_S: u64 = 10_000;
+
+/// Sizes of blocks: 16 bytes to 2^63.
+const CLASSES: usize = 64;
+
+/// Blocks that came, or went: their bytes.
+type Account = fn(bytes: i64, class: usize);
+
+/// The way that was chosen, or null.
+static ACCOUNT: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
+/// Whose counters these are: a forked child has its parent's.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+static ATOMIC_BYTES: AtomicI64 = AtomicI64::new(0);
+static ATOMIC_CLASSES: [AtomicU64; CLASSES] = [const { AtomicU64::new(0) }; CLASSES];
+
+#[inline(never)]
+#[unsafe(link_section = "dormouse_account")]
+fn account_none(_: i64, _: usize) {}
+
+#[inline(never)]
+#[unsafe(link_section = "dormouse_account")]
+fn account_atomic(bytes: i64, class: usize) {
+    ATOMIC_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    ATOMIC_CLASSES[class].fetch_add(1, Ordering::Relaxed);
+}
+
+fn crossings_atomic() -> u64 {
+    ATOMIC_CLASSES.iter().map(|class| class.load(Ordering::Relaxed)).sum()
+}
+
+/// Counters of one allocator.
+struct Counters<S: Scheme> {
+    rseq: Rseq,
+    view: View<S>,
+    bytes: Object<S>,
+    classes: [Object<S>; CLASSES],
+    cpu_count: u32,
+    _pool: Pool<S>,
+}
+
+impl<S: Scheme> Counters<S> {
+    fn new() -> Option<Counters<S>> {
+        let rseq = Rseq::detect()?;
+        // Most processes of a build are short, and have little memory of their own.
+        let options = PoolOptions { is_lazy: true, ..PoolOptions::default() };
+        let cpu_count = options.cpu_count;
+        let pool = Pool::<S>::new(&options).ok()?;
+        let bytes = pool.alloc_for::<AtomicU64>().ok()?;
+        let mut classes = [bytes; CLASSES];
+        for class in &mut classes {
+            *class = pool.alloc_for::<AtomicU64>().ok()?;
+        }
+        Some(Counters { rseq, view: pool.view(), bytes, classes, cpu_count, _pool: pool })
+    }
+
+    #[inline(always)]
+    fn add(&self, counter: Object<S>, n: u64) {
+        loop {
+            let cpu = self.rseq.cpu_id_start();
+            let word = self.view.address(counter, cpu).cast();
+            // SAFETY: the processor's word of an object of this pool, which nothing but sections on it writes.
+            if unsafe { self.rseq.add(cpu, word, n) } {
+                return;
+            }
+        }
+    }
+
+    fn crossings(&self) -> u64 {
+        let of_class = |class: &Object<S>| {
+            let of_cpu = |cpu| {
+                let word = self.view.address(*class, cpu).cast();
+                // SAFETY: a word of the pool, written by sections only.
+                unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
+            };
+            (0..self.cpu_count).map(of_cpu).sum::<u64>()
+        };
+        self.classes.iter().map(of_class).sum()
+    }
+}
+
+/// Defines the counters of an allocator, its accounting function and its sum.
+macro_rules! way {
+    ($module:ident, $scheme:ty) => {
+        mod $module {
+            use super::*;
+
+            static COUNTERS: AtomicPtr<Counters<$scheme>> = AtomicPtr::new(core::ptr::null_mut());
+            static PLACE: Place<Counters<$scheme>> = Place::new();
+
+            pub(super) fn prepare() -> bool {
+                let Some(counters) = Counters::new() else { return false };
+                // (R) pairs with the loads below, by way of `ACCOUNT`.
+                COUNTERS.store(PLACE.put(counters), Ordering::Release);
+                true
+            }
+
+            #[inline(never)]
+            #[unsafe(link_section = "dormouse_account")]
+            pub(super) fn account(bytes: i64, class: usize) {
+                // SAFETY: prepared before `ACCOUNT` said so, and never taken back.
+                let counters = unsafe { &*COUNTERS.load(Ordering::Relaxed) };
+                counters.add(counters.bytes, bytes as u64);
+                counters.add(counters.classes[class], 1);
+            }
+
+            pub(super) fn crossings() -> u64 {
+                // (R) as above.
+                // SAFETY: null, or prepared and never taken back.
+                unsafe { COUNTERS.load(Ordering::Acquire).as_ref() }.map_or(0, Counters::crossings)
+            }
+        }
+    };
+}
+
+/// Room for a value that is made once, without `malloc`.
+struct Place<T>(core::cell::UnsafeCell<core::mem::MaybeUninit<T>>);
+
+// SAFETY: written once, by the constructor, before anybody else is told where it is.
+unsafe impl<T> Sync for Place<T> {}
+
+impl<T> Place<T> {
+    const fn new() -> Place<T> {
+        Place(core::cell::UnsafeCell::new(core::mem::MaybeUninit::uninit()))
+    }
+
+    fn put(&self, value: T) -> *mut T {
+        let place: *mut T = self.0.get().cast();
+        // SAFETY: the constructor runs once, and nobody knows the place yet.
+        unsafe { place.write(value) };
+        place
+    }
+}
+
+way!(static_areas, StaticAreas);
+way!(pointer_array, PointerArray);
+way!(contiguous, Contiguous);
+way!(offset_table, OffsetTable);
+way!(interlaced, Interlaced);
+
+/// A way: its name, what makes it ready, its function, and its sum.
+struct Way {
+    name: &'static [u8],
+    prepare: fn() -> bool,
+    account: Account,
+    crossings: fn() -> u64,
+}
+
+const WAYS: [Way; 7] = [
+    Way { name: b"none", prepare: || true, account: account_none, crossings: || 0 },
+    Way { name: b"atomic", prepare: || true, account: account_atomic, crossings: crossings_atomic },
+    of(b"static", static_areas::prepare, static_areas::account, static_areas::crossings),
+    of(b"pointer-array", pointer_array::prepare, pointer_array::account, pointer_array::crossings),
+    of(b"contiguous", contiguous::prepare, contiguous::account, contiguous::crossings),
+    of(b"offset-table", offset_table::prepare, offset_table::account, offset_table::crossings),
+    of(b"interlaced", interlaced::prepare, interlaced::account, interlaced::crossings),
+];
+
+const fn of(name: &'static [u8], prepare: fn() -> bool, account: Account, crossings: fn() -> u64) -> Way {
+    Way { name, prepare, account, crossings }
+}
+
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: a NUL-terminated name; the constructor runs before anybody changes the environment.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    if value.is_null() {
+        return None;
+    }
+    // SAFETY: a variable of the environment is NUL-terminated, and stays for as long as the constructor runs.
+    Some(unsafe { CStr::from_ptr(value) })
+}
+
+fn errno() -> c_int {
+    // SAFETY: the calling thread's.
+    unsafe { *libc::__errno_location() }
+}
+
+/// The ledger, mapped.
+fn open_ledger(path: &CStr) -> Option<&'static Ledger> {
+    // SAFETY: a NUL-terminated path.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if file < 0 {
+        return None;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, anywhere.
+    let at = unsafe { libc::mmap(core::ptr::null_mut(), size_of::<Ledger>(), protection, libc::MAP_SHARED, file, 0) };
+    // SAFETY: opened above.
+    unsafe { libc::close(file) };
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    LEDGER.store(at.cast(), Ordering::Release);
+    // SAFETY: mapped for as long as the process runs; the lab has made the file large enough, and all access is atomic.
+    Some(unsafe { &*at.cast::<Ledger>() })
+}
+
+/// The first and one past the last byte of the accounting functions.
+fn section() -> (usize, usize) {
+    unsafe extern "C" {
+        #[link_name = "__start_dormouse_account"]
+        static START: u8;
+        #[link_name = "__stop_dormouse_account"]
+        static STOP: u8;
+    }
+    ((&raw const START).addr(), (&raw const STOP).addr())
+}
+
+/// `perf_event_attr` up to its first published size.
+#[repr(C)]
+struct EventAttributes {
+    kind: u32,
+    size_bytes: u32,
+    config: u64,
+    frequency: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    breakpoint_type: u32,
+    breakpoint_address: u64,
+}
+
+/// Starts sampling the calling thread.
+///
+/// # Errors
+/// An errno.
+fn sample() -> Result<(), c_int> {
+    const SOFTWARE: u32 = 1;
+    const CPU_CLOCK: u64 = 0;
+    const EXCLUDE_KERNEL: u64 = 1 << 5;
+    const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+    const IS_FREQUENCY: u64 = 1 << 10;
+    const CLOSE_ON_EXEC: libc::c_ulong = 8;
+    let attributes = EventAttributes {
+        kind: SOFTWARE,
+        size_bytes: size_of::<EventAttributes>() as u32,
+        config: CPU_CLOCK,
+        frequency: TICKS_PER_S,
+        sample_type: 0,
+        read_format: 0,
+        flags: EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR | IS_FREQUENCY,
+        wakeup_events: 1,
+        breakpoint_type: 0,
+        breakpoint_address: 0,
+    };
+    // SAFETY: sigaction(2) with a handler of the kind that SA_SIGINFO asks for; all else is zero.
+    let failed = unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = tick as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigaction(libc::SIGURG, &action, core::ptr::null_mut())
+    };
+    if failed != 0 {
+        return Err(errno());
+    }
+    // SAFETY: perf_event_open(2): attributes of the size that they state, this thread, any processor, no group.
+    let event = unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, 0, -1, -1, CLOSE_ON_EXEC)
+    } as c_int;
+    if event < 0 {
+        return Err(errno());
+    }
+    // SAFETY: getpid(2).
+    let process = unsafe { libc::getpid() };
+    for (command, argument) in
+        [(libc::F_SETSIG, libc::SIGURG), (libc::F_SETOWN, process), (libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK)]
+    {
+        // SAFETY: fcntl(2) on the event, with a number.
+        if unsafe { libc::fcntl(event, command, argument) } < 0 {
+            return Err(errno());
+        }
+    }
+    Ok(())
+}
+
+/// A sample: where was the program?
+extern "C" fn tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    // (S) pairs with the store in `open_ledger`.
+    // SAFETY: null, or mapped for as long as the process runs.
+    let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
+    // SAFETY: SA_SIGINFO: the third argument is a `ucontext_t`.
+    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+    #[cfg(target_arch = "x86_64")]
+    let at = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
+    #[cfg(target_arch = "aarch64")]
+    let at = context.uc_mcontext.pc as usize;
+    let (start, stop) = section();
+    ledger.ticks.fetch_add(1, Ordering::Relaxed);
+    ledger.ticks_within.fetch_add((start..stop).contains(&at).into(), Ordering::Relaxed);
+}
+
+fn start() -> Option<()> {
+    let path = variable(c"DORMOUSE_ACCOUNT_FILE")?;
+    let name = variable(c"DORMOUSE_ACCOUNT")?.to_bytes();
+    let ledger = open_ledger(path)?;
+    let way = WAYS.iter().find(|way| way.name == name);
+    let sampled = match way {
+        Some(way) if (way.prepare)() => sample(),
+        Some(_) => Err(libc::ENOSYS),
+        None => Err(libc::EINVAL),
+    };
+    if let Err(errno) = sampled {
+        ledger.errno.store(errno as u64, Ordering::Relaxed);
+        ledger.refused.fetch_add(1, Ordering::Relaxed);
+        return None;
+    }
+    ledger.processes.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: getpid(2).
+    PROCESS.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
+    // (T) pairs with the load in `account`: the counters are there.
+    ACCOUNT.store(way?.account as *mut (), Ordering::Release);
+    Some(())
+}
+
+extern "C" fn constructor() {
+    let _ = start();
+}
+
+extern "C" fn destructor() {
+    // SAFETY: getpid(2).
+    let is_mine = PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() } as u32;
+    // (S) as above.
+    // SAFETY: null, or mapped for as long as the process runs.
+    if let (true, Some(ledger)) = (is_mine, unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) {
+        let account = ACCOUNT.load(Ordering::Relaxed);
+        let way = WAYS.iter().find(|way| way.account as *mut () == account);
+        ledger.crossings.fetch_add(way.map_or(0, |way| (way.crossings)()), Ordering::Relaxed);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
+unsafe extern "C" {
+    fn __libc_malloc(size: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
+    fn __libc_realloc(block: *mut c_void, size: usize) -> *mut c_void;
+    fn __libc_free(block: *mut c_void);
+}
+
+/// Accounts for a block that came (1) or goes (−1).
+#[inline(always)]
+fn account(block: *mut c_void, sign: i64) {
+    // (T) pairs with the store in `start`.
+    let account = ACCOUNT.load(Ordering::Acquire);
+    if account.is_null() || block.is_null() {
+        return;
+    }
+    // SAFETY: null, or one of the functions in `WAYS`.
+    let account = unsafe { core::mem::transmute::<*mut (), Account>(account) };
+    // SAFETY: a block of libc's, which is in use.
+    let bytes = unsafe { libc::malloc_usable_size(block) };
+    account(sign * bytes as i64, bytes.max(1).ilog2() as usize % CLASSES);
+}
+
+/// As malloc(3).
+///
+/// # Safety
+/// None.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: libc's own.
+    let block = unsafe { __libc_malloc(size) };
+    account(block, 1);
+    block
+}
+
+/// As calloc(3).
+///
+/// # Safety
+/// None.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    // SAFETY: libc's own.
+    let block = unsafe { __libc_calloc(count, size) };
+    account(block, 1);
+    block
+}
+
+/// As realloc(3).
+///
+/// # Safety
+/// `block` is null or in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    account(block, -1);
+    // SAFETY: the caller's word.
+    let moved = unsafe { __libc_realloc(block, size) };
+    // Where it failed, the old one is still there.
+    account(if moved.is_null() && size > 0 { block } else { moved }, 1);
+    moved
+}
+
+/// As free(3).
+///
+/// # Safety
+/// `block` is null or in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    account(block, -1);
+    // SAFETY: the caller's word.
+    unsafe { __libc_free(block) }
+}

@@ -1,0 +1,429 @@
+//! Dormouse's engine for the experiment `percpu`: additions to counters that lie in different ways.
+//!
+//! ```text
+//!   SHAPE_WAY          hot       one counter, again and again
+//!                      random    4,096 counters, any of them
+//!                      one       one of them, after a walk that has driven it out
+//!                      eight     eight that were allocated one after another, after such a walk
+//!   empty_SHAPE        the same loop without an addition
+//!   WAY                atomic          one word for all processors, `lock add`
+//!                      thread-local    a word for each thread, plain
+//!                      lock            a word for each processor, `lock add`
+//!                      static, pointer-array, contiguous, offset-table, interlaced
+//!                                      a word for each processor, by a restartable sequence; the five allocators
+//! ```
+//! Each addition is an event, and has arrived when the sum of all words says so.
+//!
+//! # What all ways have in common
+//! Which counter it is comes out of a table of handles, in an order that no prefetcher guesses, and the empty loop reads the same
+//! table. The tables of ways that need no handle hold numbers.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
+use dormouse_percpu::{
+    Contiguous, Interlaced, Object, OffsetTable, PointerArray, Pool, PoolOptions, Rseq, Scheme, StaticAreas, View,
+};
+
+/// Counters of a working set.
+const COUNT: usize = 4_096;
+/// Counters that one iteration of `eight` adds to.
+const ADJACENT: usize = 8;
+
+/// A way to count.
+trait Way: Send + Sync + 'static {
+    /// What a counter is found by.
+    type Handle: Copy;
+
+    /// All counters, in the order in which they were allocated.
+    fn handles() -> &'static [Self::Handle; COUNT];
+
+    /// What is looked up once for a loop.
+    fn ready() -> Self;
+
+    /// Adds one.
+    fn add(&self, counter: Self::Handle);
+
+    /// The sum of all counters.
+    fn sum() -> u64;
+}
+
+/// Nothing is added.
+struct Nothing;
+
+/// Numbers, for ways without handles.
+static NUMBERS: [u32; COUNT] = {
+    let mut numbers = [0; COUNT];
+    let mut index = 0;
+    while index < COUNT {
+        numbers[index] = index as u32;
+        index += 1;
+    }
+    numbers
+};
+
+impl Way for Nothing {
+    type Handle = u32;
+
+    fn handles() -> &'static [u32; COUNT] {
+        &NUMBERS
+    }
+
+    fn ready() -> Nothing {
+        Nothing
+    }
+
+    #[inline(always)]
+    fn add(&self, counter: u32) {
+        opaque(counter.into());
+    }
+
+    fn sum() -> u64 {
+        0
+    }
+}
+
+struct Atomic;
+
+static ATOMICS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
+
+impl Way for Atomic {
+    type Handle = &'static AtomicU64;
+
+    fn handles() -> &'static [&'static AtomicU64; COUNT] {
+        static HANDLES: OnceLock<Box<[&AtomicU64; COUNT]>> = OnceLock::new();
+        HANDLES.get_or_init(|| Box::new(ATOMICS.each_ref()))
+    }
+
+    fn ready() -> Atomic {
+        Atomic
+    }
+
+    #[inline(always)]
+    fn add(&self, counter: &'static AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sum() -> u64 {
+        ATOMICS.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// A thread's counters, which others read at the end.
+type Locals = [Cell<u64>; COUNT];
+
+std::thread_local! {
+    static LOCALS: Locals = const { [const { Cell::new(0) }; COUNT] };
+    static IS_KNOWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Where the counters of each thread are. The harness's threads live as long as the engine.
+static THREADS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+struct ThreadLocal(*const Locals);
+
+// SAFETY: made, used and dropped by one thread.
+unsafe impl Send for ThreadLocal {}
+// SAFETY: as above.
+unsafe impl Sync for ThreadLocal {}
+
+impl Way for ThreadLocal {
+    type Handle = u32;
+
+    fn handles() -> &'static [u32; COUNT] {
+        &NUMBERS
+    }
+
+    fn ready() -> ThreadLocal {
+        let locals = LOCALS.with(|locals| core::ptr::from_ref(locals));
+        if !IS_KNOWN.replace(true)
+            && let Ok(mut threads) = THREADS.lock()
+        {
+            threads.push(locals.addr());
+        }
+        ThreadLocal(locals)
+    }
+
+    #[inline(always)]
+    fn add(&self, counter: u32) {
+        // The address is the thread pointer's and a constant, computed anew each time as a program would.
+        LOCALS.with(|locals| {
+            let cell = &locals[counter as usize % COUNT];
+            cell.set(cell.get().wrapping_add(1));
+        });
+        opaque(self.0.addr() as u64);
+    }
+
+    fn sum() -> u64 {
+        let threads = THREADS.lock().map(|threads| threads.clone()).unwrap_or_default();
+        let of_thread = |address: &usize| {
+            // SAFETY: the counters of a thread that sleeps until the next request, whose answer came after its last addition.
+            let locals = unsafe { &*(*address as *const Locals) };
+            locals.iter().map(Cell::get).sum::<u64>()
+        };
+        threads.iter().map(of_thread).sum()
+    }
+}
+
+/// An allocator, its counters, and what computes their addresses.
+struct Bed<S: Scheme> {
+    view: View<S>,
+    objects: Box<[Object<S>; COUNT]>,
+    cpu_count: u32,
+    /// Keeps the memory.
+    _pool: Pool<S>,
+}
+
+impl<S: Scheme> Bed<S> {
+    fn new() -> Result<Bed<S>, String> {
+        let options = PoolOptions::default();
+        let cpu_count = options.cpu_count;
+        let pool = Pool::<S>::new(&options).map_err(|error| error.to_string())?;
+        let objects: Result<Vec<_>, _> = (0..COUNT).map(|_| pool.alloc_for::<AtomicU64>()).collect();
+        let objects = objects.map_err(|error| error.to_string())?;
+        let objects = objects.into_boxed_slice().try_into().map_err(|_| "another number of objects")?;
+        Ok(Bed { view: pool.view(), objects, cpu_count, _pool: pool })
+    }
+
+    fn sum(&self) -> u64 {
+        let of_object = |object: &Object<S>| {
+            (0..self.cpu_count)
+                .map(|cpu| {
+                    let word = self.view.address(*object, cpu).cast::<u64>();
+                    // SAFETY: the object is a word on every processor, for as long as the pool lives; only sections and locked
+                    // additions write it.
+                    unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
+                })
+                .sum::<u64>()
+        };
+        self.objects.iter().map(of_object).sum()
+    }
+}
+
+/// A scheme with its bed, and with one more for locked additions.
+trait Bedded: Scheme {
+    fn bed() -> &'static OnceLock<Bed<Self>>;
+}
+
+macro_rules! bedded {
+    ($($scheme:ty),+) => {$(
+        impl Bedded for $scheme {
+            fn bed() -> &'static OnceLock<Bed<$scheme>> {
+                static BED: OnceLock<Bed<$scheme>> = OnceLock::new();
+                &BED
+            }
+        }
+    )+};
+}
+
+bedded!(StaticAreas, PointerArray, Contiguous, OffsetTable, Interlaced);
+
+fn bed<S: Bedded>() -> &'static Bed<S> {
+    S::bed().get().expect("made before the first loop")
+}
+
+/// libc's registration, found once.
+static RSEQ: OnceLock<Rseq> = OnceLock::new();
+
+fn rseq() -> Rseq {
+    *RSEQ.get().expect("looked for before the first loop")
+}
+
+struct Sections<S: Scheme> {
+    view: View<S>,
+    rseq: Rseq,
+}
+
+impl<S: Bedded> Way for Sections<S> {
+    type Handle = Object<S>;
+
+    fn handles() -> &'static [Object<S>; COUNT] {
+        &bed::<S>().objects
+    }
+
+    fn ready() -> Sections<S> {
+        Sections { view: bed::<S>().view, rseq: rseq() }
+    }
+
+    #[inline(always)]
+    fn add(&self, counter: Object<S>) {
+        loop {
+            let cpu = self.rseq.cpu_id_start();
+            let word = self.view.address(counter, cpu).cast();
+            // SAFETY: the processor's word of an object of this pool, which nothing but sections on it writes.
+            if unsafe { self.rseq.add(cpu, word, 1) } {
+                return;
+            }
+        }
+    }
+
+    fn sum() -> u64 {
+        bed::<S>().sum()
+    }
+}
+
+/// A bed of its own: a word is written by sections or by locked instructions, never by both.
+static LOCKED: OnceLock<Bed<Interlaced>> = OnceLock::new();
+
+struct Locked {
+    view: View<Interlaced>,
+    rseq: Rseq,
+}
+
+fn locked() -> &'static Bed<Interlaced> {
+    LOCKED.get().expect("made before the first loop")
+}
+
+impl Way for Locked {
+    type Handle = Object<Interlaced>;
+
+    fn handles() -> &'static [Object<Interlaced>; COUNT] {
+        &locked().objects
+    }
+
+    fn ready() -> Locked {
+        Locked { view: locked().view, rseq: rseq() }
+    }
+
+    #[inline(always)]
+    fn add(&self, counter: Object<Interlaced>) {
+        let word = self.view.address(counter, self.rseq.cpu_id_start()).cast();
+        // SAFETY: the processor's word of an object of this pool, which nothing but this writes.
+        unsafe { AtomicU64::from_ptr(word) }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sum() -> u64 {
+        locked().sum()
+    }
+}
+
+/// A multiplier whose high bits make a good random number (P. L'Ecuyer, "Tables of linear congruential generators", 1999).
+const MULTIPLIER: u64 = 2_862_933_555_777_941_757;
+
+/// A number below [`COUNT`], which has nothing to do with the one for the number before.
+#[inline(always)]
+fn scattered(number: u64) -> usize {
+    (number.wrapping_mul(MULTIPLIER) >> 40) as usize % COUNT
+}
+
+extern "C" fn hot<W: Way>(iterations: u64, first: u64) {
+    let way = W::ready();
+    let counter = W::handles()[COUNT / 2];
+    let end = first.wrapping_add(iterations);
+    let mut number = first;
+    dormouse_lab_harness::align();
+    while end.wrapping_sub(number) >= 8 {
+        // Several in a row, so that it hardly matters how the loop is aligned.
+        for _ in 0..8 {
+            opaque(number);
+            way.add(counter);
+        }
+        number += 8;
+    }
+    while number != end {
+        opaque(number);
+        way.add(counter);
+        number += 1;
+    }
+}
+
+extern "C" fn random<W: Way>(iterations: u64, first: u64) {
+    let (way, handles) = (W::ready(), W::handles());
+    dormouse_lab_harness::align();
+    for number in first..first.wrapping_add(iterations) {
+        way.add(handles[scattered(opaque(number))]);
+    }
+}
+
+extern "C" fn eight<W: Way>(iterations: u64, first: u64) {
+    let (way, handles) = (W::ready(), W::handles());
+    for number in first..first.wrapping_add(iterations) {
+        let start = scattered(opaque(number)) & !(ADJACENT - 1);
+        for index in 0..ADJACENT {
+            way.add(handles[start + index]);
+        }
+    }
+}
+
+/// Cases and sums, by way.
+struct Ways {
+    cases: Vec<Case>,
+    sums: Vec<fn() -> u64>,
+}
+
+impl Ways {
+    /// Adds the cases of a way: `names` of its shapes `hot`, `random`, `one` and `eight`.
+    fn add<W: Way>(&mut self, names: [&'static str; 4], _: PhantomData<W>) {
+        let is_empty = names[0].starts_with("empty");
+        let shapes: [(Loop, u64); 4] = [(hot::<W>, 1), (random::<W>, 1), (random::<W>, 1), (eight::<W>, ADJACENT as u64)];
+        for (name, (run, events)) in names.into_iter().zip(shapes) {
+            self.cases.push(Case { name, run, events_per_iteration: if is_empty { 0 } else { events } });
+        }
+        self.sums.push(W::sum);
+    }
+}
+
+macro_rules! add {
+    ($ways:ident, $name:literal, $way:ty) => {
+        $ways.add::<$way>(
+            [concat!("hot_", $name), concat!("random_", $name), concat!("one_", $name), concat!("eight_", $name)],
+            PhantomData,
+        )
+    };
+}
+
+static SUMS: OnceLock<Vec<fn() -> u64>> = OnceLock::new();
+
+fn verify() -> Result<u64, String> {
+    let sum = SUMS.get().map_or(0, |sums| sums.iter().map(|sum| sum()).sum());
+    let how = match RSEQ.get() {
+        Some(_) => "restartable sequences",
+        None => "no restartable sequences here, so only atomics and thread-local words were measured",
+    };
+    report(sum, 0, how)
+}
+
+fn make<S: Bedded>() -> Result<(), String> {
+    let bed = Bed::new()?;
+    S::bed().set(bed).map_err(|_| "made twice".to_string())
+}
+
+fn prepare(ways: &mut Ways) -> Result<(), String> {
+    ways.add::<Nothing>(["empty_hot", "empty_random", "empty_one", "empty_eight"], PhantomData);
+    add!(ways, "atomic", Atomic);
+    add!(ways, "thread-local", ThreadLocal);
+    let Some(rseq) = Rseq::detect() else { return Ok(()) };
+    let _ = RSEQ.set(rseq);
+    make::<StaticAreas>()?;
+    make::<PointerArray>()?;
+    make::<Contiguous>()?;
+    make::<OffsetTable>()?;
+    make::<Interlaced>()?;
+    LOCKED.set(Bed::new()?).map_err(|_| "made twice".to_string())?;
+    add!(ways, "lock", Locked);
+    add!(ways, "static", Sections<StaticAreas>);
+    add!(ways, "pointer-array", Sections<PointerArray>);
+    add!(ways, "contiguous", Sections<Contiguous>);
+    add!(ways, "offset-table", Sections<OffsetTable>);
+    add!(ways, "interlaced", Sections<Interlaced>);
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let mut ways = Ways { cases: Vec::new(), sums: Vec::new() };
+    if let Err(error) = prepare(&mut ways) {
+        eprintln!("dormouse: {error}");
+        return ExitCode::FAILURE;
+    }
+    let _ = SUMS.set(ways.sums);
+    dormouse_lab_harness::main(&Engine {
+        name: "dormouse",
+        version: env!("CARGO_PKG_VERSION").into(),
+        cases: ways.cases,
+        arrived: Some(verify),
+    })
+}

@@ -1,0 +1,236 @@
+//! Experiment `percpu`: counters of a word for each processor, in five layouts, beside atomics and thread-local words.
+//!
+//! # The problem
+//! In 2003 allocators of per-CPU memory were compared by one application on one machine (the project's second seed): static areas,
+//! an array of pointers, pointer arithmetic, blocks with a shared offset table; and the one that its author wanted most, pointer
+//! arithmetic within interlaced blocks, was not ready. What is better in what respect, today, and by how much, is measured here.
+//!
+//! # The picture
+//! ```text
+//!   shapes     hot      one counter                              1 and 2 threads
+//!              random   4,096 counters, any of them              1 and 2 threads
+//!              one      one of them, driven out of L2, L3
+//!              eight    eight that were allocated together, driven out likewise
+//!   ways       atomic, thread-local, lock (on the processor's word);
+//!              by restartable sequences: static, pointer-array, contiguous, offset-table, interlaced
+//!   peers      thread-local-crate, fast-counter: a thread's and a shard's word, as crates offer them
+//!   account    a build whose every malloc and free crosses two counters: what share of its time that takes
+//! ```
+//! A cost is that of one addition, less the loop that finds the counter and does not add.
+//!
+//! # What is verified
+//! The sum of all counters is the number of additions; each build gives what the build without the layer gave, and every way to
+//! count saw as many blocks.
+
+mod account;
+pub(crate) mod seed;
+
+use std::process::Command;
+use std::time::Duration;
+
+use dormouse_lab_harness::{Arrived, COUNTS, Walk};
+
+use crate::engine::{Engine, engine_path};
+use crate::host::Availability;
+use crate::peers::{self, Prepared, Verification};
+use crate::plan::{self, Axis, Plan, slot};
+use crate::rounds::{Slot, Turn, WarmUp};
+use crate::{Experiment, Host, LabError, RunOptions};
+
+const ENGINE: &str = "dormouse-lab-engine-percpu";
+
+/// What a name is made of: `random.interlaced.2-threads`.
+const AXES: &[Axis] = &[
+    Axis::plain("state"),
+    Axis::plain("tool"),
+    Axis::without("pressure", "hot"),
+    Axis { name: "threads", silent: "1", shown: "{}-threads" },
+];
+
+/// Ways of our engine. Those behind `lock` are by restartable sequences.
+const WAYS: [&str; 8] =
+    ["atomic", "thread-local", "lock", "static", "pointer-array", "contiguous", "offset-table", "interlaced"];
+
+/// Shapes, and whether memory pressure comes before each iteration.
+const SHAPES: [(&str, bool); 4] = [("hot", false), ("random", false), ("one", true), ("eight", true)];
+
+fn costs(engines: &[Engine], peers: &[String], walks: &[(&'static str, Walk)], cpus: usize, is_quick: bool) -> Plan {
+    let of_quick = |quick, full| Duration::from_micros(if is_quick { quick } else { full });
+    let (hot, cold, coldest) = (of_quick(400, 2_000), of_quick(3_000, 10_000), of_quick(20_000, 100_000));
+    let mut plan = Plan::new(AXES);
+    let is_wanted = |label: &str| label == "L2" || label == "L3" && !is_quick;
+    for engine in 0..engines.len() {
+        let peer = engine.checked_sub(1).map(|index| [peers[index].as_str()]);
+        let ways: &[&str] = peer.as_ref().map_or(&WAYS, |peer| peer.as_slice());
+        for (shape, is_cold) in SHAPES {
+            let places = walks.iter().copied().filter(|(label, _)| is_cold && is_wanted(label));
+            let places = places.chain((!is_cold).then_some(("hot", Walk::None)));
+            for (pressure, walk) in places {
+                let turn = Turn::Lasting(match pressure {
+                    "hot" => hot,
+                    "L3" => coldest,
+                    _ => cold,
+                });
+                // Memory is one thread's at a time where it is to be cold.
+                for threads in 1..=if is_cold { 1 } else { cpus.min(2) } {
+                    let at = [("pressure", pressure), ("threads", if threads == 1 { "1" } else { "2" })];
+                    let of = if engine == 0 { "none" } else { ways[0] };
+                    let state = format!("empty-{shape}");
+                    let mut add = |case: &str, pairs: [(&str, &str); 2], base| {
+                        let slot = Slot { threads, ..slot(engine, case, walk, turn) };
+                        plan.add(engines, slot, &[pairs, at].concat(), base)
+                    };
+                    let base = add(&format!("empty_{shape}"), [("state", &state), ("tool", of)], None);
+                    for way in ways {
+                        add(&format!("{shape}_{way}"), [("state", shape), ("tool", way)], base);
+                    }
+                }
+            }
+        }
+    }
+    plan
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// See [`LabError`]. A peer that is not installed, or a project that is not there to be built, is no error but a note.
+pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
+    let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
+    let (policy, cpus) = (options.policy.as_str(), &options.cpus);
+    let mut notes = Vec::new();
+
+    let counts = dir.path().join("counts");
+    let mut command = Command::new(engine_path(ENGINE)?);
+    command.env(COUNTS, &counts);
+    let mut engines = vec![Engine::start(command, cpus, policy)?];
+    let mut prepared: Vec<(String, Prepared)> = Vec::new();
+    for peer in peers::all("percpu", options.has_peers) {
+        let started = peer.prepare(peers::PeerMode::Overwrite, dir.path()).and_then(|prepared| {
+            let (command, prepared) = prepared.into_parts();
+            Ok((Engine::start(command, cpus, policy)?, prepared))
+        });
+        match started {
+            Ok((engine, peer_prepared)) => {
+                notes.push(format!("peer {} {}", peer.name(), engine.description().version));
+                prepared.push((peer.name().into(), peer_prepared));
+                engines.push(engine);
+            }
+            Err(error) => notes.push(format!("peer {} not available: {error}", peer.name())),
+        }
+    }
+    notes.extend(plan::shortcomings(&engines, cpus, policy, host));
+    let walks = plan::walks(host);
+    if walks.iter().all(|(label, _)| *label != "L2") {
+        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
+    }
+
+    let rounds = if options.is_quick { 12 } else { 80 };
+    let names: Vec<String> = prepared.iter().map(|(name, _)| name.clone()).collect();
+    let plan = costs(&engines, &names, &walks, cpus.len(), options.is_quick);
+    let measured = plan.measure(&mut engines, rounds, WarmUp::Cut, "percpu")?;
+
+    notes.push(format!("dormouse: {}", verified(&mut engines[0], &counts)?));
+    let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
+    for (index, (name, prepared)) in prepared.into_iter().enumerate() {
+        let arrived = engines[index + 1].arrived()?;
+        notes.push(format!("peer {name}: {}", additions(&prepared.finish(emitted[index + 1], &arrived))));
+    }
+    for engine in engines {
+        engine.finish()?;
+    }
+    notes.push(format!(
+        "each cost is one addition's, less the loop of its engine that adds nothing, in the same round; {} rounds{}, processors \
+         {cpus:?}",
+        rounds - measured.warm_up,
+        if measured.warm_up > 0 { format!(" after {} of warm-up", measured.warm_up) } else { String::new() }
+    ));
+    let ratios = plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes);
+    notes.extend(measured.noise);
+    let mut experiment = Experiment { name: "percpu".into(), measurements: measured.measurements, ratios, notes };
+    account::run(options, &mut experiment)?;
+    for measurement in &mut experiment.measurements {
+        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
+    }
+    experiment.notes.extend(seed::conclusion(&experiment));
+    Ok(experiment)
+}
+
+/// What our engine has to say of its counters; that a sum is wrong is an error.
+fn verified(engine: &mut Engine, counts: &std::path::Path) -> Result<String, LabError> {
+    let emitted = engine.emitted();
+    let arrived = engine.arrived()?;
+    let text = std::fs::read_to_string(counts).unwrap_or_default();
+    let text = text.trim().splitn(3, ' ').nth(2).unwrap_or_default().to_string();
+    let found = Verification { emitted, arrived: arrived.events, lost: 0, is_ring: false, text };
+    match arrived {
+        Arrived { events: Some(_), .. } if found.holds() => Ok(additions(&found)),
+        Arrived { events: Some(sum), .. } => {
+            Err(LabError::Engine(format!("the counters' sum is {sum} after {emitted} additions")))
+        }
+        Arrived { why, .. } => Err(LabError::Engine(why.unwrap_or_default())),
+    }
+}
+
+/// A verification in this experiment's words: an event is an addition.
+fn additions(found: &Verification) -> String {
+    let verdict = if found.holds() { "" } else { "NOT VERIFIED: " };
+    let sum = found.arrived.map_or_else(|| "not known".into(), |sum| sum.to_string());
+    let text = if found.text.is_empty() { String::new() } else { format!("; {}", found.text) };
+    format!("{verdict}{} additions, and the counters' sum is {sum}{text}", found.emitted)
+}
+
+/// Name, numerator, denominator.
+const RATIOS: [(&str, &str, &str); 22] = [
+    ("rseq_add_vs_thread_local", "hot.interlaced", "hot.thread-local"),
+    ("rseq_add_vs_atomic", "hot.interlaced", "hot.atomic"),
+    ("rseq_add_vs_atomic_2_threads", "hot.interlaced.2-threads", "hot.atomic.2-threads"),
+    ("rseq_add_vs_lock", "hot.interlaced", "hot.lock"),
+    ("interlaced_vs_pointer_array", "random.interlaced", "random.pointer-array"),
+    ("interlaced_vs_non_interlaced", "random.interlaced", "random.contiguous"),
+    ("interlaced_vs_offset_table", "random.interlaced", "random.offset-table"),
+    ("interlaced_vs_static", "random.interlaced", "random.static"),
+    ("interlaced_vs_thread_local", "random.interlaced", "random.thread-local"),
+    ("interlaced_vs_atomic", "random.interlaced", "random.atomic"),
+    ("interlaced_vs_atomic_2_threads", "random.interlaced.2-threads", "random.atomic.2-threads"),
+    ("interlaced_cold_vs_pointer_array", "one.interlaced.L2", "one.pointer-array.L2"),
+    ("interlaced_cold_vs_non_interlaced", "one.interlaced.L2", "one.contiguous.L2"),
+    ("interlaced_cold_vs_offset_table", "one.interlaced.L2", "one.offset-table.L2"),
+    ("interlaced_eight_cold_vs_pointer_array", "eight.interlaced.L2", "eight.pointer-array.L2"),
+    ("interlaced_eight_cold_vs_non_interlaced", "eight.interlaced.L2", "eight.contiguous.L2"),
+    ("interlaced_eight_cold_vs_offset_table", "eight.interlaced.L2", "eight.offset-table.L2"),
+    ("interlaced_eight_cold_vs_thread_local", "eight.interlaced.L2", "eight.thread-local.L2"),
+    ("rseq_add_vs_thread_local_crate", "hot.interlaced", "hot.thread-local-crate"),
+    ("rseq_add_vs_fast_counter", "hot.interlaced", "hot.fast-counter"),
+    ("interlaced_vs_thread_local_crate", "random.interlaced", "random.thread-local-crate"),
+    ("interlaced_vs_fast_counter", "random.interlaced", "random.fast-counter"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_have_different_names_and_are_of_what_is_measured() {
+        let mut names: Vec<&str> = RATIOS.iter().map(|(name, ..)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), RATIOS.len());
+        for (_, of, to) in RATIOS {
+            for name in [of, to] {
+                let mut parts = name.split('.');
+                let (shape, way) = (parts.next().unwrap(), parts.next().unwrap());
+                assert!(SHAPES.iter().any(|(known, _)| *known == shape), "{name}");
+                assert!(WAYS.contains(&way) || ["thread-local-crate", "fast-counter"].contains(&way), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_that_is_wrong_is_said_to_be() {
+        let found = |arrived| Verification { emitted: 5, arrived, lost: 0, is_ring: false, text: String::new() };
+        assert_eq!(additions(&found(Some(5))), "5 additions, and the counters' sum is 5");
+        assert!(additions(&found(Some(4))).starts_with("NOT VERIFIED"));
+        assert!(additions(&found(None)).starts_with("NOT VERIFIED"));
+    }
+}
