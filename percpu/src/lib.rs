@@ -66,6 +66,7 @@
 //! layout here; the kernel's `rseq(2)` ABI; the conventions of librseq (pseudo-code names, injection points).
 #![cfg_attr(not(test), no_std)]
 
+mod alloc;
 mod arch;
 mod area;
 mod counter;
@@ -74,6 +75,10 @@ pub mod inject;
 mod rseq;
 mod txn;
 
+pub use alloc::{
+    AllocError, Contiguous, Corruption, FreeError, Interlaced, OBJECT_SIZE_BYTES_MAX, Object, OffsetTable, Part,
+    PointerArray, Pool, PoolOptions, Region, Relocatable, Scheme, Shortage, StaticAreas, View, possible_cpus,
+};
 pub use area::{Area, Offsets, PerCpu};
 pub use counter::{Counter, CounterSlot, RseqU64};
 pub use rseq::Rseq;

@@ -1,0 +1,202 @@
+use core::error::Error;
+use core::fmt;
+
+/// Why there is no object, or no pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// The object is larger than any object of this pool can be.
+    TooBig {
+        /// Asked for, per CPU.
+        size_bytes: usize,
+        /// The most that the pool gives.
+        size_bytes_max: usize,
+    },
+    /// No object of this pool can be aligned so.
+    BadAlignment {
+        /// Asked for.
+        align_bytes: usize,
+        /// The most that the pool gives.
+        align_bytes_max: usize,
+    },
+    /// There is no room, and none is to be had.
+    Exhausted {
+        /// Asked for, per CPU.
+        size_bytes: usize,
+        /// Asked for.
+        align_bytes: usize,
+        /// Why the pool does not grow.
+        shortage: Shortage,
+    },
+    /// Robust mode: free memory, or an object's red zone, has been written to. The bytes are withdrawn: nobody gets them.
+    Corrupted(Corruption),
+    /// An option of the pool cannot be met.
+    BadOption {
+        /// The option's name.
+        option: &'static str,
+        /// What it was.
+        value: usize,
+        /// The least that will do.
+        least: usize,
+        /// The most that will do.
+        most: usize,
+    },
+    /// A signal handler has interrupted an allocation of its own thread in the same pool.
+    Reentered,
+}
+
+/// Why a pool does not grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shortage {
+    /// Its memory is one fixed area, or was given by the caller.
+    Fixed {
+        /// Bytes of the area, all CPUs together.
+        size_bytes: usize,
+    },
+    /// The next chunk would pass the limit.
+    Limit {
+        /// `PoolOptions::limit_bytes`.
+        limit_bytes: usize,
+        /// What the pool has.
+        mapped_bytes: usize,
+        /// What it would need besides.
+        chunk_bytes: usize,
+    },
+    /// The kernel refuses memory.
+    Refused {
+        /// What the pool asked for.
+        size_bytes: usize,
+        /// The kernel's answer.
+        errno: i32,
+    },
+    /// The pool has as many chunks as it can look up.
+    Chunks {
+        /// So many.
+        chunk_count_max: usize,
+    },
+}
+
+/// Why an object was not taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// The object has been freed before.
+    DoubleFree {
+        /// The handle's word.
+        address: usize,
+    },
+    /// No object of this pool starts there: it is another pool's, or an address inside an object.
+    Foreign {
+        /// The handle's word.
+        address: usize,
+    },
+    /// Robust mode: a red zone of the object has been written to. The object is withdrawn: nobody gets its bytes.
+    Corrupted(Corruption),
+    /// A signal handler has interrupted an allocation of its own thread in the same pool.
+    Reentered,
+}
+
+/// A byte that nobody had a right to change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corruption {
+    /// What the byte belongs to.
+    pub part: Part,
+    /// Whose copy it is in.
+    pub cpu: u32,
+    /// The first such byte.
+    pub address: usize,
+    /// What it holds.
+    pub found: u8,
+    /// What it should hold.
+    pub expected: u8,
+}
+
+/// What a corrupted byte belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// Behind an object: somebody has written past the object's end.
+    RedZone,
+    /// In free memory: somebody has written to an object that was freed, or far past another.
+    Free,
+    /// In an object's array of pointers.
+    Pointers,
+}
+
+impl fmt::Display for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AllocError::TooBig { size_bytes, size_bytes_max } => {
+                write!(
+                    f,
+                    "an object of {size_bytes} bytes does not fit: this pool's objects have at most {size_bytes_max}"
+                )
+            }
+            AllocError::BadAlignment { align_bytes, align_bytes_max } => {
+                write!(
+                    f,
+                    "alignment to {align_bytes} bytes cannot be met: this pool aligns to at most {align_bytes_max}"
+                )
+            }
+            AllocError::Exhausted { size_bytes, align_bytes, shortage } => {
+                write!(f, "no room for {size_bytes} bytes per CPU, aligned to {align_bytes}: {shortage}")
+            }
+            AllocError::Corrupted(corruption) => corruption.fmt(f),
+            AllocError::BadOption { option, value, least, most } => {
+                write!(f, "{option} is {value}, but must be between {least} and {most}")
+            }
+            AllocError::Reentered => REENTERED.fmt(f),
+        }
+    }
+}
+
+const REENTERED: &str = "a signal handler has interrupted this thread inside the same pool";
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shortage::Fixed { size_bytes } => write!(f, "the pool's {size_bytes} bytes are fixed"),
+            Shortage::Limit { limit_bytes, mapped_bytes, chunk_bytes } => {
+                write!(
+                    f,
+                    "{chunk_bytes} bytes more would pass the limit of {limit_bytes}, of which it has {mapped_bytes}"
+                )
+            }
+            Shortage::Refused { size_bytes, errno } => {
+                write!(f, "the kernel refuses {size_bytes} bytes more (errno {errno})")
+            }
+            Shortage::Chunks { chunk_count_max } => {
+                write!(f, "the pool has all of its {chunk_count_max} chunks; a larger stride_bytes makes them larger")
+            }
+        }
+    }
+}
+
+impl fmt::Display for FreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FreeError::DoubleFree { address } => write!(f, "the object {address:#x} has been freed before"),
+            FreeError::Foreign { address } => write!(f, "no object of this pool starts at {address:#x}"),
+            FreeError::Corrupted(corruption) => corruption.fmt(f),
+            FreeError::Reentered => REENTERED.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Corruption { part, cpu, address, found, expected } = self;
+        let part = match part {
+            Part::RedZone => "the red zone behind an object",
+            Part::Free => "free memory",
+            Part::Pointers => "an object's array of pointers",
+        };
+        write!(f, "{part} of CPU {cpu} was written to: {address:#x} holds {found:#04x} instead of {expected:#04x}")
+    }
+}
+
+impl Error for AllocError {}
+impl Error for Shortage {}
+impl Error for FreeError {}
+impl Error for Corruption {}
