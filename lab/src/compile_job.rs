@@ -210,7 +210,9 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
 pub(crate) fn progress(what: &str, len: usize) -> ProgressBar {
     // Nothing is drawn where standard error is no terminal.
     let bar = ProgressBar::new(len as u64);
-    if let Ok(style) = ProgressStyle::with_template(&format!("{what} {{wide_bar}} {{pos}}/{{len}} {{msg:17}} {{eta:>4}} left")) {
+    if let Ok(style) =
+        ProgressStyle::with_template(&format!("{what} {{wide_bar}} {{pos}}/{{len}} {{msg:17}} {{eta:>4}} left"))
+    {
         bar.set_style(style);
     }
     bar

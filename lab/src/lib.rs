@@ -78,7 +78,10 @@ pub use table::table;
 pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("event", "cost of a dormant and of an armed event, beside the tracers that people use"),
     ("imv", "cost of a static branch, an immediate value, and their updates, beside global variables"),
-    ("percpu", "cost of counting with a word for each processor, in five layouts, beside atomics and thread-local words"),
+    (
+        "percpu",
+        "cost of counting with a word for each processor, in five layouts, beside atomics and thread-local words",
+    ),
     ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
 ];
 

@@ -108,7 +108,8 @@ impl<S: Scheme> Counters<S> {
     fn add(&self, counter: Object<S>, n: u64) {
         loop {
             let cpu = self.rseq.cpu_id_start();
-            let word = self.view.address(counter, cpu).cast();
+            // SAFETY: the pool's object; the pool has every possible processor.
+            let word = unsafe { self.view.address(counter, cpu) }.cast();
             // SAFETY: the processor's word of an object of this pool, which nothing but sections on it writes.
             if unsafe { self.rseq.add(cpu, word, n) } {
                 return;
@@ -119,7 +120,8 @@ impl<S: Scheme> Counters<S> {
     fn crossings(&self) -> u64 {
         let of_class = |class: &Object<S>| {
             let of_cpu = |cpu| {
-                let word = self.view.address(*class, cpu).cast();
+                // SAFETY: the pool's object and one of its processors.
+                let word = unsafe { self.view.address(*class, cpu) }.cast();
                 // SAFETY: a word of the pool, written by sections only.
                 unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
             };
@@ -221,8 +223,10 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
 }
 
 fn errno() -> c_int {
-    // SAFETY: the calling thread's.
-    unsafe { *libc::__errno_location() }
+    // SAFETY: no arguments.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's, as long as it runs.
+    unsafe { errno.read() }
 }
 
 /// The ledger, mapped.
@@ -282,6 +286,8 @@ fn sample() -> Result<(), c_int> {
     const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
     const IS_FREQUENCY: u64 = 1 << 10;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
+    /// fcntl(2): which signal, in place of SIGIO.
+    const SET_SIGNAL: c_int = 10;
     let attributes = EventAttributes {
         kind: SOFTWARE,
         size_bytes: size_of::<EventAttributes>() as u32,
@@ -294,27 +300,25 @@ fn sample() -> Result<(), c_int> {
         breakpoint_type: 0,
         breakpoint_address: 0,
     };
-    // SAFETY: sigaction(2) with a handler of the kind that SA_SIGINFO asks for; all else is zero.
-    let failed = unsafe {
-        let mut action: libc::sigaction = core::mem::zeroed();
-        action.sa_sigaction = tick as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        libc::sigaction(libc::SIGURG, &action, core::ptr::null_mut())
-    };
+    // SAFETY: all zeroes is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = tick as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: sigaction(2) with a handler of the kind that SA_SIGINFO asks for.
+    let failed = unsafe { libc::sigaction(libc::SIGURG, &action, core::ptr::null_mut()) };
     if failed != 0 {
         return Err(errno());
     }
     // SAFETY: perf_event_open(2): attributes of the size that they state, this thread, any processor, no group.
-    let event = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, 0, -1, -1, CLOSE_ON_EXEC)
-    } as c_int;
+    let event =
+        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attributes, 0, -1, -1, CLOSE_ON_EXEC) } as c_int;
     if event < 0 {
         return Err(errno());
     }
     // SAFETY: getpid(2).
     let process = unsafe { libc::getpid() };
     for (command, argument) in
-        [(libc::F_SETSIG, libc::SIGURG), (libc::F_SETOWN, process), (libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK)]
+        [(SET_SIGNAL, libc::SIGURG), (libc::F_SETOWN, process), (libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK)]
     {
         // SAFETY: fcntl(2) on the event, with a number.
         if unsafe { libc::fcntl(event, command, argument) } < 0 {

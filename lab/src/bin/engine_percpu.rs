@@ -139,7 +139,7 @@ impl Way for ThreadLocal {
     }
 
     fn ready() -> ThreadLocal {
-        let locals = LOCALS.with(|locals| core::ptr::from_ref(locals));
+        let locals = LOCALS.with(core::ptr::from_ref);
         if !IS_KNOWN.replace(true)
             && let Ok(mut threads) = THREADS.lock()
         {
@@ -193,7 +193,8 @@ impl<S: Scheme> Bed<S> {
         let of_object = |object: &Object<S>| {
             (0..self.cpu_count)
                 .map(|cpu| {
-                    let word = self.view.address(*object, cpu).cast::<u64>();
+                    // SAFETY: the pool's object and one of its processors.
+                    let word = unsafe { self.view.address(*object, cpu) }.cast::<u64>();
                     // SAFETY: the object is a word on every processor, for as long as the pool lives; only sections and locked
                     // additions write it.
                     unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
@@ -253,7 +254,8 @@ impl<S: Bedded> Way for Sections<S> {
     fn add(&self, counter: Object<S>) {
         loop {
             let cpu = self.rseq.cpu_id_start();
-            let word = self.view.address(counter, cpu).cast();
+            // SAFETY: the pool's object; the pool has every possible processor.
+            let word = unsafe { self.view.address(counter, cpu) }.cast();
             // SAFETY: the processor's word of an object of this pool, which nothing but sections on it writes.
             if unsafe { self.rseq.add(cpu, word, 1) } {
                 return;
@@ -291,7 +293,8 @@ impl Way for Locked {
 
     #[inline(always)]
     fn add(&self, counter: Object<Interlaced>) {
-        let word = self.view.address(counter, self.rseq.cpu_id_start()).cast();
+        // SAFETY: the pool's object; the pool has every possible processor.
+        let word = unsafe { self.view.address(counter, self.rseq.cpu_id_start()) }.cast();
         // SAFETY: the processor's word of an object of this pool, which nothing but this writes.
         unsafe { AtomicU64::from_ptr(word) }.fetch_add(1, Ordering::Relaxed);
     }
@@ -359,7 +362,8 @@ impl Ways {
     /// Adds the cases of a way: `names` of its shapes `hot`, `random`, `one` and `eight`.
     fn add<W: Way>(&mut self, names: [&'static str; 4], _: PhantomData<W>) {
         let is_empty = names[0].starts_with("empty");
-        let shapes: [(Loop, u64); 4] = [(hot::<W>, 1), (random::<W>, 1), (random::<W>, 1), (eight::<W>, ADJACENT as u64)];
+        let shapes: [(Loop, u64); 4] =
+            [(hot::<W>, 1), (random::<W>, 1), (random::<W>, 1), (eight::<W>, ADJACENT as u64)];
         for (name, (run, events)) in names.into_iter().zip(shapes) {
             self.cases.push(Case { name, run, events_per_iteration: if is_empty { 0 } else { events } });
         }

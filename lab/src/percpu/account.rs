@@ -12,8 +12,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::compile_job::{find_project, order, progress};
 use crate::compile_job::project::{Products, Project};
+use crate::compile_job::{find_project, order, progress};
 use crate::statistics::{measurement, ratio};
 use crate::{Experiment, LabError, Labels, RunOptions};
 
@@ -81,7 +81,9 @@ struct Rounds {
 pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(), LabError> {
     let notes = &mut experiment.notes;
     let Some(library) = library() else {
-        notes.push(format!("a build's accounting not available: no {LIBRARY} beside this program; `cargo build --release` makes it"));
+        notes.push(format!(
+            "a build's accounting not available: no {LIBRARY} beside this program; `cargo build --release` makes it"
+        ));
         return Ok(());
     };
     let source = match find_project(options.project.as_deref()) {
@@ -104,7 +106,8 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
         for index in order(WAYS.len(), round as u32) {
             let way = WAYS[index];
             progress.set_message(way);
-            fs::write(file.path(), [0; 8 * WORDS]).map_err(|error| LabError::System { what: "temporary file", error })?;
+            fs::write(file.path(), [0; 8 * WORDS])
+                .map_err(|error| LabError::System { what: "temporary file", error })?;
             let environment: [(&str, OsString); 3] = [
                 ("LD_PRELOAD", library.clone().into()),
                 ("DORMOUSE_ACCOUNT", way.into()),
@@ -112,7 +115,8 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
             ];
             let build = project.build(&environment)?;
             reference.compare(&build.products, way)?;
-            let ledger = Ledger::read(file.path()).map_err(|error| LabError::System { what: "temporary file", error })?;
+            let ledger =
+                Ledger::read(file.path()).map_err(|error| LabError::System { what: "temporary file", error })?;
             if ledger.refused > 0 || ledger.ticks == 0 {
                 let cause = std::io::Error::from_raw_os_error(ledger.errno as i32);
                 let why = if ledger.refused > 0 { cause.to_string() } else { "no process was sampled".into() };
@@ -166,11 +170,16 @@ fn report(all: &[Rounds], count: usize, experiment: &mut Experiment) -> Result<(
     let crossings: Vec<u64> = all[1..].iter().flat_map(|rounds| rounds.crossings.iter().copied()).collect();
     let (least, most) = (crossings.iter().min().copied().unwrap_or(0), crossings.iter().max().copied().unwrap_or(0));
     if (most - least) as f64 > CROSSINGS_TOLERANCE * most as f64 {
-        return Err(LabError::Project(format!("the ways to count differ: {least} to {most} blocks in one and the same build")));
+        return Err(LabError::Project(format!(
+            "the ways to count differ: {least} to {most} blocks in one and the same build"
+        )));
     }
     let ticks: u64 = all.iter().map(|rounds| rounds.ticks).sum();
-    let cpu_s: Vec<String> =
-        WAYS.iter().zip(all).map(|(way, rounds)| format!("{way} {:.2}", crate::statistics::median(&rounds.cpu_s))).collect();
+    let cpu_s: Vec<String> = WAYS
+        .iter()
+        .zip(all)
+        .map(|(way, rounds)| format!("{way} {:.2}", crate::statistics::median(&rounds.cpu_s)))
+        .collect();
     experiment.notes.push(format!(
         "accounting: {count} builds for each way, {least} to {most} blocks that came or went in each, {ticks} samples in all; \
          processor time of a build in s: {}",

@@ -122,10 +122,8 @@ pub(crate) fn tables(experiment: &Experiment) -> String {
     }
     // Writing to a String does not fail.
     for statement in &STATEMENTS {
-        let found: Vec<_> = PLACES
-            .into_iter()
-            .filter_map(|place| Some((place.2, compared(experiment, statement, place)?)))
-            .collect();
+        let found: Vec<_> =
+            PLACES.into_iter().filter_map(|place| Some((place.2, compared(experiment, statement, place)?))).collect();
         if found.is_empty() {
             continue;
         }
@@ -144,14 +142,17 @@ pub(crate) fn tables(experiment: &Experiment) -> String {
 pub(crate) fn conclusion(experiment: &Experiment) -> Option<String> {
     let verdicts = |statement: &Statement| {
         let all = PLACES.into_iter().filter_map(|place| Some((place.2, compared(experiment, statement, place)?.1)));
-        let holding: Vec<&str> = all.filter(|(_, verdict)| *verdict == Verdict::Holds).map(|(place, _)| place).collect();
+        let holding: Vec<&str> =
+            all.filter(|(_, verdict)| *verdict == Verdict::Holds).map(|(place, _)| place).collect();
         holding
     };
     let hold = |statement: &Statement| match verdicts(statement).as_slice() {
         [] => "nowhere".to_string(),
         places => places.join(", "),
     };
-    let found = STATEMENTS.iter().any(|statement| PLACES.into_iter().any(|place| compared(experiment, statement, place).is_some()));
+    let found = STATEMENTS
+        .iter()
+        .any(|statement| PLACES.into_iter().any(|place| compared(experiment, statement, place).is_some()));
     found.then(|| {
         let [first, second, third, fourth, todo] = STATEMENTS.each_ref().map(hold);
         format!(
