@@ -76,8 +76,9 @@ mod rseq;
 mod txn;
 
 pub use alloc::{
-    AllocError, Contiguous, Corruption, FreeError, Interlaced, OBJECT_SIZE_BYTES_MAX, Object, OffsetTable, Part,
-    PointerArray, Pool, PoolOptions, Region, Relocatable, Scheme, Shortage, StaticAreas, View, possible_cpus,
+    AllocError, AreaScheme, Attached, Contiguous, Corruption, FreeError, Interlaced, Leak, Need, OBJECT_SIZE_BYTES_MAX,
+    Object, OffsetTable, Part, PointerArray, Pool, PoolOptions, Region, Relocatable, Scheme, Shortage, StaticAreas,
+    Usage, View, possible_cpus,
 };
 pub use area::{Area, Offsets, PerCpu};
 pub use counter::{Counter, CounterSlot, RseqU64};

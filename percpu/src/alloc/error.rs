@@ -21,7 +21,7 @@ pub enum AllocError {
     },
     /// There is no room, and none is to be had.
     Exhausted {
-        /// Asked for, per CPU.
+        /// Asked for, per CPU. 0, as the alignment: the pool itself cannot be made.
         size_bytes: usize,
         /// Asked for.
         align_bytes: usize,
@@ -36,13 +36,33 @@ pub enum AllocError {
         option: &'static str,
         /// What it was.
         value: usize,
+        /// What it has to be.
+        need: Need,
+    },
+    /// A signal handler has interrupted an allocation of its own thread in the same pool.
+    Reentered,
+}
+
+/// What an option has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Need {
+    /// Both ends included.
+    Between {
         /// The least that will do.
         least: usize,
         /// The most that will do.
         most: usize,
     },
-    /// A signal handler has interrupted an allocation of its own thread in the same pool.
-    Reentered,
+    /// A whole number of so many: pages of the operating system, granules.
+    MultipleOf(usize),
+    /// Addresses are computed by a shift.
+    PowerOfTwo,
+    /// More, so that an object has room in a chunk.
+    MoreFor {
+        /// The pool's CPUs.
+        cpu_count: usize,
+    },
 }
 
 /// Why a pool does not grow.
@@ -69,6 +89,11 @@ pub enum Shortage {
         size_bytes: usize,
         /// The kernel's answer.
         errno: i32,
+    },
+    /// Even an empty chunk has no place that is large and aligned enough.
+    ChunkTooSmall {
+        /// Bytes of a chunk, all CPUs together.
+        chunk_bytes: usize,
     },
     /// The pool has as many chunks as it can look up.
     Chunks {
@@ -102,8 +127,8 @@ pub enum FreeError {
 pub struct Corruption {
     /// What the byte belongs to.
     pub part: Part,
-    /// Whose copy it is in.
-    pub cpu: u32,
+    /// Whose copy it is in; none in memory that is free and of no CPU.
+    pub cpu: Option<u32>,
     /// The first such byte.
     pub address: usize,
     /// What it holds.
@@ -120,7 +145,8 @@ pub enum Part {
     RedZone,
     /// In free memory: somebody has written to an object that was freed, or far past another.
     Free,
-    /// In an object's array of pointers.
+    /// In an object's array of pointers: its pointer for this CPU leads to no copy of the object. `found` is the pointer's
+    /// lowest byte.
     Pointers,
 }
 
@@ -139,19 +165,31 @@ impl fmt::Display for AllocError {
                     "alignment to {align_bytes} bytes cannot be met: this pool aligns to at most {align_bytes_max}"
                 )
             }
+            AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage } => {
+                write!(f, "no memory for the pool: {shortage}")
+            }
             AllocError::Exhausted { size_bytes, align_bytes, shortage } => {
                 write!(f, "no room for {size_bytes} bytes per CPU, aligned to {align_bytes}: {shortage}")
             }
             AllocError::Corrupted(corruption) => corruption.fmt(f),
-            AllocError::BadOption { option, value, least, most } => {
-                write!(f, "{option} is {value}, but must be between {least} and {most}")
-            }
+            AllocError::BadOption { option, value, need } => write!(f, "{option} is {value}, but must be {need}"),
             AllocError::Reentered => REENTERED.fmt(f),
         }
     }
 }
 
 const REENTERED: &str = "a signal handler has interrupted this thread inside the same pool";
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Need::Between { least, most } => write!(f, "between {least} and {most}"),
+            Need::MultipleOf(unit) => write!(f, "a multiple of {unit}"),
+            Need::PowerOfTwo => write!(f, "a power of two"),
+            Need::MoreFor { cpu_count } => write!(f, "larger for the smallest object to fit on {cpu_count} CPUs"),
+        }
+    }
+}
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -165,6 +203,9 @@ impl fmt::Display for Shortage {
             }
             Shortage::Refused { size_bytes, errno } => {
                 write!(f, "the kernel refuses {size_bytes} bytes more (errno {errno})")
+            }
+            Shortage::ChunkTooSmall { chunk_bytes } => {
+                write!(f, "a chunk of {chunk_bytes} bytes has no such place; a larger stride_bytes makes them larger")
             }
             Shortage::Chunks { chunk_count_max } => {
                 write!(f, "the pool has all of its {chunk_count_max} chunks; a larger stride_bytes makes them larger")
@@ -187,12 +228,17 @@ impl fmt::Display for FreeError {
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Corruption { part, cpu, address, found, expected } = self;
-        let part = match part {
-            Part::RedZone => "the red zone behind an object",
-            Part::Free => "free memory",
-            Part::Pointers => "an object's array of pointers",
-        };
-        write!(f, "{part} of CPU {cpu} was written to: {address:#x} holds {found:#04x} instead of {expected:#04x}")
+        if *part == Part::Pointers {
+            return write!(
+                f,
+                "an object's array of pointers was written to: at {address:#x} it leads to no copy of the object"
+            );
+        }
+        write!(f, "{}", if *part == Part::RedZone { "the red zone behind an object" } else { "free memory" })?;
+        if let Some(cpu) = cpu {
+            write!(f, " of CPU {cpu}")?;
+        }
+        write!(f, " was written to: {address:#x} holds {found:#04x} instead of {expected:#04x}")
     }
 }
 

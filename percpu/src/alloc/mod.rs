@@ -1,7 +1,56 @@
 //! Pools: objects of which every CPU has a copy, allocated and freed while the program runs.
+//!
+//! # The five schemes
+//!
+//! ```text
+//!   StaticAreas    base + offset + (cpu << shift)      │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one area, for ever
+//!   Interlaced     object + (cpu << shift)             │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          by chunks
+//!   OffsetTable    object + table[cpu]                 │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          by chunks; one table for all
+//!   Contiguous     object + (cpu << shift of object)   │ a₀ . │ a₁ . │ b₀ . │ b₁ . │    whole cache lines
+//!   PointerArray   object[cpu]                         │ a[] │ a₀ . │ a₁ . │ b[] │ …    whole cache lines, and an array
+//! ```
+//!
+//! Interlaced, the objects of one CPU share cache lines with one another and none with another CPU's. In the last two,
+//! every copy has lines to itself.
+//!
+//! # Growth
+//! A pool grows by chunks, each a mapping of its own, and gives none back before it is dropped. Computing an address
+//! needs none of the pool's structures: the handle and the view say it all. Finding the chunk of a handle (`size_of`,
+//! `area_of`) takes no lock either: chunks are published in a directory by a release store, which pairs with the acquire
+//! of those who look up.
+//!
+//! # Which memory
+//! Each CPU's stride consists of whole pages, which prefer that CPU's node where there is more than one (mbind(2)), and
+//! are there before the first object is handed out, unless the pool is lazy. A lazy pool's memory is what was touched: on
+//! a machine of many CPUs a program that is confined to a few pays for their strides alone. Allocating does not spoil
+//! this; a robust pool does, because it writes to all copies.
+//!
+//! # Fork
+//! A pool's private memory is copied, and the child's pool is its own from then on, with the same handles. A thread that
+//! was inside `alloc` or `free` does not exist in the child, and would hold the lock there for ever: where other threads
+//! use the pool, fork inside [`Pool::hold`]. A pool over shared memory has its records in private memory: after a fork
+//! parent and child use the same objects, and only one of them may allocate and free.
+//!
+//! # Robust pools
+//! | where | holds | checked |
+//! | --- | --- | --- |
+//! | behind each copy, 16 bytes or more | `0xb5` | when the object is freed, by `audit` |
+//! | freed bytes, on every CPU | `0x5a` | when they are allocated again, by `audit` |
+//! | bytes that were never used | zero | when they are allocated, by `audit` |
+//!
+//! What was found corrupted is reported once and withdrawn: it is neither live nor free from then on.
+//!
+//! # Cost
+//! Allocating and freeing take a lock (two system calls' time at most when nobody waits) and a first-fit search over a
+//! bitmap. Records cost four bytes for every eight of a stride (for every cache line where copies fill lines), in memory
+//! that is touched as it is used.
 
+mod bitmap;
+mod directory;
 mod error;
 mod heap;
+mod lock;
+mod memory;
 mod scheme;
 mod topology;
 
@@ -11,11 +60,15 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-pub use error::{AllocError, Corruption, FreeError, Part, Shortage};
+pub use error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
 use heap::Heap;
+use lock::Reentered;
+use memory::Mapping;
 use scheme::sealed::Parameters;
 pub use scheme::{Contiguous, Interlaced, OffsetTable, PointerArray, Relocatable, Scheme, StaticAreas};
 pub use topology::possible_cpus;
+
+use crate::area::{Area, PerCpu};
 
 /// The largest object, per CPU, and the largest alignment.
 pub const OBJECT_SIZE_BYTES_MAX: usize = 4096;
@@ -106,11 +159,61 @@ impl<S: Scheme> View<S> {
 pub struct Pool<S: Scheme = Interlaced> {
     heap: Heap,
     view: View<S>,
+    /// What offsets are added to where handles are offsets: the base less the pool's tag.
     base_biased: *mut u8,
 }
 
-/// What the handles of the next pool whose handles are offsets start at. Two pools' handles do not meet before 2^31 pools.
+/// Live objects of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leak {
+    /// Of each copy, as asked for.
+    pub size_bytes: usize,
+    /// Objects.
+    pub count: usize,
+}
+
+/// What a pool holds, and what it can give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Live objects.
+    pub object_count: usize,
+    /// Their sizes as asked for, added up, for one CPU.
+    pub object_bytes: usize,
+    /// Chunks.
+    pub chunk_count: usize,
+    /// Memory for objects, all CPUs together.
+    pub mapped_bytes: usize,
+    /// Of that, what was found corrupted and is given to nobody.
+    pub withdrawn_bytes: usize,
+    /// The largest object that the pool gives.
+    pub size_bytes_max: usize,
+    /// The largest alignment that the pool gives.
+    pub align_bytes_max: usize,
+}
+
+/// What the handles of the next pool start at whose handles are offsets, in units of [`TAG_STEP_BYTES`].
 static TAG: AtomicU32 = AtomicU32::new(1);
+/// No area's offsets reach so far, so two pools' handles do not meet: a handle of another pool is known as such.
+const TAG_STEP_BYTES: usize = 1 << 41;
+/// Tags start over after so many pools.
+const TAG_COUNT: u32 = 1 << 20;
+
+/// `base`, less the tag of a new pool where handles are offsets.
+fn bias<S: Scheme>(base: *mut u8) -> *mut u8 {
+    if !S::IS_OFFSET {
+        return base;
+    }
+    // Not 0: a handle is not a null pointer.
+    let tag = TAG.fetch_add(1, Relaxed) % TAG_COUNT + 1;
+    base.wrapping_sub(tag as usize * TAG_STEP_BYTES)
+}
+
+/// The handle of what lies at `at`, in a pool or attachment that is biased so.
+fn handle<S: Scheme>(at: *mut u8, base_biased: *mut u8) -> Option<Object<S>> {
+    let word = if S::IS_OFFSET { ptr::without_provenance_mut(at.addr().wrapping_sub(base_biased.addr())) } else { at };
+    NonNull::new(word).map(|word| Object { word, scheme: PhantomData })
+}
 
 impl<S: Scheme> Pool<S> {
     /// A pool of private memory, which grows as far as the options and the kernel let it ([`StaticAreas`]: not at all).
@@ -118,30 +221,44 @@ impl<S: Scheme> Pool<S> {
     /// # Errors
     /// [`AllocError::BadOption`]; [`AllocError::Exhausted`] if the first chunk is over the limit or the kernel refuses it.
     pub fn new(options: &PoolOptions) -> Result<Pool<S>, AllocError> {
-        let heap = Heap::new(S::FAMILY, options)?;
-        let base = heap.base();
-        let tag = if S::IS_OFFSET { (TAG.fetch_add(1, Relaxed) as usize) << 32 } else { 0 };
-        let base_biased = base.wrapping_sub(tag);
-        let parameters =
-            Parameters { base_biased, stride_shift: options.stride_bytes.trailing_zeros(), table: heap.table() };
+        heap::check_options(S::FAMILY, S::IS_SHIFTED, options)?;
+        Pool::with(options, None)
+    }
+
+    /// A pool of memory that the caller gives: of its first `cpu_count * stride_bytes` bytes, aligned to 8 bytes, for
+    /// [`PointerArray`] and [`Contiguous`] to 64. It does not grow. Nothing is touched and nothing preferred in advance: that
+    /// is the caller's business. What the region holds is overwritten as objects are allocated.
+    ///
+    /// Records lie in this process: it alone allocates and frees. Others [attach](Attached) and are told offsets.
+    ///
+    /// # Errors
+    /// [`AllocError::BadOption`], also for a region that is too small or not aligned; [`AllocError::Exhausted`] if the
+    /// region is over the limit or the kernel refuses memory for the records.
+    pub fn in_region(region: Region, options: &PoolOptions) -> Result<Pool<S>, AllocError> {
+        heap::check_options(S::FAMILY, S::IS_SHIFTED, options)?;
+        heap::check_region(S::FAMILY, options, region)?;
+        Pool::with(options, Some(region))
+    }
+
+    fn with(options: &PoolOptions, region: Option<Region>) -> Result<Pool<S>, AllocError> {
+        let heap = Heap::new(S::FAMILY, S::IS_FIXED, options, region)?;
+        let base_biased = bias::<S>(heap.base());
+        let stride_shift = options.stride_bytes.trailing_zeros();
+        let parameters = Parameters { base_biased, stride_shift, table: heap.table() };
         Ok(Pool { view: View { data: S::data(&parameters), cpu_count: options.cpu_count }, heap, base_biased })
     }
 
-    /// An object of `layout` for every CPU, zeroed on all of them.
+    /// An object of `layout` for every CPU, zeroed on all of them. One of no bytes has an address of its own all the same.
     ///
-    /// Blocking (a lock, and the kernel if the pool grows), from any thread.
+    /// Blocking (a lock, and the kernel if the pool grows), from any thread. Not async-signal-safe, but a handler that
+    /// interrupts its own thread here is refused instead of deadlocking. Never calls malloc.
     ///
     /// # Errors
     /// All of [`AllocError`] but [`AllocError::BadOption`].
     pub fn alloc(&self, layout: Layout) -> Result<Object<S>, AllocError> {
-        let pointer = self.heap.alloc(layout.size(), layout.align())?;
-        let word = if S::IS_OFFSET {
-            ptr::without_provenance_mut(pointer.addr().get().wrapping_sub(self.base_biased.addr()))
-        } else {
-            pointer.as_ptr()
-        };
-        // A tag is not 0, and neither is an address of memory.
-        Ok(Object { word: NonNull::new(word).unwrap_or(pointer), scheme: PhantomData })
+        let at = self.heap.alloc(layout.size(), layout.align())?;
+        // Tags are not 0, so that the handle is no null pointer.
+        Ok(handle(at.as_ptr(), self.base_biased).unwrap_or(Object { word: at, scheme: PhantomData }))
     }
 
     /// An object that a `T` fits into, for every CPU. Its bytes are zeroes, which the caller has to know as a valid `T`.
@@ -152,25 +269,174 @@ impl<S: Scheme> Pool<S> {
         self.alloc(Layout::new::<T>())
     }
 
-    /// Takes an object back.
+    /// Takes an object back. Its bytes are given to the next object that fits.
+    ///
+    /// Blocking (a lock), from any thread. Not async-signal-safe, as [`Pool::alloc`].
     ///
     /// # Errors
-    /// [`FreeError`]: nothing has changed, except that a corrupted object is withdrawn.
+    /// [`FreeError`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
+    /// known as such until its place is given to another object.
     ///
     /// # Safety
     /// Nobody uses the object's bytes from now on. Handles of objects that were freed before or come from another pool are
     /// allowed: they are refused.
     pub unsafe fn free(&self, object: Object<S>) -> Result<(), FreeError> {
-        self.heap.free(self.pointer(object))
+        self.heap.free(self.at(object).addr())
+    }
+
+    /// All that address computation needs. Keep it where it is used.
+    pub fn view(&self) -> View<S> {
+        self.view
+    }
+
+    /// The size with which a live object was allocated, in bytes; `None` for any other handle.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn size_of(&self, object: Object<S>) -> Option<usize> {
+        self.heap.size_of(self.at(object).addr())
+    }
+
+    /// Where the object lies in the pool's memory, for another process that has [attached](Attached) to it, or for
+    /// [`Pool::object_at`]. `None` if the object does not live, or the pool's memory is not of one piece (it grows).
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn offset_of(&self, object: Object<S>) -> Option<usize> {
+        let at = self.at(object).addr();
+        self.heap.size_of(at)?;
+        self.heap.is_fixed().then(|| at - self.heap.base().addr())
+    }
+
+    /// The live object whose offset this is.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn object_at(&self, offset: usize) -> Option<Object<S>> {
+        let at = self.heap.base().wrapping_add(offset);
+        let is_live = self.heap.is_fixed() && self.heap.size_of(at.addr()).is_some();
+        handle(at, self.base_biased).filter(|_| is_live)
+    }
+
+    /// Live objects by size, smallest first: before the pool is dropped, what was never freed.
+    ///
+    /// Wait-free. Objects that others allocate or free meanwhile are in it or not.
+    pub fn leaks(&self) -> impl Iterator<Item = Leak> {
+        let mut from = 0;
+        core::iter::from_fn(move || {
+            let leak = self.heap.leak_from(from)?;
+            from = leak.size_bytes + 1;
+            Some(leak)
+        })
+    }
+
+    /// Drops the pool, and says before what was never freed, by size, smallest first.
+    pub fn close(self, leaked: impl FnMut(Leak)) {
+        self.leaks().for_each(leaked);
+    }
+
+    /// Checks all red zones and free bytes (robust), and all arrays of pointers. Nothing is withdrawn.
+    ///
+    /// Blocking: the pool is locked meanwhile.
+    ///
+    /// # Errors
+    /// [`AllocError::Corrupted`] for the first byte that is wrong; [`AllocError::Reentered`].
+    pub fn audit(&self) -> Result<(), AllocError> {
+        self.heap.audit()
+    }
+
+    /// What the pool holds, and what it can give. Wait-free; each number for itself.
+    pub fn usage(&self) -> Usage {
+        self.heap.usage()
+    }
+
+    /// Runs `work` while no thread is inside `alloc` or `free`: so that it can fork, and the child finds the pool whole.
+    /// In the child, too, the pool is unlocked when `work` returns.
+    ///
+    /// Blocking.
+    ///
+    /// # Errors
+    /// [`AllocError::Reentered`] if this thread is inside the pool already; `work` has not run.
+    pub fn hold<R>(&self, work: impl FnOnce() -> R) -> Result<R, AllocError> {
+        self.heap.hold(work).map_err(|Reentered| AllocError::Reentered)
+    }
+
+    /// Where the handle leads, by the pool's addresses.
+    fn at(&self, object: Object<S>) -> *mut u8 {
+        if S::IS_OFFSET { self.base_biased.wrapping_add(object.word.addr().get()) } else { object.word.as_ptr() }
+    }
+}
+
+/// A scheme whose chunks are [`Area`]s: [`StaticAreas`] and [`Interlaced`].
+pub trait AreaScheme: Relocatable {}
+impl AreaScheme for StaticAreas {}
+impl AreaScheme for Interlaced {}
+
+impl<S: AreaScheme> Pool<S> {
+    /// The object as what works over an [`Area`] takes it: the area of its chunk, and its place there. `None` if the object
+    /// does not live, or is too small or not aligned for a `T`.
+    ///
+    /// Wait-free, async-signal-safe.
+    ///
+    /// # Safety
+    /// Both are used only as long as the object lives; what its copies hold is valid for `T`; and nobody holds a `&mut` into
+    /// them.
+    pub unsafe fn area_of<T>(&self, object: Object<S>) -> Option<(Area, PerCpu<T>)> {
+        let at = self.at(object);
+        let size_bytes = self.heap.size_of(at.addr())?;
+        let base = self.heap.chunk_base(at.addr())?;
+        if size_bytes < size_of::<T>() || !at.cast::<T>().is_aligned() {
+            return None;
+        }
+        // SAFETY: a chunk has a stride for each CPU, of whole pages, which stay as long as the pool.
+        let area = unsafe { Area::new(base, self.heap.stride_shift(), self.view.cpu_count) };
+        // SAFETY: the object's place; the caller promises the values.
+        let place = unsafe { PerCpu::new(at.addr() - base.addr()) };
+        Some((area, place))
+    }
+}
+
+/// A region in which another process (or another pool of this process) allocates, at whatever address it is mapped here.
+///
+/// It is told offsets by the one who allocates, and computes addresses from them as that one does. Options have to be the
+/// same on both sides.
+pub struct Attached<S: Relocatable = Interlaced> {
+    region: Region,
+    view: View<S>,
+    base_biased: *mut u8,
+    /// A table of offsets lies in the process that uses it.
+    _table: Mapping,
+}
+
+impl<S: Relocatable> Attached<S> {
+    /// Attaches to `region`, whose pool was made with the same `cpu_count` and `stride_bytes`.
+    ///
+    /// # Errors
+    /// [`AllocError::BadOption`], as for [`Pool::in_region`]; [`AllocError::Exhausted`] if the kernel refuses memory for a
+    /// table.
+    pub fn new(region: Region, options: &PoolOptions) -> Result<Attached<S>, AllocError> {
+        heap::check_options(S::FAMILY, S::IS_SHIFTED, options)?;
+        heap::check_region(S::FAMILY, options, region)?;
+        let table = heap::map_table(options)?;
+        let base_biased = bias::<S>(region.base);
+        let stride_shift = options.stride_bytes.trailing_zeros();
+        let parameters = Parameters { base_biased, stride_shift, table: table.base().cast() };
+        let view = View { data: S::data(&parameters), cpu_count: options.cpu_count };
+        let size_bytes = options.stride_bytes * options.cpu_count as usize;
+        Ok(Attached { region: Region { size_bytes, ..region }, view, base_biased, _table: table })
+    }
+
+    /// The object at an offset that [`Pool::offset_of`] gave; `None` if no copy for CPU 0 can be there. Whether an object
+    /// lives there, only its pool knows.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn object_at(&self, offset: usize) -> Option<Object<S>> {
+        if offset >= self.region.size_bytes {
+            return None;
+        }
+        handle(self.region.base.wrapping_add(offset), self.base_biased)
     }
 
     /// All that address computation needs.
     pub fn view(&self) -> View<S> {
         self.view
-    }
-
-    fn pointer(&self, object: Object<S>) -> *mut u8 {
-        if S::IS_OFFSET { self.base_biased.wrapping_add(object.word.addr().get()) } else { object.word.as_ptr() }
     }
 }
 
@@ -211,6 +477,22 @@ impl<S: Scheme> fmt::Debug for View<S> {
 unsafe impl<S: Scheme> Send for View<S> {}
 // SAFETY: as for `Send`.
 unsafe impl<S: Scheme> Sync for View<S> {}
+
+impl<S: Scheme> fmt::Debug for Pool<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("view", &self.view).field("usage", &self.usage()).finish()
+    }
+}
+impl<S: Relocatable> fmt::Debug for Attached<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attached").field("region", &self.region).field("view", &self.view).finish()
+    }
+}
+
+// SAFETY: addresses of mappings that belong to no thread, and which it does not change.
+unsafe impl<S: Relocatable> Send for Attached<S> {}
+// SAFETY: as for `Send`.
+unsafe impl<S: Relocatable> Sync for Attached<S> {}
 
 // SAFETY: the heap takes its lock before it changes anything, and its memory belongs to no thread.
 unsafe impl<S: Scheme> Send for Pool<S> {}

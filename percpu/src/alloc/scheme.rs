@@ -56,6 +56,8 @@ pub(crate) mod sealed {
         const FAMILY: Family;
         /// The pool's memory is one chunk for ever.
         const IS_FIXED: bool;
+        /// Strides are found by a shift.
+        const IS_SHIFTED: bool;
         /// Handles are offsets, biased by the pool's tag, and not addresses.
         const IS_OFFSET: bool;
 
@@ -89,6 +91,7 @@ impl Sealed for StaticAreas {
     type Data = (*mut u8, u32);
     const FAMILY: Family = Family::Strided;
     const IS_FIXED: bool = true;
+    const IS_SHIFTED: bool = true;
     const IS_OFFSET: bool = true;
 
     fn data(parameters: &Parameters) -> Self::Data {
@@ -109,6 +112,7 @@ impl Sealed for PointerArray {
     type Data = ();
     const FAMILY: Family = Family::Pointers;
     const IS_FIXED: bool = false;
+    const IS_SHIFTED: bool = false;
     const IS_OFFSET: bool = false;
 
     fn data(_: &Parameters) -> Self::Data {}
@@ -131,6 +135,7 @@ impl Sealed for Contiguous {
     type Data = ();
     const FAMILY: Family = Family::SideBySide;
     const IS_FIXED: bool = false;
+    const IS_SHIFTED: bool = false;
     const IS_OFFSET: bool = false;
 
     fn data(_: &Parameters) -> Self::Data {}
@@ -152,6 +157,7 @@ impl Sealed for OffsetTable {
     type Data = *const usize;
     const FAMILY: Family = Family::Strided;
     const IS_FIXED: bool = false;
+    const IS_SHIFTED: bool = false;
     const IS_OFFSET: bool = false;
 
     fn data(parameters: &Parameters) -> Self::Data {
@@ -176,6 +182,7 @@ impl Sealed for Interlaced {
     type Data = u32;
     const FAMILY: Family = Family::Strided;
     const IS_FIXED: bool = false;
+    const IS_SHIFTED: bool = true;
     const IS_OFFSET: bool = false;
 
     fn data(parameters: &Parameters) -> Self::Data {

@@ -1,20 +1,17 @@
 //! Which CPUs there may be, and on which node each is.
 
+use core::ffi::CStr;
+
+use rustix::fs::{Mode, OFlags};
+
 /// CPUs that this machine may ever have, from 0 on: present or not, online or not, allowed to this process or not.
 ///
 /// Reads `/sys/devices/system/cpu/possible`. Where that cannot be read, the size of the kernel's CPU masks, which is
 /// never too small.
 pub fn possible_cpus() -> u32 {
-    let mut text = [0; 256];
-    let len = read(c"/sys/devices/system/cpu/possible", &mut text);
-    last_in_list(&text[..len]).map_or_else(mask_bits, |last| last + 1)
-}
-
-/// The largest number of a list like `0-3,8`.
-fn last_in_list(list: &[u8]) -> Option<u32> {
-    let list = list.trim_ascii();
-    let digits = list.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-    core::str::from_utf8(&list[list.len() - digits..]).ok()?.parse().ok()
+    let mut last = None;
+    read_list(c"/sys/devices/system/cpu/possible", |_, to| last = last.max(Some(to)));
+    last.and_then(|last: u32| last.checked_add(1)).unwrap_or_else(mask_bits)
 }
 
 /// The kernel copies out whole masks, and says how many bytes those are (sched_getaffinity(2)).
@@ -25,8 +22,112 @@ fn mask_bits() -> u32 {
     if bytes > 0 { bytes as u32 * 8 } else { 64 }
 }
 
-fn read(path: &core::ffi::CStr, text: &mut [u8]) -> usize {
-    use rustix::fs::{Mode, OFlags};
-    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return 0 };
-    rustix::io::read(&file, text).unwrap_or(0)
+/// Calls `node_of(cpu, node)` for each CPU of each node that is online, and says how many nodes there are. At least one.
+pub(crate) fn nodes(mut node_of: impl FnMut(u32, u32)) -> u32 {
+    let mut count = 0;
+    read_list(c"/sys/devices/system/node/online", |from, to| {
+        for node in from..=to {
+            count += 1;
+            let mut path = *b"/sys/devices/system/node/node0000000000/cpulist\0";
+            if let Some(path) = cpulist_path(node, &mut path) {
+                read_list(path, |from, to| (from..=to).for_each(|cpu| node_of(cpu, node)));
+            }
+        }
+    });
+    count.max(1)
+}
+
+/// Nodes are numbered without leading zeroes.
+fn cpulist_path(node: u32, path: &mut [u8; 48]) -> Option<&CStr> {
+    const PREFIX: &[u8] = b"/sys/devices/system/node/node";
+    let mut digits = [0; 10];
+    let mut rest = node;
+    let mut first = digits.len();
+    while first == digits.len() || rest > 0 {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    let parts = [PREFIX, &digits[first..], b"/cpulist\0"];
+    let mut at = 0;
+    for part in parts {
+        path.get_mut(at..at + part.len())?.copy_from_slice(part);
+        at += part.len();
+    }
+    CStr::from_bytes_with_nul(&path[..at]).ok()
+}
+
+/// Calls `range(from, to)` for each part of a list such as `0-3,8`, both ends included. A file that cannot be read is an
+/// empty list.
+fn read_list(path: &CStr, range: impl FnMut(u32, u32)) {
+    let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
+    let mut parser = Parser { from: None, number: None, range };
+    let mut text = [0; 256];
+    loop {
+        match rustix::io::read(&file, &mut text) {
+            Ok(0) | Err(_) => break,
+            Ok(len) => text[..len].iter().for_each(|byte| parser.push(*byte)),
+        }
+    }
+    parser.push(b'\n');
+}
+
+/// Takes a list byte by byte, so that its length does not matter.
+struct Parser<F: FnMut(u32, u32)> {
+    from: Option<u32>,
+    number: Option<u32>,
+    range: F,
+}
+
+impl<F: FnMut(u32, u32)> Parser<F> {
+    fn push(&mut self, byte: u8) {
+        match byte {
+            b'0'..=b'9' => {
+                let digit = u32::from(byte - b'0');
+                self.number = Some(self.number.unwrap_or(0).saturating_mul(10).saturating_add(digit));
+            }
+            b'-' => self.from = self.number.take(),
+            _ => {
+                if let Some(to) = self.number.take() {
+                    (self.range)(self.from.take().unwrap_or(to), to);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Vec<(u32, u32)> {
+        let mut ranges = Vec::new();
+        let mut parser = Parser { from: None, number: None, range: |from, to| ranges.push((from, to)) };
+        list.bytes().for_each(|byte| parser.push(byte));
+        ranges
+    }
+
+    #[test]
+    fn lists_of_the_kernel_are_understood() {
+        assert_eq!(parse("0-3,8,10-11\n"), [(0, 3), (8, 8), (10, 11)]);
+        assert_eq!(parse("0\n"), [(0, 0)]);
+        assert_eq!(parse("\n"), []);
+    }
+
+    #[test]
+    fn paths_have_the_node_s_number() {
+        let mut path = [0; 48];
+        assert_eq!(cpulist_path(0, &mut path).unwrap(), c"/sys/devices/system/node/node0/cpulist");
+        assert_eq!(cpulist_path(u32::MAX, &mut path).unwrap(), c"/sys/devices/system/node/node4294967295/cpulist");
+    }
+
+    #[test]
+    fn there_are_as_many_possible_cpus_as_online_ones_or_more() {
+        let online = std::thread::available_parallelism().unwrap().get() as u32;
+        assert!(possible_cpus() >= online);
+        assert!(mask_bits() >= online);
+        let mut cpus = Vec::new();
+        assert!(nodes(|cpu, _| cpus.push(cpu)) >= 1);
+        assert!(cpus.iter().all(|cpu| *cpu < mask_bits()));
+    }
 }

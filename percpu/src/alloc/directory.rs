@@ -1,0 +1,235 @@
+//! From an address to its chunk, without a lock, while others add chunks.
+//!
+//! ```text
+//!   address >> shift ──hash──▶ │ … │ chunk │ chunk │ null │ …       open addressing; slots go from null to a chunk, once
+//! ```
+//!
+//! A chunk is aligned to the power of two that is not below its size, so all its addresses have one key. The pool's lock
+//! keeps those who add apart; those who look up need none:
+//!
+//! ```text
+//!   insert: write the chunk's description; *slot = chunk (release)
+//!   find:   chunk = *slot (acquire); null → none; read the chunk's description
+//! ```
+//!
+//! Chunks are never taken back, so a chunk that was found stays good as long as the pool.
+
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A word that is set once. A model checker brings its own.
+pub(crate) trait Slot<T> {
+    fn load_acquire(&self) -> *mut T;
+    fn store_release(&self, chunk: *mut T);
+}
+
+impl<T> Slot<T> for AtomicPtr<T> {
+    #[inline]
+    fn load_acquire(&self) -> *mut T {
+        // (C1) pairs with (C2): the chunk's description is visible.
+        self.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store_release(&self, chunk: *mut T) {
+        // (C2) pairs with (C1).
+        self.store(chunk, Ordering::Release);
+    }
+}
+
+/// All slots are taken.
+#[derive(Debug)]
+pub(crate) struct Full;
+
+/// Slots of `key` in the order in which they are tried. `len` is a power of two.
+fn probes(key: usize, len: usize) -> impl Iterator<Item = usize> {
+    // Fibonacci hashing: neighbouring chunks go far apart.
+    let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let first = (hash >> 32) as usize;
+    (0..len).map(move |step| (first + step) & (len - 1))
+}
+
+/// Publishes `chunk` under `key`. The caller keeps other inserts away.
+pub(crate) fn insert<T, S: Slot<T>>(slots: &[S], key: usize, chunk: *mut T) -> Result<(), Full> {
+    let slot = probes(key, slots.len()).find(|slot| slots[*slot].load_acquire().is_null()).ok_or(Full)?;
+    slots[slot].store_release(chunk);
+    Ok(())
+}
+
+/// The chunk under `key` that `is_it` knows as the right one. Wait-free: at most as many steps as there are slots.
+pub(crate) fn find<T, S: Slot<T>>(slots: &[S], key: usize, is_it: impl Fn(*mut T) -> bool) -> Option<*mut T> {
+    for slot in probes(key, slots.len()) {
+        let chunk = slots[slot].load_acquire();
+        if chunk.is_null() {
+            return None;
+        }
+        if is_it(chunk) {
+            return Some(chunk);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_inserted_is_found_until_all_slots_are_taken() {
+        let slots: Vec<AtomicPtr<usize>> = (0..8).map(|_| AtomicPtr::default()).collect();
+        let mut chunks: Vec<usize> = (0..8).map(|chunk| chunk * 3).collect();
+        let addresses: Vec<*mut usize> = chunks.iter_mut().map(|chunk| &raw mut *chunk).collect();
+        for (count, chunk) in addresses.iter().enumerate() {
+            insert(&slots, count * 3, *chunk).unwrap();
+            for key in 0..30 {
+                // SAFETY: addresses of `chunks`.
+                let found = find(&slots, key, |chunk| unsafe { *chunk } == key);
+                assert_eq!(found, (key % 3 == 0 && key / 3 <= count).then(|| addresses[key / 3]));
+            }
+        }
+        assert!(insert(&slots, 1, addresses[0]).is_err());
+    }
+}
+
+/// The hand-over of a chunk, under a model checker.
+#[cfg(test)]
+mod model {
+    use std::sync::Arc;
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+    use loom::thread;
+
+    use super::*;
+
+    /// loom watches the description, and fails if it is read without being ordered after its being written.
+    struct Chunk(UnsafeCell<usize>);
+
+    impl Chunk {
+        fn key(&self) -> usize {
+            // SAFETY: what is under test. loom checks it.
+            self.0.with(|key| unsafe { *key })
+        }
+    }
+
+    impl Slot<Chunk> for AtomicPtr<Chunk> {
+        fn load_acquire(&self) -> *mut Chunk {
+            self.load(Ordering::Acquire)
+        }
+
+        fn store_release(&self, chunk: *mut Chunk) {
+            self.store(chunk, Ordering::Release);
+        }
+    }
+
+    /// Two slots, so that probes of both chunks meet.
+    struct Growing {
+        slots: [AtomicPtr<Chunk>; 2],
+        /// An object of the chunk with that key, handed over by a program that orders nothing.
+        handed: AtomicUsize,
+    }
+
+    impl Growing {
+        fn new() -> Arc<Growing> {
+            let slot = || AtomicPtr::new(core::ptr::null_mut());
+            Arc::new(Growing { slots: [slot(), slot()], handed: AtomicUsize::new(0) })
+        }
+
+        fn grow(&self, key: usize) {
+            let chunk = Box::into_raw(Box::new(Chunk(UnsafeCell::new(0))));
+            // SAFETY: nobody else knows the chunk.
+            let description = unsafe { &(*chunk).0 };
+            // SAFETY: as above.
+            description.with_mut(|word| unsafe { *word = key });
+            insert(&self.slots, key, chunk).unwrap();
+        }
+
+        fn find(&self, key: usize) -> Option<usize> {
+            // SAFETY: chunks live until `free`.
+            let is_it = |chunk: *mut Chunk| unsafe { &*chunk }.key() == key;
+            // SAFETY: as above.
+            find(&self.slots, key, is_it).map(|chunk| unsafe { &*chunk }.key())
+        }
+
+        fn free(&self) {
+            for slot in &self.slots {
+                let chunk = slot.load_acquire();
+                if !chunk.is_null() {
+                    // SAFETY: from `Box::into_raw`, and the other threads are gone.
+                    drop(unsafe { Box::from_raw(chunk) });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_found_whole_or_not_at_all() {
+        loom::model(|| {
+            let growing = Growing::new();
+            let reader = {
+                let growing = Arc::clone(&growing);
+                thread::spawn(move || {
+                    for key in [2, 1] {
+                        assert!(matches!(growing.find(key), None | Some(_)));
+                    }
+                    // Seen without any order: the chunk need not be there yet, but what is there is whole.
+                    let key = growing.handed.load(Ordering::Relaxed);
+                    if key != 0 {
+                        assert!(growing.find(key).is_none_or(|found| found == key));
+                    }
+                })
+            };
+            growing.grow(1);
+            growing.handed.store(1, Ordering::Relaxed);
+            growing.grow(2);
+            reader.join().unwrap();
+            assert_eq!((growing.find(1), growing.find(2), growing.find(3)), (Some(1), Some(2), None));
+            growing.free();
+        });
+    }
+
+    #[test]
+    fn an_object_that_was_handed_over_in_order_has_a_chunk() {
+        loom::model(|| {
+            let growing = Growing::new();
+            let readers = [(); 2].map(|()| {
+                let growing = Arc::clone(&growing);
+                thread::spawn(move || {
+                    let key = growing.handed.load(Ordering::Acquire);
+                    if key != 0 {
+                        assert_eq!(growing.find(key), Some(key));
+                    }
+                })
+            });
+            for key in [1, 2] {
+                growing.grow(key);
+                growing.handed.store(key, Ordering::Release);
+            }
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            growing.free();
+        });
+    }
+
+    #[test]
+    fn growth_from_two_threads_under_the_lock_loses_nothing() {
+        loom::model(|| {
+            let growing = Growing::new();
+            let lock = Arc::new(loom::sync::Mutex::new(()));
+            let other = {
+                let (growing, lock) = (Arc::clone(&growing), Arc::clone(&lock));
+                thread::spawn(move || {
+                    let guard = lock.lock().unwrap();
+                    growing.grow(1);
+                    drop(guard);
+                    assert_eq!(growing.find(1), Some(1));
+                })
+            };
+            let guard = lock.lock().unwrap();
+            growing.grow(2);
+            drop(guard);
+            assert_eq!(growing.find(2), Some(2));
+            other.join().unwrap();
+            assert_eq!((growing.find(1), growing.find(2)), (Some(1), Some(2)));
+            growing.free();
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! Memory from the kernel, and where it shall lie. Never malloc: a wrapper of malloc may be the caller.
+
+use core::ptr;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Private, zeroed memory of its own.
+pub(crate) struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    /// `len` bytes, not touched yet, aligned to `align`, a power of two.
+    pub(crate) fn new(len: usize, align: usize) -> Result<Mapping, Errno> {
+        let os_page = os_page_size_bytes();
+        let len = len.checked_next_multiple_of(os_page).ok_or(Errno::NOMEM)?;
+        // The kernel aligns to pages. What is too much is given back.
+        let reserve = align.saturating_sub(os_page);
+        let len_all = len.checked_add(reserve).ok_or(Errno::NOMEM)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, wherever there is room.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len_all, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        let base = start.cast::<u8>().map_addr(|address| address.next_multiple_of(align.max(os_page)));
+        let before = base.addr() - start.addr();
+        unmap(start.cast(), before);
+        unmap(base.wrapping_add(len), reserve - before);
+        Ok(Mapping { base, len })
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        unmap(self.base, self.len);
+    }
+}
+
+/// Unmaps pages that this module has mapped and nobody uses.
+fn unmap(base: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: part of a mapping of this module's, to which its caller has no reference left.
+        let result = unsafe { munmap(base.cast(), len) };
+        // It fails only if the kernel cannot split a mapping: then the pages stay, unused.
+        debug_assert!(result.is_ok());
+    }
+}
+
+pub(crate) fn os_page_size_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// Whoever touches the pages first, they lie on `node` if it has room (`MPOL_PREFERRED`, mbind(2)). That the kernel
+/// knows no such thing is no error: the memory is only farther away.
+pub(crate) fn prefer_node(base: *mut u8, len: usize, node: u32) {
+    const MPOL_PREFERRED: libc::c_long = 1;
+    let mut mask = [0u64; 16];
+    let Some(word) = mask.get_mut(node as usize / 64) else { return };
+    *word = 1 << (node % 64);
+    // The kernel takes one from the number of bits before it reads the mask.
+    let bits = 8 * size_of_val(&mask) + 1;
+    // SAFETY: the policy of the caller's own pages; the mask is as long as stated.
+    let _ = unsafe { libc::syscall(libc::SYS_mbind, base, len, MPOL_PREFERRED, mask.as_ptr(), bits, 0) };
+}
+
+/// Makes the pages be there, writable. `base` and `len` are of whole pages that are private, zeroed, and nobody's yet.
+pub(crate) fn prefault(base: *mut u8, len: usize) {
+    // SAFETY: pages of this module's; what they hold stays (madvise(2)).
+    if unsafe { madvise(base.cast(), len, Advice::LinuxPopulateWrite) }.is_ok() {
+        return;
+    }
+    // Before Linux 5.14: touch each.
+    for offset in (0..len).step_by(os_page_size_bytes()) {
+        // SAFETY: inside the pages, which hold zeroes and are nobody's.
+        unsafe { base.wrapping_add(offset).write_volatile(0) };
+    }
+}
+
+/// A huge page would make a neighbour's untouched pages be there too.
+pub(crate) fn keep_lazy(base: *mut u8, len: usize) {
+    // SAFETY: pages of this module's; what they hold stays (madvise(2)).
+    let _ = unsafe { madvise(base.cast(), len, Advice::LinuxNoHugepage) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_aligned_zeroed_and_prefaulted_where_it_is() {
+        for align in [1, 4096, 1 << 16, 1 << 21] {
+            let mapping = Mapping::new(10_000, align).unwrap();
+            assert!(mapping.base().addr().is_multiple_of(align.max(4096)));
+            prefer_node(mapping.base(), mapping.len, 0);
+            prefer_node(mapping.base(), mapping.len, 1_000_000);
+            prefault(mapping.base(), mapping.len);
+            for offset in 0..mapping.len {
+                // SAFETY: inside the mapping.
+                assert_eq!(unsafe { mapping.base().wrapping_add(offset).read() }, 0);
+            }
+        }
+        assert!(Mapping::new(usize::MAX, 1).is_err());
+        assert!(Mapping::new(1 << 50, 1 << 50).is_err());
+    }
+}
