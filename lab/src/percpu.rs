@@ -11,6 +11,7 @@
 //!              random   4,096 counters, any of them              1 and 2 threads
 //!              one      one of them, driven out of L2, L3
 //!              eight    eight that were allocated together, driven out likewise
+//!   memory     for as many processors as there may be; for 32, as the kernels of 2003 were configured for
 //!   ways       atomic, thread-local, lock (on the processor's word);
 //!              by restartable sequences: static, pointer-array, contiguous, offset-table, interlaced
 //!   peers      thread-local-crate, fast-counter: a thread's and a shard's word, as crates offer them
@@ -44,12 +45,16 @@ const AXES: &[Axis] = &[
     Axis::plain("state"),
     Axis::plain("tool"),
     Axis::without("pressure", "hot"),
+    Axis { name: "possible", silent: "", shown: "of-{}" },
     Axis { name: "threads", silent: "1", shown: "{}-threads" },
 ];
 
 /// Ways of our engine. Those behind `lock` are by restartable sequences.
 const WAYS: [&str; 8] =
     ["atomic", "thread-local", "lock", "static", "pointer-array", "contiguous", "offset-table", "interlaced"];
+
+/// Ways that are also measured in memory for 32 processors, as a kernel's was in 2003.
+const WAYS_OF_32: [&str; 5] = ["static", "pointer-array", "contiguous", "offset-table", "interlaced"];
 
 /// Shapes, and whether memory pressure comes before each iteration.
 const SHAPES: [(&str, bool); 4] = [("hot", false), ("random", false), ("one", true), ("eight", true)];
@@ -76,13 +81,20 @@ fn costs(engines: &[Engine], peers: &[String], walks: &[(&'static str, Walk)], c
                     let at = [("pressure", pressure), ("threads", if threads == 1 { "1" } else { "2" })];
                     let of = if engine == 0 { "none" } else { ways[0] };
                     let state = format!("empty-{shape}");
-                    let mut add = |case: &str, pairs: [(&str, &str); 2], base| {
+                    let mut add = |case: &str, pairs: &[(&str, &str)], base| {
                         let slot = Slot { threads, ..slot(engine, case, walk, turn) };
-                        plan.add(engines, slot, &[pairs, at].concat(), base)
+                        plan.add(engines, slot, &[pairs, &at].concat(), base)
                     };
-                    let base = add(&format!("empty_{shape}"), [("state", &state), ("tool", of)], None);
+                    let base = add(&format!("empty_{shape}"), &[("state", &state), ("tool", of)], None);
                     for way in ways {
-                        add(&format!("{shape}_{way}"), [("state", shape), ("tool", way)], base);
+                        add(&format!("{shape}_{way}"), &[("state", shape), ("tool", way)], base);
+                    }
+                    // On one counter it makes no difference where the others are.
+                    if engine == 0 && shape != "hot" && threads == 1 && pressure != "L3" {
+                        for way in WAYS_OF_32 {
+                            let pairs = [("state", shape), ("tool", way), ("possible", "32")];
+                            add(&format!("{shape}_{way}_of_32"), &pairs, base);
+                        }
                     }
                 }
             }
@@ -181,7 +193,7 @@ fn additions(found: &Verification) -> String {
 }
 
 /// Name, numerator, denominator.
-const RATIOS: [(&str, &str, &str); 22] = [
+const RATIOS: [(&str, &str, &str); 26] = [
     ("rseq_add_vs_thread_local", "hot.interlaced", "hot.thread-local"),
     ("rseq_add_vs_atomic", "hot.interlaced", "hot.atomic"),
     ("rseq_add_vs_atomic_2_threads", "hot.interlaced.2-threads", "hot.atomic.2-threads"),
@@ -193,6 +205,10 @@ const RATIOS: [(&str, &str, &str); 22] = [
     ("interlaced_vs_thread_local", "random.interlaced", "random.thread-local"),
     ("interlaced_vs_atomic", "random.interlaced", "random.atomic"),
     ("interlaced_vs_atomic_2_threads", "random.interlaced.2-threads", "random.atomic.2-threads"),
+    ("interlaced_vs_pointer_array_of_32", "random.interlaced.of-32", "random.pointer-array.of-32"),
+    ("interlaced_vs_non_interlaced_of_32", "random.interlaced.of-32", "random.contiguous.of-32"),
+    ("interlaced_eight_cold_vs_pointer_array_of_32", "eight.interlaced.L2.of-32", "eight.pointer-array.L2.of-32"),
+    ("interlaced_eight_cold_vs_non_interlaced_of_32", "eight.interlaced.L2.of-32", "eight.contiguous.L2.of-32"),
     ("interlaced_cold_vs_pointer_array", "one.interlaced.L2", "one.pointer-array.L2"),
     ("interlaced_cold_vs_non_interlaced", "one.interlaced.L2", "one.contiguous.L2"),
     ("interlaced_cold_vs_offset_table", "one.interlaced.L2", "one.offset-table.L2"),

@@ -11,6 +11,7 @@
 //!                      lock            a word for each processor, `lock add`
 //!                      static, pointer-array, contiguous, offset-table, interlaced
 //!                                      a word for each processor, by a restartable sequence; the five allocators
+//!                   WAY_of_32          the same in memory for 32 processors, most of which are not there
 //! ```
 //! Each addition is an event, and has arrived when the sum of all words says so.
 //!
@@ -179,8 +180,9 @@ struct Bed<S: Scheme> {
 }
 
 impl<S: Scheme> Bed<S> {
-    fn new() -> Result<Bed<S>, String> {
-        let options = PoolOptions::default();
+    fn new(cpu_count_min: u32) -> Result<Bed<S>, String> {
+        let mut options = PoolOptions::default();
+        options.cpu_count = options.cpu_count.max(cpu_count_min);
         let cpu_count = options.cpu_count;
         let pool = Pool::<S>::new(&options).map_err(|error| error.to_string())?;
         let objects: Result<Vec<_>, _> = (0..COUNT).map(|_| pool.alloc_for::<AtomicU64>()).collect();
@@ -205,17 +207,20 @@ impl<S: Scheme> Bed<S> {
     }
 }
 
-/// A scheme with its bed, and with one more for locked additions.
+/// A scheme with its beds: for the machine's processors, and for `MANY`.
 trait Bedded: Scheme {
-    fn bed() -> &'static OnceLock<Bed<Self>>;
+    fn bed(is_of_many: bool) -> &'static OnceLock<Bed<Self>>;
 }
+
+/// What kernels were configured for when the seed was written, on machines with four.
+const MANY: u32 = 32;
 
 macro_rules! bedded {
     ($($scheme:ty),+) => {$(
         impl Bedded for $scheme {
-            fn bed() -> &'static OnceLock<Bed<$scheme>> {
-                static BED: OnceLock<Bed<$scheme>> = OnceLock::new();
-                &BED
+            fn bed(is_of_many: bool) -> &'static OnceLock<Bed<$scheme>> {
+                static BEDS: [OnceLock<Bed<$scheme>>; 2] = [const { OnceLock::new() }; 2];
+                &BEDS[usize::from(is_of_many)]
             }
         }
     )+};
@@ -223,8 +228,8 @@ macro_rules! bedded {
 
 bedded!(StaticAreas, PointerArray, Contiguous, OffsetTable, Interlaced);
 
-fn bed<S: Bedded>() -> &'static Bed<S> {
-    S::bed().get().expect("made before the first loop")
+fn bed<S: Bedded>(is_of_many: bool) -> &'static Bed<S> {
+    S::bed(is_of_many).get().expect("made before the first loop")
 }
 
 /// libc's registration, found once.
@@ -234,20 +239,20 @@ fn rseq() -> Rseq {
     *RSEQ.get().expect("looked for before the first loop")
 }
 
-struct Sections<S: Scheme> {
+struct Sections<S: Scheme, const IS_OF_MANY: bool> {
     view: View<S>,
     rseq: Rseq,
 }
 
-impl<S: Bedded> Way for Sections<S> {
+impl<S: Bedded, const IS_OF_MANY: bool> Way for Sections<S, IS_OF_MANY> {
     type Handle = Object<S>;
 
     fn handles() -> &'static [Object<S>; COUNT] {
-        &bed::<S>().objects
+        &bed::<S>(IS_OF_MANY).objects
     }
 
-    fn ready() -> Sections<S> {
-        Sections { view: bed::<S>().view, rseq: rseq() }
+    fn ready() -> Sections<S, IS_OF_MANY> {
+        Sections { view: bed::<S>(IS_OF_MANY).view, rseq: rseq() }
     }
 
     #[inline(always)]
@@ -264,7 +269,7 @@ impl<S: Bedded> Way for Sections<S> {
     }
 
     fn sum() -> u64 {
-        bed::<S>().sum()
+        bed::<S>(IS_OF_MANY).sum()
     }
 }
 
@@ -315,7 +320,8 @@ fn scattered(number: u64) -> usize {
 
 extern "C" fn hot<W: Way>(iterations: u64, first: u64) {
     let way = W::ready();
-    let counter = W::handles()[COUNT / 2];
+    // As the others get theirs: at run time.
+    let counter = std::hint::black_box(W::handles()[COUNT / 2]);
     let end = first.wrapping_add(iterations);
     let mut number = first;
     dormouse_lab_harness::align();
@@ -392,8 +398,10 @@ fn verify() -> Result<u64, String> {
 }
 
 fn make<S: Bedded>() -> Result<(), String> {
-    let bed = Bed::new()?;
-    S::bed().set(bed).map_err(|_| "made twice".to_string())
+    for (is_of_many, cpu_count_min) in [(false, 0), (true, MANY)] {
+        S::bed(is_of_many).set(Bed::new(cpu_count_min)?).map_err(|_| "made twice".to_string())?;
+    }
+    Ok(())
 }
 
 fn prepare(ways: &mut Ways) -> Result<(), String> {
@@ -407,13 +415,18 @@ fn prepare(ways: &mut Ways) -> Result<(), String> {
     make::<Contiguous>()?;
     make::<OffsetTable>()?;
     make::<Interlaced>()?;
-    LOCKED.set(Bed::new()?).map_err(|_| "made twice".to_string())?;
+    LOCKED.set(Bed::new(0)?).map_err(|_| "made twice".to_string())?;
     add!(ways, "lock", Locked);
-    add!(ways, "static", Sections<StaticAreas>);
-    add!(ways, "pointer-array", Sections<PointerArray>);
-    add!(ways, "contiguous", Sections<Contiguous>);
-    add!(ways, "offset-table", Sections<OffsetTable>);
-    add!(ways, "interlaced", Sections<Interlaced>);
+    add!(ways, "static", Sections<StaticAreas, false>);
+    add!(ways, "pointer-array", Sections<PointerArray, false>);
+    add!(ways, "contiguous", Sections<Contiguous, false>);
+    add!(ways, "offset-table", Sections<OffsetTable, false>);
+    add!(ways, "interlaced", Sections<Interlaced, false>);
+    add!(ways, "static_of_32", Sections<StaticAreas, true>);
+    add!(ways, "pointer-array_of_32", Sections<PointerArray, true>);
+    add!(ways, "contiguous_of_32", Sections<Contiguous, true>);
+    add!(ways, "offset-table_of_32", Sections<OffsetTable, true>);
+    add!(ways, "interlaced_of_32", Sections<Interlaced, true>);
     Ok(())
 }
 

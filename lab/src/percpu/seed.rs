@@ -68,11 +68,14 @@ const STATEMENTS: [Statement; 5] = [
 ];
 
 /// Where it is looked: a shape or the application, and what is said of it.
-const PLACES: [(&str, &str, &str); 5] = [
+const PLACES: [(&str, &str, &str); 8] = [
     ("hot", "", "one counter, hot"),
     ("random", "", "4,096 counters"),
     ("one", ".L2", "one, cold"),
     ("eight", ".L2", "eight together, cold"),
+    ("random", ".of-32", "4,096 counters, of 32 CPUs"),
+    ("one", ".L2.of-32", "one, cold, of 32 CPUs"),
+    ("eight", ".L2.of-32", "eight, cold, of 32 CPUs"),
     ("account", "", "a build's accounting"),
 ];
 
@@ -131,7 +134,7 @@ pub(crate) fn tables(experiment: &Experiment) -> String {
         let _ = writeln!(text, "  {words}\n    {of} ÷ {to}, {claim} if it is true:");
         for (place, (ratio, verdict)) in found {
             let interval = format!("[{:.3}, {:.3}]", ratio.ci95[0], ratio.ci95[1]);
-            let _ = writeln!(text, "      {place:22} {:>8.3} {interval:>18}   {}", ratio.value, verdict.words());
+            let _ = writeln!(text, "      {place:27} {:>8.3} {interval:>18}   {}", ratio.value, verdict.words());
         }
         let _ = writeln!(text);
     }
@@ -187,7 +190,7 @@ mod tests {
         let measurements = figures.iter().map(|(name, value)| measurement(name, "ns", &samples(*value))).collect();
         let experiment = Experiment { name: "percpu".into(), measurements, ..Experiment::default() };
         let text = tables(&experiment);
-        assert!(text.contains("4,096 counters            0.050") && text.contains("holds"), "{text}");
+        assert!(text.contains("4,096 counters                 0.050") && text.contains("holds"), "{text}");
         assert!(text.contains("does not hold") && !text.contains("3."), "{text}");
         assert!(conclusion(&experiment).unwrap().contains("the first (4,096 counters), the second (nowhere)"));
         assert!(tables(&Experiment::default()).is_empty() && conclusion(&Experiment::default()).is_none());
