@@ -17,6 +17,9 @@ use rustix::thread::CpuSet;
 use crate::inject::{ABORTED_BY_KERNEL, DELAYS};
 use crate::{Area, Commit, Counter, CounterSlot, Offsets, PerCpu, Rseq, apply_exclusive};
 
+mod alone;
+mod operations;
+
 const STRIDE_SHIFT: u32 = 21;
 /// A test that has not come to its end by then hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -53,7 +56,7 @@ fn set_delays(delays: [u64; 6]) {
 fn rseq() -> Option<Rseq> {
     let rseq = Rseq::detect();
     if rseq.is_none() {
-        eprintln!("skipped: libc has not registered restartable sequences here");
+        eprintln!("skipped: there are no restartable sequences here");
     }
     rseq
 }
@@ -196,6 +199,7 @@ fn sums_are_exact_under_forced_migration() {
         let workers: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
+                    rseq.register_thread();
                     threads.lock().unwrap().push(rustix::thread::gettid());
                     let mut done = 0;
                     while aborted() - before < 12_000 {
