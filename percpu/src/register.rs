@@ -26,6 +26,13 @@
 //! * **dlclose**: the destructor and the area are this object's. It must not be unloaded once a thread has registered.
 
 #[cfg(all(
+    test,
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+))]
+pub(crate) use linux::pretend;
+#[cfg(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
     target_pointer_width = "64"
@@ -228,6 +235,20 @@ mod linux {
         let Some(key) = KEY.load(Relaxed).checked_sub(1) else { return false };
         // SAFETY: a valid key, never deleted; the value is not null, so that the destructor is called, and not followed.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, block().cast()) == 0 }
+    }
+
+    /// Writes `cpu_id` into the thread's own block as a kernel would, or takes it out again, and says what handle finds it. `None`
+    /// where the block is the kernel's.
+    #[cfg(test)]
+    pub(crate) fn pretend(cpu: Option<u32>) -> Option<Handle> {
+        if state().load(Relaxed) == REGISTERED {
+            return None;
+        }
+        let cpu_id = block().wrapping_add(dormouse_abi::rseq::OFFSET_CPU_ID).cast::<u32>();
+        // SAFETY: aligned, inside the thread's block, which is nobody else's.
+        unsafe { cpu_id.write_volatile(cpu.unwrap_or(u32::MAX)) };
+        // SAFETY: as in `detect`.
+        Some(unsafe { Handle::new(own_offset()) })
     }
 
     extern "C" fn thread_ends(_: *mut c_void) {

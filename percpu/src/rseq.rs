@@ -263,6 +263,12 @@ impl Rseq {
         commit(unsafe { self.0.rseq_load_cbne_memcpy_store(cpu, (guard, expected), copy, (last, value)) })
     }
 
+    /// For a kernel that a test plays itself: see [`register::pretend`].
+    #[cfg(test)]
+    pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
+        register::pretend(cpu).map(Rseq)
+    }
+
     /// The thread's `rseq_cs`.
     #[cfg(test)]
     pub(crate) fn descriptor(self) -> u64 {

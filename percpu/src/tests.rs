@@ -18,6 +18,8 @@ use crate::inject::{ABORTED_BY_KERNEL, DELAYS};
 use crate::{Area, Commit, Counter, CounterSlot, Offsets, PerCpu, Rseq, apply_exclusive};
 
 mod alone;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod kernel;
 mod operations;
 
 const STRIDE_SHIFT: u32 = 21;

@@ -18,7 +18,16 @@ fn has_target(target: &str) -> bool {
 fn run(target: &str) -> Option<[String; 2]> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
     let build = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--offline", "--example", "dormouse_percpu_static", "--target", target, "--target-dir"])
+        .args([
+            "build",
+            "--quiet",
+            "--offline",
+            "--example",
+            "dormouse_percpu_static",
+            "--target",
+            target,
+            "--target-dir",
+        ])
         .arg(&dir)
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .current_dir(env!("CARGO_MANIFEST_DIR"))

@@ -341,6 +341,11 @@ fn lists_without_rseq_are_first_in_last_out() {
 fn each_operation_ends_as_it_says() {
     let Some(rseq) = rseq() else { return };
     let _turn = Turn::take([0; 6]);
+    assert_ends(rseq);
+}
+
+/// Each operation, on words that only this thread knows.
+pub(super) fn assert_ends(rseq: Rseq) {
     let elsewhere = u32::MAX >> 1;
     let (word, last) = (AtomicU64::new(7), AtomicU64::new(1));
     let target = word.as_ptr();
@@ -355,7 +360,7 @@ fn each_operation_ends_as_it_says() {
     }
     let here = || rseq.cpu_id_start();
 
-    // SAFETY (here and below): words and nodes of this function, which nobody else knows.
+    // SAFETY: here and below: words and nodes of this function, which nobody else knows.
     assert_eq!(again(None, || unsafe { rseq.load(here(), target) }), Some(7));
     // SAFETY: as above.
     assert_eq!(unsafe { rseq.load(elsewhere, target) }, None);
