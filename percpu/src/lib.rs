@@ -34,7 +34,9 @@
 //! | word | who may write it |
 //! | --- | --- |
 //! | the thread's `rseq_cs` | the thread, at the ends of a section; the kernel, when it has seen it |
+//! | a thread's area, but for `rseq_cs` | the kernel, once it is registered |
 //! | a word written under rseq | any thread that is on the word's CPU, inside a section |
+//! | a node's link | who pushes it, until it is on the list; then nobody, until somebody has popped it |
 //! | a word written by atomics | anybody |
 //! | a word under exclusive claim | the claimant, by [`apply_exclusive`] |
 //!

@@ -264,7 +264,7 @@ impl Rseq {
     }
 
     /// For a kernel that a test plays itself: see [`register::pretend`].
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
         register::pretend(cpu).map(Rseq)
     }

@@ -298,7 +298,7 @@ fn lists_are_whole_by_both_ladders_at_once() {
                 let (threads, fire, popped) = (&threads, &fire, &popped);
                 scope.spawn(move || {
                     threads.lock().unwrap().push(rustix::thread::gettid());
-                    for turn in 0..5_000 {
+                    for turn in 0..40_000 {
                         let Some(node) = fire.list.pop(rseq.filter(|_| index % 2 == 0)) else { continue };
                         popped.fetch_add(1, Relaxed);
                         fire.hold(node);
@@ -488,4 +488,63 @@ fn whoever_registers_there_is_one_area() {
         (is_registered, rseq.register_thread(), rseq.cpu_id().is_some())
     });
     assert_eq!(other.join().unwrap(), (rseq.registrar() == Registrar::Libc, true, true));
+}
+
+/// Three processes add to the same words, each writing down what it is about to add and what it has added. One is killed.
+#[test]
+fn a_killed_process_leaves_exact_sums() {
+    let Some(rseq) = rseq() else { return };
+    let _turn = Turn::take([0, 100, 100, 10_000, 0, 10_000]);
+    const ADDITIONS: u64 = 3_000;
+    let shared = Shared::new();
+    // SAFETY: zeroes are words, and none overlaps another.
+    let sum = unsafe { PerCpu::<AtomicU64>::new(0) };
+    // SAFETY: as above.
+    let accounts = unsafe { PerCpu::<[[AtomicU64; 2]; 3]>::new(64) };
+    let accounts = shared.area.get(accounts, 0).unwrap();
+    let (cpus, mut lower, mut upper) = (cpus(), 0, 0);
+    for round in 0..8_u64 {
+        let children: Vec<Pid> = accounts
+            .iter()
+            .enumerate()
+            .map(|(index, [begun, done])| {
+                begun.store(0, Relaxed);
+                done.store(0, Relaxed);
+                let cpus = &cpus;
+                fork(|| {
+                    _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+                    // The first one goes on until it is killed.
+                    for n in (0..).take_while(|&n| index == 0 || n < ADDITIONS) {
+                        if n % 64 == 0 {
+                            run_on(None, cpus[(n / 64) as usize % cpus.len()]);
+                        }
+                        begun.store(n + 1, Relaxed);
+                        loop {
+                            let cpu = rseq.cpu_id_start();
+                            let Some(word) = shared.area.get(sum, cpu) else { return };
+                            // SAFETY: `cpu`'s word, written by such sections only, of all three.
+                            if unsafe { rseq.add(cpu, word.as_ptr(), 1) } {
+                                break;
+                            }
+                        }
+                        done.store(n + 1, Relaxed);
+                    }
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_micros(2_000 + 137 * round));
+        for (index, child) in children.into_iter().enumerate() {
+            if index == 0 {
+                rustix::process::kill_process(child, Signal::KILL).unwrap();
+            }
+            let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+            assert_eq!(status.exit_status(), (index != 0).then_some(0));
+        }
+        lower += accounts.iter().map(|[_, done]| done.load(Relaxed)).sum::<u64>();
+        upper += accounts.iter().map(|[begun, _]| begun.load(Relaxed)).sum::<u64>();
+        let words = (0..shared.area.count()).map(|cpu| shared.area.get(sum, cpu).unwrap().load(Relaxed));
+        let sum = words.sum::<u64>();
+        assert!(lower <= sum && sum <= upper, "{lower} <= {sum} <= {upper}");
+        assert!(upper - lower <= round + 1, "at most one addition of each killed process is in doubt");
+    }
 }
