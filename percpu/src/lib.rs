@@ -46,7 +46,8 @@
 //! # Ordering
 //! On one CPU, sections of whatever thread or process follow each other, and each sees what the former wrote: the kernel
 //! switches between them. For readers elsewhere the final store is a release: on x86-64 stores become visible in program
-//! order, on aarch64 it is a `stlr` where plain stores go before it, and the assembly is a compiler barrier. It pairs with the acquire by which readers load the final word.
+//! order, on aarch64 it is a `stlr` where plain stores go before it, and the assembly is a compiler barrier. It pairs with
+//! the acquire by which readers load the final word.
 //!
 //! `rseq_cs` is cleared at the end of each section although the kernel would do so lazily. Were it left dangling, a
 //! thread that committed and then sleeps while another thread unloads the library (`dlclose`) would be killed when it

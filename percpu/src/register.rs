@@ -15,8 +15,8 @@
 //! The state is written by its thread only, and by signal handlers on it. A handler that finds `Busy` takes its fallback.
 //!
 //! * **The thread's end**: a pthread key's destructor takes the area back before the memory under it goes away. Destructors
-//!   that run later find `Refused` and `cpu_id` = -1. A thread that ends without destructors (by the system call alone) must
-//!   leave its thread-local memory in place until it has ended.
+//!   that run later find `Refused` and `cpu_id` = -1. A thread that ends without destructors (by the system call alone), or
+//!   that registers in the very last round of them, must leave its thread-local memory in place until it has ended, as glibc does.
 //! * **fork**: the child's thread keeps the registration (the kernel copies it, and the memory lies at the same address).
 //! * **vfork and other `CLONE_VM` children**: the kernel drops the registration, while `cpu_id` in the parent's memory still
 //!   reads as valid. There is no telling from the area. No section may run in such a child before it has executed a program.

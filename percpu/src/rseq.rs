@@ -232,8 +232,8 @@ impl Rseq {
         }
     }
 
-    /// If `*guard == expected`, copies `size_bytes` from `from` to `to` and then stores `value` in `*last`, as one critical section on
-    /// `cpu`. Bytes of an aborted section may have been copied: they must go where nobody looks before the final store.
+    /// If `*guard == expected`, copies `size_bytes` from `from` to `to` and then stores `value` in `*last`, as one critical
+    /// section on `cpu`. Bytes of an aborted section may have been copied: they must go where nobody looks before the final store.
     ///
     /// The store is a release for readers elsewhere, who load `*last` with acquire. Keep it short: the longer the copy, the
     /// likelier its abort, and each attempt copies from the beginning.
@@ -241,7 +241,8 @@ impl Rseq {
     /// Wait-free (one attempt, steps by `size_bytes`), async-signal-safe.
     ///
     /// # Safety
-    /// * `guard` is aligned and readable, `last` aligned and writable, `size_bytes` bytes are readable at `from` and writable at `to`.
+    /// * `guard` is aligned and readable, `last` aligned and writable; `size_bytes` bytes are readable at `from` and writable
+    ///   at `to`.
     /// * `*last` and the bytes at `to` are written by nobody else but sections on the same `cpu`, and no reference to
     ///   them exists that would forbid it. `from` is written by nobody meanwhile, and does not overlap `to`.
     #[inline]
