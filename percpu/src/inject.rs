@@ -3,10 +3,20 @@
 //! | point | where |
 //! | --- | --- |
 //! | 1 | after arming, before `cpu_id` is compared |
-//! | 2 | after that, before the guard (or the word to add to) is read |
-//! | 3 | after that |
+//! | 2 | after that, before the guard (the word to add to, the list's head) is read |
+//! | 3 | after that, before it is compared or used |
 //! | 4 | after each plain store |
-//! | 5 | before the final store |
+//! | 5 | before the final store (of a load: before the load) |
+//!
+//! | section | points |
+//! | --- | --- |
+//! | `rseq_load_cbne_stores_store` | 1 2 3 4 5 |
+//! | `rseq_load_add_store` | 1 2 3 5 |
+//! | `rseq_load`, `rseq_store` | 1 2 5 |
+//! | `rseq_load_cbne_store` | 1 2 3 5 |
+//! | `rseq_load_store_store` (push) | 1 2 3 4 5 |
+//! | `rseq_load_cbeq_load_store` (pop) | 1 2 3 5; at 5 it has read `next` |
+//! | `rseq_load_cbne_memcpy_store` | 1 2 3 4 5 |
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

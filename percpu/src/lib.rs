@@ -34,7 +34,9 @@
 //! | word | who may write it |
 //! | --- | --- |
 //! | the thread's `rseq_cs` | the thread, at the ends of a section; the kernel, when it has seen it |
+//! | a thread's area, but for `rseq_cs` | the kernel, once it is registered |
 //! | a word written under rseq | any thread that is on the word's CPU, inside a section |
+//! | a node's link | who pushes it, until it is on the list; then nobody, until somebody has popped it |
 //! | a word written by atomics | anybody |
 //! | a word under exclusive claim | the claimant, by [`apply_exclusive`] |
 //!
@@ -44,7 +46,8 @@
 //! # Ordering
 //! On one CPU, sections of whatever thread or process follow each other, and each sees what the former wrote: the kernel
 //! switches between them. For readers elsewhere the final store is a release: on x86-64 stores become visible in program
-//! order, and the assembly is a compiler barrier. It pairs with the acquire by which readers load the final word.
+//! order, on aarch64 it is a `stlr` where plain stores go before it, and the assembly is a compiler barrier. It pairs with
+//! the acquire by which readers load the final word.
 //!
 //! `rseq_cs` is cleared at the end of each section although the kernel would do so lazily. Were it left dangling, a
 //! thread that committed and then sleeps while another thread unloads the library (`dlclose`) would be killed when it
@@ -55,9 +58,31 @@
 //! One uncontended addition takes about as long as a plain thread-local one; a section of a transaction adds a few loads
 //! from the transaction.
 //!
+//! # Operations
+//!
+//! | method of [`Rseq`] | section (its pseudo-code) | for |
+//! | --- | --- | --- |
+//! | [`load`](Rseq::load) | `rseq_load` | a word as it is on that CPU |
+//! | [`store`](Rseq::store) | `rseq_store` | the last value wins |
+//! | [`add`](Rseq::add) | `rseq_load_add_store` | counters |
+//! | [`compare_and_store`](Rseq::compare_and_store) | `rseq_load_cbne_store` | anything that fits into a word |
+//! | [`push`](Rseq::push) | `rseq_load_store_store` | lists: [`List`] |
+//! | [`pop`](Rseq::pop) | `rseq_load_cbeq_load_store` | lists: [`List`] |
+//! | [`copy_and_store`](Rseq::copy_and_store) | `rseq_load_cbne_memcpy_store` | a record of any size, published by one word |
+//! | [`commit`](Rseq::commit) | `rseq_load_cbne_stores_store` | a transaction planned elsewhere |
+//!
+//! Each is one attempt. Who tries again asks for the CPU again, and counts: the ladder is rseq → atomic instructions on the
+//! CPU's slot → atomic instructions on a shared slot, where the CPU is not known.
+//!
+//! # Registration
+//! glibc (2.35 or later) registers every thread. Where libc does not, [`Rseq::detect`] registers the calling thread, and
+//! [`Rseq::register_thread`], on slow paths, each other one; never where libc does. It is taken back when the thread ends. Forked
+//! children keep it, children of `vfork` have none.
+//!
 //! # Limits
-//! * x86-64 Linux with libc's registration (glibc 2.35 or later). Elsewhere [`Rseq::detect`] says `None`, and the caller
-//!   takes its fallback. This crate never registers an area itself: a thread can have one only.
+//! * x86-64 and aarch64 Linux. Elsewhere, and where the kernel (valgrind, qemu-user) has no rseq, [`Rseq::detect`] says
+//!   `None`, and the caller takes its fallback.
+//! * A library that has registered threads itself must not be unloaded before they have ended.
 //! * Debuggers that single-step through a section abort it each time.
 //! * `cpu_id` excludes across processes of one kernel, not across virtual machines that share memory.
 //!
@@ -72,6 +97,8 @@ mod area;
 mod counter;
 #[cfg(any(test, feature = "inject"))]
 pub mod inject;
+mod list;
+mod register;
 mod rseq;
 mod txn;
 
@@ -82,7 +109,8 @@ pub use alloc::{
 };
 pub use area::{Area, Offsets, PerCpu};
 pub use counter::{Counter, CounterSlot, RseqU64};
-pub use rseq::Rseq;
+pub use list::{List, ListSlot, Node};
+pub use rseq::{Popped, Registrar, Rseq};
 pub use txn::{Commit, apply_exclusive};
 
 #[cfg(test)]

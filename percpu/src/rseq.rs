@@ -1,20 +1,76 @@
+use core::ptr::NonNull;
+
 use dormouse_abi::txn::Txn;
 
 use crate::arch::{Handle, Outcome};
+use crate::list::Node;
+use crate::register;
 use crate::txn::Commit;
 
-/// Proof that this process has restartable sequences, registered by libc for each of its threads.
+/// Who registers the threads' areas with the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registrar {
+    /// libc, for every thread, from its beginning.
+    Libc,
+    /// This crate, for each thread that asks for it.
+    Own,
+}
+
+/// How an attempt to take a node from a list ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "the node is on no list any more"]
+pub enum Popped {
+    /// This node is the caller's now.
+    Node(NonNull<Node>),
+    /// There was none.
+    Empty,
+    /// The thread was interrupted or is on another CPU: nothing has changed.
+    Aborted,
+}
+
+/// Proof that this process has restartable sequences, registered by libc for each of its threads, or by this crate for those
+/// that ask for it.
 ///
-/// A small `Copy` value: find it once, keep it, use it from any thread. It stays good in a forked child.
+/// A small `Copy` value: find it once, keep it, use it from any thread. On a thread that is not registered every section
+/// ends as if the thread were on another CPU. It stays good in a forked child, whose thread keeps its registration; **not** in
+/// the child of a `vfork`, which runs on its parent's thread-local data without one.
 #[derive(Debug, Clone, Copy)]
 pub struct Rseq(Handle);
 
 impl Rseq {
-    /// libc's registration, if there is one and this architecture has critical sections.
+    /// libc's registration; where libc has none, one of our own for the calling thread. `None` where there is neither:
+    /// another architecture, a kernel without rseq(2), valgrind, qemu-user, a thread that somebody else has registered.
+    ///
+    /// Where [`registrar`](Rseq::registrar) is [`Registrar::Own`], each other thread calls
+    /// [`register_thread`](Rseq::register_thread) once, on its slow path. Until then it takes its fallback.
     ///
     /// Lock-free in itself, but it looks symbols up in libc: **not** async-signal-safe. Call it once, early.
     pub fn detect() -> Option<Rseq> {
-        Handle::detect().map(Rseq)
+        register::detect().map(Rseq)
+    }
+
+    /// As [`detect`](Rseq::detect), without a registration of our own: for those who run in a program that is not theirs, and
+    /// leave the threads' only registration to it.
+    pub fn of_libc() -> Option<Rseq> {
+        register::of_libc().map(Rseq)
+    }
+
+    /// Who registers the areas.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn registrar(self) -> Registrar {
+        if register::is_own(self.0) { Registrar::Own } else { Registrar::Libc }
+    }
+
+    /// Sees to it that the calling thread is registered, if that is ours to do; whether it is registered now. False for good in
+    /// a thread that is ending, or that somebody else has registered. The registration is taken back when the thread ends.
+    ///
+    /// For slow paths: a system call the first time, a few loads from then on. Leaves `errno` alone, takes no memory.
+    ///
+    /// Wait-free, async-signal-safe. A handler that interrupts the first call on its thread is told false.
+    #[cold]
+    pub fn register_thread(self) -> bool {
+        if register::is_own(self.0) { register::register_thread() } else { self.cpu_id().is_some() }
     }
 
     /// Where a thread's area lies, in bytes from its thread pointer: for sections that are written elsewhere.
@@ -47,7 +103,7 @@ impl Rseq {
     /// Commits a transaction as one critical section on `cpu`: if `*guard == expected`, all stores, else none that
     /// anybody goes by.
     ///
-    /// Bound the attempts: under a debugger that single-steps, or on a thread that libc did not register, each is aborted.
+    /// Bound the attempts: under a debugger that single-steps, or on a thread that is not registered, each is aborted.
     ///
     /// Plain stores of an aborted section may have been made: they must go where nobody looks before the final store.
     ///
@@ -63,14 +119,7 @@ impl Rseq {
     pub unsafe fn commit(self, cpu: u32, txn: &Txn) -> Commit {
         crate::txn::check(txn);
         // SAFETY: the caller's promise.
-        let outcome = unsafe { self.0.commit(cpu, txn) };
-        #[cfg(any(test, feature = "inject"))]
-        crate::inject::count(outcome);
-        match outcome {
-            Outcome::Done => Commit::Done,
-            Outcome::GuardChanged => Commit::GuardChanged,
-            Outcome::OtherCpu | Outcome::AbortedByKernel => Commit::Aborted,
-        }
+        commit(unsafe { self.0.commit(cpu, txn) })
     }
 
     /// Adds `n` to `*target`, wrapping, as one critical section on `cpu`. False: aborted, nothing has been added.
@@ -84,10 +133,141 @@ impl Rseq {
     pub unsafe fn add(self, cpu: u32, target: *mut u64, n: u64) -> bool {
         debug_assert!(target.is_aligned());
         // SAFETY: the caller's promise.
-        let outcome = unsafe { self.0.add(cpu, target, n) };
-        #[cfg(any(test, feature = "inject"))]
-        crate::inject::count(outcome);
-        outcome == Outcome::Done
+        is_done(unsafe { self.0.rseq_load_add_store(cpu, target, n) })
+    }
+
+    /// What `*target` holds while the thread is on `cpu`. `None`: aborted, the thread is elsewhere.
+    ///
+    /// Nothing on `cpu` comes between the comparison of the CPU and the load; what follows the call is another moment.
+    ///
+    /// Wait-free (one attempt), async-signal-safe.
+    ///
+    /// # Safety
+    /// `target` is aligned and readable.
+    #[inline]
+    pub unsafe fn load(self, cpu: u32, target: *const u64) -> Option<u64> {
+        debug_assert!(target.is_aligned());
+        // SAFETY: the caller's promise.
+        let (outcome, word) = unsafe { self.0.rseq_load(cpu, target) };
+        is_done(outcome).then_some(word)
+    }
+
+    /// Stores `value` in `*target`, as one critical section on `cpu`. False: aborted, nothing has been stored.
+    ///
+    /// A release for readers elsewhere, who load the word with acquire.
+    ///
+    /// Wait-free (one attempt), async-signal-safe.
+    ///
+    /// # Safety
+    /// `target` is aligned and writable, and written by nobody else but sections on the same `cpu`.
+    #[inline]
+    #[must_use = "an aborted section has stored nothing"]
+    pub unsafe fn store(self, cpu: u32, target: *mut u64, value: u64) -> bool {
+        debug_assert!(target.is_aligned());
+        // SAFETY: the caller's promise.
+        is_done(unsafe { self.0.rseq_store(cpu, target, value) })
+    }
+
+    /// Stores `value` in `*target` if it holds `expected`, as one critical section on `cpu`;
+    /// [`Commit::GuardChanged`] when it held something else.
+    ///
+    /// A release for readers elsewhere, who load the word with acquire.
+    ///
+    /// Wait-free (one attempt), async-signal-safe.
+    ///
+    /// # Safety
+    /// `target` is aligned and writable, and written by nobody else but sections on the same `cpu`.
+    #[inline]
+    pub unsafe fn compare_and_store(self, cpu: u32, target: *mut u64, expected: u64, value: u64) -> Commit {
+        debug_assert!(target.is_aligned());
+        // SAFETY: the caller's promise.
+        commit(unsafe { self.0.rseq_load_cbne_store(cpu, target, expected, value) })
+    }
+
+    /// Puts `node` in front of the list at `head`, as one critical section on `cpu`. False: aborted, the node is on no list
+    /// (its `next` may have been written).
+    ///
+    /// Wait-free (one attempt), async-signal-safe.
+    ///
+    /// # Safety
+    /// * `head` is aligned and writable, and written by nobody else but sections on the same `cpu`.
+    /// * `node` is on no list, writable, and the caller's alone. If the call returns true, it is the list's until a
+    ///   [`pop`](Rseq::pop) returns it: nobody else writes it, and it stays mapped, at the same address in every process.
+    #[inline]
+    #[must_use = "after an aborted section the node is on no list"]
+    pub unsafe fn push(self, cpu: u32, head: *mut *mut Node, node: NonNull<Node>) -> bool {
+        debug_assert!(head.is_aligned() && node.is_aligned());
+        // SAFETY: the caller's promise.
+        is_done(unsafe { self.0.rseq_load_store_store(cpu, head, node.as_ptr()) })
+    }
+
+    /// Takes the first node off the list at `head`, as one critical section on `cpu`.
+    ///
+    /// # Who may free a node, and when
+    /// Whoever has popped it, at once: reuse it, push it again, unmap it. The section reads `next` of the first node after it
+    /// has read `*head`. If anybody unlinks that node in between, then in a section on the same CPU, so this thread
+    /// was preempted (or interrupted by its own handler), and the kernel sends it to its abort handler before it executes
+    /// another instruction of the section: it never reads a node that is gone, and never commits a `next` from before.
+    /// That is why a node that comes back with the same address (ABA) does no harm here, as it does to a compare-and-swap.
+    ///
+    /// The price: nobody unlinks nodes from another CPU, not even with atomic instructions. To empty the list of a CPU from
+    /// elsewhere, make sure that no section can run on it (its users have ended, or `membarrier` with rseq has been waited for
+    /// after they were told to stop).
+    ///
+    /// Wait-free (one attempt), async-signal-safe.
+    ///
+    /// # Safety
+    /// `head` is aligned and writable, and written by nobody else but sections on the same `cpu`; it is null or
+    /// leads to nodes that were pushed as [`push`](Rseq::push) says.
+    #[inline]
+    pub unsafe fn pop(self, cpu: u32, head: *mut *mut Node) -> Popped {
+        debug_assert!(head.is_aligned());
+        // SAFETY: the caller's promise.
+        let (outcome, node) = unsafe { self.0.rseq_load_cbeq_load_store(cpu, head) };
+        match (commit(outcome), NonNull::new(node)) {
+            (Commit::Done, Some(node)) => Popped::Node(node),
+            (Commit::Aborted, _) => Popped::Aborted,
+            // The section leaves with nothing when it finds null.
+            _ => Popped::Empty,
+        }
+    }
+
+    /// If `*guard == expected`, copies `size_bytes` from `from` to `to` and then stores `value` in `*last`, as one critical
+    /// section on `cpu`. Bytes of an aborted section may have been copied: they must go where nobody looks before the final store.
+    ///
+    /// The store is a release for readers elsewhere, who load `*last` with acquire. Keep it short: the longer the copy, the
+    /// likelier its abort, and each attempt copies from the beginning.
+    ///
+    /// Wait-free (one attempt, steps by `size_bytes`), async-signal-safe.
+    ///
+    /// # Safety
+    /// * `guard` is aligned and readable, `last` aligned and writable; `size_bytes` bytes are readable at `from` and writable
+    ///   at `to`.
+    /// * `*last` and the bytes at `to` are written by nobody else but sections on the same `cpu`, and no reference to
+    ///   them exists that would forbid it. `from` is written by nobody meanwhile, and does not overlap `to`.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "a guard, a copy and a store, and where")]
+    pub unsafe fn copy_and_store(
+        self,
+        cpu: u32,
+        guard: *const u64,
+        expected: u64,
+        to: *mut u8,
+        from: *const u8,
+        size_bytes: usize,
+        last: *mut u64,
+        value: u64,
+    ) -> Commit {
+        debug_assert!(guard.is_aligned() && last.is_aligned());
+        let copy = (to, from, size_bytes);
+        // SAFETY: the caller's promise.
+        commit(unsafe { self.0.rseq_load_cbne_memcpy_store(cpu, (guard, expected), copy, (last, value)) })
+    }
+
+    /// For a kernel that a test plays itself: see [`register::pretend`].
+    #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
+        register::pretend(cpu).map(Rseq)
     }
 
     /// The thread's `rseq_cs`.
@@ -95,4 +275,20 @@ impl Rseq {
     pub(crate) fn descriptor(self) -> u64 {
         self.0.descriptor()
     }
+}
+
+#[inline]
+fn commit(outcome: Outcome) -> Commit {
+    #[cfg(any(test, feature = "inject"))]
+    crate::inject::count(outcome);
+    match outcome {
+        Outcome::Done => Commit::Done,
+        Outcome::GuardChanged => Commit::GuardChanged,
+        Outcome::OtherCpu | Outcome::AbortedByKernel => Commit::Aborted,
+    }
+}
+
+#[inline]
+fn is_done(outcome: Outcome) -> bool {
+    commit(outcome) == Commit::Done
 }

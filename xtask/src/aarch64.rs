@@ -30,7 +30,7 @@ fn has_target() -> bool {
     })
 }
 
-/// Runs the tests of patching, if there is all that it takes; else says what is missing.
+/// Runs the tests of patching and of the per-CPU sections, if there is all that it takes; else says what is missing.
 pub(crate) fn test() -> Result<()> {
     if !has_target() {
         println!("not tested on AArch64: the toolchain has no target {TARGET} (`rustup target add {TARGET}`)");
@@ -50,6 +50,13 @@ pub(crate) fn test() -> Result<()> {
             // For what the tests start themselves.
             .env("DORMOUSE_TEST_RUNNER", &runner)
             .env("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES),
+    )?;
+    // The emulator has no rseq(2): the fallback is what runs, and the sections with a handler in the kernel's place.
+    succeed(
+        cargo(["test", "--target", TARGET, "-p", "dormouse-percpu", "--lib", "--test", "ops_sections"])
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program)
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
+            .env("DORMOUSE_TEST_RUNNER", &runner),
     )?;
     succeed(
         cargo(["test", "-p", "dormouse-capi", "--test", "imv", "--", "--ignored", "aarch64"])

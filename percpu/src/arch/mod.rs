@@ -1,24 +1,37 @@
 //! The critical sections, per architecture.
 //!
-//! Every module offers the same face: `Handle`, a `Copy` value that proves that libc registered restartable sequences,
+//! Every module offers the same face: `Handle`, a `Copy` value that proves that somebody registers restartable sequences,
 //! and the sections on it. Where an architecture has no sections yet, `Handle` is uninhabited, so that nothing of the
 //! rseq path is left in the program.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64"))]
 mod x86_64;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64"))]
-pub(crate) use x86_64::Handle;
+pub(crate) use x86_64::{Handle, SIGNATURE, own_offset, thread_pointer};
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64")))]
+#[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64"))]
+mod aarch64;
+#[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64"))]
+pub(crate) use aarch64::{Handle, SIGNATURE, own_offset, thread_pointer};
+
+#[cfg(not(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+)))]
 mod none;
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64")))]
+#[cfg(not(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+)))]
 pub(crate) use none::Handle;
 
 /// How a critical section ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[cfg_attr(
-    not(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64")),
+    not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64")),
     expect(dead_code, reason = "made by sections, and there are none")
 )]
 pub(crate) enum Outcome {

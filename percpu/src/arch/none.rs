@@ -5,16 +5,13 @@ use core::convert::Infallible;
 use dormouse_abi::txn::Txn;
 
 use super::Outcome;
+use crate::list::Node;
 
 /// Uninhabited.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handle(Infallible);
 
 impl Handle {
-    pub(crate) fn detect() -> Option<Handle> {
-        None
-    }
-
     #[inline]
     pub(crate) fn offset(self) -> isize {
         match self.0 {}
@@ -41,7 +38,55 @@ impl Handle {
 
     /// # Safety
     /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn add(self, _cpu: u32, _target: *mut u64, _n: u64) -> Outcome {
+    pub(crate) unsafe fn rseq_load_add_store(self, _cpu: u32, _target: *mut u64, _n: u64) -> Outcome {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// Never called: there is no `Handle`.
+    pub(crate) unsafe fn rseq_load(self, _cpu: u32, _target: *const u64) -> (Outcome, u64) {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// Never called: there is no `Handle`.
+    pub(crate) unsafe fn rseq_store(self, _cpu: u32, _target: *mut u64, _value: u64) -> Outcome {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// Never called: there is no `Handle`.
+    pub(crate) unsafe fn rseq_load_cbne_store(
+        self,
+        _cpu: u32,
+        _target: *mut u64,
+        _expected: u64,
+        _value: u64,
+    ) -> Outcome {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// Never called: there is no `Handle`.
+    pub(crate) unsafe fn rseq_load_store_store(self, _cpu: u32, _head: *mut *mut Node, _node: *mut Node) -> Outcome {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// Never called: there is no `Handle`.
+    pub(crate) unsafe fn rseq_load_cbeq_load_store(self, _cpu: u32, _head: *mut *mut Node) -> (Outcome, *mut Node) {
+        match self.0 {}
+    }
+
+    /// # Safety
+    /// Never called: there is no `Handle`.
+    pub(crate) unsafe fn rseq_load_cbne_memcpy_store(
+        self,
+        _cpu: u32,
+        _guard: (*const u64, u64),
+        _copy: (*mut u8, *const u8, usize),
+        _last: (*mut u64, u64),
+    ) -> Outcome {
         match self.0 {}
     }
 }

@@ -7,16 +7,16 @@
 //! The kernel's part of the contract (`kernel/rseq.c`, `include/uapi/linux/rseq.h`): when it preempts or migrates a
 //! thread or delivers a signal to it, and the thread's `rseq_cs` points to a descriptor, and the instruction pointer is
 //! at or after `start_ip` and before `start_ip + post_commit_offset`, it sets the instruction pointer to `abort_ip`. It
-//! checks that the four bytes before `abort_ip` are the signature that libc registered, so that nobody can abuse a
+//! checks that the four bytes before `abort_ip` are the signature that was registered, so that nobody can abuse a
 //! descriptor to jump anywhere. All other registers keep what they held.
 
-use core::arch::asm;
-use core::ffi::CStr;
+use core::arch::{asm, global_asm};
 
 use dormouse_abi::rseq::{OFFSET_CPU_ID, OFFSET_CPU_ID_START, OFFSET_RSEQ_CS, SIGNATURE_X86};
 use dormouse_abi::txn::{Store, Txn};
 
 use super::Outcome;
+use crate::list::Node;
 
 const _: () = assert!(size_of::<Outcome>() == 4);
 const _: () = assert!(core::mem::offset_of!(Txn, guard) == 0 && core::mem::offset_of!(Txn, expected) == 8);
@@ -191,35 +191,57 @@ macro_rules! rseq_load_cbne_stores_store {
     };
 }
 
-/// libc's registration: the distance from the thread pointer to the thread's area.
+/// The word before every abort handler, as it is registered.
+pub(crate) const SIGNATURE: u32 = SIGNATURE_X86;
+
+// The block that `register` gives to the kernel where libc has not given one: the area of 32 bytes, in which `cpu_id` begins as
+// RSEQ_CPU_ID_UNINITIALIZED so that a section in a thread that is not registered ends at its comparison, and the thread's state.
+global_asm!(
+    ".pushsection .tdata.dormouse_i_rseq, \"awT\", @progbits",
+    ".hidden dormouse_i_rseq",
+    ".globl dormouse_i_rseq",
+    ".type dormouse_i_rseq, @object",
+    ".size dormouse_i_rseq, 64",
+    ".balign 32",
+    "dormouse_i_rseq:",
+    ".long 0, -1",
+    ".zero 56",
+    ".popsection",
+);
+
+/// How far our own block lies from the thread pointer: the same in every thread.
+pub(crate) fn own_offset() -> isize {
+    let offset: isize;
+    // SAFETY: reads a constant that the linker or the loader has made; psABI TLS, initial-exec model.
+    unsafe {
+        asm!("mov {offset}, qword ptr [rip + dormouse_i_rseq@GOTTPOFF]", offset = out(reg) offset,
+            options(nostack, pure, readonly, preserves_flags));
+    }
+    offset
+}
+
+/// What the thread's own offsets are relative to.
+pub(crate) fn thread_pointer() -> *mut u8 {
+    let pointer: *mut u8;
+    // SAFETY: the first word that `fs` reaches is its own address; psABI TLS.
+    unsafe {
+        asm!("mov {pointer}, qword ptr fs:[0]", pointer = out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    pointer
+}
+
+/// The proof that there is a registration: the distance from the thread pointer to the thread's area.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handle {
     offset: isize,
 }
 
-/// The value of a constant that libc exports, if it does.
-fn libc_constant<T: Copy>(name: &CStr) -> Option<T> {
-    // SAFETY: `name` ends in NUL, RTLD_DEFAULT is a valid handle (dlsym(3)).
-    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: callers name objects that <sys/rseq.h> declares with type `T`; libc writes them before `main`.
-    Some(unsafe { address.cast::<T>().read() })
-}
-
 impl Handle {
-    pub(crate) fn detect() -> Option<Handle> {
-        // `extern const unsigned int __rseq_size`: zero when registration failed or was switched off. glibc 2.35 to
-        // 2.39 report the size of the area, later ones that of the features in it; either covers `rseq_cs`.
-        let size: u32 = libc_constant(c"__rseq_size")?;
-        // `extern const ptrdiff_t __rseq_offset`.
-        let offset: isize = libc_constant(c"__rseq_offset")?;
-        // `extern const unsigned int __rseq_flags`: none is defined that would change the sections' meaning.
-        let flags: u32 = libc_constant(c"__rseq_flags")?;
-        let handle = Handle { offset };
-        let usable = size as usize >= OFFSET_RSEQ_CS + 8 && flags == 0 && handle.cpu_id() <= i32::MAX as u32;
-        usable.then_some(handle)
+    /// # Safety
+    /// So far from the thread pointer, every thread has an area for its whole life, registered or with `cpu_id` below zero.
+    #[inline]
+    pub(crate) unsafe fn new(offset: isize) -> Handle {
+        Handle { offset }
     }
 
     #[inline]
@@ -230,8 +252,7 @@ impl Handle {
     #[inline]
     pub(crate) fn cpu_id_start(self) -> u32 {
         let cpu: u32;
-        // SAFETY: `__rseq_offset` from the thread pointer lies the calling thread's area, for its whole life
-        // (<sys/rseq.h>, "The rseq area is allocated for every thread"); `cpu_id_start` is four bytes in it.
+        // SAFETY: the calling thread's area, by the promise of `new`; `cpu_id_start` is four bytes in it.
         unsafe {
             asm!("mov {cpu:e}, dword ptr fs:[{offset} + {field}]", cpu = out(reg) cpu, offset = in(reg) self.offset,
                 field = const OFFSET_CPU_ID_START, options(nostack, readonly, preserves_flags));
@@ -305,11 +326,194 @@ impl Handle {
         }
     }
 
+    /// ```text
+    /// rseq_load(target):
+    ///     word = *target                             (the last instruction: the word is in a register, or nothing is)
+    /// ```
+    ///
     /// # Safety
-    /// As [`crate::Rseq::add`].
+    /// As [`crate::Rseq::load`].
     #[inline]
-    pub(crate) unsafe fn add(self, cpu: u32, target: *mut u64, n: u64) -> Outcome {
-        // SAFETY: the same promise.
-        unsafe { self.rseq_load_add_store(cpu, target, n) }
+    pub(crate) unsafe fn rseq_load(self, cpu: u32, target: *const u64) -> (Outcome, u64) {
+        let word: u64;
+        // SAFETY: the kernel's contract above, as for the other sections; `target` is the caller's promise.
+        let outcome = unsafe {
+            section!({
+                inject!(5),
+                "mov {word}, qword ptr [{target}]",
+            }
+            self.offset, cpu,
+            target = in(reg) target,
+            word = out(reg) word,)
+        };
+        (outcome, word)
+    }
+
+    /// ```text
+    /// rseq_store(target, value):
+    ///     *target = value                            (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::store`].
+    #[inline]
+    pub(crate) unsafe fn rseq_store(self, cpu: u32, target: *mut u64, value: u64) -> Outcome {
+        // SAFETY: the kernel's contract above, as for the other sections; `target` is the caller's promise.
+        unsafe {
+            section!({
+                inject!(5),
+                "mov qword ptr [{target}], {value}",
+            }
+            self.offset, cpu,
+            target = in(reg) target,
+            value = in(reg) value,)
+        }
+    }
+
+    /// ```text
+    /// rseq_load_cbne_store(target, expected, value):
+    ///     if *target != expected: goto guard changed
+    ///     *target = value                            (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::compare_and_store`].
+    #[inline]
+    pub(crate) unsafe fn rseq_load_cbne_store(self, cpu: u32, target: *mut u64, expected: u64, value: u64) -> Outcome {
+        // SAFETY: the kernel's contract above, as for the other sections; `target` is the caller's promise.
+        unsafe {
+            section!({
+                "mov {a}, qword ptr [{target}]",
+                inject!(3),
+                "cmp {a}, {expected}",
+                "jne 8f",
+                inject!(5),
+                "mov qword ptr [{target}], {value}",
+            }
+            self.offset, cpu,
+            target = in(reg) target,
+            expected = in(reg) expected,
+            value = in(reg) value,)
+        }
+    }
+
+    /// ```text
+    /// rseq_load_store_store(head, node):
+    ///     first = *head
+    ///     node->next = first                         (nobody else knows the node yet)
+    ///     *head = node                               (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::push`].
+    #[inline]
+    pub(crate) unsafe fn rseq_load_store_store(self, cpu: u32, head: *mut *mut Node, node: *mut Node) -> Outcome {
+        // SAFETY: the kernel's contract above, as for the other sections; `head` and `node` are the caller's promise.
+        unsafe {
+            section!({
+                "mov {a}, qword ptr [{head}]",
+                inject!(3),
+                "mov qword ptr [{node}], {a}",
+                inject!(4),
+                inject!(5),
+                "mov qword ptr [{head}], {node}",
+            }
+            self.offset, cpu,
+            head = in(reg) head,
+            node = in(reg) node,)
+        }
+    }
+
+    /// ```text
+    /// rseq_load_cbeq_load_store(head):
+    ///     node = *head
+    ///     if node == null: goto guard changed
+    ///     next = node->next
+    ///     *head = next                               (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::pop`].
+    #[inline]
+    pub(crate) unsafe fn rseq_load_cbeq_load_store(self, cpu: u32, head: *mut *mut Node) -> (Outcome, *mut Node) {
+        let node: *mut Node;
+        // SAFETY: the kernel's contract above, as for the other sections. `head` is the caller's promise, and that what it leads
+        // to is a node: nobody on this CPU has unlinked it since it was loaded, or the section would have been aborted.
+        let outcome = unsafe {
+            section!({
+                "mov {node}, qword ptr [{head}]",
+                inject!(3),
+                "test {node}, {node}",
+                "jz 8f",
+                "mov {a}, qword ptr [{node}]",
+                inject!(5),
+                "mov qword ptr [{head}], {a}",
+            }
+            self.offset, cpu,
+            head = in(reg) head,
+            node = out(reg) node,)
+        };
+        (outcome, node)
+    }
+
+    /// ```text
+    /// rseq_load_cbne_memcpy_store(guard, expected, to, from, size_bytes, last, value):
+    ///     if *guard != expected: goto guard changed
+    ///     while size_bytes >= 8: copy 8 bytes
+    ///     while size_bytes > 0: copy a byte          (where nobody looks yet)
+    ///     *last = value                              (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::copy_and_store`].
+    #[inline]
+    pub(crate) unsafe fn rseq_load_cbne_memcpy_store(
+        self,
+        cpu: u32,
+        (guard, expected): (*const u64, u64),
+        (to, from, size_bytes): (*mut u8, *const u8, usize),
+        (last, value): (*mut u64, u64),
+    ) -> Outcome {
+        // SAFETY: the kernel's contract above, as for the other sections; the addresses are the caller's promise.
+        unsafe {
+            section!({
+                "mov {a}, qword ptr [{guard}]",
+                inject!(3),
+                "cmp {a}, {expected}",
+                "jne 8f",
+                "jmp 25f",
+                "24:",
+                "mov {a}, qword ptr [{from}]",
+                "mov qword ptr [{to}], {a}",
+                inject!(4),
+                "add {from}, 8",
+                "add {to}, 8",
+                "sub {size_bytes}, 8",
+                "25:",
+                "cmp {size_bytes}, 8",
+                "jae 24b",
+                "jmp 27f",
+                "26:",
+                "mov {a:l}, byte ptr [{from}]",
+                "mov byte ptr [{to}], {a:l}",
+                inject!(4),
+                "inc {from}",
+                "inc {to}",
+                "dec {size_bytes}",
+                "27:",
+                "test {size_bytes}, {size_bytes}",
+                "jnz 26b",
+                inject!(5),
+                "mov qword ptr [{last}], {value}",
+            }
+            self.offset, cpu,
+            guard = in(reg) guard,
+            expected = in(reg) expected,
+            to = inout(reg) to => _,
+            from = inout(reg) from => _,
+            size_bytes = inout(reg) size_bytes => _,
+            last = in(reg) last,
+            value = in(reg) value,)
+        }
     }
 }

@@ -1,0 +1,213 @@
+//! Lists of nodes, one on each CPU: last in, first out.
+
+use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32};
+
+use crate::area::{Area, PerCpu};
+use crate::rseq::{Popped, Rseq};
+
+/// The link of an object that can be on a list: its first field, as a rule. Zeroes are a node on no list.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Node {
+    next: AtomicPtr<Node>,
+}
+
+impl Node {
+    /// A node on no list.
+    pub const fn new() -> Node {
+        Node { next: AtomicPtr::new(null_mut()) }
+    }
+}
+
+/// One CPU's part of a [`List`]: a list for those with rseq and one for those without. They are two, because a section
+/// loads and stores, and an atomic change from elsewhere that fell between the two would be lost. Zeroes are two
+/// empty lists.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct ListSlot {
+    /// Written by sections on this CPU only.
+    by_rseq: AtomicPtr<Node>,
+    /// Anybody pushes by compare-and-swap; nodes are unlinked by whoever holds `popping`.
+    by_atomics: AtomicPtr<Node>,
+    /// Not zero: somebody is popping from `by_atomics`.
+    popping: AtomicU32,
+}
+
+/// Attempts under rseq before the fallback. As for counters.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// An intrusive stack of nodes that has a part on each CPU: what is pushed is most likely popped on the same CPU, while its
+/// cache still knows it. Free lists are made of this.
+///
+/// ```text
+///            slot of CPU 0                    slot of CPU 1
+///   by_rseq     ─▶ node ─▶ node ─▶ null         ─▶ null             sections on that CPU
+///   by_atomics  ─▶ null                         ─▶ node ─▶ null     anybody; one pops at a time
+/// ```
+///
+/// The ladder: a section on the CPU's first list, at most 8 attempts → compare-and-swap on the CPU's second list. The second
+/// one cannot be popped by compare-and-swap alone: the node that was read may have been popped, freed, and pushed again
+/// meanwhile. So one pops at a time, and who finds somebody at it goes on to the next CPU's slot instead of waiting.
+///
+/// Threads without rseq see only the second lists, those with rseq both. Nodes of the first list of a CPU that has gone
+/// offline, or that no thread runs on any more, come back by [`List::drain`].
+///
+/// A process that is killed leaves every list whole. Killed inside a pop by the fallback, it leaves that slot's second list
+/// closed to pops (not to pushes) until [`List::drain`]; the node that it had popped is lost with it.
+#[derive(Debug, Clone, Copy)]
+pub struct List {
+    area: Area,
+    slot: PerCpu<ListSlot>,
+}
+
+impl List {
+    /// The list whose slots are `slot` in `area`; `None` if the slots do not lie inside the strides or not aligned.
+    pub fn new(area: Area, slot: PerCpu<ListSlot>) -> Option<List> {
+        for cpu in 0..area.count() {
+            area.get(slot, cpu)?;
+        }
+        (area.count() > 0).then_some(List { area, slot })
+    }
+
+    /// Puts `node` on the list of the CPU that the thread is on, or near.
+    ///
+    /// With rseq wait-free but for 8 aborts in a row; else lock-free. Async-signal-safe.
+    ///
+    /// # Safety
+    /// `node` is on no list and the caller's alone. From now on it is the list's, until a [`pop`](List::pop) or a
+    /// [`drain`](List::drain) returns it: nobody else writes it, and it stays mapped, in every process that shares the area
+    /// at the same address.
+    #[inline]
+    pub unsafe fn push(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
+        if let Some(rseq) = rseq {
+            for _ in 0..ATTEMPTS_MAX {
+                let cpu = rseq.cpu_id_start();
+                let Some(slot) = self.area.get(self.slot, cpu) else { break };
+                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area share, and its type lets nothing but
+                // sections write the word; the node is the caller's promise.
+                if unsafe { rseq.push(cpu, slot.by_rseq.as_ptr(), node) } {
+                    return;
+                }
+                if !is_worth_another(rseq) {
+                    break;
+                }
+            }
+        }
+        self.push_by_atomics(rseq, node);
+    }
+
+    #[cold]
+    fn push_by_atomics(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
+        let Some(slot) = self.area.get(self.slot, near(rseq) % self.area.count()) else { return };
+        // SAFETY: the caller of `push` gave the node away, and it is on no list yet.
+        let next = unsafe { &node.as_ref().next };
+        let mut first = slot.by_atomics.load(Relaxed);
+        loop {
+            next.store(first, Relaxed);
+            // (L) pairs with (M): who finds the node finds what it holds.
+            match slot.by_atomics.compare_exchange_weak(first, node.as_ptr(), Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// Takes a node: from the CPU that the thread is on, else by the fallback from any. The node is the caller's, to change,
+    /// free or push again at once ([`Rseq::pop`] says why).
+    ///
+    /// `None`: none was found. There may be some on other CPUs' first lists, or where somebody was popping at the same time.
+    ///
+    /// Wait-free but for other CPUs' pushes, which make the fallback try again; async-signal-safe.
+    #[inline]
+    pub fn pop(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
+        if let Some(rseq) = rseq {
+            for _ in 0..ATTEMPTS_MAX {
+                let cpu = rseq.cpu_id_start();
+                let Some(slot) = self.area.get(self.slot, cpu) else { break };
+                // SAFETY: as in `push`; what the word leads to was pushed by its contract.
+                match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
+                    Popped::Node(node) => return Some(node),
+                    Popped::Empty => break,
+                    Popped::Aborted if is_worth_another(rseq) => {}
+                    Popped::Aborted => break,
+                }
+            }
+        }
+        self.pop_by_atomics(rseq)
+    }
+
+    #[cold]
+    fn pop_by_atomics(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
+        let (first, count) = (near(rseq), self.area.count());
+        (0..count).find_map(|turn| self.area.get(self.slot, first.wrapping_add(turn) % count)?.pop_by_atomics())
+    }
+
+    /// Takes every node off every CPU's lists, and opens those that a killed process has left closed.
+    ///
+    /// Wait-free (steps by the number of nodes).
+    ///
+    /// # Safety
+    /// Nobody else uses the list meanwhile: all other users have ended, or have been waited for. `take` may do with the node
+    /// what it likes, but not push it on this list.
+    pub unsafe fn drain(&self, mut take: impl FnMut(NonNull<Node>)) {
+        for cpu in 0..self.area.count() {
+            let Some(slot) = self.area.get(self.slot, cpu) else { continue };
+            slot.popping.store(0, Relaxed);
+            for head in [&slot.by_rseq, &slot.by_atomics] {
+                // (M) pairs with (L) and with the final stores (A) of pushes and pops.
+                let mut next = head.swap(null_mut(), Acquire);
+                while let Some(node) = NonNull::new(next) {
+                    // SAFETY: on the list, so valid, and nobody else is here; read before it is given away.
+                    next = unsafe { node.as_ref() }.next.load(Relaxed);
+                    take(node);
+                }
+            }
+        }
+    }
+}
+
+impl ListSlot {
+    fn pop_by_atomics(&self) -> Option<NonNull<Node>> {
+        // Without asking for the cache line: most slots' second list is empty most of the time.
+        if self.by_atomics.load(Relaxed).is_null() {
+            return None;
+        }
+        // (P) pairs with (Q): who comes next finds what the last one has unlinked.
+        if self.popping.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            return None;
+        }
+        // (M) pairs with (L).
+        let mut first = self.by_atomics.load(Acquire);
+        let popped = loop {
+            let Some(node) = NonNull::new(first) else { break None };
+            // SAFETY: on the list, and only the holder of `popping` takes nodes off it, so it is valid and stays there.
+            let next = unsafe { node.as_ref() }.next.load(Relaxed);
+            // (M) pairs with (L). The chain that stays was pushed before: a swap continues its release.
+            match self.by_atomics.compare_exchange_weak(first, next, Acquire, Acquire) {
+                Ok(_) => break Some(node),
+                Err(now) => first = now,
+            }
+        };
+        // (Q) pairs with (P).
+        self.popping.store(0, Release);
+        popped
+    }
+}
+
+/// After an abort: whether the thread is registered, or can be made so.
+#[cold]
+fn is_worth_another(rseq: Rseq) -> bool {
+    rseq.cpu_id().is_some() || rseq.register_thread()
+}
+
+/// The CPU that the thread was on a moment ago.
+fn near(rseq: Option<Rseq>) -> u32 {
+    if let Some(cpu) = rseq.and_then(Rseq::cpu_id) {
+        return cpu;
+    }
+    // SAFETY: no arguments; getcpu(2) writes nothing of ours. glibc and musl call the vDSO, which takes no lock.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u32::try_from(cpu).unwrap_or(0)
+}

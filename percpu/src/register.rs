@@ -1,0 +1,284 @@
+//! Who registers a thread's rseq area with the kernel.
+//!
+//! A thread can have one area. glibc (2.35 or later) gives every thread one; where it has, nothing else is tried, for the
+//! thread's lifetime. Where libc has none (musl, older glibc, `GLIBC_TUNABLES=glibc.pthread.rseq=0`), each thread gets one of
+//! this crate's, at the thread's first use:
+//!
+//! ```text
+//!   thread pointer ──offset──▶ ┌ cpu_id_start │ cpu_id │ rseq_cs │ … ┐ 32 bytes, the kernel's
+//!   (the same in every thread) └ state │ …                           ┘ 32 bytes, ours
+//!
+//!   Fresh ──register_thread──▶ Busy ──rseq(2)──▶ Registered ──the thread ends──▶ Refused
+//!   (cpu_id = -1)                └──────────────▶ Refused       (rseq(2), cpu_id = -1)
+//! ```
+//!
+//! The state is written by its thread only, and by signal handlers on it. A handler that finds `Busy` takes its fallback.
+//!
+//! * **The thread's end**: a pthread key's destructor takes the area back before the memory under it goes away. Destructors
+//!   that run later find `Refused` and `cpu_id` = -1. A thread that ends without destructors (by the system call alone), or
+//!   that registers in the very last round of them, must leave its thread-local memory in place until it has ended, as glibc does.
+//! * **fork**: the child's thread keeps the registration (the kernel copies it, and the memory lies at the same address).
+//! * **vfork and other `CLONE_VM` children**: the kernel drops the registration, while `cpu_id` in the parent's memory still
+//!   reads as valid. There is no telling from the area. No section may run in such a child before it has executed a program.
+//! * **exec**: the registration ends with the program.
+//! * **Others who register themselves** (some allocators do, with glibc's switched off): whoever comes first has the thread.
+//!   The other one is refused by the kernel and takes its fallback.
+//! * **dlclose**: the destructor and the area are this object's. It must not be unloaded once a thread has registered.
+
+#[cfg(all(
+    test,
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+))]
+pub(crate) use linux::pretend;
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+))]
+pub(crate) use linux::{detect, is_own, of_libc, register_thread};
+
+#[cfg(not(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+)))]
+pub(crate) use none::{detect, is_own, of_libc, register_thread};
+
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
+mod linux {
+    use core::ffi::{c_int, c_long, c_uint, c_void};
+    use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+    use dormouse_abi::rseq::OFFSET_RSEQ_CS;
+
+    use crate::arch::{Handle, SIGNATURE, own_offset, thread_pointer};
+
+    /// What `rseq(2)` takes from every kernel that has it (ORIG_RSEQ_SIZE), and its alignment.
+    const AREA_SIZE_BYTES: c_uint = 32;
+    /// RSEQ_FLAG_UNREGISTER.
+    const UNREGISTER: c_int = 1;
+
+    const FRESH: u32 = 0;
+    const BUSY: u32 = 1;
+    const REGISTERED: u32 = 2;
+    const REFUSED: u32 = 3;
+
+    /// What libc tells about itself.
+    struct Libc {
+        size_bytes: c_uint,
+        offset: isize,
+        flags: c_uint,
+    }
+
+    /// By the dynamic symbols: a program that was linked against a newer libc still starts on an older one.
+    #[cfg(not(target_feature = "crt-static"))]
+    fn libc() -> Option<Libc> {
+        fn constant<T: Copy>(name: &core::ffi::CStr) -> Option<T> {
+            // SAFETY: `name` ends in NUL, RTLD_DEFAULT is a valid handle (dlsym(3)).
+            let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            if address.is_null() {
+                return None;
+            }
+            // SAFETY: callers name objects that <sys/rseq.h> declares with type `T`; libc writes them before `main`.
+            Some(unsafe { address.cast::<T>().read() })
+        }
+        Some(Libc {
+            // `extern const unsigned int __rseq_size`: zero when registration failed or was switched off. glibc 2.35 to
+            // 2.39 report the size of the area, later ones that of the features in it; either covers `rseq_cs`.
+            size_bytes: constant(c"__rseq_size")?,
+            // `extern const ptrdiff_t __rseq_offset`.
+            offset: constant(c"__rseq_offset")?,
+            // `extern const unsigned int __rseq_flags`: none is defined that would change the sections' meaning.
+            flags: constant(c"__rseq_flags")?,
+        })
+    }
+
+    /// By weak symbols, for a static program has no dynamic ones; the libc that it is linked with is the one that it runs.
+    #[cfg(target_feature = "crt-static")]
+    fn libc() -> Option<Libc> {
+        fn constant<T: Copy>(address: *const c_void) -> Option<T> {
+            // SAFETY: null, or one of the objects below, which <sys/rseq.h> declares with type `T`.
+            (!address.is_null()).then(|| unsafe { address.cast::<T>().read() })
+        }
+        let (size, offset, flags): (*const c_void, *const c_void, *const c_void);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: reads the linker's table of addresses, in which a weak symbol that nobody defines is null.
+        unsafe {
+            core::arch::asm!(
+                ".weak __rseq_size",
+                ".weak __rseq_offset",
+                ".weak __rseq_flags",
+                "mov {size}, qword ptr [rip + __rseq_size@GOTPCREL]",
+                "mov {offset}, qword ptr [rip + __rseq_offset@GOTPCREL]",
+                "mov {flags}, qword ptr [rip + __rseq_flags@GOTPCREL]",
+                size = out(reg) size, offset = out(reg) offset, flags = out(reg) flags,
+                options(nostack, pure, readonly, preserves_flags),
+            );
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            core::arch::asm!(
+                ".weak __rseq_size",
+                ".weak __rseq_offset",
+                ".weak __rseq_flags",
+                "adrp {size}, :got:__rseq_size",
+                "ldr {size}, [{size}, :got_lo12:__rseq_size]",
+                "adrp {offset}, :got:__rseq_offset",
+                "ldr {offset}, [{offset}, :got_lo12:__rseq_offset]",
+                "adrp {flags}, :got:__rseq_flags",
+                "ldr {flags}, [{flags}, :got_lo12:__rseq_flags]",
+                size = out(reg) size, offset = out(reg) offset, flags = out(reg) flags,
+                options(nostack, pure, readonly, preserves_flags),
+            );
+        }
+        Some(Libc { size_bytes: constant(size)?, offset: constant(offset)?, flags: constant(flags)? })
+    }
+
+    /// Whether libc registers threads; if so, its handle unless the calling thread is one that it has not registered.
+    fn by_libc() -> Option<Option<Handle>> {
+        let libc = libc().filter(|libc| libc.size_bytes != 0)?;
+        // SAFETY: `__rseq_offset` from the thread pointer lies the calling thread's area, for its whole life
+        // (<sys/rseq.h>, "The rseq area is allocated for every thread").
+        let handle = unsafe { Handle::new(libc.offset) };
+        let is_usable =
+            libc.size_bytes as usize >= OFFSET_RSEQ_CS + 8 && libc.flags == 0 && handle.cpu_id() <= i32::MAX as u32;
+        Some(is_usable.then_some(handle))
+    }
+
+    pub(crate) fn of_libc() -> Option<Handle> {
+        by_libc().flatten()
+    }
+
+    pub(crate) fn detect() -> Option<Handle> {
+        if let Some(by_libc) = by_libc() {
+            return by_libc;
+        }
+        make_key();
+        // SAFETY: the offset of a thread-local object, which begins with `cpu_id` = -1 and lives as long as its thread.
+        register_thread().then(|| unsafe { Handle::new(own_offset()) })
+    }
+
+    pub(crate) fn is_own(handle: Handle) -> bool {
+        handle.offset() == own_offset()
+    }
+
+    /// Gives the calling thread an area, if it has none and may have one.
+    ///
+    /// A process gets here only by [`detect`] and by the handle that it made, so libc has no areas.
+    pub(crate) fn register_thread() -> bool {
+        let state = state();
+        match state.load(Relaxed) {
+            REGISTERED => return true,
+            FRESH => state.store(BUSY, Relaxed),
+            _ => return false,
+        }
+        // The destructor first: there must be no area that nobody takes back.
+        let is_registered = will_end_here() && rseq(0) == 0;
+        state.store(if is_registered { REGISTERED } else { REFUSED }, Relaxed);
+        is_registered
+    }
+
+    /// The calling thread's block.
+    fn block() -> *mut u8 {
+        thread_pointer().wrapping_offset(own_offset())
+    }
+
+    fn state<'a>() -> &'a AtomicU32 {
+        let state = block().wrapping_add(AREA_SIZE_BYTES as usize).cast();
+        // SAFETY: aligned, inside the thread's block, which outlives every use that does not leave the thread; all access is
+        // atomic. Callers keep the reference to themselves.
+        unsafe { AtomicU32::from_ptr(state) }
+    }
+
+    /// `rseq(2)` on the thread's block. Leaves `errno` alone.
+    fn rseq(flags: c_int) -> c_long {
+        // SAFETY: no arguments; the address is the thread's own.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: valid as long as the thread lives.
+        let kept = unsafe { errno.read() };
+        // SAFETY: 32 bytes, aligned to 32, that nothing but the kernel and the sections write, until the destructor takes them
+        // back; the signature is what stands before every abort handler here.
+        let result = unsafe { libc::syscall(libc::SYS_rseq, block(), AREA_SIZE_BYTES, flags, SIGNATURE) };
+        // SAFETY: as above.
+        unsafe { errno.write(kept) };
+        result
+    }
+
+    /// The key and one, or 0.
+    static KEY: AtomicU64 = AtomicU64::new(0);
+
+    /// Keys from here on take memory from malloc in glibc at a thread's first use (PTHREAD_KEY_2NDLEVEL_SIZE). So many keys
+    /// come before a tracer's only in strange programs, and those take the fallback.
+    const KEY_COUNT_MAX: libc::pthread_key_t = 32;
+
+    fn make_key() {
+        if KEY.load(Relaxed) != 0 {
+            return;
+        }
+        let mut key = 0;
+        // SAFETY: a valid place for the key; the destructor is this object's, which stays loaded (the module's documentation).
+        if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } != 0 {
+            return;
+        }
+        let is_ours = key < KEY_COUNT_MAX && KEY.compare_exchange(0, u64::from(key) + 1, Relaxed, Relaxed).is_ok();
+        if !is_ours {
+            // SAFETY: made just now, and nobody has heard of it.
+            unsafe { libc::pthread_key_delete(key) };
+        }
+    }
+
+    /// Sees to it that [`thread_ends`] is called on this thread.
+    fn will_end_here() -> bool {
+        let Some(key) = KEY.load(Relaxed).checked_sub(1) else { return false };
+        // SAFETY: a valid key, never deleted; the value is not null, so that the destructor is called, and not followed.
+        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, block().cast()) == 0 }
+    }
+
+    /// Writes `cpu_id` into the thread's own block as a kernel would, or takes it out again, and says what handle finds it. `None`
+    /// where the block is the kernel's.
+    #[cfg(test)]
+    pub(crate) fn pretend(cpu: Option<u32>) -> Option<Handle> {
+        if state().load(Relaxed) == REGISTERED {
+            return None;
+        }
+        let cpu_id = block().wrapping_add(dormouse_abi::rseq::OFFSET_CPU_ID).cast::<u32>();
+        // SAFETY: aligned, inside the thread's block, which is nobody else's.
+        unsafe { cpu_id.write_volatile(cpu.unwrap_or(u32::MAX)) };
+        // SAFETY: as in `detect`.
+        Some(unsafe { Handle::new(own_offset()) })
+    }
+
+    extern "C" fn thread_ends(_: *mut c_void) {
+        // First, so that a handler between the two does not count on it.
+        state().store(REFUSED, Relaxed);
+        rseq(UNREGISTER);
+    }
+}
+
+#[cfg(not(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+)))]
+mod none {
+    use crate::arch::Handle;
+
+    pub(crate) fn detect() -> Option<Handle> {
+        None
+    }
+
+    pub(crate) fn of_libc() -> Option<Handle> {
+        None
+    }
+
+    pub(crate) fn is_own(_handle: Handle) -> bool {
+        false
+    }
+
+    pub(crate) fn register_thread() -> bool {
+        false
+    }
+}

@@ -1,0 +1,227 @@
+//! Tests in a process of their own: this program again, where libc registers nobody, and under valgrind.
+
+use std::ffi::OsString;
+use std::process::{Command, Output};
+use std::ptr::NonNull;
+
+use super::*;
+use crate::{List, ListSlot, Node, Registrar};
+
+/// What runs programs of this architecture, if the machine is of another.
+const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
+const ENV_ALONE: &str = "DORMOUSE_TEST_ALONE";
+const VALGRIND: &str = "valgrind";
+
+fn is_child() -> bool {
+    std::env::var_os(ENV_ALONE).is_some()
+}
+
+/// Runs the tests of these names in a process of their own, by `runner`, which `prepare` may change.
+fn run(runner: &[&str], names: &[&str], prepare: impl FnOnce(&mut Command)) -> Output {
+    let program = std::env::current_exe().unwrap().into_os_string();
+    let outer = std::env::var(ENV_RUNNER).unwrap_or_default();
+    let words = outer.split_whitespace().chain(runner.iter().copied()).map(OsString::from);
+    let mut words = words.chain([program]);
+    let mut command = Command::new(words.next().expect("at least the program"));
+    command.args(words).args(["--test-threads=1", "--nocapture", "--exact"]).args(names).env(ENV_ALONE, "1");
+    prepare(&mut command);
+    command.output().unwrap()
+}
+
+#[track_caller]
+fn assert_passed(output: &Output, count: usize) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = format!("{count} passed");
+    assert!(output.status.success() && text.contains(&passed), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn without_libc(command: &mut Command) {
+    command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+}
+
+/// rseq by our own registration, in a process where libc has none; else the reason why there is nothing to test.
+fn own() -> Option<Rseq> {
+    assert!(Rseq::of_libc().is_none(), "the tunable has no effect");
+    let rseq = rseq()?;
+    assert_eq!(rseq.registrar(), Registrar::Own);
+    Some(rseq)
+}
+
+#[test]
+fn correctness_by_our_own_registration() {
+    if is_child() {
+        return;
+    }
+    let names = [
+        "tests::sums_are_exact_under_forced_migration",
+        "tests::operations::operations_are_exact_with_a_delay_at_every_point",
+        "tests::operations::lists_are_whole_by_both_ladders_at_once",
+        "tests::operations::each_operation_ends_as_it_says",
+        "tests::operations::a_killed_process_leaves_whole_lists",
+        "tests::operations::a_killed_process_leaves_exact_sums",
+        "tests::operations::whoever_registers_there_is_one_area",
+    ];
+    // It works these processors as hard as the others do, so it takes turns with them.
+    let _turn = Turn::take([0; 6]);
+    assert_passed(&run(&[], &names, without_libc), names.len());
+}
+
+/// What `thread_ends_late` found: a thread's last words.
+static LATE: Mutex<Option<(bool, bool)>> = Mutex::new(None);
+
+/// A destructor that runs after the one that takes the registration back: keys are destroyed in the order of their making.
+extern "C" fn thread_ends_late(_: *mut libc::c_void) {
+    let rseq = Rseq::detect();
+    let is_registered = rseq.is_some_and(|rseq| rseq.cpu_id().is_some());
+    *LATE.lock().unwrap() = Some((rseq.is_some(), is_registered));
+}
+
+#[test]
+fn threads_register_and_take_it_back() {
+    if !is_child() {
+        return assert_passed(&run(&[], &["tests::alone::threads_register_and_take_it_back"], without_libc), 1);
+    }
+    let Some(rseq) = own() else { return };
+    let shared = Shared::new();
+    let counter = shared.counter();
+    let mut key = 0;
+    // SAFETY: a place for the key, and a function that stays.
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(thread_ends_late)) }, 0);
+    for turn in 0..200 {
+        let thread = std::thread::spawn(move || {
+            // SAFETY: a valid key; the value is only passed on.
+            unsafe { libc::pthread_setspecific(key, NonNull::<u8>::dangling().as_ptr().cast()) };
+            assert_eq!(rseq.cpu_id(), None, "the memory of a thread that has ended is no registration");
+            let word = AtomicU64::new(0);
+            // SAFETY: a word of this function's.
+            assert!(!unsafe { rseq.add(rseq.cpu_id_start(), word.as_ptr(), 1) });
+            counter.add(Some(rseq), 1);
+            if turn % 2 == 0 {
+                // SAFETY: valid as long as the thread lives.
+                let errno = unsafe { libc::__errno_location() };
+                // SAFETY: as above.
+                unsafe { errno.write(77) };
+                assert!(rseq.register_thread() && rseq.register_thread());
+                // SAFETY: as above.
+                assert_eq!(unsafe { errno.read() }, 77);
+                assert!(rseq.cpu_id().is_some());
+                // SAFETY: as above; the thread is registered, so some attempt gets through.
+                while !unsafe { rseq.add(rseq.cpu_id_start(), word.as_ptr(), 1) } {}
+                assert_eq!(word.load(Relaxed), 1);
+            }
+            counter.add(Some(rseq), 1);
+        });
+        thread.join().unwrap();
+        // `detect` in the destructor registers a thread that had not been, and refuses one whose registration was taken back.
+        let late = LATE.lock().unwrap().take();
+        assert_eq!(late, Some(if turn % 2 == 0 { (false, false) } else { (true, true) }));
+    }
+    assert_eq!(counter.sum(), 400);
+}
+
+#[test]
+fn a_forked_child_keeps_its_registration() {
+    if !is_child() {
+        return assert_passed(&run(&[], &["tests::alone::a_forked_child_keeps_its_registration"], without_libc), 1);
+    }
+    let Some(rseq) = own() else { return };
+    let shared = Shared::new();
+    // SAFETY: zeroes are a word; nothing else is in the area.
+    let word = unsafe { PerCpu::<u64>::new(0) };
+    let (cpus, before) = (cpus(), aborted());
+    set_delays([0, 0, 0, 2_000, 0, 2_000]);
+    let work = || {
+        for n in 0..20_000 {
+            // At first both on one processor, so that each interrupts the other's sections.
+            if n % 64 == 0 {
+                run_on(None, cpus[usize::saturating_sub(n / 64, 200) % cpus.len()]);
+            }
+            loop {
+                let cpu = rseq.cpu_id_start();
+                let Some(target) = shared.area.ptr(word, cpu) else { return };
+                // SAFETY: `cpu`'s word, written by such sections only, of both processes.
+                if unsafe { rseq.add(cpu, target, 1) } {
+                    break;
+                }
+            }
+        }
+    };
+    let child = fork(|| {
+        if rseq.cpu_id().is_some() && rseq.register_thread() {
+            work();
+        }
+    });
+    work();
+    let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0));
+    assert!(aborted() > before, "two on one processor, and no section was ever aborted");
+    let words = (0..shared.area.count()).map(|cpu| shared.area.ptr(word, cpu).unwrap());
+    // SAFETY: inside the area; both writers have ended.
+    assert_eq!(words.map(|word| unsafe { word.read() }).sum::<u64>(), 40_000);
+}
+
+/// The rungs below rseq: counters and lists by atomic instructions.
+#[test]
+fn the_fallback_is_exact() {
+    let rseq = Rseq::detect();
+    let _turn = Turn::take([0; 6]);
+    let shared = Shared::new();
+    let counter = shared.counter();
+    // SAFETY: zeroes are empty slots, behind the counter's.
+    let list = List::new(shared.area, unsafe { PerCpu::<ListSlot>::new(64) }).unwrap();
+    let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
+    for node in nodes {
+        // SAFETY: on no list, and never unmapped.
+        unsafe { list.push(None, NonNull::from(node)) };
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    counter.add(None, 2);
+                    counter.add(rseq, 1);
+                    if let Some(node) = list.pop(None) {
+                        // SAFETY: popped just now.
+                        unsafe { list.push(None, node) };
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(counter.sum(), 2 * 2_000 * 3);
+    let mut popped = Vec::new();
+    // SAFETY: all users have been joined.
+    unsafe { list.drain(|node| popped.push(node)) };
+    popped.sort_unstable();
+    popped.dedup();
+    assert_eq!(popped.len(), nodes.len());
+}
+
+#[test]
+fn the_fallback_is_clean_under_valgrind() {
+    if is_child() {
+        return;
+    }
+    if std::env::var_os(ENV_RUNNER).is_some() || Command::new(VALGRIND).arg("--version").output().is_err() {
+        eprintln!("skipped: there is no valgrind for this architecture here");
+        return;
+    }
+    let names = [
+        "tests::alone::there_is_no_rseq",
+        "tests::alone::the_fallback_is_exact",
+        "tests::operations::lists_without_rseq_are_first_in_last_out",
+        "tests::operations::whoever_registers_there_is_one_area",
+    ];
+    let output = run(&[VALGRIND, "-q", "--error-exitcode=99", "--fair-sched=yes"], &names, |_| ());
+    assert_passed(&output, names.len());
+}
+
+/// valgrind and qemu-user have no rseq(2): nobody must be told otherwise.
+#[test]
+fn there_is_no_rseq() {
+    if is_child() || std::env::var_os(ENV_RUNNER).is_some() {
+        assert!(Rseq::detect().is_none());
+        assert!(Rseq::of_libc().is_none());
+        assert!(Rseq::detect().is_none(), "refused once, refused for good");
+    }
+}

@@ -1,0 +1,68 @@
+//! A statically linked program: its libc has no symbols to look up, but may have registered all the same.
+#![cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
+
+use std::path::Path;
+use std::process::Command;
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+const MUSL: &str = "x86_64-unknown-linux-musl";
+
+fn has_target(target: &str) -> bool {
+    let output = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+    output.is_ok_and(|output| {
+        output.status.success() && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
+    })
+}
+
+/// Builds the program for a target, statically; runs it with and without libc's registration.
+fn run(target: &str) -> Option<[String; 2]> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
+    let build = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--offline",
+            "--example",
+            "dormouse_percpu_static",
+            "--target",
+            target,
+            "--target-dir",
+        ])
+        .arg(&dir)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    if !build.status.success() {
+        eprintln!("skipped: {target} does not link statically here:\n{}", String::from_utf8_lossy(&build.stderr));
+        return None;
+    }
+    let program = dir.join(target).join("debug/examples/dormouse_percpu_static");
+    Some(["", "glibc.pthread.rseq=0"].map(|tunables| {
+        let output = Command::new(&program).env("GLIBC_TUNABLES", tunables).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).trim().to_string()
+    }))
+}
+
+#[test]
+fn a_static_program_finds_what_its_libc_has_registered() {
+    let Some([plain, tuned]) = run(TARGET) else { return };
+    // With a libc that registers; an older one leaves it to us in both runs.
+    if dormouse_percpu::Rseq::of_libc().is_some() {
+        assert_eq!((plain.as_str(), tuned.as_str()), ("Some(Libc)", "Some(Own)"));
+    } else {
+        assert_eq!(plain, tuned);
+    }
+}
+
+#[test]
+fn with_musl_threads_register_themselves() {
+    if !has_target(MUSL) {
+        eprintln!("skipped: the toolchain has no target {MUSL} (`rustup target add {MUSL}`)");
+        return;
+    }
+    let Some([plain, tuned]) = run(MUSL) else { return };
+    assert_eq!(plain, tuned);
+    assert_ne!(plain, "Some(Libc)");
+}
