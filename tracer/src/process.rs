@@ -9,9 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::session::{CLOCK_TSC, STREAM_STRIDE_BYTES};
 #[cfg(target_arch = "x86_64")]
-use dormouse_abi::session::{Line, StreamControl};
+use dormouse_abi::session::StreamControl;
+use dormouse_abi::session::{CLOCK_TSC, Line, STREAM_STRIDE_BYTES};
 use dormouse_abi::wire::{ClassDecl, FRAME_SIZE_MAX_BYTES, Grant, Message, VERSION};
 use dormouse_backing::Mapping;
 #[cfg(target_arch = "x86_64")]
@@ -211,7 +211,8 @@ impl Joining {
         let streams = unsafe {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
-        let rseq = if self.no_rseq { None } else { Rseq::detect() };
+        // A thread's only registration is not a guest's to take: some allocators want it where libc does not.
+        let rseq = if self.no_rseq { None } else { Rseq::of_libc() };
         // Sections of the shortest kind read session and id by themselves, so leaving has to be able to wait for them.
         let is_fast = rseq.is_some() && header.clock == CLOCK_TSC && crate::membarrier::is_ready();
         #[cfg(target_arch = "x86_64")]

@@ -91,7 +91,8 @@ struct Counters<S: Scheme> {
 
 impl<S: Scheme> Counters<S> {
     fn new() -> Option<Counters<S>> {
-        let rseq = Rseq::detect()?;
+        // Of every thread, without asking.
+        let rseq = Rseq::of_libc()?;
         // Most processes of a build are short, and have little memory of their own.
         let options = PoolOptions { is_lazy: true, ..PoolOptions::default() };
         let cpu_count = options.cpu_count;

@@ -408,7 +408,7 @@ fn prepare(ways: &mut Ways) -> Result<(), String> {
     ways.add::<Nothing>(["empty_hot", "empty_random", "empty_one", "empty_eight"], PhantomData);
     add!(ways, "atomic", Atomic);
     add!(ways, "thread-local", ThreadLocal);
-    let Some(rseq) = Rseq::detect() else { return Ok(()) };
+    let Some(rseq) = Rseq::of_libc() else { return Ok(()) };
     let _ = RSEQ.set(rseq);
     make::<StaticAreas>()?;
     make::<PointerArray>()?;

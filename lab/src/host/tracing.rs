@@ -83,7 +83,7 @@ fn rseq() -> Availability {
     if std::env::var(dormouse_abi::wire::ENV_NO_RSEQ).is_ok_and(|value| value == "1") {
         return Availability::Not(format!("{}=1 is set", dormouse_abi::wire::ENV_NO_RSEQ));
     }
-    if dormouse_percpu::Rseq::detect().is_some() {
+    if cfg!(target_arch = "x86_64") && dormouse_percpu::Rseq::of_libc().is_some() {
         return Availability::Available;
     }
     let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
