@@ -127,9 +127,22 @@ pub struct StreamControl {
     pub records_lost_full: Line<AtomicU64>,
     /// Events dropped because they exceed a page.
     pub records_lost_big: AtomicU64,
+    /// Events dropped for either cause, by [`lost_class_index`]. Counted after the two above, so a writer that is killed in between
+    /// leaves one less here. A producer that does not count them leaves zeroes.
+    pub records_lost_by_class: [AtomicU64; LOST_CLASS_COUNT],
 }
 
-const _: () = assert!(size_of::<StreamControl>() == 320 && size_of::<StreamControl>() <= STREAM_STRIDE_BYTES);
+/// Counts of lost events by class in a control block.
+pub const LOST_CLASS_COUNT: usize = 256;
+
+/// Which count is a class's: its own, or that of all later ones, the last.
+pub const fn lost_class_index(class_id: u16) -> usize {
+    let last = LOST_CLASS_COUNT - 1;
+    if (class_id as usize) < last { class_id as usize } else { last }
+}
+
+const _: () = assert!(core::mem::offset_of!(StreamControl, records_lost_by_class) == 264);
+const _: () = assert!(size_of::<StreamControl>() == 2368 && size_of::<StreamControl>() <= STREAM_STRIDE_BYTES);
 const _: () = assert!(core::mem::offset_of!(StreamControl, state) == 0);
 const _: () = assert!(core::mem::offset_of!(StreamControl, begin_timestamp) == 8);
 

@@ -43,6 +43,7 @@
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
 mod imv;
+mod percpu;
 mod tunable;
 
 use core::ffi::{CStr, c_char, c_void};

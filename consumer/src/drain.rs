@@ -32,6 +32,8 @@ const BURY_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct Drained {
     pub(crate) events: u64,
     pub(crate) lost: u64,
+    /// The same, by [`dormouse_abi::session::lost_class_index`].
+    pub(crate) lost_by_class: Vec<u64>,
     pub(crate) lost_on_disk: u64,
     /// The part of `lost` that no packet on disk states.
     pub(crate) lost_unstated: u64,
@@ -274,6 +276,7 @@ impl Drainer<'_> {
             self.drained.lost = self.drained.lost.saturating_add(discarded);
             self.drained.lost_unstated = self.drained.lost_unstated.saturating_add(unstated);
         }
+        self.drained.lost_by_class = (0..).map_while(|index| self.memory().discarded_by_class(index)).collect();
         self.drained
     }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE};
+use dormouse_abi::page::STREAM_EVENTS;
+use dormouse_abi::session::{Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_backing::{BackingError, Pool, PoolOptions};
+use dormouse_ctf::Classes;
 use dormouse_relay::Memory;
 
 use crate::clock::Clock;
@@ -98,6 +100,9 @@ pub struct Summary {
     pub events: u64,
     /// Events that found no free page or were larger than a page.
     pub lost: u64,
+    /// Whose events those were, the greatest count first. A program that was killed, or was losing events while the session ended,
+    /// may have left some out.
+    pub lost_by_class: Vec<(String, u64)>,
     /// Events that were committed but could not be written to the trace.
     pub lost_on_disk: u64,
     /// Packets that were not a producer's honest work, and are not in the trace.
@@ -126,8 +131,38 @@ impl std::fmt::Display for Summary {
         if self.packets_refused > 0 {
             write!(f, "; {} packets were not valid and were left out", self.packets_refused)?;
         }
+        let (first, rest) = self.lost_by_class.split_at(self.lost_by_class.len().min(LOST_CLASSES_SHOWN_MAX));
+        for (index, (name, count)) in first.iter().enumerate() {
+            write!(f, "{} {name} {count}", if index == 0 { "; lost:" } else { "," })?;
+        }
+        if !rest.is_empty() {
+            write!(
+                f,
+                ", {} other classes {}",
+                rest.len(),
+                rest.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
+            )?;
+        }
         Ok(())
     }
+}
+
+/// Classes that a summary names in its line.
+const LOST_CLASSES_SHOWN_MAX: usize = 5;
+
+/// What was lost of which class, the most first. The counts are a program's word: one of a class that there is not is nobody's.
+fn name_losses(counts: &[u64], classes: &Classes) -> Vec<(String, u64)> {
+    let mut named: Vec<(String, u64)> = counts
+        .iter()
+        .enumerate()
+        .filter(|&(_, &count)| count > 0)
+        .map(|(id, &count)| {
+            let class = if id + 1 < LOST_CLASS_COUNT { classes.get(STREAM_EVENTS, id as u16) } else { None };
+            (class.map_or_else(|| "(other classes)".into(), |class| class.full_name.clone()), count)
+        })
+        .collect();
+    named.sort_by(|(name_a, a), (name_b, b)| b.cmp(a).then_with(|| name_a.cmp(name_b)));
+    named
 }
 
 /// Why a session of attached programs is over.
@@ -267,6 +302,7 @@ impl Session {
         let mut summary = Summary {
             events: drained.events,
             lost: drained.lost,
+            lost_by_class: name_losses(&drained.lost_by_class, &self.shared.trace.classes()),
             lost_on_disk: drained.lost_on_disk,
             packets_refused: drained.packets_refused,
             processes: self.server.processes().joined(),
@@ -363,7 +399,34 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_abi::wire::ClassDecl;
+
     use super::*;
+
+    #[test]
+    fn a_summary_names_the_classes_that_lost_most() {
+        let mut classes = Classes::new();
+        let decl = |name: &str| ClassDecl { provider: "shop".into(), name: name.into(), fields: vec![] };
+        assert!(classes.insert(0, decl("order")) && classes.insert(1, decl("item")));
+        let mut counts = vec![0; LOST_CLASS_COUNT];
+        let mut summary = |losses: &[(usize, u64)]| {
+            losses.iter().for_each(|&(index, count)| counts[index] = count);
+            Summary { lost_by_class: name_losses(&counts, &classes), ..Summary::default() }.to_string()
+        };
+        let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
+        assert_eq!(summary(&[]), nothing);
+        assert_eq!(summary(&[(0, 3), (1, 40)]), format!("{nothing}; lost: shop:item 40, shop:order 3"));
+        // Whatever a program has written there, it is said, and saturates.
+        let strange = [(7, u64::MAX), (8, u64::MAX), (9, 50), (255, 2), (254, 1)];
+        let none = "(other classes)";
+        assert_eq!(
+            summary(&strange),
+            format!(
+                "{nothing}; lost: {none} {max}, {none} {max}, {none} 50, shop:item 40, shop:order 3, 2 other classes 3",
+                max = u64::MAX
+            )
+        );
+    }
 
     #[test]
     fn sizes() {

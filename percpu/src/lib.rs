@@ -43,6 +43,11 @@
 //! One word is never in two rows at once: a section loads and stores, so an atomic addition from another CPU that falls
 //! between the two is lost. [`RseqU64`] and [`CounterSlot`] make types of this.
 //!
+//! # Counters
+//! [`Counter`] is exact to sum. [`PerCpuCounter`] is also known roughly by one load: what a CPU has for itself is folded into a
+//! shared word when it reaches a threshold. [`Histogram`] counts values in log-linear buckets. In each, a CPU's words are running
+//! totals that nobody takes back, so that whoever is killed has added or has not.
+//!
 //! # Ordering
 //! On one CPU, sections of whatever thread or process follow each other, and each sees what the former wrote: the kernel
 //! switches between them. For readers elsewhere the final store is a release: on x86-64 stores become visible in program
@@ -95,6 +100,7 @@ mod alloc;
 mod arch;
 mod area;
 mod counter;
+mod histogram;
 #[cfg(any(test, feature = "inject"))]
 pub mod inject;
 mod list;
@@ -108,7 +114,8 @@ pub use alloc::{
     Usage, View, possible_cpus,
 };
 pub use area::{Area, Offsets, PerCpu};
-pub use counter::{Counter, CounterSlot, RseqU64};
+pub use counter::{Counter, CounterSlot, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
+pub use histogram::{Bucket, Histogram, HistogramError, HistogramLayout, Snapshot};
 pub use list::{List, ListSlot, Node};
 pub use rseq::{Popped, Registrar, Rseq};
 pub use txn::{Commit, apply_exclusive};

@@ -383,4 +383,14 @@ impl Memory {
         let lost_full = control.records_lost_full.0.load(Ordering::Acquire);
         lost_full.wrapping_add(control.records_lost_big.load(Ordering::Acquire))
     }
+
+    /// Events that were dropped so far, of all streams, by [`lost_class_index`](dormouse_abi::session::lost_class_index). `None`
+    /// beyond the last index.
+    pub fn discarded_by_class(&self, index: usize) -> Option<u64> {
+        (0..self.geometry.stream_count).try_fold(0, |sum: u64, stream| {
+            // (C) as the counts of all classes together.
+            let count = self.stream(stream).records_lost_by_class.get(index)?.load(Ordering::Acquire);
+            Some(sum.saturating_add(count))
+        })
+    }
 }

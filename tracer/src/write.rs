@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
 use dormouse_abi::record::PACKET_SPAN_BITS;
-use dormouse_abi::session::{State, claim, spare};
+use dormouse_abi::session::{Geometry, State, claim, lost_class_index, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
 use dormouse_relay::{Record, Segment, Written, write_exclusive};
@@ -252,7 +252,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         let control = attached.memory.stream(cpu);
         if is_too_big(attached, record) {
             if hold.count(&control.records_lost_big) {
-                return;
+                return count_class(attached, hold, record.id);
             }
             continue;
         }
@@ -272,7 +272,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
             }
         }
         if switch(attached, hold, state) == Switch::NoPage && hold.count(&control.records_lost_full.0) {
-            return;
+            return count_class(attached, hold, record.id);
         }
     }
     record_claimed(attached, thread::identify(), record);
@@ -317,6 +317,22 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     CLAIM_HINT.fetch_add(1, Ordering::Relaxed);
     let stream = cpu_count + first % count;
     memory.stream(stream).records_lost_full.0.fetch_add(1, Ordering::Relaxed);
+    count_class(attached, Hold::Claim(stream), record.id);
+}
+
+/// Counts a lost event, which its stream has counted, for its class too.
+#[cold]
+fn count_class(attached: &Attached, hold: Hold, class_id: u16) {
+    let memory = &attached.memory;
+    let count_in = |hold: Hold| {
+        let counts = &memory.stream(hold.stream()).records_lost_by_class;
+        counts.get(lost_class_index(class_id)).is_none_or(|counter| hold.count(counter))
+    };
+    let Geometry { cpu_count, stream_count, .. } = *memory.geometry();
+    // A thread that was moved since adds where anybody may: a word of a processor is added to in its sections alone.
+    if !count_in(hold) && stream_count > cpu_count {
+        count_in(Hold::Claim(cpu_count + hold.stream() % (stream_count - cpu_count)));
+    }
 }
 
 fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) {
@@ -325,7 +341,7 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
     let control = memory.stream(stream);
     if is_too_big(attached, record) {
         hold.count(&control.records_lost_big);
-        return;
+        return count_class(attached, hold, record.id);
     }
     for _ in 0..ATTEMPTS_MAX {
         let state = control.state.load(Ordering::Relaxed);
@@ -341,6 +357,7 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
         }
     }
     hold.count(&control.records_lost_full.0);
+    count_class(attached, hold, record.id);
 }
 
 /// Closes the current page and opens the next, then offers what is closed.

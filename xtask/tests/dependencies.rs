@@ -38,7 +38,7 @@ const RULES: [Rule; 19] = [
         "dormouse",
         &["dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay", "dormouse-vring", "dormouse-backing"],
     ),
-    ("dormouse-capi", &["dormouse", "dormouse-abi", "dormouse-imv"]),
+    ("dormouse-capi", &["dormouse", "dormouse-abi", "dormouse-imv", "dormouse-percpu"]),
     ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.

@@ -1,4 +1,4 @@
-//! Installs libdormouse and libdormouse_imv with their headers, manual page, pkg-config and CMake files.
+//! Installs libdormouse and libdormouse_imv with their headers, manual pages, pkg-config and CMake files.
 //!
 //! ```text
 //!   cargo run --release -p dormouse-capi --bin dormouse-install -- --prefix DIR
@@ -10,6 +10,7 @@
 //!   DIR/lib/pkgconfig/dormouse-imv.pc         likewise
 //!   DIR/lib/cmake/Dormouse/…                  likewise
 //!   DIR/share/man/man3/dormouse-imv.3         the manual page of immediate values
+//!   DIR/share/man/man3/dormouse-percpu.3      that of counters and histograms
 //! ```
 //!
 //! The libraries are built first, with the profile that this program was built with. The tree may be moved afterwards.
@@ -22,7 +23,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-/// Builds libdormouse and libdormouse_imv, and installs them with headers, manual page, pkg-config and CMake files.
+/// Builds libdormouse and libdormouse_imv, and installs them with headers, manual pages, pkg-config and CMake files.
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-install", version)]
 struct Arguments {
@@ -47,7 +48,9 @@ fn main() -> Result<()> {
 
     let lib = prefix.join("lib");
     copy_tree(&package.join("../include/dormouse"), &prefix.join("include/dormouse"))?;
-    copy(&package.join("../man/dormouse-imv.3"), &prefix.join("share/man/man3/dormouse-imv.3"))?;
+    for page in ["dormouse-imv.3", "dormouse-percpu.3"] {
+        copy(&package.join("../man").join(page), &prefix.join("share/man/man3").join(page))?;
+    }
     for (name, _) in LIBRARIES {
         let versioned = format!("{name}.so.{SOVERSION}");
         copy(&library_dir.join(format!("{name}.a")), &lib.join(format!("{name}.a")))?;

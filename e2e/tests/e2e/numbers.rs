@@ -1,5 +1,7 @@
 //! Received and lost events are exactly those that were emitted.
 
+use std::collections::BTreeMap;
+
 use dormouse_e2e::run::Record;
 use dormouse_e2e::trace::{Steps, check};
 
@@ -12,6 +14,13 @@ fn received(steps: &Steps) -> u64 {
     steps.values().map(|numbers| numbers.len() as u64).sum()
 }
 
+/// What the summary says of the classes that lost events, by name.
+fn lost_by_class(summary: &str) -> BTreeMap<String, u64> {
+    let classes = summary.split_once("; lost: ").map_or("", |(_, rest)| rest.split(';').next().unwrap_or_default());
+    let losses = classes.trim().split(", ").filter_map(|loss| loss.rsplit_once(' '));
+    losses.map(|(name, count)| (name.to_string(), count.parse().expect("a number"))).collect()
+}
+
 fn record(budget: &str, mode: &str, rseq: bool) -> (Steps, u64) {
     let record = Record::new().budget(budget).mode(mode).rseq(rseq);
     let recording = record.run(&[TRACED, "numbers", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
@@ -21,6 +30,16 @@ fn record(budget: &str, mode: &str, rseq: bool) -> (Steps, u64) {
     let steps = trace.steps();
     assert_eq!(received(&steps), events);
     println!("{budget} {mode} rseq={rseq}: {events} received, {lost} lost");
+    // Nobody was killed: each lost event is told of its class too. In discard mode no other is missing.
+    let lost_by_class = lost_by_class(&recording.stderr);
+    assert_eq!(lost_by_class.values().sum::<u64>(), lost, "{}", recording.stderr);
+    if mode == "discard" {
+        let is_filled = |number: &&u64| **number % 4 == 3;
+        let received_filled =
+            steps.values().map(|numbers| numbers.iter().filter(is_filled).count() as u64).sum::<u64>();
+        let lost_filled = lost_by_class.get("e2e:filled").copied().unwrap_or(0);
+        assert_eq!(received_filled + lost_filled, THREADS * EVENTS / 4, "{}", recording.stderr);
+    }
     (steps, lost)
 }
 

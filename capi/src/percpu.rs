@@ -1,0 +1,248 @@
+//! Counters and histograms with words on each CPU for C: the functions of `dormouse/percpu.h`.
+//!
+//! ```text
+//!   one mapping   │ head: what Rust knows of it │ stride of CPU 0 │ stride of CPU 1 │ …
+//!                 ▲ the pointer that C has
+//! ```
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::{self, NonNull};
+
+use dormouse_percpu::{
+    Area, Histogram, HistogramLayout, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, Rseq,
+};
+
+/// `struct dormouse_percpu_counter`, `struct dormouse_percpu_histogram`.
+pub struct Head<T> {
+    object: T,
+    rseq: Option<Rseq>,
+    mapping_size_bytes: usize,
+}
+
+/// `struct dormouse_percpu_bucket`.
+#[repr(C)]
+pub struct Bucket {
+    low: u64,
+    high: u64,
+    count: u64,
+}
+
+/// Strides begin here: a multiple of every alignment, and heads fit.
+const STRIDES: usize = 4096;
+const _: () = assert!(size_of::<Head<PerCpuCounter>>() <= STRIDES && size_of::<Head<Histogram>>() <= STRIDES);
+
+/// A counter's stride: the shared words, which only CPU 0's are used of, and the slot on lines of its own.
+const SLOT: usize = size_of::<PerCpuCounterShared>();
+const COUNTER_STRIDE_SHIFT: u32 = (SLOT + size_of::<PerCpuCounterSlot>()).next_power_of_two().ilog2();
+
+/// Maps strides for all CPUs that there may be, and puts a head in front of them. An errno if it cannot be.
+fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Result<NonNull<Head<T>>, c_int> {
+    let cpu_count = possible_cpu_count();
+    let strides_size_bytes = (cpu_count as usize).checked_mul(1 << stride_shift).ok_or(libc::ENOMEM)?;
+    let mapping_size_bytes = strides_size_bytes.checked_add(STRIDES).ok_or(libc::ENOMEM)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+    let mapping = unsafe { libc::mmap(ptr::null_mut(), mapping_size_bytes, protection, flags, -1, 0) };
+    if mapping == libc::MAP_FAILED {
+        return Err(libc::ENOMEM);
+    }
+    let strides = mapping.wrapping_byte_add(STRIDES).cast();
+    // SAFETY: the mapping has room for so many strides behind the head; it is zero, which all that is kept there may be, and stays
+    // until `destroy`, after which by the header's words nobody uses it.
+    let area = unsafe { Area::new(strides, stride_shift, cpu_count) };
+    let Some(object) = object_in(area) else {
+        unmap(mapping, mapping_size_bytes);
+        return Err(libc::EINVAL);
+    };
+    let head = mapping.cast::<Head<T>>();
+    // SAFETY: the mapping's start, which nobody else knows; a page is aligned for a head, and has room for it.
+    unsafe { head.write(Head { object, rseq: Rseq::detect(), mapping_size_bytes }) };
+    NonNull::new(head).ok_or(libc::ENOMEM)
+}
+
+/// What C gets: a pointer, or NULL and `errno`.
+fn answer<T>(created: Result<NonNull<Head<T>>, c_int>) -> Option<NonNull<Head<T>>> {
+    created
+        .inspect_err(|&error| {
+            // SAFETY: it always has an answer.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: the thread's own `errno`.
+            unsafe { *errno = error };
+        })
+        .ok()
+}
+
+/// # Safety
+/// A head that `create` made, and nobody uses any more.
+unsafe fn destroy<T>(head: Option<NonNull<Head<T>>>) {
+    if let Some(head) = head {
+        // SAFETY: the caller's word.
+        let mapping_size_bytes = unsafe { head.as_ref() }.mapping_size_bytes;
+        unmap(head.as_ptr().cast(), mapping_size_bytes);
+    }
+}
+
+/// Gives back a mapping that nobody uses, with `errno` as it was.
+fn unmap(mapping: *mut c_void, size_bytes: usize) {
+    // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
+    unsafe { libc::munmap(mapping, size_bytes) };
+}
+
+/// CPUs that there may ever be, by the kernel; those that libc counts where it does not say; 1 at least.
+fn possible_cpu_count() -> u32 {
+    let mut text = [0_u8; 256];
+    // SAFETY: a path that ends with NUL.
+    let file = unsafe { libc::open(c"/sys/devices/system/cpu/possible".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    let mut len = 0;
+    if file >= 0 {
+        // SAFETY: as many bytes as there is room for.
+        len = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
+        // SAFETY: the file was opened above, and nobody else has it.
+        unsafe { libc::close(file) };
+    }
+    let text = text.get(..usize::try_from(len).unwrap_or(0)).unwrap_or(&[]);
+    last_of_list(text).map_or_else(
+        || {
+            // SAFETY: a number is all that it takes.
+            let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+            u32::try_from(count).unwrap_or(1).max(1)
+        },
+        |last| last + 1,
+    )
+}
+
+/// The last number in a list such as `0-3,8-11`. A number that no kernel has is none.
+fn last_of_list(text: &[u8]) -> Option<u32> {
+    let last = text.trim_ascii().rsplit(|byte| matches!(byte, b',' | b'-')).next()?;
+    core::str::from_utf8(last).ok()?.parse().ok().filter(|&last| last < 1 << 20)
+}
+
+/// A counter; NULL and `errno` if the threshold is no threshold or there is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_counter_create(threshold: u64) -> Option<NonNull<Head<PerCpuCounter>>> {
+    answer(create(COUNTER_STRIDE_SHIFT, |area| {
+        // SAFETY: zeroes are shared words, and the slot begins where they end.
+        let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
+        // SAFETY: zeroes are a slot, and nothing else is there.
+        let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(SLOT) };
+        PerCpuCounter::new(area, slot, shared, threshold)
+    }))
+}
+
+/// [`PerCpuCounter::add`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_counter_add(counter: &Head<PerCpuCounter>, n: i64) {
+    counter.object.add(counter.rseq, n);
+}
+
+/// [`PerCpuCounter::approximate`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_counter_approximate(counter: &Head<PerCpuCounter>) -> i64 {
+    counter.object.approximate()
+}
+
+/// [`PerCpuCounter::sum`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_counter_sum(counter: &Head<PerCpuCounter>) -> i64 {
+    counter.object.sum()
+}
+
+/// [`PerCpuCounter::error_max`], for one process, of which no thread is killed alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_counter_error_max(counter: &Head<PerCpuCounter>, adders: u64) -> u64 {
+    counter.object.error_max(adders, 0)
+}
+
+/// Gives the counter's memory back.
+///
+/// # Safety
+/// NULL, or a counter that was created and not destroyed, and that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_percpu_counter_destroy(counter: Option<NonNull<Head<PerCpuCounter>>>) {
+    // SAFETY: handed on to the caller.
+    unsafe { destroy(counter) }
+}
+
+/// A histogram; NULL and `errno` if there are too many bits or there is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_histogram_create(sub_bucket_bits: c_uint) -> Option<NonNull<Head<Histogram>>> {
+    answer(HistogramLayout::new(sub_bucket_bits).ok_or(libc::EINVAL).and_then(|layout| {
+        create(layout.size_bytes().next_power_of_two().ilog2(), |area| {
+            // SAFETY: the memory is zero, and nothing else is in the strides.
+            unsafe { Histogram::new(area, 0, layout) }.ok()
+        })
+    }))
+}
+
+/// [`Histogram::record`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_histogram_record(histogram: &Head<Histogram>, value: u64) {
+    histogram.object.record(histogram.rseq, value);
+}
+
+/// [`Histogram::count`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_histogram_count(histogram: &Head<Histogram>) -> u64 {
+    histogram.object.count()
+}
+
+/// [`HistogramLayout::bucket_count`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_histogram_bucket_count(histogram: &Head<Histogram>) -> usize {
+    histogram.object.layout().bucket_count()
+}
+
+/// [`Histogram::quantile`]; answers 0 or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_percpu_histogram_quantile(
+    histogram: &Head<Histogram>,
+    q: f64,
+    value: Option<&mut u64>,
+) -> c_int {
+    let Some(value) = value.filter(|_| (0.0..=1.0).contains(&q)) else { return -libc::EINVAL };
+    let Some(found) = histogram.object.quantile(q) else { return -libc::ENODATA };
+    *value = found;
+    0
+}
+
+/// The buckets that are not empty; answers how many there are, or a negative errno.
+///
+/// # Safety
+/// `buckets` has room for `capacity`, and nobody else uses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_percpu_histogram_snapshot(
+    histogram: &Head<Histogram>,
+    buckets: *mut Bucket,
+    capacity: usize,
+) -> isize {
+    if buckets.is_null() && capacity > 0 {
+        return -(libc::EINVAL as isize);
+    }
+    let layout = histogram.object.layout();
+    let mut len = 0;
+    for index in 0..layout.bucket_count() {
+        let count = histogram.object.bucket(index);
+        if count == 0 {
+            continue;
+        }
+        if len < capacity {
+            let (low, high) = layout.bounds(index);
+            let bucket = buckets.wrapping_add(len);
+            // SAFETY: below the capacity, which is the caller's word.
+            unsafe { bucket.write(Bucket { low, high, count }) };
+        }
+        len += 1;
+    }
+    len as isize
+}
+
+/// Gives the histogram's memory back.
+///
+/// # Safety
+/// NULL, or a histogram that was created and not destroyed, and that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_percpu_histogram_destroy(histogram: Option<NonNull<Head<Histogram>>>) {
+    // SAFETY: handed on to the caller.
+    unsafe { destroy(histogram) }
+}

@@ -1,0 +1,164 @@
+//! Counters and histograms in C and C++: one program, compiled and linked in every way that people compile and link, and run with
+//! and without rseq. What it checks is in `percpu/main.c`. The examples of the manual page are compiled and run too.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+mod common;
+use common::{install, is_there, pkg_config, stdout, succeed};
+
+const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
+
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| install("percpu-prefix"))
+}
+
+/// Flags for the shared library, or for the archive in its place.
+fn package(is_static: bool) -> Vec<String> {
+    let form: &[&str] = if is_static { &["--static"] } else { &[] };
+    let flags = pkg_config(prefix(), &[&["--cflags", "--libs", "dormouse"], form].concat());
+    let archive = |flag| if is_static && flag == "-ldormouse" { "-l:libdormouse.a".to_string() } else { flag };
+    let run_path = format!("-Wl,-rpath,{}", prefix().join("lib").display());
+    flags.into_iter().map(archive).chain([run_path, "-pthread".into(), "-lm".into()]).collect()
+}
+
+fn go(compiler: &str, flags: &str, is_static: bool) {
+    if !is_there(compiler) {
+        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "there is no {compiler}");
+        eprintln!("skipped: there is no {compiler}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("main");
+    let mut command = Command::new(compiler);
+    command.args(flags.split_whitespace()).args(WARNINGS).arg("-o").arg(&program);
+    command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/percpu/main.c")).args(["-x", "none"]);
+    succeed(command.args(package(is_static)));
+    // The second way is the ladder's lower rung.
+    for tunables in ["", "glibc.pthread.rseq=0"] {
+        let output = succeed(Command::new(&program).env("GLIBC_TUNABLES", tunables));
+        assert_eq!(stdout(&output), "fine\n", "{compiler} {flags} {tunables}");
+    }
+}
+
+#[test]
+fn c_programs() {
+    for compiler in ["gcc", "clang"] {
+        go(compiler, "-std=gnu11 -O0", false);
+        go(compiler, "-std=gnu17 -O2", false);
+    }
+}
+
+#[test]
+fn cpp_programs() {
+    for compiler in ["g++", "clang++"] {
+        go(compiler, "-std=gnu++11 -O0", false);
+        go(compiler, "-std=gnu++20 -O2", false);
+    }
+}
+
+#[test]
+fn programs_with_the_archive() {
+    go("gcc", "-std=gnu11 -O2", true);
+    go("clang++", "-std=gnu++11 -O2", true);
+}
+
+#[test]
+fn the_header_asks_for_no_extension() {
+    let include = prefix().join("include");
+    for (compiler, language, standard) in
+        [("gcc", "c", "c11"), ("clang", "c", "c11"), ("g++", "c++", "c++11"), ("clang++", "c++", "c++11")]
+    {
+        if is_there(compiler) {
+            let mut command = Command::new(compiler);
+            command.args(WARNINGS).args([
+                "-pedantic-errors",
+                "-fsyntax-only",
+                &format!("-std={standard}"),
+                "-x",
+                language,
+            ]);
+            succeed(command.arg("-I").arg(&include).arg(include.join("dormouse/percpu.h")));
+        }
+    }
+}
+
+/// Every function of the header is there for programs to link with, and nothing else of its name.
+#[test]
+fn the_library_exports_what_the_header_declares() {
+    let header = std::fs::read_to_string(prefix().join("include/dormouse/percpu.h")).unwrap();
+    let declared = declared(&header);
+    assert_eq!(declared.len(), 13, "{declared:?}");
+    if !is_there("nm") {
+        eprintln!("skipped: there is no nm");
+        return;
+    }
+    let symbols =
+        stdout(&succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(prefix().join("lib/libdormouse.so"))));
+    let mut exported: Vec<_> = symbols.split_whitespace().filter(|name| name.starts_with("dormouse_percpu_")).collect();
+    exported.sort_unstable();
+    assert_eq!(exported, declared);
+}
+
+/// Names of functions, sorted: those at the start of a declaration, and not in comments.
+fn declared(header: &str) -> Vec<&str> {
+    let lines = header.lines().filter(|line| !line.starts_with([' ', '/', '#']));
+    let mut names: Vec<_> = lines
+        .filter_map(|line| line.split_once('('))
+        .filter_map(|(before, _)| before.rsplit([' ', '*']).next())
+        .filter(|name| name.starts_with("dormouse_percpu_"))
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// The blocks of code in the manual page, by the file name in the comment above each.
+fn examples() -> Vec<(String, String)> {
+    let page = std::fs::read_to_string(prefix().join("share/man/man3/dormouse-percpu.3")).unwrap();
+    let parts = page.split(".\\\" program ").skip(1);
+    parts
+        .map(|part| {
+            let (file, rest) = part.split_once("\n.EX\n").expect("a block of code below the comment");
+            let (code, _) = rest.split_once("\n.EE").expect("an end of the block");
+            (file.to_string(), code.replace("\\e", "\\").replace("\\-", "-") + "\n")
+        })
+        .collect()
+}
+
+#[test]
+fn the_examples_of_the_manual_page_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let examples = examples();
+    assert!(examples.len() > 1);
+    for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| is_there(c) && is_there(cpp)) {
+        for (file, code) in &examples {
+            let unit = directory.path().join(file);
+            std::fs::write(&unit, code).unwrap();
+            let program = unit.with_extension("");
+            let mut command = Command::new(if file.ends_with(".cc") { cpp } else { c });
+            succeed(command.arg("-O2").args(WARNINGS).arg("-o").arg(&program).arg(&unit).args(package(false)));
+            println!("{c} {file}: {}", stdout(&succeed(&mut Command::new(&program))));
+        }
+    }
+}
+
+#[test]
+fn the_manual_page_tells_of_every_function() {
+    let header = std::fs::read_to_string(prefix().join("include/dormouse/percpu.h")).unwrap();
+    let path = prefix().join("share/man/man3/dormouse-percpu.3");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
+    let code: String = examples().into_iter().map(|(_, code)| code).collect();
+    for name in declared(&header) {
+        assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
+        assert!(code.contains(&format!("{name}(")), "no example of {name}");
+    }
+    if is_there("groff") {
+        let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    }
+}

@@ -1,0 +1,331 @@
+//! Histograms of log-linear buckets with counts on each CPU.
+//!
+//! # Picture
+//! ```text
+//!   b = 2 (four sub-buckets per power of two)
+//!
+//!   value    0 1 2 3 4 5 6 7 8   10    12    14    16        20        24 …
+//!   bucket  │0│1│2│3│4│5│6│7│ 8 │  9  │ 10  │ 11  │    12   │    13   │ …        width doubles after every four
+//!
+//!   stride of a CPU   offset │ by_rseq: one word per bucket │ by_atomics: the same again, for those without rseq │
+//! ```
+//!
+//! Values below `2^(b + 1)` have buckets for themselves; a wider bucket is at most `2^-b` of its least value wide, which is the
+//! relative error of everything that is read from it. All of `u64` has a bucket: `(65 - b) × 2^b` of them.
+//!
+//! # Cost
+//! A value's bucket is found by counting leading zeros and a shift; then one addition under rseq. Untouched os_pages of the
+//! memory stay untouched: those without rseq have their own half.
+//!
+//! # Source
+//! G. Tene, HdrHistogram (2012), whose sub-buckets these are, with powers of two alone.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::area::{Area, PerCpu};
+use crate::counter::{ATTEMPTS_MAX, RseqU64, current_cpu};
+use crate::rseq::Rseq;
+
+/// Where values go: how many buckets there are, and what each holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistogramLayout {
+    sub_bucket_bits: u32,
+}
+
+impl HistogramLayout {
+    /// Most bits of sub-buckets: 65,536 of them, a relative error of 0.0015 %, and 25 MiB for each CPU.
+    pub const SUB_BUCKET_BITS_MAX: u32 = 16;
+
+    /// The layout of `1 << sub_bucket_bits` sub-buckets per power of two; `None` for more bits than
+    /// [`HistogramLayout::SUB_BUCKET_BITS_MAX`].
+    pub const fn new(sub_bucket_bits: u32) -> Option<HistogramLayout> {
+        if sub_bucket_bits <= Self::SUB_BUCKET_BITS_MAX { Some(HistogramLayout { sub_bucket_bits }) } else { None }
+    }
+
+    /// Buckets for all values there are.
+    pub const fn bucket_count(self) -> usize {
+        (65 - self.sub_bucket_bits as usize) << self.sub_bucket_bits
+    }
+
+    /// Bytes that a histogram takes in each stride of its area.
+    pub const fn size_bytes(self) -> usize {
+        self.bucket_count() * (size_of::<RseqU64>() + size_of::<AtomicU64>())
+    }
+
+    /// A bucket's width is at most this part of its least value: `2^-sub_bucket_bits`.
+    pub const fn relative_error(self) -> f64 {
+        1.0 / (1_u64 << self.sub_bucket_bits) as f64
+    }
+
+    /// The bucket of a value, below [`HistogramLayout::bucket_count`].
+    ///
+    /// Wait-free, async-signal-safe.
+    #[inline]
+    pub const fn index(self, value: u64) -> usize {
+        let bits = self.sub_bucket_bits;
+        // Of value 0 the highest bit is taken to be bit 0: it shares the exact buckets.
+        let highest = 63 - (value | 1).leading_zeros();
+        if highest < bits {
+            return value as usize;
+        }
+        let shift = highest - bits;
+        // The sub-bucket's highest bit, which all have, counts the powers of two on by one.
+        ((shift as usize) << bits) + (value >> shift) as usize
+    }
+
+    /// The least and the greatest value of a bucket. Of a bucket that there is not, the last one's.
+    pub const fn bounds(self, index: usize) -> (u64, u64) {
+        let bits = self.sub_bucket_bits;
+        let last = self.bucket_count() - 1;
+        let index = if index < last { index } else { last };
+        let power = index >> bits;
+        if power <= 1 {
+            return (index as u64, index as u64);
+        }
+        let shift = power as u32 - 1;
+        let low = ((index - (shift as usize) * (1 << bits)) as u64) << shift;
+        (low, low + ((1 << shift) - 1))
+    }
+}
+
+/// Why there is no histogram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HistogramError {
+    /// The strides of the area are too small.
+    AreaTooSmall {
+        /// Bytes that a stride needs, from its start to the histogram's end.
+        needed_bytes: usize,
+        /// Bytes that it has.
+        stride_bytes: usize,
+    },
+    /// The strides or the offset are not aligned to 8 bytes.
+    Misaligned,
+    /// The area has no stride.
+    NoCpu,
+}
+
+impl fmt::Display for HistogramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HistogramError::AreaTooSmall { needed_bytes, stride_bytes } => write!(
+                f,
+                "the histogram needs {needed_bytes} bytes for each CPU, the area has {stride_bytes}: give it larger strides, or \
+                 the histogram fewer sub-buckets"
+            ),
+            HistogramError::Misaligned => {
+                write!(f, "the histogram is not aligned: give it an offset and strides in steps of 8 bytes")
+            }
+            HistogramError::NoCpu => write!(f, "the area has no stride: give it one for each CPU that there may be"),
+        }
+    }
+}
+
+impl core::error::Error for HistogramError {}
+
+/// A bucket that is not empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// Least value that goes there.
+    pub low: u64,
+    /// Greatest value that goes there.
+    pub high: u64,
+    /// Values that went there.
+    pub count: u64,
+}
+
+/// A histogram with counts on each CPU.
+///
+/// It lies in an [`Area`], in private memory or shared by processes, of which some have rseq and some have not. Zeroed memory is
+/// an empty histogram. Counts wrap modulo 2^64.
+#[derive(Debug, Clone, Copy)]
+pub struct Histogram {
+    area: Area,
+    offset: usize,
+    layout: HistogramLayout,
+}
+
+impl Histogram {
+    /// The histogram that begins at `offset` in every stride of `area` and takes [`HistogramLayout::size_bytes`] there.
+    ///
+    /// # Errors
+    /// The strides are too small or not aligned, or there is none.
+    ///
+    /// # Safety
+    /// In every stride those bytes are zeroes, or counts of histograms of this layout at this offset, and nothing else uses them.
+    pub unsafe fn new(area: Area, offset: usize, layout: HistogramLayout) -> Result<Histogram, HistogramError> {
+        let (needed_bytes, stride_bytes) = (offset.saturating_add(layout.size_bytes()), area.stride_size_bytes());
+        if area.count() == 0 {
+            return Err(HistogramError::NoCpu);
+        }
+        if needed_bytes > stride_bytes {
+            return Err(HistogramError::AreaTooSmall { needed_bytes, stride_bytes });
+        }
+        // SAFETY: the caller's promise; only its address is asked for.
+        let first = unsafe { PerCpu::<RseqU64>::new(offset) };
+        let is_aligned = area.ptr(first, 0).is_some_and(|first| first.is_aligned());
+        if !is_aligned || !stride_bytes.is_multiple_of(align_of::<RseqU64>()) {
+            return Err(HistogramError::Misaligned);
+        }
+        Ok(Histogram { area, offset, layout })
+    }
+
+    /// Counts `value`. The ladder: rseq on the CPU's counts, at most 8 attempts → atomic addition to the CPU's other half.
+    ///
+    /// Wait-free, async-signal-safe.
+    #[inline]
+    pub fn record(&self, rseq: Option<Rseq>, value: u64) {
+        let index = self.layout.index(value);
+        if let Some(rseq) = rseq {
+            let bucket = self.by_rseq(index);
+            for _ in 0..ATTEMPTS_MAX {
+                let cpu = rseq.cpu_id_start();
+                let Some(count) = self.area.get(bucket, cpu) else { break };
+                // SAFETY: `count` is the CPU's: all histograms here find theirs by the same arithmetic.
+                if unsafe { count.add(rseq, cpu, 1) } {
+                    return;
+                }
+            }
+        }
+        self.record_by_atomics(rseq, index);
+    }
+
+    #[cold]
+    fn record_by_atomics(&self, rseq: Option<Rseq>, index: usize) {
+        let cpu = match rseq {
+            Some(rseq) => rseq.cpu_id_start(),
+            None => current_cpu(),
+        };
+        // Any CPU's is right, the thread's own is near.
+        if let Some(count) = self.area.get(self.by_atomics(index), cpu % self.area.count()) {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The bucket's count, of all CPUs: exact for what was recorded before the call.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn bucket(&self, index: usize) -> u64 {
+        if index >= self.layout.bucket_count() {
+            return 0;
+        }
+        let (by_rseq, by_atomics) = (self.by_rseq(index), self.by_atomics(index));
+        (0..self.area.count()).fold(0, |sum: u64, cpu| {
+            let by_rseq = self.area.get(by_rseq, cpu).map_or(0, RseqU64::load);
+            let by_atomics = self.area.get(by_atomics, cpu).map_or(0, |count| count.load(Relaxed));
+            sum.wrapping_add(by_rseq).wrapping_add(by_atomics)
+        })
+    }
+
+    /// How many values were recorded, modulo 2^64: exact for those before the call.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn count(&self) -> u64 {
+        (0..self.layout.bucket_count()).fold(0, |sum, index| sum.wrapping_add(self.bucket(index)))
+    }
+
+    /// As [`Snapshot::quantile`], without memory for a snapshot: buckets are read twice. Of values that are recorded meanwhile some
+    /// are in it.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn quantile(&self, q: f64) -> Option<u64> {
+        quantile(self.layout, q, self.count(), |index| self.bucket(index))
+    }
+
+    /// Merges the CPUs' counts into `counts`, of which there are [`HistogramLayout::bucket_count`]; `None` if there are not so many.
+    ///
+    /// What was recorded before the call is in it. Of what is recorded meanwhile, each is in it or not.
+    ///
+    /// Wait-free, async-signal-safe.
+    pub fn snapshot<'a>(&self, counts: &'a mut [u64]) -> Option<Snapshot<'a>> {
+        let counts = counts.get_mut(..self.layout.bucket_count())?;
+        counts.iter_mut().enumerate().for_each(|(index, count)| *count = self.bucket(index));
+        Some(Snapshot { layout: self.layout, counts })
+    }
+
+    /// Which bucket holds what.
+    pub const fn layout(&self) -> HistogramLayout {
+        self.layout
+    }
+
+    #[inline]
+    fn by_rseq(&self, index: usize) -> PerCpu<RseqU64> {
+        // SAFETY: `new`'s caller promised words there, and that nothing else uses them; the first half is of this type.
+        unsafe { PerCpu::new(self.offset + index * size_of::<RseqU64>()) }
+    }
+
+    #[inline]
+    fn by_atomics(&self, index: usize) -> PerCpu<AtomicU64> {
+        let offset = self.offset + (self.layout.bucket_count() + index) * size_of::<AtomicU64>();
+        // SAFETY: as for the first half; the second is of this type.
+        unsafe { PerCpu::new(offset) }
+    }
+}
+
+/// A histogram's counts at one time, merged over the CPUs.
+#[derive(Debug, Clone, Copy)]
+pub struct Snapshot<'a> {
+    layout: HistogramLayout,
+    counts: &'a [u64],
+}
+
+impl<'a> Snapshot<'a> {
+    /// How many values were recorded, modulo 2^64.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, &count| sum.wrapping_add(count))
+    }
+
+    /// The greatest value of the bucket that holds the `q`-quantile, which is the value of rank `max(1, ⌈q × count⌉)` from below.
+    ///
+    /// The quantile itself is at most that, and less by the relative error at most. `None` if nothing was recorded, or `q` is
+    /// not in 0 to 1. The product is one of `f64`, so ranks are exact up to 2^53 values.
+    pub fn quantile(&self, q: f64) -> Option<u64> {
+        quantile(self.layout, q, self.count(), |index| self.counts.get(index).copied().unwrap_or(0))
+    }
+
+    /// The least value of the lowest bucket that is not empty: no recorded value is less. `None` if nothing was recorded.
+    pub fn min(&self) -> Option<u64> {
+        self.buckets().next().map(|bucket| bucket.low)
+    }
+
+    /// The greatest value of the highest bucket that is not empty: no recorded value is greater. `None` if nothing was recorded.
+    pub fn max(&self) -> Option<u64> {
+        self.buckets().next_back().map(|bucket| bucket.high)
+    }
+
+    /// Buckets that are not empty, from below.
+    pub fn buckets(&self) -> impl DoubleEndedIterator<Item = Bucket> + 'a {
+        let layout = self.layout;
+        let counts = self.counts.iter().copied().enumerate().filter(|&(_, count)| count > 0);
+        counts.map(move |(index, count)| {
+            let (low, high) = layout.bounds(index);
+            Bucket { low, high, count }
+        })
+    }
+
+    /// The count of every bucket, empty ones too.
+    pub fn counts(&self) -> &'a [u64] {
+        self.counts
+    }
+}
+
+fn quantile(layout: HistogramLayout, q: f64, count: u64, count_of: impl Fn(usize) -> u64) -> Option<u64> {
+    if !(0.0..=1.0).contains(&q) || count == 0 {
+        return None;
+    }
+    let rank = rank(q, count);
+    let mut below = 0_u64;
+    (0..layout.bucket_count()).find_map(|index| {
+        below = below.saturating_add(count_of(index));
+        (below >= rank).then(|| layout.bounds(index).1)
+    })
+}
+
+/// `⌈q × count⌉`, from 1 to `count`. The next number below `q` is taken, so that 0.07 of 100, which is 7 and a bit in binary, is 7.
+fn rank(q: f64, count: u64) -> u64 {
+    let product = q.next_down() * count as f64;
+    let floor = product as u64;
+    let rank = if (floor as f64) < product { floor.saturating_add(1) } else { floor };
+    rank.clamp(1, count)
+}

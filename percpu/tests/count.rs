@@ -1,0 +1,380 @@
+//! Counters and histograms over areas that threads and processes share: sums against what was added, quantiles against sorted
+//! values, additions by kill -9, migration and both ladders.
+#![cfg(target_os = "linux")]
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+
+use dormouse_percpu::{
+    Area, Histogram, HistogramError, HistogramLayout, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot,
+    Rseq,
+};
+use proptest::prelude::*;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::thread::CpuSet;
+
+fn cpus() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+fn run_on(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// Zeroed memory with a stride for each CPU there may be; shared with forked children.
+fn area(stride_shift: u32) -> Area {
+    let count = cpus().last().unwrap() + 1;
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+    let base = unsafe { rustix::mm::mmap_anonymous(null_mut(), count << stride_shift, protection, flags) };
+    // SAFETY: the mapping has that size, is zero, and is never unmapped.
+    unsafe { Area::new(base.unwrap().cast(), stride_shift, count as u32) }
+}
+
+const SLOT: usize = 128;
+const DONE: usize = 192;
+
+fn counter(area: Area, threshold: u64) -> Option<PerCpuCounter> {
+    // SAFETY: zeroes are a slot, and nothing else is there.
+    let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(SLOT) };
+    // SAFETY: zeroes are shared words, and they end where the slot begins.
+    let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
+    PerCpuCounter::new(area, slot, shared, threshold)
+}
+
+/// A word of CPU 0's stride behind the counter.
+fn word(area: &Area, offset: usize) -> &AtomicI64 {
+    // SAFETY: zeroes are a word, and the tests have nothing else there.
+    area.get(unsafe { PerCpu::<AtomicI64>::new(offset) }, 0).unwrap()
+}
+
+/// Rungs of the ladder that there are here.
+fn ladder() -> Vec<Option<Rseq>> {
+    let rseq = Rseq::detect();
+    if rseq.is_none() {
+        eprintln!("without rseq: libc has not registered it here");
+    }
+    [Some(None), rseq.map(Some)].into_iter().flatten().collect()
+}
+
+fn fork(work: impl FnOnce()) -> Pid {
+    // SAFETY: the child calls only what is async-signal-safe, and then `_exit` (fork(2)).
+    match unsafe { libc::fork() } {
+        0 => {
+            work();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        }
+        child => Pid::from_raw(child).expect("fork"),
+    }
+}
+
+fn wait(child: Pid) {
+    rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
+}
+
+/// A small generator, so that threads and children need nothing of a library: xorshift64*.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+}
+
+#[test]
+fn a_counter_says_what_it_cannot_be() {
+    assert!(counter(area(8), 1).is_some() && counter(area(8), i64::MAX as u64).is_some());
+    for threshold in [0, 1 << 63, u64::MAX] {
+        assert!(counter(area(8), threshold).is_none(), "{threshold}");
+    }
+    // Strides that end before the slot does, and one that the slot does not fit aligned.
+    assert!(counter(area(7), 8).is_none());
+    // SAFETY: no stride, so nothing is reached through it.
+    let empty = unsafe { Area::new(null_mut(), 8, 0) };
+    assert!(counter(empty, 8).is_none());
+}
+
+#[test]
+fn alone_it_is_off_by_less_than_a_threshold_for_each_cpu() {
+    for rseq in ladder() {
+        for threshold in [1, 2, 3, 10, 1000] {
+            let area = area(8);
+            let counter = counter(area, threshold).unwrap();
+            let mut numbers = Numbers(threshold);
+            let mut exact = 0_i64;
+            let error_max = i64::from(area.count()) * (threshold as i64 - 1);
+            for _ in 0..20_000 {
+                let n = (numbers.next() % (3 * threshold)) as i64 - threshold as i64;
+                counter.add(rseq, n);
+                exact += n;
+                assert_eq!(counter.sum(), exact);
+                // What the other ladder's words hold counts only where both are in use.
+                let error = (counter.approximate() - exact).abs();
+                assert!(error <= 2 * error_max, "off by {error}");
+                assert!(error.unsigned_abs() <= counter.error_max(1, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_counter_wraps() {
+    for rseq in ladder() {
+        let counter = counter(area(8), 100).unwrap();
+        counter.add(rseq, i64::MAX);
+        counter.add(rseq, 1);
+        assert_eq!((counter.sum(), counter.sum().wrapping_sub(counter.approximate()).abs() <= 99), (i64::MIN, true));
+        counter.add(rseq, i64::MIN);
+        counter.add(rseq, -1);
+        assert_eq!(counter.sum(), -1);
+    }
+}
+
+#[test]
+fn sums_are_exact_and_the_bound_holds_while_threads_move() {
+    let ladder = ladder();
+    let area = area(8);
+    const THREADS: u64 = 4;
+    const ADDITIONS: u64 = 100_000;
+    let counter = counter(area, 16).unwrap();
+    let (cpus, is_over) = (cpus(), AtomicBool::new(false));
+    let exact: i64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|index| {
+                let (rseq, cpus) = (ladder[index as usize % ladder.len()], &cpus);
+                scope.spawn(move || {
+                    let (mut numbers, mut exact) = (Numbers(index + 1), 0);
+                    for turn in 0..ADDITIONS {
+                        if turn % 512 == 0 {
+                            run_on(cpus[(turn / 512 + index) as usize % cpus.len()]);
+                        }
+                        // Mostly upwards, so that the approximation has to follow.
+                        let n = (numbers.next() % 15) as i64 - 4;
+                        counter.add(rseq, n);
+                        exact += n;
+                    }
+                    exact
+                })
+            })
+            .collect();
+        let reader = scope.spawn(|| {
+            // The sum moves on while it and the approximation are read, by what the threads add meanwhile: no bound to be tested
+            // here, but neither may be beyond all that is ever added.
+            while !is_over.load(Relaxed) {
+                let beyond = 10 * (THREADS * ADDITIONS) as i64 + counter.error_max(THREADS, 0) as i64;
+                assert!(counter.approximate().abs() <= beyond && counter.sum().abs() <= beyond);
+            }
+        });
+        let exact = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        is_over.store(true, Relaxed);
+        reader.join().unwrap();
+        exact
+    });
+    assert_eq!(counter.sum(), exact);
+    assert!((counter.approximate() - exact).unsigned_abs() <= counter.error_max(THREADS, 0));
+}
+
+#[test]
+fn the_killed_leave_the_sum_exact() {
+    const STEP: i64 = 3;
+    let ladder = ladder();
+    let area = area(8);
+    let counter = counter(area, 8).unwrap();
+    let done = word(&area, DONE);
+    let cpus = cpus();
+    for round in 0..60_u64 {
+        let rseq = ladder[round as usize % ladder.len()];
+        let before = done.load(Relaxed);
+        let child = fork(|| {
+            run_on(cpus[round as usize % cpus.len()]);
+            loop {
+                counter.add(rseq, STEP);
+                done.fetch_add(STEP, Relaxed);
+            }
+        });
+        // Not before it has begun, and then at a moment that nobody chose.
+        while done.load(Relaxed) < before + 100 * STEP {
+            counter.add(rseq, STEP);
+            done.fetch_add(STEP, Relaxed);
+            std::thread::yield_now();
+        }
+        rustix::process::kill_process(child, Signal::KILL).unwrap();
+        wait(child);
+        let killed = round + 1;
+        // A child may have been killed between the addition and the note of it.
+        let unnoted = counter.sum() - done.load(Relaxed);
+        assert!((0..=killed as i64 * STEP).contains(&unnoted) && unnoted % STEP == 0, "{unnoted} after {killed} kills");
+        let error = (counter.approximate() - counter.sum()).unsigned_abs();
+        assert!(error <= counter.error_max(2, killed), "off by {error}");
+    }
+}
+
+#[test]
+fn a_forked_child_adds_to_the_same_counter() {
+    for rseq in ladder() {
+        let counter = counter(area(8), 32).unwrap();
+        let add = || (0..50_000).for_each(|n| counter.add(rseq, n % 7));
+        let child = fork(add);
+        add();
+        wait(child);
+        assert_eq!(counter.sum(), 2 * (0..50_000).map(|n| n % 7).sum::<i64>());
+        assert!((counter.approximate() - counter.sum()).unsigned_abs() <= counter.error_max(2, 0));
+    }
+}
+
+fn histogram(bits: u32) -> Histogram {
+    let layout = HistogramLayout::new(bits).unwrap();
+    let area = area((layout.size_bytes() + 64).next_power_of_two().ilog2());
+    // SAFETY: the memory is new, so zero, and nothing else uses it.
+    unsafe { Histogram::new(area, 64, layout) }.unwrap()
+}
+
+#[test]
+fn buckets_tile_the_values() {
+    for bits in 0..=10 {
+        let layout = HistogramLayout::new(bits).unwrap();
+        let mut next = 0_u64;
+        for index in 0..layout.bucket_count() {
+            let (low, high) = layout.bounds(index);
+            assert_eq!(low, next, "bucket {index} of {bits}");
+            for value in [low, low + (high - low) / 2, high] {
+                assert_eq!(layout.index(value), index, "{value} of {bits}");
+            }
+            assert!(
+                (high - low) as f64 <= low as f64 * layout.relative_error(),
+                "bucket {index} of {bits} is too wide"
+            );
+            next = high.wrapping_add(1);
+        }
+        assert_eq!(next, 0, "the last bucket ends with u64::MAX");
+        assert_eq!(layout.bounds(usize::MAX).1, u64::MAX);
+    }
+    assert!(HistogramLayout::new(HistogramLayout::SUB_BUCKET_BITS_MAX).is_some());
+    assert!(HistogramLayout::new(HistogramLayout::SUB_BUCKET_BITS_MAX + 1).is_none());
+}
+
+#[test]
+fn an_area_that_does_not_do_is_said_why() {
+    let layout = HistogramLayout::new(5).unwrap();
+    assert_eq!((layout.bucket_count(), layout.size_bytes(), layout.relative_error()), (1920, 30_720, 1.0 / 32.0));
+    // SAFETY: the memory is new, so zero, and nothing else uses it.
+    let new = |stride_shift, offset| unsafe { Histogram::new(area(stride_shift), offset, layout) };
+    assert!(new(15, 0).is_ok());
+    let error = new(14, 8).unwrap_err();
+    assert_eq!(error, HistogramError::AreaTooSmall { needed_bytes: 30_728, stride_bytes: 16_384 });
+    assert!(error.to_string().contains("needs 30728 bytes for each CPU, the area has 16384"));
+    assert!(matches!(new(15, usize::MAX), Err(HistogramError::AreaTooSmall { .. })));
+    assert_eq!(new(16, 4).unwrap_err(), HistogramError::Misaligned);
+    // SAFETY: no stride, so nothing is reached through it.
+    let empty = unsafe { Area::new(null_mut(), 20, 0) };
+    // SAFETY: as above.
+    assert_eq!(unsafe { Histogram::new(empty, 0, layout) }.unwrap_err(), HistogramError::NoCpu);
+}
+
+/// Everything that is read from a histogram against the sorted values that were recorded.
+fn check(histogram: &Histogram, mut values: Vec<u64>) {
+    let layout = histogram.layout();
+    let mut counts = vec![u64::MAX; layout.bucket_count()];
+    let snapshot = histogram.snapshot(&mut counts).unwrap();
+    values.sort_unstable();
+    assert_eq!((snapshot.count(), histogram.count()), (values.len() as u64, values.len() as u64));
+    let border = |value: Option<&u64>| value.map(|&value| layout.bounds(layout.index(value)));
+    assert_eq!(snapshot.min(), border(values.first()).map(|(low, _)| low));
+    assert_eq!(snapshot.max(), border(values.last()).map(|(_, high)| high));
+    // Fractions with a numerator, so that the rank is known without floating point.
+    for (part, whole) in
+        [(0, 1), (1, 1000), (7, 100), (1, 4), (1, 3), (1, 2), (3, 4), (9, 10), (99, 100), (999, 1000), (1, 1)]
+    {
+        let q = part as f64 / whole as f64;
+        let rank = (values.len() * part).div_ceil(whole).max(1);
+        let expected = border(values.get(rank - 1)).map(|(_, high)| high);
+        assert_eq!(snapshot.quantile(q), expected, "{part}/{whole} of {}", values.len());
+        assert_eq!(histogram.quantile(q), expected);
+        if let (Some(found), Some(&exact)) = (expected, values.get(rank - 1)) {
+            assert!(found >= exact && (found - exact) as f64 <= exact as f64 * layout.relative_error());
+        }
+    }
+    for q in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+        assert_eq!((snapshot.quantile(q), histogram.quantile(q)), (None, None));
+    }
+    let mut rest = values.as_slice();
+    for bucket in snapshot.buckets() {
+        let (here, beyond) = rest.split_at(bucket.count as usize);
+        assert!(bucket.count > 0 && here.iter().all(|value| (bucket.low..=bucket.high).contains(value)), "{bucket:?}");
+        rest = beyond;
+    }
+    assert_eq!(rest, [0; 0]);
+}
+
+#[test]
+fn borders_are_counted_where_they_belong() {
+    let powers = (0..64).map(|shift| 1_u64 << shift);
+    let values: Vec<u64> =
+        powers.flat_map(|power| [power - 1, power, power + 1]).chain([0, u64::MAX, u64::MAX - 1, u64::MAX]).collect();
+    for rseq in ladder() {
+        for bits in [0, 1, 5, 8] {
+            let histogram = histogram(bits);
+            check(&histogram, vec![]);
+            values.iter().for_each(|&value| histogram.record(rseq, value));
+            check(&histogram, values.clone());
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_needs_memory_for_every_bucket() {
+    let histogram = histogram(2);
+    assert!(histogram.snapshot(&mut vec![0; histogram.layout().bucket_count() - 1]).is_none());
+    assert_eq!(histogram.bucket(usize::MAX), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn quantiles_are_those_of_the_sorted_values(
+        values in proptest::collection::vec((any::<u64>(), 0_u32..64).prop_map(|(value, shift)| value >> shift), 0..400),
+        bits in 0_u32..9,
+    ) {
+        for rseq in ladder() {
+            let histogram = histogram(bits);
+            values.iter().for_each(|&value| histogram.record(rseq, value));
+            check(&histogram, values.clone());
+        }
+    }
+}
+
+#[test]
+fn threads_and_processes_record_into_one_histogram() {
+    const WRITERS: u64 = 4;
+    const RECORDS: usize = 30_000;
+    let ladder = ladder();
+    let histogram = histogram(6);
+    let (ladder, cpus) = (&ladder, cpus());
+    let values = |writer: u64| {
+        let mut numbers = Numbers(writer + 1);
+        (0..RECORDS).map(move |_| {
+            let shift = numbers.next() % 64;
+            numbers.next() >> shift
+        })
+    };
+    let record = |writer: u64| {
+        for (turn, value) in values(writer).enumerate() {
+            if turn % 512 == 0 {
+                run_on(cpus[(turn / 512 + writer as usize) % cpus.len()]);
+            }
+            histogram.record(ladder[writer as usize % ladder.len()], value);
+        }
+    };
+    let children = [0, 1].map(|writer| fork(|| record(writer)));
+    std::thread::scope(|scope| (2..WRITERS).for_each(|writer| drop(scope.spawn(move || record(writer)))));
+    children.into_iter().for_each(wait);
+    check(&histogram, (0..WRITERS).flat_map(values).collect());
+}
