@@ -700,6 +700,8 @@ impl Heap {
                         self.give_back(chunk, self.granule_of(chunk, address), copy);
                     }
                     self.give_back(chunk, start, record);
+                    // It was never handed out.
+                    chunk.set_record(start, Record::NONE);
                     return place;
                 };
                 // SAFETY: inside the array, which is this object's.

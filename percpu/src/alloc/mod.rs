@@ -275,7 +275,8 @@ impl<S: Scheme> Pool<S> {
     ///
     /// # Errors
     /// [`FreeError`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
-    /// known as such until its place is given to another object.
+    /// known as such until its place is given to another object or, for [`PointerArray`], has been tried for one; then, if
+    /// no object starts there, it is foreign.
     ///
     /// # Safety
     /// Nobody uses the object's bytes from now on. Handles of objects that were freed before or come from another pool are
