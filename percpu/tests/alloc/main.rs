@@ -112,3 +112,29 @@ impl Drop for Backing {
         unsafe { rustix::mm::munmap(self.base.cast(), self.len) }.unwrap();
     }
 }
+
+pub(crate) fn fork() -> libc::pid_t {
+    // SAFETY: the child does nothing that another thread's lock might forbid (see `child_or_wait`).
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    child
+}
+
+/// In the child, does `work` and ends; in the parent, says what it came to. The child must take no lock of libc's but
+/// malloc's, which glibc sets right after a fork.
+pub(crate) fn child_or_wait(child: libc::pid_t, work: impl FnOnce() -> bool) -> bool {
+    if child == 0 {
+        let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
+        // SAFETY: ends the child without running what the parent's test harness has registered.
+        unsafe { libc::_exit(if is_well { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the child's id; the kernel writes one number.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// What `work` says in a forked child.
+pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
+    child_or_wait(fork(), work)
+}
