@@ -23,7 +23,8 @@
 //! Each CPU's stride consists of whole pages, which prefer that CPU's node where there is more than one (mbind(2)), and
 //! are there before the first object is handed out, unless the pool is lazy. A lazy pool's memory is what was touched: on
 //! a machine of many CPUs a program that is confined to a few pays for their strides alone. Allocating does not spoil
-//! this; a robust pool does, because it writes to all copies.
+//! this; a robust pool does, because it writes to all copies, and so does a region of shared memory, of which a page is
+//! there once it was looked at.
 //!
 //! # Fork
 //! A pool's private memory is copied, and the child's pool is its own from then on, with the same handles. A thread that
@@ -241,7 +242,7 @@ impl<S: Scheme> Pool<S> {
     }
 
     fn with(options: &PoolOptions, region: Option<Region>) -> Result<Pool<S>, AllocError> {
-        let heap = Heap::new(S::FAMILY, S::IS_FIXED, options, region)?;
+        let heap = Heap::new(S::FAMILY, S::IS_FIXED, options, region, topology::nodes)?;
         let base_biased = bias::<S>(heap.base());
         let stride_shift = options.stride_bytes.trailing_zeros();
         let parameters = Parameters { base_biased, stride_shift, table: heap.table() };
