@@ -650,9 +650,6 @@ impl Heap {
         let record = match shape.family {
             Family::SideBySide => {
                 let copy = (size + shape.red()).max(align).max(CACHE_LINE).next_power_of_two();
-                if copy > shape.stride_bytes {
-                    return Err(AllocError::TooBig { size_bytes: size, size_bytes_max: shape.size_bytes_max });
-                }
                 Record { kind: Kind::Object, size, shift: copy.trailing_zeros() }
             }
             _ => Record { kind: Kind::Object, size, shift: 0 },

@@ -37,7 +37,7 @@
 //! | --- | --- | --- |
 //! | behind each copy, 16 bytes or more | `0xb5` | when the object is freed, by `audit` |
 //! | freed bytes, on every CPU | `0x5a` | when they are allocated again, by `audit` |
-//! | bytes that were never used | zero | when they are allocated, by `audit` |
+//! | bytes that were never used, but in a region | zero | when they are allocated, by `audit` |
 //!
 //! What was found corrupted is reported once and withdrawn: it is neither live nor free from then on.
 //!
