@@ -29,7 +29,7 @@ pub struct PointerArray;
 #[derive(Debug, Clone, Copy)]
 pub struct Contiguous;
 
-/// Blocks, interlaced: pointer + table[cpu], with one table for all objects of the pool.
+/// Blocks, interlaced: `pointer + table[cpu]`, with one table for all objects of the pool.
 #[derive(Debug, Clone, Copy)]
 pub struct OffsetTable;
 
