@@ -18,21 +18,19 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// A word that is set once. A model checker brings its own.
 pub(crate) trait Slot<T> {
-    fn load_acquire(&self) -> *mut T;
-    fn store_release(&self, chunk: *mut T);
+    fn load(&self, ordering: Ordering) -> *mut T;
+    fn store(&self, chunk: *mut T, ordering: Ordering);
 }
 
 impl<T> Slot<T> for AtomicPtr<T> {
     #[inline]
-    fn load_acquire(&self) -> *mut T {
-        // (C1) pairs with (C2): the chunk's description is visible.
-        self.load(Ordering::Acquire)
+    fn load(&self, ordering: Ordering) -> *mut T {
+        AtomicPtr::load(self, ordering)
     }
 
     #[inline]
-    fn store_release(&self, chunk: *mut T) {
-        // (C2) pairs with (C1).
-        self.store(chunk, Ordering::Release);
+    fn store(&self, chunk: *mut T, ordering: Ordering) {
+        AtomicPtr::store(self, chunk, ordering);
     }
 }
 
@@ -50,15 +48,18 @@ fn probes(key: usize, len: usize) -> impl Iterator<Item = usize> {
 
 /// Publishes `chunk` under `key`. The caller keeps other inserts away.
 pub(crate) fn insert<T, S: Slot<T>>(slots: &[S], key: usize, chunk: *mut T) -> Result<(), Full> {
-    let slot = probes(key, slots.len()).find(|slot| slots[*slot].load_acquire().is_null()).ok_or(Full)?;
-    slots[slot].store_release(chunk);
+    // Relaxed: whoever filled a slot held the lock before the caller, and it is not followed.
+    let slot = probes(key, slots.len()).find(|slot| slots[*slot].load(Ordering::Relaxed).is_null()).ok_or(Full)?;
+    // (C2) pairs with (C1).
+    slots[slot].store(chunk, Ordering::Release);
     Ok(())
 }
 
 /// The chunk under `key` that `is_it` knows as the right one. Wait-free: at most as many steps as there are slots.
 pub(crate) fn find<T, S: Slot<T>>(slots: &[S], key: usize, is_it: impl Fn(*mut T) -> bool) -> Option<*mut T> {
     for slot in probes(key, slots.len()) {
-        let chunk = slots[slot].load_acquire();
+        // (C1) pairs with (C2): the chunk's description is visible.
+        let chunk = slots[slot].load(Ordering::Acquire);
         if chunk.is_null() {
             return None;
         }
@@ -112,12 +113,12 @@ mod model {
     }
 
     impl Slot<Chunk> for AtomicPtr<Chunk> {
-        fn load_acquire(&self) -> *mut Chunk {
-            self.load(Ordering::Acquire)
+        fn load(&self, ordering: Ordering) -> *mut Chunk {
+            AtomicPtr::load(self, ordering)
         }
 
-        fn store_release(&self, chunk: *mut Chunk) {
-            self.store(chunk, Ordering::Release);
+        fn store(&self, chunk: *mut Chunk, ordering: Ordering) {
+            AtomicPtr::store(self, chunk, ordering);
         }
     }
 
@@ -152,7 +153,7 @@ mod model {
 
         fn free(&self) {
             for slot in &self.slots {
-                let chunk = slot.load_acquire();
+                let chunk = slot.load(Ordering::Acquire);
                 if !chunk.is_null() {
                     // SAFETY: from `Box::into_raw`, and the other threads are gone.
                     drop(unsafe { Box::from_raw(chunk) });

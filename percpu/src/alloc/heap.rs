@@ -27,7 +27,6 @@ use super::error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
 use super::lock::{OwnerLock, Reentered};
 use super::memory::{self, Mapping};
 use super::scheme::Family;
-use super::topology;
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
 /// What freed bytes hold in a robust pool.
@@ -79,6 +78,9 @@ impl Record {
     }
 }
 
+/// A machine's nodes; tests bring their own.
+pub(crate) type Nodes = fn(&mut dyn FnMut(u32, u32)) -> u32;
+
 /// What does not change as long as the pool lives.
 #[derive(Clone, Copy)]
 struct Shape {
@@ -92,6 +94,8 @@ struct Shape {
     granule_count: usize,
     /// The chunk is so many places one after another that hold the same granules: strides, or the chunk as a whole.
     image_count: usize,
+    /// Calls back with each CPU and its node, and says how many nodes there are.
+    nodes: Nodes,
     node_count: u32,
     /// Nodes that the chunk of a pool of pointer arrays is divided among, and the most CPUs that one of them has.
     part_count: usize,
@@ -357,13 +361,14 @@ impl Heap {
         is_fixed: bool,
         options: &PoolOptions,
         region: Option<Region>,
+        nodes: Nodes,
     ) -> Result<Heap, AllocError> {
         let PoolOptions { stride_bytes, limit_bytes, is_robust, is_lazy, .. } = *options;
         let cpu_count = options.cpu_count as usize;
         let chunk_bytes = stride_bytes * cpu_count;
         let is_strided = family == Family::Strided;
         let granule = granule_size_bytes(family);
-        let node_count = topology::nodes(|_, _| ());
+        let node_count = nodes(&mut |_, _| ());
         let is_fixed = is_fixed || region.is_some();
         let chunk_count_max = if is_fixed { 1 } else { (limit_bytes / chunk_bytes).clamp(1, CHUNK_COUNT_MAX) };
         let slot_count = (2 * chunk_count_max).next_power_of_two();
@@ -393,6 +398,7 @@ impl Heap {
             granule_shift: granule.trailing_zeros(),
             granule_count: image_bytes / granule,
             image_count: if is_strided { cpu_count } else { 1 },
+            nodes,
             node_count,
             part_count: 1,
             cpus_of_part_max: cpu_count,
@@ -407,7 +413,7 @@ impl Heap {
         if family == Family::Pointers && node_count > 1 && region.is_none() {
             // SAFETY: of the mapping just made, whose zeroes are valid.
             let parts = unsafe { parts.as_ref() };
-            shape.cpus_of_part_max = divide(parts, |node_of| _ = topology::nodes(node_of));
+            shape.cpus_of_part_max = divide(parts, nodes);
             shape.part_count = 1 + parts.iter().map(|part| part.load(Relaxed) as usize).max().unwrap_or(0);
         }
         let lowest_bit = |value: usize| 1 << value.trailing_zeros();
@@ -610,7 +616,7 @@ impl Heap {
             memory::keep_lazy(base, shape.chunk_bytes);
         }
         if shape.node_count > 1 && shape.family != Family::SideBySide {
-            topology::nodes(|cpu, node| {
+            (shape.nodes)(&mut |cpu, node| {
                 let cpu = cpu as usize;
                 if cpu >= shape.cpu_count {
                     return;
@@ -644,9 +650,6 @@ impl Heap {
         let record = match shape.family {
             Family::SideBySide => {
                 let copy = (size + shape.red()).max(align).max(CACHE_LINE).next_power_of_two();
-                if copy > shape.stride_bytes {
-                    return Err(AllocError::TooBig { size_bytes: size, size_bytes_max: shape.size_bytes_max });
-                }
                 Record { kind: Kind::Object, size, shift: copy.trailing_zeros() }
             }
             _ => Record { kind: Kind::Object, size, shift: 0 },
@@ -700,6 +703,8 @@ impl Heap {
                         self.give_back(chunk, self.granule_of(chunk, address), copy);
                     }
                     self.give_back(chunk, start, record);
+                    // It was never handed out.
+                    chunk.set_record(start, Record::NONE);
                     return place;
                 };
                 // SAFETY: inside the array, which is this object's.
@@ -965,14 +970,79 @@ impl Drop for Heap {
 }
 
 /// Numbers the nodes that have CPUs from 0 on, and says how many CPUs the fullest of them has.
-fn divide(parts: &[AtomicU32], topology: impl FnOnce(&mut dyn FnMut(u32, u32))) -> usize {
+fn divide(parts: &[AtomicU32], nodes: Nodes) -> usize {
     let mut last_node = None;
     let mut part = 0;
-    topology(&mut |cpu, node| {
+    nodes(&mut |cpu, node| {
         let Some(of_cpu) = parts.get(cpu as usize) else { return };
         part += u32::from(last_node.is_some_and(|last| last != node));
         last_node = Some(node);
         of_cpu.store(part, Relaxed);
     });
     (0..=part).map(|part| parts.iter().filter(|of_cpu| of_cpu.load(Relaxed) == part).count()).max().unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three nodes, of which one has no CPU; most machines that run tests have one.
+    fn three_nodes(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
+        [(0, 0), (2, 0), (1, 2), (3, 2), (4, 2), (9, 2)].into_iter().for_each(|(cpu, node)| node_of(cpu, node));
+        3
+    }
+
+    fn heap(family: Family, is_robust: bool) -> Heap {
+        let options = PoolOptions { cpu_count: 5, stride_bytes: 8192, is_robust, ..PoolOptions::default() };
+        Heap::new(family, false, &options, None, three_nodes).unwrap()
+    }
+
+    #[test]
+    fn copies_behind_pointers_lie_in_their_node_s_part() {
+        for is_robust in [false, true] {
+            let heap = heap(Family::Pointers, is_robust);
+            assert_eq!((heap.shape.part_count, heap.shape.cpus_of_part_max), (2, 3));
+            assert_eq!((0..5).map(|cpu| heap.part_of(cpu)).collect::<Vec<_>>(), [0, 1, 0, 1, 1]);
+            // 40,960 bytes are 10 pages, 5 for each part.
+            let mut handles = Vec::new();
+            for size in (0..60).map(|n| n * 37).chain([heap.shape.size_bytes_max]) {
+                let handle = heap.alloc(size, 64).unwrap();
+                let (chunk, start, record) = heap.look_up(handle.addr().get()).unwrap();
+                for cpu in 0..5 {
+                    let page = (heap.copy(chunk, start, record, cpu).addr() - chunk.base.addr()) / 4096;
+                    assert_eq!(page / 5, heap.part_of(cpu), "CPU {cpu}");
+                }
+                handles.push(handle);
+            }
+            heap.audit().unwrap();
+            assert!(heap.usage().chunk_count > 1);
+            for handle in handles {
+                heap.free(handle.addr().get()).unwrap();
+            }
+            heap.audit().unwrap();
+            assert!(heap.chunks().all(|chunk| chunk.free_count.load(Relaxed) == heap.shape.granule_count));
+        }
+    }
+
+    #[test]
+    fn strides_prefer_their_nodes_and_hold_zeroes_all_the_same() {
+        for family in [Family::Strided, Family::SideBySide] {
+            let heap = heap(family, true);
+            let handle = heap.alloc(4000, 8).unwrap();
+            heap.audit().unwrap();
+            heap.free(handle.addr().get()).unwrap();
+            heap.audit().unwrap();
+        }
+    }
+
+    #[test]
+    fn records_are_what_they_were() {
+        for kind in [Kind::None, Kind::Object, Kind::Copy, Kind::Freed] {
+            for (size, shift) in [(0, 0), (1, 6), (4095, 12), (OBJECT_SIZE_BYTES_MAX, 13)] {
+                let record = Record { kind, size, shift };
+                assert!(Record::from_word(record.to_word()) == record);
+            }
+        }
+        assert!(Record::NONE.to_word() == 0, "a mapping's zeroes are no records");
+    }
 }

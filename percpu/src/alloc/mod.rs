@@ -23,7 +23,8 @@
 //! Each CPU's stride consists of whole pages, which prefer that CPU's node where there is more than one (mbind(2)), and
 //! are there before the first object is handed out, unless the pool is lazy. A lazy pool's memory is what was touched: on
 //! a machine of many CPUs a program that is confined to a few pays for their strides alone. Allocating does not spoil
-//! this; a robust pool does, because it writes to all copies.
+//! this; a robust pool does, because it writes to all copies, and so does a region of shared memory, of which a page is
+//! there once it was looked at.
 //!
 //! # Fork
 //! A pool's private memory is copied, and the child's pool is its own from then on, with the same handles. A thread that
@@ -36,7 +37,7 @@
 //! | --- | --- | --- |
 //! | behind each copy, 16 bytes or more | `0xb5` | when the object is freed, by `audit` |
 //! | freed bytes, on every CPU | `0x5a` | when they are allocated again, by `audit` |
-//! | bytes that were never used | zero | when they are allocated, by `audit` |
+//! | bytes that were never used, but in a region | zero | when they are allocated, by `audit` |
 //!
 //! What was found corrupted is reported once and withdrawn: it is neither live nor free from then on.
 //!
@@ -241,7 +242,7 @@ impl<S: Scheme> Pool<S> {
     }
 
     fn with(options: &PoolOptions, region: Option<Region>) -> Result<Pool<S>, AllocError> {
-        let heap = Heap::new(S::FAMILY, S::IS_FIXED, options, region)?;
+        let heap = Heap::new(S::FAMILY, S::IS_FIXED, options, region, topology::nodes)?;
         let base_biased = bias::<S>(heap.base());
         let stride_shift = options.stride_bytes.trailing_zeros();
         let parameters = Parameters { base_biased, stride_shift, table: heap.table() };
@@ -275,7 +276,8 @@ impl<S: Scheme> Pool<S> {
     ///
     /// # Errors
     /// [`FreeError`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
-    /// known as such until its place is given to another object.
+    /// known as such until its place is given to another object or, for [`PointerArray`], has been tried for one; then, if
+    /// no object starts there, it is foreign.
     ///
     /// # Safety
     /// Nobody uses the object's bytes from now on. Handles of objects that were freed before or come from another pool are

@@ -13,8 +13,9 @@ pub trait Scheme: Copy + Send + Sync + 'static + sealed::Sealed {
 /// [`PointerArray`], whose arrays hold addresses of the process that allocates.
 pub trait Relocatable: Scheme {}
 
-/// One area at a fixed place, for objects that are known when the program starts: offset + (cpu << shift). It does not
-/// grow.
+/// One area at a fixed place, for objects that are known when the program is linked or starts: offset + (cpu << shift). It
+/// does not grow. Over memory that the linker has laid out, by [`Pool::in_region`](super::Pool::in_region). A handle is an
+/// offset that only its own pool's views understand.
 #[derive(Debug, Clone, Copy)]
 pub struct StaticAreas;
 
@@ -28,7 +29,7 @@ pub struct PointerArray;
 #[derive(Debug, Clone, Copy)]
 pub struct Contiguous;
 
-/// Blocks, interlaced: pointer + table[cpu], with one table for all objects of the pool.
+/// Blocks, interlaced: `pointer + table[cpu]`, with one table for all objects of the pool.
 #[derive(Debug, Clone, Copy)]
 pub struct OffsetTable;
 

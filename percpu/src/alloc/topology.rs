@@ -23,7 +23,7 @@ fn mask_bits() -> u32 {
 }
 
 /// Calls `node_of(cpu, node)` for each CPU of each node that is online, and says how many nodes there are. At least one.
-pub(crate) fn nodes(mut node_of: impl FnMut(u32, u32)) -> u32 {
+pub(crate) fn nodes(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
     let mut count = 0;
     read_list(c"/sys/devices/system/node/online", |from, to| {
         for node in from..=to {
@@ -127,7 +127,7 @@ mod tests {
         assert!(possible_cpus() >= online);
         assert!(mask_bits() >= online);
         let mut cpus = Vec::new();
-        assert!(nodes(|cpu, _| cpus.push(cpu)) >= 1);
+        assert!(nodes(&mut |cpu, _| cpus.push(cpu)) >= 1);
         assert!(cpus.iter().all(|cpu| *cpu < mask_bits()));
     }
 }

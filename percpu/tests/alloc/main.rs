@@ -1,0 +1,140 @@
+//! Pools of every scheme: operations against an oracle, errors, threads, shared memory and fork.
+
+mod errors;
+mod memory;
+mod oracle;
+mod shared;
+mod threads;
+
+use std::alloc::Layout;
+
+use dormouse_percpu::{Object, Pool, Region, Scheme};
+
+/// A test for each scheme: `for_every_scheme!(name)` calls `name::<S>()`.
+macro_rules! for_every_scheme {
+    ($($test:ident),+ $(,)?) => {
+        for_every_scheme!(@ static_areas StaticAreas [$($test)+]);
+        for_every_scheme!(@ pointer_array PointerArray [$($test)+]);
+        for_every_scheme!(@ contiguous Contiguous [$($test)+]);
+        for_every_scheme!(@ offset_table OffsetTable [$($test)+]);
+        for_every_scheme!(@ interlaced Interlaced [$($test)+]);
+    };
+    (@ $module:ident $scheme:ident [$($test:ident)+]) => {
+        mod $module {
+            $(#[test]
+            fn $test() {
+                super::$test::<dormouse_percpu::$scheme>();
+            })+
+        }
+    };
+}
+pub(crate) use for_every_scheme;
+
+pub(crate) const OS_PAGE: usize = 4096;
+
+/// How the schemes differ, as far as tests have to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    Strided,
+    SideBySide,
+    Pointers,
+}
+
+pub(crate) fn family<S: Scheme>() -> Family {
+    match S::NAME {
+        "pointer array" => Family::Pointers,
+        "contiguous" => Family::SideBySide,
+        _ => Family::Strided,
+    }
+}
+
+pub(crate) fn is_static<S: Scheme>() -> bool {
+    S::NAME == "static areas"
+}
+
+pub(crate) fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// Where the copies of a live object are.
+pub(crate) fn addresses<S: Scheme>(pool: &Pool<S>, object: Object<S>) -> Vec<*mut u8> {
+    let view = pool.view();
+    // SAFETY: the tests ask for live objects only.
+    (0..view.cpu_count()).map(|cpu| unsafe { view.address(object, cpu) }).collect()
+}
+
+/// Frees what nobody uses.
+pub(crate) fn free<S: Scheme>(pool: &Pool<S>, object: Object<S>) -> Result<(), dormouse_percpu::FreeError> {
+    // SAFETY: the tests use no bytes of an object after this.
+    unsafe { pool.free(object) }
+}
+
+/// Flips a byte that nobody may write, and tells what it holds then.
+pub(crate) fn flip(at: *mut u8) -> u8 {
+    // SAFETY: inside the pool's memory, and no other thread uses it.
+    let byte = unsafe { at.read_volatile() };
+    // SAFETY: as above.
+    unsafe { at.write_volatile(!byte) };
+    !byte
+}
+
+pub(crate) fn bytes<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
+    // SAFETY: a live object of the test's alone, which drops the slice before it does anything else with the object.
+    unsafe { std::slice::from_raw_parts_mut(at, len) }
+}
+
+/// Memory for a region, full of what somebody left there.
+pub(crate) struct Backing {
+    base: *mut u8,
+    len: usize,
+}
+
+impl Backing {
+    pub(crate) fn new(len: usize) -> Backing {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) }.unwrap();
+        bytes(base.cast(), len).fill(0xee);
+        Backing { base: base.cast(), len }
+    }
+
+    /// From `offset` on.
+    pub(crate) fn region(&self, offset: usize) -> Region {
+        // SAFETY: the backing outlives the pool in every test.
+        unsafe { Region::new(self.base.wrapping_add(offset), self.len - offset) }
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made above; the pool over it is gone.
+        unsafe { rustix::mm::munmap(self.base.cast(), self.len) }.unwrap();
+    }
+}
+
+pub(crate) fn fork() -> libc::pid_t {
+    // SAFETY: the child does nothing that another thread's lock might forbid (see `child_or_wait`).
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    child
+}
+
+/// In the child, does `work` and ends; in the parent, says what it came to. The child must take no lock of libc's but
+/// malloc's, which glibc sets right after a fork.
+pub(crate) fn child_or_wait(child: libc::pid_t, work: impl FnOnce() -> bool) -> bool {
+    if child == 0 {
+        let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
+        // SAFETY: ends the child without running what the parent's test harness has registered.
+        unsafe { libc::_exit(if is_well { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: the child's id; the kernel writes one number.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// What `work` says in a forked child.
+pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
+    child_or_wait(fork(), work)
+}

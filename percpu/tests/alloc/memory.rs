@@ -1,0 +1,141 @@
+//! Where copies lie, and which memory is there.
+
+use dormouse_percpu::{
+    AreaScheme, Counter, CounterSlot, Interlaced, Pool, PoolOptions, Scheme, StaticAreas, possible_cpus,
+};
+
+use crate::{Family, OS_PAGE, addresses, bytes, family, for_every_scheme, free, layout};
+
+fn addresses_are_what_the_formula_says<S: Scheme>() {
+    for cpu_count in [1, 2, 5, 64] {
+        let options = PoolOptions { cpu_count, stride_bytes: 4 * OS_PAGE, ..PoolOptions::default() };
+        let pool = Pool::<S>::new(&options).unwrap();
+        assert_eq!(pool.view().cpu_count(), cpu_count);
+        let mut ranges = Vec::new();
+        for size in [1, 8, 24, 64, 65, 200, 1000, 4096] {
+            let object = pool.alloc(layout(size, 8)).unwrap();
+            let at = addresses(&pool, object);
+            for (cpu, copy) in at.iter().enumerate() {
+                let distance = copy.addr().wrapping_sub(at[0].addr());
+                match family::<S>() {
+                    Family::Strided => assert_eq!(distance, cpu * 4 * OS_PAGE),
+                    Family::SideBySide => assert_eq!(distance, cpu * size.next_power_of_two().max(64)),
+                    Family::Pointers => assert!(copy.addr().is_multiple_of(64)),
+                }
+                ranges.push((copy.addr(), copy.addr() + size));
+            }
+        }
+        ranges.sort_unstable();
+        assert!(ranges.is_sorted_by(|former, next| former.1 <= next.0), "copies overlap");
+    }
+}
+
+/// The point of it all: a CPU's small objects share lines, and two CPUs' never do.
+fn lines_are_shared_as_the_scheme_says<S: Scheme>() {
+    let options = PoolOptions { cpu_count: 2, ..PoolOptions::default() };
+    let pool = Pool::<S>::new(&options).unwrap();
+    let objects: Vec<_> = (0..8).map(|_| addresses(&pool, pool.alloc_for::<u64>().unwrap())).collect();
+    let lines = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / 64).collect::<std::collections::BTreeSet<_>>();
+    let expected = if family::<S>() == Family::Strided { 1 } else { 8 };
+    assert_eq!((lines(0).len(), lines(1).len()), (expected, expected));
+    assert!(lines(0).is_disjoint(&lines(1)));
+    if family::<S>() == Family::Strided {
+        let pages = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / OS_PAGE).collect::<Vec<_>>();
+        assert!(!pages(0).iter().any(|page| pages(1).contains(page)), "a page of two CPUs");
+    }
+}
+
+fn is_resident(at: *mut u8) -> bool {
+    let page = at.map_addr(|address| address & !(OS_PAGE - 1));
+    let mut state = 0u8;
+    // SAFETY: one page, mapped; the kernel writes one byte.
+    assert_eq!(unsafe { libc::mincore(page.cast(), OS_PAGE, &raw mut state) }, 0);
+    state & 1 == 1
+}
+
+fn memory_is_there_before_the_first_object<S: Scheme>() {
+    let pool = Pool::<S>::new(&PoolOptions { cpu_count: 3, ..PoolOptions::default() }).unwrap();
+    for _ in 0..2 {
+        let at = addresses(&pool, pool.alloc(layout(4096, 4096)).unwrap());
+        assert!(at.into_iter().all(is_resident));
+    }
+}
+
+/// Resident bytes of the mapping that an address lies in.
+fn resident_bytes(at: *mut u8) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_inside = false;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or("");
+        if let Some((from, to)) = first.split_once('-').filter(|_| !first.ends_with(':')) {
+            let [from, to] = [from, to].map(|address| usize::from_str_radix(address, 16).unwrap());
+            is_inside = (from..to).contains(&at.addr());
+        } else if is_inside && first == "Rss:" {
+            return words.next().unwrap().parse::<usize>().unwrap() << 10;
+        }
+    }
+    panic!("no such mapping");
+}
+
+/// A container with one CPU on a machine of many.
+fn unused_strides_of_a_lazy_pool_cost_no_memory<S: Scheme>() {
+    let options = PoolOptions { cpu_count: 1024, is_lazy: true, ..PoolOptions::default() };
+    let pool = Pool::<S>::new(&options).unwrap();
+    let mut first = None;
+    for round in 0..20 {
+        let object = pool.alloc(layout(512, 8)).unwrap();
+        let at = addresses(&pool, object);
+        assert!(bytes(at[0], 512).iter().all(|byte| *byte == 0));
+        bytes(at[0], 512).fill(round + 1);
+        first.get_or_insert(at[0]);
+        if round % 3 != 0 {
+            free(&pool, object).unwrap();
+        }
+    }
+    // Of 64 MiB; other tests' pools may lie in the same mapping.
+    assert!(resident_bytes(first.unwrap()) < 16 << 20);
+}
+
+for_every_scheme!(
+    addresses_are_what_the_formula_says,
+    lines_are_shared_as_the_scheme_says,
+    memory_is_there_before_the_first_object,
+    unused_strides_of_a_lazy_pool_cost_no_memory,
+);
+
+#[test]
+fn pools_are_sized_by_possible_cpus() {
+    assert_eq!(PoolOptions::default().cpu_count, possible_cpus());
+    assert_eq!(Pool::<Interlaced>::new(&PoolOptions::default()).unwrap().view().cpu_count(), possible_cpus());
+}
+
+#[test]
+fn what_works_over_an_area_works_over_a_pool_s_object() {
+    fn check<S: AreaScheme>() {
+        let pool = Pool::<S>::new(&PoolOptions { stride_bytes: OS_PAGE, ..PoolOptions::default() }).unwrap();
+        let chunks = if S::NAME == "interlaced" { 3 } else { 1 };
+        let mut counters = Vec::new();
+        while pool.usage().chunk_count < chunks || counters.len() < 100 {
+            let object = pool.alloc_for::<CounterSlot>().unwrap();
+            // SAFETY: used as long as the object lives, only by counters, for which zeroes are valid.
+            let (area, slot) = unsafe { pool.area_of::<CounterSlot>(object) }.unwrap();
+            let at: Vec<_> = (0..area.count()).map(|cpu| area.ptr(slot, cpu).unwrap().cast::<u8>()).collect();
+            assert_eq!(at, addresses(&pool, object));
+            counters.push((object, Counter::new(area, slot).unwrap()));
+        }
+        for (n, (_, counter)) in counters.iter().enumerate() {
+            counter.add(dormouse_percpu::Rseq::detect(), n as u64 + 1);
+        }
+        for (n, (object, counter)) in counters.iter().enumerate() {
+            assert_eq!(counter.sum(), n as u64 + 1);
+            // SAFETY: not used.
+            assert!(unsafe { pool.area_of::<[u64; 3]>(*object) }.is_none(), "too small");
+            free(&pool, *object).unwrap();
+            // SAFETY: not used.
+            assert!(unsafe { pool.area_of::<CounterSlot>(*object) }.is_none(), "freed");
+        }
+    }
+    check::<Interlaced>();
+    check::<StaticAreas>();
+}

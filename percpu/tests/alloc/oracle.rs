@@ -1,0 +1,338 @@
+//! Operations on a pool against a list of live objects and, where memory is fixed, a list of taken granules.
+
+use std::collections::BTreeMap;
+
+use dormouse_percpu::{AllocError, Corruption, FreeError, Object, Part, Pool, PoolOptions, Scheme, Shortage};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::{Backing, Family, addresses, bytes, family, flip, for_every_scheme, free, is_static, layout};
+
+const CPUS: usize = 3;
+const STRIDE: usize = 8192;
+const RED_ZONE: usize = 16;
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Alloc {
+        size: usize,
+        align: usize,
+    },
+    Free {
+        which: usize,
+    },
+    /// Frees what was freed before, if nothing lies there since.
+    FreeAgain {
+        which: usize,
+    },
+    /// Frees another pool's object.
+    FreeForeign,
+    /// Writes behind an object, which is then freed (robust).
+    Overrun {
+        which: usize,
+        cpu: usize,
+        by: usize,
+    },
+    /// Writes to what was freed, and takes it back (robust).
+    UseAfterFree {
+        which: usize,
+        cpu: usize,
+        at: usize,
+    },
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let which = any::<usize>;
+    let size = prop_oneof![4 => 0..100usize, 2 => 0..1000usize, 1 => 0..=4096usize];
+    let align = prop_oneof![6 => 0..4u32, 2 => 0..8u32, 1 => 0..=12u32].prop_map(|shift| 1 << shift);
+    let operation = prop_oneof![
+        10 => (size, align).prop_map(|(size, align)| Operation::Alloc { size, align }),
+        7 => which().prop_map(|which| Operation::Free { which }),
+        2 => which().prop_map(|which| Operation::FreeAgain { which }),
+        1 => Just(Operation::FreeForeign),
+        1 => (which(), 0..CPUS, 0..RED_ZONE).prop_map(|(which, cpu, by)| Operation::Overrun { which, cpu, by }),
+        1 => (which(), 0..CPUS, which()).prop_map(|(which, cpu, at)| Operation::UseAfterFree { which, cpu, at }),
+    ];
+    prop::collection::vec(operation, 1..150)
+}
+
+/// An object as the test knows it.
+#[derive(Clone)]
+struct Known<S: Scheme> {
+    object: Object<S>,
+    size: usize,
+    at: Vec<*mut u8>,
+    fill: u8,
+    /// What it takes in a fixed pool: granules from, to.
+    taken: Vec<(usize, usize)>,
+}
+
+/// First fit so simple that it cannot be wrong.
+struct FirstFit {
+    taken: Vec<bool>,
+    granule: usize,
+}
+
+impl FirstFit {
+    fn new<S: Scheme>() -> FirstFit {
+        match family::<S>() {
+            Family::Strided => FirstFit { taken: vec![false; STRIDE / 8], granule: 8 },
+            _ => FirstFit { taken: vec![false; STRIDE * CPUS / 64], granule: 64 },
+        }
+    }
+
+    /// All of `requests` (bytes, alignment), or nothing.
+    fn alloc(&mut self, requests: &[(usize, usize)]) -> Option<Vec<(usize, usize)>> {
+        let mut all = Vec::new();
+        for (size, align) in requests {
+            let count = size.div_ceil(self.granule);
+            let fits = |from: &usize| {
+                (from * self.granule).is_multiple_of(*align)
+                    && self.taken.get(*from..from + count).is_some_and(|run| !run.contains(&true))
+            };
+            let Some(from) = (0..self.taken.len()).find(fits) else {
+                self.free(&all);
+                return None;
+            };
+            self.taken[from..from + count].fill(true);
+            all.push((from, from + count));
+        }
+        Some(all)
+    }
+
+    fn free(&mut self, all: &[(usize, usize)]) {
+        all.iter().for_each(|(from, to)| self.taken[*from..*to].fill(false));
+    }
+}
+
+/// What an object asks of first fit.
+fn requests<S: Scheme>(size: usize, align: usize, red: usize) -> Vec<(usize, usize)> {
+    match family::<S>() {
+        Family::Strided => vec![(size.max(1) + red, align.max(8))],
+        Family::SideBySide => vec![(CPUS * (size + red).max(align).max(64).next_power_of_two(), align.max(64))],
+        Family::Pointers => {
+            let copy = (size.max(1) + red, align.max(64));
+            [(CPUS * 8, 64), copy, copy, copy].to_vec()
+        }
+    }
+}
+
+struct Bench<S: Scheme> {
+    pool: Pool<S>,
+    foreign: Object<S>,
+    is_fixed: bool,
+    is_robust: bool,
+    live: Vec<Known<S>>,
+    freed: Vec<Known<S>>,
+    /// Ranges of live objects on all CPUs: start → end.
+    ranges: BTreeMap<usize, usize>,
+    first_fit: FirstFit,
+    count: u8,
+    size_bytes_max: usize,
+}
+
+impl<S: Scheme> Bench<S> {
+    fn alloc(&mut self, size: usize, align: usize) {
+        let red = if self.is_robust { RED_ZONE } else { 0 };
+        let chunk_count = self.pool.usage().chunk_count;
+        let result = self.pool.alloc(layout(size, align));
+        if size > self.size_bytes_max {
+            assert_eq!(result, Err(AllocError::TooBig { size_bytes: size, size_bytes_max: self.size_bytes_max }));
+            return;
+        }
+        let requests = requests::<S>(size, align, red);
+        let expected = if self.is_fixed { self.first_fit.alloc(&requests) } else { Some(Vec::new()) };
+        let object = match result {
+            Ok(object) => object,
+            Err(AllocError::Exhausted { size_bytes, align_bytes, shortage }) => {
+                assert_eq!((size_bytes, align_bytes), (size, align));
+                let is_too_small = matches!(shortage, Shortage::ChunkTooSmall { .. });
+                assert!(
+                    expected.is_none() || FirstFit::new::<S>().alloc(&requests).is_none(),
+                    "refused, but there is room"
+                );
+                assert!(is_too_small || shortage == Shortage::Fixed { size_bytes: STRIDE * CPUS });
+                assert_eq!(self.pool.usage().chunk_count, chunk_count, "grown for nothing");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let taken = expected.expect("handed out what is taken");
+        let at = addresses(&self.pool, object);
+        if let Some((granule, _)) = taken.first() {
+            let offset = self.pool.offset_of(object).unwrap();
+            // The shift between copies stands in the lowest bits.
+            let start = if family::<S>() == Family::SideBySide { offset & !63 } else { offset };
+            assert_eq!(start, granule * self.first_fit.granule, "not the first fit");
+            assert_eq!(self.pool.object_at(offset), Some(object));
+        }
+        self.count = self.count % 0x40 + 1;
+        for (cpu, start) in at.iter().enumerate() {
+            assert!(start.addr().is_multiple_of(align));
+            assert!(bytes(*start, size).iter().all(|byte| *byte == 0), "not zeroed on CPU {cpu}");
+            let (from, to) = (start.addr(), start.addr() + size.max(1));
+            let before = self.ranges.range(..to).next_back();
+            assert!(before.is_none_or(|(_, end)| *end <= from), "overlaps another live object");
+            self.ranges.insert(from, to);
+            bytes(*start, size).fill(self.count + cpu as u8);
+        }
+        assert_eq!(self.pool.size_of(object), Some(size));
+        // What was freed and is given to another is not known as freed any more.
+        let footprint = |known: &Known<S>| -> Vec<(usize, usize)> {
+            let len = if family::<S>() == Family::Strided { known.size.max(1) } else { known.size.max(64) };
+            let copies = known.at.iter().map(|at| (at.addr() & !7, at.addr() + len));
+            // SAFETY: a handle is one word.
+            let array = unsafe { std::mem::transmute_copy::<Object<S>, usize>(&known.object) };
+            copies.chain((family::<S>() == Family::Pointers).then_some((array, array + 64))).collect()
+        };
+        let known = Known { object, size, at, fill: self.count, taken };
+        let new = footprint(&known);
+        self.freed.retain(|old| {
+            let overlaps = |old: (usize, usize)| new.iter().any(|new| old.0 < new.1 + 4096 && new.0 < old.1 + 4096);
+            !footprint(old).into_iter().any(overlaps) && old.object != object
+        });
+        self.live.push(known);
+    }
+
+    fn take(&mut self, which: usize) -> Option<Known<S>> {
+        if self.live.is_empty() {
+            return None;
+        }
+        let known = self.live.swap_remove(which % self.live.len());
+        for (cpu, at) in known.at.iter().enumerate() {
+            let whole = bytes(*at, known.size).iter().all(|byte| *byte == known.fill + cpu as u8);
+            assert!(whole, "somebody has written to another's copy for CPU {cpu}");
+            self.ranges.remove(&at.addr());
+        }
+        Some(known)
+    }
+
+    fn apply(&mut self, operation: &Operation) {
+        match *operation {
+            Operation::Alloc { size, align } => self.alloc(size, align),
+            Operation::Free { which } => {
+                let Some(known) = self.take(which) else { return };
+                assert_eq!(free(&self.pool, known.object), Ok(()));
+                assert_eq!(self.pool.size_of(known.object), None);
+                self.first_fit.free(&known.taken);
+                self.freed.push(known);
+            }
+            Operation::FreeAgain { which } => {
+                if let Some(known) = self.freed.get(which % self.freed.len().max(1)) {
+                    match free(&self.pool, known.object) {
+                        Err(FreeError::DoubleFree { .. }) => {}
+                        // An object that did not fit in the end has passed over it.
+                        Err(FreeError::Foreign { .. }) if family::<S>() == Family::Pointers => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            Operation::FreeForeign => {
+                assert!(matches!(free(&self.pool, self.foreign), Err(FreeError::Foreign { .. })));
+            }
+            Operation::Overrun { which, cpu, by } if self.is_robust => {
+                let Some(known) = self.take(which) else { return };
+                let at = known.at[cpu].wrapping_add(known.size + by);
+                let found = flip(at);
+                let corruption = Corruption {
+                    part: Part::RedZone,
+                    cpu: Some(cpu as u32),
+                    address: at.addr(),
+                    found,
+                    expected: !found,
+                };
+                assert_eq!(self.pool.audit(), Err(AllocError::Corrupted(corruption)));
+                assert_eq!(free(&self.pool, known.object), Err(FreeError::Corrupted(corruption)));
+                assert!(matches!(free(&self.pool, known.object), Err(FreeError::DoubleFree { .. })));
+                assert_eq!(self.pool.audit(), Ok(()), "withdrawn, but still looked at");
+            }
+            Operation::UseAfterFree { which, cpu, at } if self.is_robust => {
+                let Some(known) = self.freed.get(which % self.freed.len().max(1)) else { return };
+                let at = known.at[cpu].wrapping_add(at % known.size.max(1));
+                let found = flip(at);
+                match self.pool.audit() {
+                    Err(AllocError::Corrupted(corruption)) => {
+                        assert_eq!((corruption.part, corruption.address), (Part::Free, at.addr()));
+                        assert_eq!((corruption.found, corruption.expected), (found, 0x5a));
+                    }
+                    other => panic!("not noticed: {other:?}"),
+                }
+                flip(at);
+                assert_eq!(self.pool.audit(), Ok(()));
+            }
+            Operation::Overrun { .. } | Operation::UseAfterFree { .. } => {}
+        }
+        let usage = self.pool.usage();
+        assert_eq!(usage.object_count, self.live.len());
+        assert_eq!(usage.object_bytes, self.live.iter().map(|known| known.size).sum::<usize>());
+    }
+
+    fn finish(mut self) {
+        let mut sizes = BTreeMap::<usize, usize>::new();
+        self.live.iter().for_each(|known| *sizes.entry(known.size).or_default() += 1);
+        let leaks: Vec<_> = self.pool.leaks().map(|leak| (leak.size_bytes, leak.count)).collect();
+        assert_eq!(leaks, sizes.into_iter().collect::<Vec<_>>());
+        while let Some(known) = self.take(0) {
+            assert_eq!(free(&self.pool, known.object), Ok(()));
+        }
+        assert_eq!(self.pool.audit(), Ok(()));
+        let usage = self.pool.usage();
+        if usage.withdrawn_bytes == 0 {
+            // All of it is to be had again, without growth.
+            let objects: Vec<_> = (0..usage.chunk_count)
+                .map(|_| self.pool.alloc(layout(self.size_bytes_max.min(2000), 1)).unwrap())
+                .collect();
+            assert_eq!(self.pool.usage().chunk_count, usage.chunk_count);
+            objects.into_iter().for_each(|object| assert_eq!(free(&self.pool, object), Ok(())));
+        }
+        self.pool.close(|leak| panic!("{leak:?}"));
+    }
+}
+
+fn run<S: Scheme>(is_fixed: bool, is_robust: bool, is_lazy: bool) {
+    let options =
+        PoolOptions { cpu_count: CPUS as u32, stride_bytes: STRIDE, is_robust, is_lazy, ..PoolOptions::default() };
+    let other = Pool::<S>::new(&options).unwrap();
+    let foreign = other.alloc(layout(8, 8)).unwrap();
+    let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    let property = |operations: Vec<Operation>| {
+        let backing = Backing::new(STRIDE * CPUS);
+        let pool = if is_fixed { Pool::in_region(backing.region(0), &options) } else { Pool::new(&options) }.unwrap();
+        let mut bench = Bench {
+            size_bytes_max: pool.usage().size_bytes_max,
+            pool,
+            foreign,
+            is_fixed: is_fixed || is_static::<S>(),
+            is_robust,
+            live: Vec::new(),
+            freed: Vec::new(),
+            ranges: BTreeMap::new(),
+            first_fit: FirstFit::new::<S>(),
+            count: 0,
+        };
+        operations.iter().for_each(|operation| bench.apply(operation));
+        bench.finish();
+        Ok(())
+    };
+    TestRunner::new(config).run(&operations(), property).unwrap();
+}
+
+fn fixed_pools_are_first_fit<S: Scheme>() {
+    run::<S>(true, false, false);
+}
+
+fn growing_pools_hand_out_what_nobody_has<S: Scheme>() {
+    run::<S>(false, false, false);
+    run::<S>(false, false, true);
+}
+
+fn robust_pools_notice_what_nobody_may_write<S: Scheme>() {
+    run::<S>(true, true, false);
+    run::<S>(false, true, true);
+}
+
+for_every_scheme!(
+    fixed_pools_are_first_fit,
+    growing_pools_hand_out_what_nobody_has,
+    robust_pools_notice_what_nobody_may_write,
+);

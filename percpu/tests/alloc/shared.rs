@@ -1,0 +1,138 @@
+//! Memory that several processes see, at one address or several, and what a fork copies.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use dormouse_percpu::{
+    Attached, Contiguous, Interlaced, OffsetTable, Pool, PoolOptions, Region, Relocatable, Scheme, StaticAreas,
+};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::{OS_PAGE, addresses, bytes, for_every_scheme, free, in_child, layout};
+
+const LEN: usize = 12 * OS_PAGE;
+const OPTIONS: PoolOptions =
+    PoolOptions { cpu_count: 3, stride_bytes: 4 * OS_PAGE, limit_bytes: usize::MAX, is_robust: true, is_lazy: false };
+
+/// The same memory, mapped twice.
+struct Shared([*mut u8; 2]);
+
+impl Shared {
+    fn new() -> Shared {
+        let file = memfd_create(c"pool", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, LEN as u64).unwrap();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Shared([(); 2].map(|()| {
+            // SAFETY: a new mapping of a file of this length.
+            unsafe { mmap(std::ptr::null_mut(), LEN, access, MapFlags::SHARED, &file, 0) }.unwrap().cast()
+        }))
+    }
+
+    fn region(&self, mapping: usize) -> Region {
+        // SAFETY: mapped until the test's end. What is written through one mapping and read through the other is the same
+        // object's copy, one after another.
+        unsafe { Region::new(self.0[mapping], LEN) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for base in self.0 {
+            // SAFETY: the pools over it are gone.
+            unsafe { munmap(base.cast(), LEN) }.unwrap();
+        }
+    }
+}
+
+fn attached_elsewhere<S: Relocatable>() {
+    let shared = Shared::new();
+    let pool = Pool::<S>::in_region(shared.region(0), &OPTIONS).unwrap();
+    let attached = Attached::<S>::new(shared.region(1), &OPTIONS).unwrap();
+    for round in 1..100u8 {
+        let size = usize::from(round) * 5;
+        let object = pool.alloc(layout(size, 8)).unwrap();
+        let offset = pool.offset_of(object).unwrap();
+        assert_eq!(pool.object_at(offset), Some(object));
+        assert_eq!(pool.object_at(offset + 8), None);
+        assert_eq!(pool.object_at(offset + LEN), None);
+        let there = attached.object_at(offset).unwrap();
+        assert_eq!(attached.object_at(LEN), None);
+        for (cpu, copy) in addresses(&pool, object).into_iter().enumerate() {
+            // SAFETY: the object lives, in the region that both have.
+            let other = unsafe { attached.view().address(there, cpu as u32) };
+            assert_eq!(other.addr() - shared.0[1].addr(), copy.addr() - shared.0[0].addr());
+            bytes(copy, size).fill(round + cpu as u8);
+            assert!(bytes(other, size).iter().all(|byte| *byte == round + cpu as u8));
+            bytes(other, size).fill(!round);
+            assert!(bytes(copy, size).iter().all(|byte| *byte == !round));
+        }
+        free(&pool, object).unwrap();
+        assert_eq!(pool.object_at(offset), None);
+        assert_eq!(pool.offset_of(object), None);
+    }
+    assert!(Attached::<S>::new(shared.region(1), &PoolOptions { cpu_count: 4, ..OPTIONS }).is_err());
+}
+
+#[test]
+fn another_process_finds_objects_by_offset() {
+    attached_elsewhere::<StaticAreas>();
+    attached_elsewhere::<Contiguous>();
+    attached_elsewhere::<OffsetTable>();
+    attached_elsewhere::<Interlaced>();
+}
+
+/// At the same address, as after a fork, arrays of pointers do as well.
+fn a_forked_child_shares_a_region<S: Scheme>() {
+    let shared = Shared::new();
+    let pool = Pool::<S>::in_region(shared.region(0), &OPTIONS).unwrap();
+    let object = pool.alloc(layout(100, 8)).unwrap();
+    let at = addresses(&pool, object);
+    let is_well = in_child(|| {
+        at.iter().enumerate().for_each(|(cpu, copy)| bytes(*copy, 100).fill(cpu as u8 + 1));
+        at == addresses(&pool, object)
+    });
+    assert!(is_well);
+    for (cpu, copy) in at.into_iter().enumerate() {
+        assert!(bytes(copy, 100).iter().all(|byte| *byte == cpu as u8 + 1));
+    }
+    free(&pool, object).unwrap();
+}
+
+/// Other threads allocate all the time; the child's pool is whole, and its own.
+fn a_forked_child_has_a_private_pool_of_its_own<S: Scheme>() {
+    let pool = Pool::<S>::new(&PoolOptions { stride_bytes: 64 * OS_PAGE, ..OPTIONS }).unwrap();
+    let kept = pool.alloc(layout(64, 8)).unwrap();
+    let copies = addresses(&pool, kept);
+    bytes(copies[1], 64).fill(7);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let object = pool.alloc(layout(200, 8)).unwrap();
+                    free(&pool, object).unwrap();
+                }
+            });
+        }
+        for _ in 0..20 {
+            let child = pool.hold(crate::fork).unwrap();
+            let is_well = crate::child_or_wait(child, || {
+                bytes(copies[1], 64).iter().all(|byte| *byte == 7) && {
+                    bytes(copies[1], 64).fill(9);
+                    let objects: Vec<_> = (0..3).map(|_| pool.alloc(layout(200, 8))).collect();
+                    objects.into_iter().all(|object| object.is_ok_and(|object| free(&pool, object).is_ok()))
+                        && free(&pool, kept).is_ok()
+                        && pool.audit().is_ok()
+                }
+            });
+            assert!(is_well);
+            assert!(bytes(copies[1], 64).iter().all(|byte| *byte == 7), "a child's write");
+        }
+        is_over.store(true, Relaxed);
+    });
+    assert_eq!(free(&pool, kept), Ok(()));
+    assert_eq!(pool.audit(), Ok(()));
+}
+
+for_every_scheme!(a_forked_child_shares_a_region, a_forked_child_has_a_private_pool_of_its_own);

@@ -1,0 +1,83 @@
+//! Several threads at once.
+
+use std::sync::mpsc;
+use std::thread;
+
+use dormouse_percpu::{Object, Pool, PoolOptions, Scheme};
+
+use crate::{OS_PAGE, addresses, bytes, for_every_scheme, free, layout};
+
+const THREADS: usize = 4;
+const ROUNDS: usize = 1500;
+
+struct Parcel<S: Scheme> {
+    object: Object<S>,
+    size: usize,
+    fill: u8,
+}
+
+impl<S: Scheme> Parcel<S> {
+    fn fill(&self, pool: &Pool<S>) {
+        for copy in addresses(pool, self.object) {
+            assert!(bytes(copy, self.size).iter().all(|byte| *byte == 0), "not zeroed");
+            bytes(copy, self.size).fill(self.fill);
+        }
+    }
+
+    fn open(self, pool: &Pool<S>) {
+        assert_eq!(pool.size_of(self.object), Some(self.size));
+        for copy in addresses(pool, self.object) {
+            assert!(bytes(copy, self.size).iter().all(|byte| *byte == self.fill), "somebody else's");
+        }
+        assert_eq!(free(pool, self.object), Ok(()));
+    }
+}
+
+/// Each thread allocates, hands half of its objects to the next, which looks them up, reads and frees them. Meanwhile the
+/// pool grows.
+fn objects_travel_between_threads<S: Scheme>() {
+    for is_robust in [false, true] {
+        let stride_bytes = if S::NAME == "static areas" { 256 * OS_PAGE } else { 2 * OS_PAGE };
+        let options = PoolOptions { cpu_count: 2, stride_bytes, is_robust, is_lazy: true, ..PoolOptions::default() };
+        let pool = Pool::<S>::new(&options).unwrap();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel::<Parcel<S>>()).unzip();
+        thread::scope(|scope| {
+            for (index, inbox) in receivers.into_iter().enumerate() {
+                let next = senders[(index + 1) % THREADS].clone();
+                let pool = &pool;
+                scope.spawn(move || {
+                    let mut mine = Vec::new();
+                    let mut random = index as u64 + 1;
+                    for round in 0..ROUNDS {
+                        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        let size = (random >> 33) as usize % 300;
+                        let object =
+                            pool.alloc(layout(size, 1 << (random >> 61))).unwrap_or_else(|error| panic!("{error}"));
+                        let parcel = Parcel { object, size, fill: (random >> 50) as u8 | 1 };
+                        parcel.fill(pool);
+                        if round % 2 == 0 {
+                            next.send(parcel).unwrap()
+                        } else {
+                            mine.push(parcel)
+                        }
+                        if round % 5 > 2 {
+                            mine.swap_remove((random >> 20) as usize % mine.len()).open(pool);
+                        }
+                        inbox.try_iter().for_each(|parcel| parcel.open(pool));
+                    }
+                    drop(next);
+                    mine.into_iter().for_each(|parcel| parcel.open(pool));
+                    inbox.into_iter().for_each(|parcel| parcel.open(pool));
+                });
+            }
+            drop(senders);
+        });
+        let usage = pool.usage();
+        assert_eq!((usage.object_count, usage.object_bytes, usage.withdrawn_bytes), (0, 0, 0));
+        assert!(S::NAME == "static areas" || usage.chunk_count > 1);
+        assert_eq!(pool.audit(), Ok(()));
+        pool.close(|leak| panic!("{leak:?}"));
+    }
+}
+
+for_every_scheme!(objects_travel_between_threads);
