@@ -10,6 +10,7 @@ use core::ptr::{self, NonNull};
 
 use dormouse_percpu::{
     Area, Histogram, HistogramLayout, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, Rseq,
+    possible_cpus,
 };
 
 /// `struct dormouse_percpu_counter`, `struct dormouse_percpu_histogram`.
@@ -37,7 +38,7 @@ const COUNTER_STRIDE_SHIFT: u32 = (SLOT + size_of::<PerCpuCounterSlot>()).next_p
 
 /// Maps strides for all CPUs that there may be, and puts a head in front of them. An errno if it cannot be.
 fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Result<NonNull<Head<T>>, c_int> {
-    let cpu_count = possible_cpu_count();
+    let cpu_count = possible_cpus();
     let strides_size_bytes = (cpu_count as usize).checked_mul(1 << stride_shift).ok_or(libc::ENOMEM)?;
     let mapping_size_bytes = strides_size_bytes.checked_add(STRIDES).ok_or(libc::ENOMEM)?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -87,35 +88,6 @@ unsafe fn destroy<T>(head: Option<NonNull<Head<T>>>) {
 fn unmap(mapping: *mut c_void, size_bytes: usize) {
     // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
     unsafe { libc::munmap(mapping, size_bytes) };
-}
-
-/// CPUs that there may ever be, by the kernel; those that libc counts where it does not say; 1 at least.
-fn possible_cpu_count() -> u32 {
-    let mut text = [0_u8; 256];
-    // SAFETY: a path that ends with NUL.
-    let file = unsafe { libc::open(c"/sys/devices/system/cpu/possible".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    let mut len = 0;
-    if file >= 0 {
-        // SAFETY: as many bytes as there is room for.
-        len = unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
-        // SAFETY: the file was opened above, and nobody else has it.
-        unsafe { libc::close(file) };
-    }
-    let text = text.get(..usize::try_from(len).unwrap_or(0)).unwrap_or(&[]);
-    last_of_list(text).map_or_else(
-        || {
-            // SAFETY: a number is all that it takes.
-            let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-            u32::try_from(count).unwrap_or(1).max(1)
-        },
-        |last| last + 1,
-    )
-}
-
-/// The last number in a list such as `0-3,8-11`. A number that no kernel has is none.
-fn last_of_list(text: &[u8]) -> Option<u32> {
-    let last = text.trim_ascii().rsplit(|byte| matches!(byte, b',' | b'-')).next()?;
-    core::str::from_utf8(last).ok()?.parse().ok().filter(|&last| last < 1 << 20)
 }
 
 /// A counter; NULL and `errno` if the threshold is no threshold or there is no memory.

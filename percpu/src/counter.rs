@@ -37,7 +37,7 @@ use core::sync::atomic::{AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Rela
 use dormouse_abi::txn::{Store, Txn};
 
 use crate::area::{Area, PerCpu};
-use crate::rseq::Rseq;
+use crate::rseq::{Rseq, near};
 use crate::txn::Commit;
 
 /// A word that only critical sections on its CPU write, and anybody reads.
@@ -118,12 +118,12 @@ impl Counter {
     /// Wait-free, async-signal-safe.
     #[inline]
     pub fn add(&self, rseq: Option<Rseq>, n: u64) {
-        if let Some(rseq) = rseq {
+        if let (Some(rseq), Some(first)) = (rseq, self.area.ptr(self.slot, 0)) {
             for _ in 0..ATTEMPTS_MAX {
-                let cpu = rseq.cpu_id_start();
-                let Some(slot) = self.area.get(self.slot, cpu) else { break };
-                // SAFETY: `slot` is `cpu`'s: every counter of an area finds its slots by the same arithmetic.
-                if unsafe { slot.by_rseq.add(rseq, cpu, n) } {
+                // `by_rseq` is a slot's first field.
+                // SAFETY: `new` has found a slot, aligned, in each of the area's strides. Every counter of an area finds its slots by
+                // the same arithmetic, and their type lets nothing but sections write the word.
+                if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_size_bytes(), self.area.count(), n) } {
                     return;
                 }
             }
@@ -133,10 +133,7 @@ impl Counter {
 
     #[cold]
     fn add_by_atomics(&self, rseq: Option<Rseq>, n: u64) {
-        let cpu = match rseq {
-            Some(rseq) => rseq.cpu_id_start(),
-            None => current_cpu(),
-        };
+        let cpu = near(rseq);
         // Any slot is right, the CPU's own is near. A CPU that the area does not know shares one.
         if let Some(slot) = self.area.get(self.slot, cpu % self.area.count()) {
             slot.by_atomics.fetch_add(n, Relaxed);
@@ -388,10 +385,7 @@ impl Words for InArea<'_> {
     }
 
     fn add_by_atomics(&self, n: i64) -> (usize, i64) {
-        let cpu = match self.rseq {
-            Some(rseq) => rseq.cpu_id_start(),
-            None => current_cpu(),
-        };
+        let cpu = near(self.rseq);
         // Any slot is right, the CPU's own is near. A CPU that the area does not know shares one.
         let cpu = cpu % self.counter.area.count();
         let Some(slot) = self.slot(cpu) else { return (0, 0) };
@@ -414,14 +408,6 @@ impl Words for InArea<'_> {
             shared.big.fetch_add(n, Relaxed);
         }
     }
-}
-
-/// The CPU that the thread was on a moment ago, by libc; 0 where libc cannot tell.
-#[inline]
-pub(crate) fn current_cpu() -> u32 {
-    // SAFETY: no arguments; getcpu(2) writes nothing of ours. glibc and musl call the vDSO, which takes no lock.
-    let cpu = unsafe { libc::sched_getcpu() };
-    u32::try_from(cpu).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::area::{Area, PerCpu};
-use crate::counter::{ATTEMPTS_MAX, RseqU64, current_cpu};
-use crate::rseq::Rseq;
+use crate::counter::{ATTEMPTS_MAX, RseqU64};
+use crate::rseq::{Rseq, near};
 
 /// Where values go: how many buckets there are, and what each holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,13 +177,11 @@ impl Histogram {
     #[inline]
     pub fn record(&self, rseq: Option<Rseq>, value: u64) {
         let index = self.layout.index(value);
-        if let Some(rseq) = rseq {
-            let bucket = self.by_rseq(index);
+        if let (Some(rseq), Some(first)) = (rseq, self.area.ptr(self.by_rseq(index), 0)) {
             for _ in 0..ATTEMPTS_MAX {
-                let cpu = rseq.cpu_id_start();
-                let Some(count) = self.area.get(bucket, cpu) else { break };
-                // SAFETY: `count` is the CPU's: all histograms here find theirs by the same arithmetic.
-                if unsafe { count.add(rseq, cpu, 1) } {
+                // SAFETY: `new` has found all buckets in each of the area's strides; all histograms here find theirs by the same
+                // arithmetic, and their type lets nothing but sections write them.
+                if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_size_bytes(), self.area.count(), 1) } {
                     return;
                 }
             }
@@ -193,10 +191,7 @@ impl Histogram {
 
     #[cold]
     fn record_by_atomics(&self, rseq: Option<Rseq>, index: usize) {
-        let cpu = match rseq {
-            Some(rseq) => rseq.cpu_id_start(),
-            None => current_cpu(),
-        };
+        let cpu = near(rseq);
         // Any CPU's is right, the thread's own is near.
         if let Some(count) = self.area.get(self.by_atomics(index), cpu % self.area.count()) {
             count.fetch_add(1, Relaxed);

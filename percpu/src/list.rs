@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::area::{Area, PerCpu};
-use crate::rseq::{Popped, Rseq};
+use crate::rseq::{Popped, Rseq, near};
 
 /// The link of an object that can be on a list: its first field, as a rule. Zeroes are a node on no list.
 #[repr(C)]
@@ -200,14 +200,4 @@ impl ListSlot {
 #[cold]
 fn is_worth_another(rseq: Rseq) -> bool {
     rseq.cpu_id().is_some() || rseq.register_thread()
-}
-
-/// The CPU that the thread was on a moment ago.
-fn near(rseq: Option<Rseq>) -> u32 {
-    if let Some(cpu) = rseq.and_then(Rseq::cpu_id) {
-        return cpu;
-    }
-    // SAFETY: no arguments; getcpu(2) writes nothing of ours. glibc and musl call the vDSO, which takes no lock.
-    let cpu = unsafe { libc::sched_getcpu() };
-    u32::try_from(cpu).unwrap_or(0)
 }

@@ -136,6 +136,65 @@ impl Rseq {
         is_done(unsafe { self.0.rseq_load_add_store(cpu, target, n) })
     }
 
+    /// Adds `n`, wrapping, to the word of whatever CPU the thread is on: that at `first + cpu * stride_bytes`. False: aborted, or
+    /// the thread is not registered, or on CPU `count` or a later one; nothing has been added. On x86-64 the section finds the
+    /// word by itself, so this costs less than [`Rseq::cpu_id_start`], the arithmetic, and [`Rseq::add`].
+    ///
+    /// Wait-free (one attempt), async-signal-safe.
+    ///
+    /// # Safety
+    /// For every `cpu` below `count` that word is aligned and writable, and written by nobody else but sections on that CPU.
+    #[inline]
+    #[must_use = "an aborted section has added nothing"]
+    pub unsafe fn add_by_stride(self, first: *mut u64, stride_bytes: usize, count: u32, n: u64) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise.
+        return is_done(unsafe { self.0.rseq_cpu_mul_add(first, stride_bytes, count, n) });
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's promise.
+        return unsafe { self.add_here(count, n, |cpu| first.wrapping_byte_add(cpu * stride_bytes)) };
+    }
+
+    /// As [`Rseq::add_by_stride`], to the word at `object + table[cpu]`.
+    ///
+    /// # Safety
+    /// As there, and `table` has `count` entries that nobody writes.
+    #[inline]
+    #[must_use = "an aborted section has added nothing"]
+    pub unsafe fn add_by_table(self, object: *mut u8, table: *const usize, count: u32, n: u64) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise.
+        return is_done(unsafe { self.0.rseq_cpu_load_add(object, table, count, n) });
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's promise.
+        return unsafe { self.add_here(count, n, |cpu| object.wrapping_add(table.wrapping_add(cpu).read()).cast()) };
+    }
+
+    /// As [`Rseq::add_by_stride`], to the word at `words[cpu]`.
+    ///
+    /// # Safety
+    /// As there, and `words` has `count` entries that nobody writes.
+    #[inline]
+    #[must_use = "an aborted section has added nothing"]
+    pub unsafe fn add_by_array(self, words: *const *mut u64, count: u32, n: u64) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise.
+        return is_done(unsafe { self.0.rseq_cpu_deref_add(words, count, n) });
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's promise.
+        return unsafe { self.add_here(count, n, |cpu| words.wrapping_add(cpu).read()) };
+    }
+
+    /// # Safety
+    /// As [`Rseq::add`], for the word of every CPU below `count`.
+    #[cfg(not(target_arch = "x86_64"))]
+    #[inline]
+    unsafe fn add_here(self, count: u32, n: u64, word: impl FnOnce(usize) -> *mut u64) -> bool {
+        let cpu = self.cpu_id_start();
+        // SAFETY: the caller's promise.
+        cpu < count && unsafe { self.add(cpu, word(cpu as usize), n) }
+    }
+
     /// What `*target` holds while the thread is on `cpu`. `None`: aborted, the thread is elsewhere.
     ///
     /// Nothing on `cpu` comes between the comparison of the CPU and the load; what follows the call is another moment.
@@ -291,4 +350,17 @@ fn commit(outcome: Outcome) -> Commit {
 #[inline]
 fn is_done(outcome: Outcome) -> bool {
     commit(outcome) == Commit::Done
+}
+
+/// The CPU that the thread was on a moment ago, for a fallback; 0 where nobody can tell. A thread that has no registration yet is
+/// given one, if it can have one, so that it needs no fallback the next time.
+#[cold]
+pub(crate) fn near(rseq: Option<Rseq>) -> u32 {
+    let is_registered = |rseq: &Rseq| rseq.cpu_id().is_some() || rseq.register_thread();
+    if let Some(cpu) = rseq.filter(is_registered).and_then(Rseq::cpu_id) {
+        return cpu;
+    }
+    // SAFETY: no arguments; getcpu(2) writes nothing of ours. glibc and musl call the vDSO, which takes no lock.
+    let cpu = unsafe { libc::sched_getcpu() };
+    u32::try_from(cpu).unwrap_or(0)
 }

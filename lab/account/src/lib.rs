@@ -107,15 +107,8 @@ impl<S: Scheme> Counters<S> {
 
     #[inline(always)]
     fn add(&self, counter: Object<S>, n: u64) {
-        loop {
-            let cpu = self.rseq.cpu_id_start();
-            // SAFETY: the pool's object; the pool has every possible processor.
-            let word = unsafe { self.view.address(counter, cpu) }.cast();
-            // SAFETY: the processor's word of an object of this pool, which nothing but sections on it writes.
-            if unsafe { self.rseq.add(cpu, word, n) } {
-                return;
-            }
-        }
+        // SAFETY: an object of this pool, a word on every processor, which nothing but sections on it writes.
+        while !unsafe { self.view.add(self.rseq, counter, n) } {}
     }
 
     fn crossings(&self) -> u64 {

@@ -257,15 +257,8 @@ impl<S: Bedded, const IS_OF_MANY: bool> Way for Sections<S, IS_OF_MANY> {
 
     #[inline(always)]
     fn add(&self, counter: Object<S>) {
-        loop {
-            let cpu = self.rseq.cpu_id_start();
-            // SAFETY: the pool's object; the pool has every possible processor.
-            let word = unsafe { self.view.address(counter, cpu) }.cast();
-            // SAFETY: the processor's word of an object of this pool, which nothing but sections on it writes.
-            if unsafe { self.rseq.add(cpu, word, 1) } {
-                return;
-            }
-        }
+        // SAFETY: an object of this pool, a word on every processor, which nothing but sections on it writes.
+        while !unsafe { self.view.add(self.rseq, counter, 1) } {}
     }
 
     fn sum() -> u64 {

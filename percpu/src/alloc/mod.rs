@@ -70,6 +70,7 @@ pub use scheme::{Contiguous, Interlaced, OffsetTable, PointerArray, Relocatable,
 pub use topology::possible_cpus;
 
 use crate::area::{Area, PerCpu};
+use crate::rseq::Rseq;
 
 /// The largest object, per CPU, and the largest alignment.
 pub const OBJECT_SIZE_BYTES_MAX: usize = 4096;
@@ -147,6 +148,20 @@ impl<S: Scheme> View<S> {
         debug_assert!(cpu < self.cpu_count);
         // SAFETY: the caller's promise.
         unsafe { S::address(self.data, object.word, cpu) }
+    }
+
+    /// Adds `n`, wrapping, to the copy of whatever CPU the thread is on. False: aborted, or the thread is not registered;
+    /// nothing has been added. The section computes the address by itself, which is the quickest way to add.
+    ///
+    /// Wait-free (one attempt), async-signal-safe.
+    ///
+    /// # Safety
+    /// As [`View::address`]. The object begins with a `u64` on every CPU, aligned, which nobody else writes but sections on that CPU.
+    #[inline(always)]
+    #[must_use = "an aborted section has added nothing"]
+    pub unsafe fn add(self, rseq: Rseq, object: Object<S>, n: u64) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { S::add(self.data, object.word, self.cpu_count, rseq, n) }
     }
 
     /// Copies of each object.

@@ -2,6 +2,8 @@
 
 use core::ptr::NonNull;
 
+use crate::rseq::Rseq;
+
 /// A way to lay copies out and to find them. Implemented by [`StaticAreas`], [`PointerArray`], [`Contiguous`],
 /// [`OffsetTable`] and [`Interlaced`], and by nothing else.
 pub trait Scheme: Copy + Send + Sync + 'static + sealed::Sealed {
@@ -49,7 +51,7 @@ pub enum Family {
 }
 
 pub(crate) mod sealed {
-    use super::{Family, NonNull};
+    use super::{Family, NonNull, Rseq};
 
     pub trait Sealed: Sized {
         /// What address computation needs besides the handle.
@@ -67,6 +69,13 @@ pub(crate) mod sealed {
         /// # Safety
         /// `object` is a live object of the pool that `data` is of, and the pool has `cpu`.
         unsafe fn address(data: Self::Data, object: NonNull<u8>, cpu: u32) -> *mut u8;
+
+        /// Adds to the copy of whatever CPU the thread is on.
+        ///
+        /// # Safety
+        /// `object` is a live object of the pool that `data` is of, with `cpu_count` CPUs; its first eight bytes are a word,
+        /// aligned, that only sections on its CPU write.
+        unsafe fn add(data: Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool;
     }
 
     /// What a pool knows about itself when it makes a view.
@@ -104,6 +113,13 @@ impl Sealed for StaticAreas {
     unsafe fn address((base, shift): Self::Data, object: NonNull<u8>, cpu: u32) -> *mut u8 {
         base.wrapping_add(object.addr().get()).wrapping_add((cpu as usize) << (shift & 63))
     }
+
+    #[inline(always)]
+    unsafe fn add((base, shift): Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool {
+        let first = base.wrapping_add(object.addr().get()).cast();
+        // SAFETY: the caller's promise.
+        unsafe { rseq.add_by_stride(first, 1 << (shift & 63), cpu_count, n) }
+    }
 }
 
 impl Scheme for PointerArray {
@@ -126,6 +142,12 @@ impl Sealed for PointerArray {
         // writes while the object lives.
         unsafe { entry.read() }
     }
+
+    #[inline(always)]
+    unsafe fn add((): Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool {
+        // SAFETY: the caller's promise; the object is an array with an entry for each CPU.
+        unsafe { rseq.add_by_array(object.as_ptr().cast(), cpu_count, n) }
+    }
 }
 
 impl Scheme for Contiguous {
@@ -147,6 +169,14 @@ impl Sealed for Contiguous {
         let tagged = object.as_ptr();
         let base = tagged.map_addr(|address| address & !SHIFT_BITS);
         base.wrapping_add((cpu as usize).wrapping_shl(tagged.addr() as u32))
+    }
+
+    #[inline(always)]
+    unsafe fn add((): Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool {
+        let tagged = object.as_ptr();
+        let first = tagged.map_addr(|address| address & !SHIFT_BITS).cast();
+        // SAFETY: the caller's promise.
+        unsafe { rseq.add_by_stride(first, 1_usize.wrapping_shl(tagged.addr() as u32), cpu_count, n) }
     }
 }
 
@@ -173,6 +203,12 @@ impl Sealed for OffsetTable {
         let offset = unsafe { table.wrapping_add(cpu as usize).read() };
         object.as_ptr().wrapping_add(offset)
     }
+
+    #[inline(always)]
+    unsafe fn add(table: Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool {
+        // SAFETY: the caller's promise; the table has an entry for each CPU.
+        unsafe { rseq.add_by_table(object.as_ptr(), table, cpu_count, n) }
+    }
 }
 
 impl Scheme for Interlaced {
@@ -194,5 +230,11 @@ impl Sealed for Interlaced {
     #[inline(always)]
     unsafe fn address(shift: Self::Data, object: NonNull<u8>, cpu: u32) -> *mut u8 {
         object.as_ptr().wrapping_add((cpu as usize) << (shift & 63))
+    }
+
+    #[inline(always)]
+    unsafe fn add(shift: Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { rseq.add_by_stride(object.as_ptr().cast(), 1 << (shift & 63), cpu_count, n) }
     }
 }

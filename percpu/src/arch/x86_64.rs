@@ -126,6 +126,78 @@ macro_rules! section {
     ($body:tt $($operands:tt)+) => { critical_section!($body $($operands)+ options(nostack)) };
 }
 
+/// An addition on whatever CPU the thread is: the section finds the word by itself, so nothing has to be compared, and one
+/// instruction, the final store, reads, adds and writes. (It is none that other CPUs wait for: it has no `lock`.)
+///
+/// ```text
+///     rseq_cs = &descriptor
+///  4: ─┐ cpu = cpu_id;  if cpu >= count: return OtherCpu        a thread that is not registered has a number beyond any count
+///      │ body: where cpu's word is
+///     ─┘ *word += n                                              (final store)
+///  5: rseq_cs = null
+///     return Done
+///  6: rseq_cs = null;  return AbortedByKernel
+/// ```
+macro_rules! addition_here {
+    ({ $($body:expr,)* } $final_store:literal, $offset:expr, $count:expr, $n:expr, $($operands:tt)+) => {
+        asm!(
+            ".pushsection __rseq_cs, \"aw\", @progbits",
+            ".balign 32",
+            "3:",
+            ".long 0, 0",
+            ".quad 4f, 5f - 4f, 6f",
+            ".popsection",
+            "lea {a}, [rip + 3b]",
+            "mov qword ptr fs:[{offset} + {rseq_cs}], {a}",
+            "4:",
+            inject!(1),
+            "mov {a:e}, dword ptr fs:[{offset} + {cpu_id}]",
+            "cmp {a:e}, {count:e}",
+            "jae 7f",
+            inject!(2),
+            $($body,)*
+            inject!(5),
+            $final_store,
+            "5:",
+            "mov qword ptr fs:[{offset} + {rseq_cs}], 0",
+            ".pushsection __rseq_failure, \"ax\", @progbits",
+            ".byte 0x0f, 0xb9, 0x3d",
+            ".long {signature}",
+            "6:",
+            "mov qword ptr fs:[{offset} + {rseq_cs}], 0",
+            "jmp {aborted}",
+            "7:",
+            "mov qword ptr fs:[{offset} + {rseq_cs}], 0",
+            "jmp {nowhere}",
+            ".popsection",
+            offset = in(reg) $offset,
+            count = in(reg) $count,
+            n = in(reg) $n,
+            a = out(reg) _,
+            rseq_cs = const OFFSET_RSEQ_CS,
+            cpu_id = const OFFSET_CPU_ID,
+            signature = const SIGNATURE_X86,
+            aborted = label { return Outcome::AbortedByKernel },
+            nowhere = label { return Outcome::OtherCpu },
+            $($operands)+
+        )
+    };
+}
+
+#[cfg(any(test, feature = "inject"))]
+macro_rules! add_here {
+    ($body:tt $($operands:tt)+) => {
+        addition_here!($body $($operands)+
+            delay = out(reg) _,
+            delays = sym crate::inject::DELAYS,
+            options(nostack))
+    };
+}
+#[cfg(not(any(test, feature = "inject")))]
+macro_rules! add_here {
+    ($body:tt $($operands:tt)+) => { addition_here!($body $($operands)+ options(nostack)) };
+}
+
 /// One section per width of the final store, so that each has exactly one.
 ///
 /// ```text
@@ -324,6 +396,70 @@ impl Handle {
             target = in(reg) target,
             n = in(reg) n,)
         }
+    }
+
+    /// ```text
+    /// rseq_cpu_mul_add(first, stride, n):
+    ///     *(first + cpu * stride) += n               (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::add_by_stride`].
+    #[inline]
+    pub(crate) unsafe fn rseq_cpu_mul_add(self, first: *mut u64, stride_bytes: usize, count: u32, n: u64) -> Outcome {
+        // SAFETY: the kernel's contract above, as for the other sections; where the words are is the caller's promise.
+        unsafe {
+            add_here!({
+                "imul {a}, {stride}",
+            }
+            "add qword ptr [{first} + {a}], {n}", self.offset, count, n,
+            first = in(reg) first,
+            stride = in(reg) stride_bytes,)
+        }
+        Outcome::Done
+    }
+
+    /// ```text
+    /// rseq_cpu_load_add(object, table, n):
+    ///     offset = table[cpu]
+    ///     *(object + offset) += n                    (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::add_by_table`].
+    #[inline]
+    pub(crate) unsafe fn rseq_cpu_load_add(self, object: *mut u8, table: *const usize, count: u32, n: u64) -> Outcome {
+        // SAFETY: as above.
+        unsafe {
+            add_here!({
+                "mov {a}, qword ptr [{table} + 8 * {a}]",
+            }
+            "add qword ptr [{object} + {a}], {n}", self.offset, count, n,
+            object = in(reg) object,
+            table = in(reg) table,)
+        }
+        Outcome::Done
+    }
+
+    /// ```text
+    /// rseq_cpu_deref_add(words, n):
+    ///     word = words[cpu]
+    ///     *word += n                                 (final store)
+    /// ```
+    ///
+    /// # Safety
+    /// As [`crate::Rseq::add_by_array`].
+    #[inline]
+    pub(crate) unsafe fn rseq_cpu_deref_add(self, words: *const *mut u64, count: u32, n: u64) -> Outcome {
+        // SAFETY: as above.
+        unsafe {
+            add_here!({
+                "mov {a}, qword ptr [{words} + 8 * {a}]",
+            }
+            "add qword ptr [{a}], {n}", self.offset, count, n,
+            words = in(reg) words,)
+        }
+        Outcome::Done
     }
 
     /// ```text

@@ -53,6 +53,9 @@ struct Fire {
     words: PerCpu<Words>,
     list: List,
     done: Done,
+    /// By CPU: how far its stride is from the first, and the address of its word.
+    offsets: Vec<usize>,
+    added: Vec<usize>,
 }
 
 impl Fire {
@@ -68,7 +71,10 @@ impl Fire {
             // SAFETY: on no list, and never unmapped.
             unsafe { list.push(rseq, NonNull::from(&item.node)) };
         }
-        Fire { rseq, shared, words, list, done: Done::default() }
+        let cpus = 0..shared.area.count();
+        let offsets = cpus.clone().map(|cpu| (cpu as usize) << STRIDE_SHIFT).collect();
+        let added = cpus.map(|cpu| shared.area.get(words, cpu).unwrap().added.as_ptr().addr()).collect();
+        Fire { rseq, shared, words, list, done: Done::default(), offsets, added }
     }
 
     fn on(&self, cpu: u32) -> &Words {
@@ -91,6 +97,7 @@ impl Fire {
         if unsafe { rseq.add(cpu, words.added.as_ptr(), 1) } {
             self.done.added.fetch_add(1, Relaxed);
         }
+        self.add_here(rseq);
         // SAFETY: as above.
         if let Some(before) = unsafe { rseq.load(cpu, words.compared.as_ptr()) } {
             // SAFETY: as above.
@@ -105,6 +112,19 @@ impl Fire {
         }
         self.copy(rseq, cpu, unique);
         self.pop_and_push(rseq);
+    }
+
+    /// The same word, which the sections find by themselves.
+    fn add_here(&self, rseq: Rseq) {
+        let (first, count) = (self.on(0).added.as_ptr(), self.shared.area.count());
+        // SAFETY: each CPU's word, as in `step`.
+        let by_stride = unsafe { rseq.add_by_stride(first, 1 << STRIDE_SHIFT, count, 1) };
+        // SAFETY: as above; an offset for each CPU.
+        let by_table = unsafe { rseq.add_by_table(first.cast(), self.offsets.as_ptr(), count, 1) };
+        // SAFETY: as above; an address for each CPU.
+        let by_array = unsafe { rseq.add_by_array(self.added.as_ptr().cast(), count, 1) };
+        let done = [by_stride, by_table, by_array].into_iter().filter(|is_done| *is_done).count();
+        self.done.added.fetch_add(done as u64, Relaxed);
     }
 
     /// Appends a record of `unique % 29 + 1` bytes; if the ring is full, over the first ones.
