@@ -59,23 +59,39 @@ const WAYS_OF_32: [&str; 5] = ["static", "pointer-array", "contiguous", "offset-
 /// Shapes, and whether memory pressure comes before each iteration.
 const SHAPES: [(&str, bool); 4] = [("hot", false), ("random", false), ("one", true), ("eight", true)];
 
-fn costs(engines: &[Engine], peers: &[String], walks: &[(&'static str, Walk)], cpus: usize, is_quick: bool) -> Plan {
+/// Iterations of `random`: an eighth of them, which is not timed, finds each counter several times, and brings back what
+/// other ways have driven out.
+const RANDOM_ITERATIONS: [u64; 2] = [200_000, 100_000];
+
+/// Shapes without memory pressure, or those with it: in one and the same rounds the latter would leave nothing warm for the former.
+fn costs(
+    engines: &[Engine],
+    peers: &[String],
+    walks: &[(&'static str, Walk)],
+    cpus: usize,
+    is_quick: bool,
+    is_cold_wanted: bool,
+) -> Plan {
     let of_quick = |quick, full| Duration::from_micros(if is_quick { quick } else { full });
-    let (hot, cold, coldest) = (of_quick(400, 2_000), of_quick(3_000, 10_000), of_quick(20_000, 100_000));
+    let (hot, cold, coldest) = (of_quick(1_000, 2_000), of_quick(3_000, 10_000), of_quick(20_000, 100_000));
     let mut plan = Plan::new(AXES);
     let is_wanted = |label: &str| label == "L2" || label == "L3" && !is_quick;
     for engine in 0..engines.len() {
         let peer = engine.checked_sub(1).map(|index| [peers[index].as_str()]);
         let ways: &[&str] = peer.as_ref().map_or(&WAYS, |peer| peer.as_slice());
-        for (shape, is_cold) in SHAPES {
-            let places = walks.iter().copied().filter(|(label, _)| is_cold && is_wanted(label));
+        for (shape, is_cold) in SHAPES.into_iter().filter(|(_, is_cold)| *is_cold == is_cold_wanted) {
+            let places = walks
+                .iter()
+                .copied()
+                .filter(|(label, _)| is_cold && is_wanted(label) && (*label != "L3" || shape == "one"));
             let places = places.chain((!is_cold).then_some(("hot", Walk::None)));
             for (pressure, walk) in places {
-                let turn = Turn::Lasting(match pressure {
-                    "hot" => hot,
-                    "L3" => coldest,
-                    _ => cold,
-                });
+                let turn = match (shape, pressure) {
+                    ("random", _) => Turn::Of(RANDOM_ITERATIONS[usize::from(is_quick)]),
+                    (_, "hot") => Turn::Lasting(hot),
+                    (_, "L3") => Turn::Lasting(coldest),
+                    _ => Turn::Lasting(cold),
+                };
                 // Memory is one thread's at a time where it is to be cold.
                 for threads in 1..=if is_cold { 1 } else { cpus.min(2) } {
                     let at = [("pressure", pressure), ("threads", if threads == 1 { "1" } else { "2" })];
@@ -139,8 +155,12 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
 
     let rounds = if options.is_quick { 12 } else { 80 };
     let names: Vec<String> = prepared.iter().map(|(name, _)| name.clone()).collect();
-    let plan = costs(&engines, &names, &walks, cpus.len(), options.is_quick);
-    let measured = plan.measure(&mut engines, rounds, WarmUp::Cut, "percpu")?;
+    let mut parts = Vec::new();
+    for (is_cold, of) in [(false, "percpu: warm"), (true, "percpu: cold")] {
+        let plan = costs(&engines, &names, &walks, cpus.len(), options.is_quick, is_cold);
+        let measured = plan.measure(&mut engines, rounds, WarmUp::Cut, of)?;
+        parts.push((plan, measured));
+    }
 
     notes.push(format!("dormouse: {}", verified(&mut engines[0], &counts)?));
     let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
@@ -152,14 +172,17 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
         engine.finish()?;
     }
     notes.push(format!(
-        "each cost is one addition's, less the loop of its engine that adds nothing, in the same round; {} rounds{}, processors \
-         {cpus:?}",
-        rounds - measured.warm_up,
-        if measured.warm_up > 0 { format!(" after {} of warm-up", measured.warm_up) } else { String::new() }
+        "each cost is one addition's, less the loop of its engine that adds nothing, in the same round; {rounds} rounds without memory \
+         pressure and as many with it, {} and {} of them warm-up; processors {cpus:?}",
+        parts[0].1.warm_up, parts[1].1.warm_up
     ));
-    let ratios = plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes);
-    notes.extend(measured.noise);
-    let mut experiment = Experiment { name: "percpu".into(), measurements: measured.measurements, ratios, notes };
+    let mut experiment = Experiment { name: "percpu".into(), ..Experiment::default() };
+    for (plan, measured) in parts {
+        experiment.ratios.extend(plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes));
+        notes.extend(measured.noise);
+        experiment.measurements.extend(measured.measurements);
+    }
+    experiment.notes = notes;
     account::run(options, &mut experiment)?;
     for measurement in &mut experiment.measurements {
         measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
