@@ -25,7 +25,7 @@ const LAB: [&str; 10] = {
     [a, b, c, d, e, f, g, h, i, "dormouse-lab-harness"]
 };
 
-const RULES: [Rule; 19] = [
+const RULES: [Rule; 20] = [
     ("dormouse-abi", &[]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi"]),
@@ -49,6 +49,8 @@ const RULES: [Rule; 19] = [
     ("dormouse-lab", &LAB),
     // Peers are measured by it too.
     ("dormouse-lab-harness", &[]),
+    // What it measures an application by.
+    ("dormouse-lab-account", &["dormouse-percpu"]),
     ("dormouse-e2e", &EVERYTHING),
     ("dormouse-e2e-plugin", &EVERYTHING),
     ("dormouse-fuzz", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-relay", "dormouse-vring"]),
