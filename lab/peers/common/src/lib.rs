@@ -8,8 +8,8 @@
 
 use std::hint::black_box;
 
-use dormouse_lab_harness::{Case, opaque};
 pub use dormouse_lab_harness::{COUNTS, report};
+use dormouse_lab_harness::{Case, opaque};
 
 pub mod counters;
 
