@@ -3,9 +3,9 @@
 //! Every site is *born* right without a patcher: it reads the variable. What it is on x86-64, by its form:
 //!
 //! ```text
-//!   branch   born, armed   A8 1F  E9 dd dd dd dd              test al, imm8; jmp slow path, which reads the key
-//!            between       A8 1F  A9 dd dd dd dd              test al, imm8; test eax, imm32 (neither touches memory)
-//!            dormant       0F 1F A9 dd dd dd dd               nop [rcx + disp32], which is never computed
+//!   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
+//!            between       A9 .. .. .. ..                    test eax, imm32, whatever the immediate is
+//!            dormant       0F 1F 44 00 00                    nop
 //!
 //!   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
 //!            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
@@ -17,18 +17,15 @@
 //! ```
 //! On AArch64 there are branches only: `b slow` when born or armed, `nop` when dormant.
 
-/// Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`): the third byte of a branch, the first of a gated value.
+/// Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`).
 pub const X86_JMP: u8 = 0xE9;
-/// What stands for it in a gate that does not (x86-64 `test eax, imm32`).
+/// Opcode of a gate that does not (x86-64 `test eax, imm32`): a gated value's for as long as it is patched, a branch's
+/// between two states.
 pub const X86_TEST: u8 = 0xA9;
-/// First byte of a dormant branch: with the second and third, a `nop` of seven bytes.
-pub const X86_NOP: u8 = 0x0F;
-/// First byte of any other branch: `test al, imm8`, an instruction of its own before what the third byte begins.
-pub const X86_TEST_AL: u8 = 0xA8;
-/// Second byte of a branch: `nop`'s opcode, and the immediate of `test al`.
-pub const X86_FILL: u8 = 0x1F;
+/// A dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`).
+pub const X86_NOP: [u8; X86_BRANCH_LEN] = [0x0F, 0x1F, 0x44, 0x00, 0x00];
 /// Bytes of code in a branch.
-pub const X86_BRANCH_LEN: usize = 7;
+pub const X86_BRANCH_LEN: usize = 5;
 
 /// Section that holds the [`SiteRecord`]s of one object.
 pub const SITES_SECTION: &str = "dormouse_sites";
@@ -46,7 +43,9 @@ pub struct SiteRecord {
     /// The form, one of `SITE_…`, with the bits below.
     pub kind: u32,
     /// Address of the key or variable minus the address of this field; with [`SITE_INDIRECT`], that of a word that holds it.
-    pub key: i64,
+    pub key: i32,
+    /// Address of a branch's slow path minus the address of this field. Zero where the form is another.
+    pub slow: i32,
 }
 
 /// The bits of [`SiteRecord::kind`] that hold the form.
@@ -63,9 +62,6 @@ pub const SITE_WIDTH_SHIFT: u32 = 2;
 pub const SITE_SIGNED: u32 = 1 << 4;
 /// Bit of [`SiteRecord::kind`]: the key is another object's, and found through a word that the loader fills in.
 pub const SITE_INDIRECT: u32 = 1 << 5;
-/// The lowest bit of [`SiteRecord::kind`] of what an architecture needs besides. AArch64: the 26 bits of the branch's
-/// displacement in words. Otherwise zero.
-pub const SITE_EXTRA_SHIFT: u32 = 6;
 
 /// Bytes of a value's instruction that are replaced, all at once.
 pub const X86_VALUE_LEN: usize = 8;

@@ -9,7 +9,7 @@
 //! ```text
 //!    program or plugin (C, C++)                                        libdormouse
 //!   ┌─────────────────────────────────────────┐
-//!   │ site  0F 1F A9 dd dd dd dd   (dormant)   │    constructor
+//!   │ site  0F 1F 44 00 00         (dormant)   │    constructor
 //!   │ class {enabled, id, names, fields}       │───────────────────▶ dormouse_imv_register     imv: patches sites
 //!   │ section dormouse_sites:  site, key       │───────────────────▶ dormouse_register_events  control: announces classes
 //!   │ section dormouse_events: class           │

@@ -37,10 +37,10 @@
 //! # States of a site
 //!
 //! ```text
-//!   branch         born     A8 1F  E9 rel32     test al, 31; jmp slow        the linker's; also where text cannot be written
-//!                  dormant  0F 1F A9 rel32      nop [rcx + rel32]            the registry's, when the key is disabled
-//!                  between  A8 1F  A9 rel32     test al, 31; test eax, imm32 the registry's, on the way from one to the other
-//!                  armed    A8 1F  E9 rel32     test al, 31; jmp slow        the registry's, when the key is enabled
+//!   branch         born     E9 rel32            jmp slow                     the linker's; also where text cannot be written
+//!                  dormant  0F 1F 44 00 00      nop                          the registry's, when the key is disabled
+//!                  between  A9 any four bytes   test eax, imm32              the registry's, on the way from one to the other
+//!                  armed    E9 rel32            jmp slow                     the registry's, when the key is enabled
 //!
 //!   value of 1,    born     3E.. 8B /r          mov r32, [variable]   (or movzx, movsx)
 //!   2, 4 bytes     patched  3E.. REX C7 imm32   mov r32, imm32
@@ -49,13 +49,13 @@
 //!   8 bytes        patched  A9 rel32  B8+r imm  test eax, imm32; mov r64, imm64
 //! ```
 //!
-//! Only the owner of the registry's lock moves a site, by stores that each replace whole instructions by whole instructions, with
+//! Only the owner of the registry's lock moves a site, by steps that each replace a whole instruction by a whole instruction, with
 //! a barrier after each:
 //!
-//! * A *branch* takes two stores of one byte, over the state between. The four bytes of the jump's distance stay: in the `nop`
-//!   they are an address that is never computed, in the `test` its immediate. So a processor that fetches meanwhile decodes
-//!   whole instructions, wherever they lie in a cache line, and a thread that stands behind the first of two finds the second.
-//!   Any writer can do it, and a `nop` takes no unit of a processor to execute.
+//! * A *branch* takes three steps, over the state between: its first byte makes it a `test` of five bytes; the other four, which
+//!   are now an immediate that nobody looks at, become those of the state to come (the record tells the jump's distance); and
+//!   the first byte makes it that state. So a processor that fetches meanwhile decodes an instruction of five bytes, wherever it
+//!   lies in a cache line. Any writer can do it, and a `nop` takes no unit of a processor to execute.
 //! * A *value's instruction* ends on eight aligned bytes that hold all that differs, and is written by one store of these.
 //!   Prefixes that mean nothing to it (`3E`) give it that length and place, so there is no `nop` to execute.
 //! * *Eight bytes* of value fill the aligned word, so the opcode would be outside. The immediate is written while the gate in front of it
@@ -89,16 +89,16 @@
 //! | procmem (text may not be made writable) | patched | loads | read behind the gate |
 //! | none | read the key | loads | read behind the gate |
 //!
-//! Through `/proc/self/mem` bytes arrive in an order that nobody promises, so only single bytes are written there. A process that
+//! Through `/proc/self/mem` bytes arrive in an order that nobody promises, so what needs one is not written there. A process that
 //! forbids the change of text *after* values have been patched cannot change those any more: [`Imv::set`] says
 //! [`Error::Stale`], and the value stays as it was everywhere. [`status`] names the writer and the reason.
 //!
 //! # Cost
 //!
-//! Dormant gate: a `nop` of seven bytes, no data access, no branch; the compiler takes the flags for clobbered. Armed: a test, a
-//! jump, a load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` of eight bytes. An update
+//! Dormant gate: a `nop` of five bytes, no data access, no branch; the compiler takes the flags for clobbered. Armed: a jump, a
+//! load and a test. Value: one instruction of eight to fifteen bytes, or a `test` and a `mov` of eight bytes. An update
 //! of values: two `mprotect` calls per object with a site that changes, one store per site, one barrier; of keys: all of
-//! that twice. Updates never allocate, so an allocator may be traced.
+//! that three times. Updates never allocate, so an allocator may be traced.
 //!
 //! # Limits
 //!

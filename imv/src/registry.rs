@@ -94,7 +94,7 @@ impl Registry {
     /// Brings the sites in `objects` whose key or variable passes `concerned` in line with it.
     ///
     /// ```text
-    ///   until no site needs a store (one round, two where a gated value is patched for the first time):
+    ///   until no site needs a store (three rounds for a branch, two for a gated value's first, one for any other value):
     ///     for each object with a site that needs one:  write them (one change of protection)
     ///     every core serialises (once)
     /// ```
@@ -108,8 +108,9 @@ impl Registry {
             let last = object.sites.iter().rposition(is_concerned);
             object.concerned = first.zip(last).map_or(0..0, |(first, last)| first..last + 1);
         }
-        // A gated value needs the most: its immediate, then its gate. One round more for what a writer left to the next one.
-        for _ in 0..3 {
+        // A branch needs the most: out of its state, the bytes behind, into the other. One round more for what a writer left to
+        // the next one.
+        for _ in 0..4 {
             let mut tried = false;
             for object in &self.objects[objects.clone()] {
                 let bytes_only = self.ladder.writer == Writer::ProcMem;

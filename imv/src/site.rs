@@ -113,11 +113,13 @@ impl Variable<'_> {
     }
 }
 
-/// A site and its key or variable, as addresses.
+/// A site, its key or variable, and its slow path if it is a branch, as addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
     pub(crate) address: usize,
     pub(crate) key: usize,
+    #[allow(dead_code, reason = "of architectures with sites")]
+    pub(crate) slow: usize,
     pub(crate) kind: u32,
 }
 
@@ -127,15 +129,15 @@ impl Site {
         if record.kind & SITE_FORM_MASK > SITE_GATED_VALUE {
             return None;
         }
-        let named = (&raw const record.key as usize).wrapping_add_signed(record.key as isize);
+        let named_by = |field: &i32| core::ptr::from_ref(field).addr().wrapping_add_signed(*field as isize);
+        let named = named_by(&record.key);
         let key = if record.kind & SITE_INDIRECT == 0 {
             named
         } else {
             // SAFETY: whoever registered the object vouched that its records name words that the loader has filled in.
             unsafe { (named as *const usize).read() }
         };
-        let address = (&raw const record.site as usize).wrapping_add_signed(record.site as isize);
-        Some(Site { address, key, kind: record.kind })
+        Some(Site { address: named_by(&record.site), key, slow: named_by(&record.slow), kind: record.kind })
     }
 
     pub(crate) fn form(self) -> Form {
@@ -169,11 +171,14 @@ impl Site {
     }
 }
 
-/// One change of program text, by one store.
+/// One change of program text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
     /// A byte, which may be anywhere.
     Byte(usize, u8),
+    /// Four bytes, which may be anywhere and may appear in any order.
+    #[allow(dead_code, reason = "of architectures with such instructions")]
+    Loose(usize, [u8; 4]),
     /// Four bytes, aligned.
     #[allow(dead_code, reason = "of architectures with such instructions")]
     Word(usize, u32),
@@ -186,7 +191,7 @@ impl Store {
     pub(crate) fn span(self) -> core::ops::Range<usize> {
         match self {
             Store::Byte(address, _) => address..address + 1,
-            Store::Word(address, _) => address..address + 4,
+            Store::Word(address, _) | Store::Loose(address, _) => address..address + 4,
             Store::Double(address, _) => address..address + 8,
         }
     }

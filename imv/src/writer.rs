@@ -157,6 +157,12 @@ fn write_by_mprotect(
                 // Rust holds no reference to text.
                 unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(byte, Ordering::Release);
             }
+            Store::Loose(address, bytes) => {
+                for (index, byte) in bytes.into_iter().enumerate() {
+                    // SAFETY: as above.
+                    unsafe { AtomicU8::from_ptr((address + index) as *mut u8) }.store(byte, Ordering::Release);
+                }
+            }
             Store::Word(address, word) => {
                 // SAFETY: as above.
                 unsafe { AtomicU32::from_ptr(address as *mut u32) }.store(word, Ordering::Release);
@@ -179,13 +185,16 @@ fn protect(pages: &Range<usize>, protection: MprotectFlags) -> Result<(), Errno>
 }
 
 /// The kernel's write ignores page protection. An inherited descriptor would write the parent's text, so each update
-/// opens its own. Nobody promises in what order the bytes of a longer write appear, so only stores of one byte are done.
+/// opens its own. Nobody promises in what order the bytes of a longer write appear, so stores that need one are left undone.
 fn write_by_proc_mem(stores: impl Iterator<Item = Store>) -> Result<(), Errno> {
     let memory = rustix::fs::open(c"/proc/self/mem", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     for store in stores {
-        if let Store::Byte(address, byte) = store {
-            rustix::io::pwrite(&memory, &[byte], address as u64)?;
-        }
+        let (address, bytes): (_, &[u8]) = match &store {
+            Store::Byte(address, byte) => (*address, core::slice::from_ref(byte)),
+            Store::Loose(address, bytes) => (*address, bytes),
+            Store::Word(..) | Store::Double(..) => continue,
+        };
+        rustix::io::pwrite(&memory, bytes, address as u64)?;
     }
     Ok(())
 }

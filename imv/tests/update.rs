@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
-use dormouse_abi::site::{X86_FILL, X86_JMP, X86_NOP, X86_TEST, X86_TEST_AL};
+use dormouse_abi::site::{X86_BRANCH_LEN, X86_JMP, X86_NOP};
 use dormouse_imv::{
     Error, StaticKey, Writer, disable, enable, ensure_registered, imv, imv_read, key_sites, static_branch, status,
     update, visit_key_sites,
@@ -92,10 +92,10 @@ fn each_writer_can_be_forced() {
 
 fn under_the_forced_writer() {
     static KEY: StaticKey = StaticKey::new();
-    let opcode = || {
-        let mut opcode = None;
-        visit_key_sites(&KEY, |_, bytes| opcode = bytes.first_chunk::<3>().copied()).unwrap();
-        opcode.expect("a site")
+    let code = || {
+        let mut code = None;
+        visit_key_sites(&KEY, |_, bytes| code = bytes.first_chunk::<X86_BRANCH_LEN>().copied()).unwrap();
+        code.expect("a site")
     };
     let gate = || static_branch!(KEY);
     let wanted = std::env::var("DORMOUSE_IMV_WRITER").unwrap();
@@ -103,16 +103,19 @@ fn under_the_forced_writer() {
     assert_eq!(status.writer.name(), wanted);
     assert!(status.reason.contains("forced"));
     let unpatched = status.writer == Writer::None;
-    let armed = [X86_TEST_AL, X86_FILL, X86_JMP];
-    let dormant = if unpatched { armed } else { [X86_NOP, X86_FILL, X86_TEST] };
-    assert_eq!(opcode(), dormant);
+    let before = code();
+    assert_eq!(before == X86_NOP, !unpatched);
     assert_eq!(key_sites(&KEY).unwrap().patched == 0, unpatched);
     assert!(!gate());
     enable(&KEY).unwrap();
-    assert_eq!(opcode(), armed);
+    let armed = code();
+    assert_eq!(armed[0], X86_JMP);
     assert!(gate());
     disable(&KEY).unwrap();
-    assert_eq!(opcode(), dormant);
+    assert_eq!(code(), before);
+    enable(&KEY).unwrap();
+    assert_eq!(code(), armed);
+    disable(&KEY).unwrap();
     assert!(!gate());
     toggle_under_load(2_000);
     // Pages do not stay writable.

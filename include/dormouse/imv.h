@@ -297,7 +297,7 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
  *     next:  bits = immediate                REX B8+r imm64
  *     after:
  *     slow:  bits = variable, or what the import points to; goto after
- *   section dormouse_sites += { site - ., kind, name - . }
+ *   section dormouse_sites += { site - ., kind, name - ., 0 }
  *
  * The assembler chooses by size and place, which are constants, so there is one form for every type. Bits are always
  * zero-extended: the compiler takes the value from the lowest of them, and extends it itself if it has to. Volatile,
@@ -339,7 +339,8 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
                          ".balign 8\n\t"                                                                               \
                          ".long 772b - .\n\t"                                                                          \
                          ".long %c[dormouse_i_kind]\n\t"                                                               \
-                         ".quad %c[dormouse_i_name] - .\n\t"                                                           \
+                         ".long %c[dormouse_i_name] - .\n\t"                                                           \
+                         ".long 0\n\t"                                                                                 \
                          ".popsection"                                                                                 \
                          : [dormouse_i_bits] "=r"(dormouse_i_read.bits)                                                \
                          : [dormouse_i_name] "i"(&name), [dormouse_i_size] "i"(sizeof(name##__imv_type)),              \

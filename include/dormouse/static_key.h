@@ -148,21 +148,22 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 #ifdef DORMOUSE_I_X86_64
 
 /*
- *   site:  A8 1F  E9 (slow - next)     born, armed: jmp slow        0F 1F A9 ..., a nop: dormant
+ *   site:  E9 (slow - next)            born, armed: jmp slow        0F 1F 44 00 00, a nop: dormant
  *   next:
- *   section dormouse_sites += { site - ., kind, key - . }
+ *   section dormouse_sites += { site - ., kind, key - ., slow - . }
  *   announcement
  */
 #define DORMOUSE_I_SITE(slow, announcement)                                                                            \
     "772:\n\t"                                                                                                         \
-    ".byte 0xa8, 0x1f, 0xe9\n\t"                                                                                       \
+    ".byte 0xe9\n\t"                                                                                                   \
     ".long " slow " - 773f\n"                                                                                          \
     "773:\n\t"                                                                                                         \
     ".pushsection dormouse_sites,\"aR?\",@progbits\n\t"                                                                \
     ".balign 8\n\t"                                                                                                    \
     ".long 772b - .\n\t"                                                                                               \
     ".long %c[dormouse_i_kind]\n\t"                                                                                    \
-    ".quad %c[dormouse_i_key] - .\n\t"                                                                                 \
+    ".long %c[dormouse_i_key] - .\n\t"                                                                                 \
+    ".long " slow " - .\n\t"                                                                                           \
     ".popsection\n\t" announcement
 
 #if !defined(__clang__) || __clang_major__ >= 17
@@ -226,9 +227,7 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  *   site:  b slow                          born, armed             nop: dormant
  *   next:  answer = count > 0
  *   slow:  count = key.enabled (acquire); goto next
- *   section dormouse_sites += { site - ., kind with (slow - site) in words, key - . }
- *
- * The slow path stands in the same section, because the assembler has to know the distance.
+ *   section dormouse_sites += { site - ., kind, key - ., slow - . }
  */
 #define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
     __extension__({                                                                                                    \
@@ -250,8 +249,9 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
                          ".pushsection dormouse_sites,\"aR?\",%%progbits\n\t"                                          \
                          ".balign 8\n\t"                                                                               \
                          ".long 772b - .\n\t"                                                                          \
-                         ".long ((774b - 772b) << 4) + %c[dormouse_i_kind]\n\t"                                        \
-                         ".8byte %c[dormouse_i_key] - .\n\t"                                                           \
+                         ".long %c[dormouse_i_kind]\n\t"                                                               \
+                         ".long %c[dormouse_i_key] - .\n\t"                                                            \
+                         ".long 774b - .\n\t"                                                                          \
                          ".popsection\n\t" announcement                                                               \
                          : "=r"(dormouse_i_count)                                                                      \
                          : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind),            \

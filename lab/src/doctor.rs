@@ -569,7 +569,7 @@ fn tracing(host: &Host, findings: &mut Findings) {
             Fact::NotTold(_) => tracing.patching.to_string(),
         },
         if is_patched {
-            "A dormant event is a `nop` of seven bytes, patched when it is armed."
+            "A dormant event is a `nop` of five bytes, patched when it is armed."
         } else {
             "Sites stay as they were built: a dormant event reads a variable. Events are recorded all the same."
         },

@@ -9,7 +9,7 @@
 //! # serve(7, "/");
 //! ```
 //!
-//! A dormant event is a `nop` of seven bytes: no load, no branch taken, no argument evaluated. Armed, it is
+//! A dormant event is a `nop` of five bytes: no load, no branch taken, no argument evaluated. Armed, it is
 //! one restartable sequence that reserves, stamps, writes and commits a record in memory that outlives the program.
 //!
 //! # How it is armed

@@ -32,16 +32,14 @@ static void remember_sites(void)
 
 __attribute__((section(".preinit_array"), used)) static void (*remember_sites_first)(void) = remember_sites;
 
-/* How many sites are not what they should be: asleep or awake, then the four bytes that they were born with. */
+/* How many sites are not what they should be: asleep, or awake as they were born. */
 static int sites_that_differ(int asleep)
 {
-    static const unsigned char awake_bytes[3] = {DORMOUSE_X86_TEST_AL, DORMOUSE_X86_FILL, DORMOUSE_X86_JMP};
-    static const unsigned char asleep_bytes[3] = {DORMOUSE_X86_NOP, DORMOUSE_X86_FILL, DORMOUSE_X86_TEST};
+    static const unsigned char asleep_bytes[DORMOUSE_X86_BRANCH_LEN] = DORMOUSE_X86_NOP;
     int differ = 0;
     for (size_t index = 0; index < site_count; index++) {
-        const unsigned char *now = site_address(index);
-        differ += memcmp(born[index], awake_bytes, 3) != 0 || memcmp(now, asleep ? asleep_bytes : awake_bytes, 3) != 0 ||
-                  memcmp(now + 3, born[index] + 3, 4) != 0;
+        const unsigned char *wanted = asleep ? asleep_bytes : born[index];
+        differ += born[index][0] != DORMOUSE_X86_JMP || memcmp(site_address(index), wanted, DORMOUSE_X86_BRANCH_LEN) != 0;
     }
     return differ;
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_abi::session::{Geometry, HEADER_SIZE_BYTES, STREAM_STRIDE_BYTES, SessionHeader};
+use dormouse_abi::site::X86_BRANCH_LEN;
 use dormouse_e2e::{Random, emit};
 
 fn main() {
@@ -332,8 +333,8 @@ pub extern "C" fn dormouse_e2e_golden(number: u64) -> u64 {
     number.wrapping_add(1)
 }
 
-/// Compares the program's text in memory with the file: prints each byte that differs, with its place in the file, beside its
-/// neighbours, and what the registry of sites says.
+/// Compares the program's text in memory with the file: prints the five bytes that begin with each byte that differs, with their
+/// place in the file, and what the registry of sites says.
 fn golden() {
     assert_eq!(dormouse_e2e_golden(1), 2);
     let program = std::env::current_exe().expect("a program has a path");
@@ -343,12 +344,13 @@ fn golden() {
         // SAFETY: the program's own text, mapped for as long as it runs; nobody arms or disarms by now.
         let text = unsafe { std::slice::from_raw_parts(region.start as *const u8, len) };
         let on_disk = &file[region.file_offset..][..len];
-        for index in (0..len).filter(|index| text[*index] != on_disk[*index]) {
-            let around = |bytes: &[u8]| {
-                bytes[index - 2..index + 7].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+        let mut begin = 0;
+        while let Some(index) = (begin..len).find(|index| text[*index] != on_disk[*index]) {
+            begin = index + X86_BRANCH_LEN;
+            let hex = |bytes: &[u8]| {
+                bytes[index..begin].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
             };
-            let (before, now) = (around(on_disk), around(text));
-            println!("differs {:#x}: {before} on disk, {now} in memory", region.file_offset + index);
+            println!("differs {:#x}: {} on disk, {} in memory", region.file_offset + index, hex(on_disk), hex(text));
         }
     }
     let status = dormouse_imv::status().expect("no update is under way");

@@ -20,7 +20,7 @@ fn a_dormant_event_evaluates_nothing() {
     assert_eq!(check(&recording).1, 1_000);
 }
 
-/// A byte of the program's text that is another in memory than in the file.
+/// Five bytes of the program's text of which the first is another in memory than in the file.
 #[derive(Debug)]
 struct Difference {
     file_offset: u64,
@@ -40,8 +40,8 @@ fn number(stdout: &str, word: &str) -> usize {
     line.and_then(|number| number.trim().parse().ok()).expect("a number")
 }
 
-/// Every site of a program that nobody traces, and not a byte besides: `A8 1F E9` (test, jmp) in the file, `0F 1F A9` (nop) in
-/// memory, the same four bytes after it.
+/// Every site of a program that nobody traces, and not a byte besides: `E9` and a distance (jmp) in the file, `0F 1F 44 00 00` (nop)
+/// in memory.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn dormant_sites_are_the_documented_bytes() {
@@ -55,16 +55,9 @@ fn dormant_sites_are_the_documented_bytes() {
         println!("skipped: the text of programs cannot be patched here");
         return;
     }
-    // Each line has two bytes before the one that differs and six after it. A site's third byte differs as well as its first.
-    assert_eq!(differences.len(), 2 * sites, "{stdout}");
-    for pair in differences.chunks(2) {
-        let [first, third] = pair else { unreachable!("an even number") };
-        assert_eq!(third.file_offset, first.file_offset + 2);
-        let (on_disk, in_memory) = first.what.split_once(" on disk, ").expect("two");
-        let (on_disk, in_memory) = (on_disk.split(' ').skip(2), in_memory.split(' ').skip(2));
-        assert_eq!(on_disk.clone().take(3).collect::<Vec<_>>(), ["a8", "1f", "e9"], "{}", first.what);
-        assert_eq!(in_memory.clone().take(3).collect::<Vec<_>>(), ["0f", "1f", "a9"], "{}", first.what);
-        assert_eq!(on_disk.skip(3).take(4).collect::<Vec<_>>(), in_memory.skip(3).take(4).collect::<Vec<_>>());
+    assert_eq!(differences.len(), sites, "{stdout}");
+    for Difference { what, .. } in &differences {
+        assert!(what.starts_with("e9 ") && what.ends_with(" on disk, 0f 1f 44 00 00 in memory"), "{what}");
     }
     golden_function(&differences);
 }
@@ -92,10 +85,7 @@ fn golden_function(differences: &[Difference]) {
         let code = rest.split_once('\t').map_or("", |(_, code)| code);
         if is_site(at) {
             sites += 1;
-            assert!(
-                rest.starts_with(["a8 1f ", "e9 "][sites - 1]) && code.starts_with(["test", "jmp"][sites - 1]),
-                "{line}"
-            );
+            assert!(rest.starts_with("e9 ") && code.starts_with("jmp"), "{line}");
             continue;
         }
         // Up to the return the dormant path lies; behind it the slow one.
@@ -105,5 +95,5 @@ fn golden_function(differences: &[Difference]) {
             break;
         }
     }
-    assert_eq!(sites, 2, "the two instructions of one site: {text}");
+    assert_eq!(sites, 1, "{text}");
 }

@@ -4,7 +4,7 @@
 
 use core::arch::asm;
 
-use dormouse_abi::site::{SITE_BRANCH, SITE_EXTRA_SHIFT, SITES_SECTION, SiteRecord};
+use dormouse_abi::site::{SITE_BRANCH, SITES_SECTION, SiteRecord};
 
 use crate::site::{Form, Site, Store};
 
@@ -43,8 +43,9 @@ pub(crate) fn publish_store(store: Store) {
     }
 }
 
+/// `b slow`: 26 bits of the distance, in words.
 fn jump(site: Site) -> u32 {
-    B | site.kind >> SITE_EXTRA_SHIFT
+    B | (site.slow.wrapping_sub(site.address) >> 2) as u32 & 0x03FF_FFFF
 }
 
 fn seen(site: Site) -> u32 {
@@ -119,7 +120,7 @@ pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
 ///   site:      b slow                      born, armed        nop: dormant
 ///              answer = false
 ///   slow:      answer = KEY.enabled > 0
-///   section dormouse_sites += { site - ., SITE_BRANCH with (slow - site) in words, KEY - . }
+///   section dormouse_sites += { site - ., SITE_BRANCH, KEY - ., slow - . }
 ///   section "section"      += { KEY - ., function - . }
 /// ```
 ///
@@ -152,8 +153,9 @@ macro_rules! static_branch {
                     ".pushsection dormouse_sites,\"aR?\",%progbits",
                     ".balign 8",
                     ".long 2b - .",
-                    ".long ({slow} - 2b) << 4",
-                    ".8byte {key} - .",
+                    ".long 0",
+                    ".long {key} - .",
+                    ".long {slow} - .",
                     ".popsection",
                     $($template)*
                     key = sym $key,
@@ -167,6 +169,6 @@ macro_rules! static_branch {
     };
 }
 
-// The literals of the template, which cannot name constants: a displacement of bytes, shifted by 4, is one of words, shifted by 6.
-const _: () = assert!(SITE_BRANCH == 0 && SITE_EXTRA_SHIFT == 6 && size_of::<SiteRecord>() == 16);
+// The literals of the template, which cannot name constants.
+const _: () = assert!(SITE_BRANCH == 0 && size_of::<SiteRecord>() == 16);
 const _: () = assert!(SITES_SECTION.len() == "dormouse_sites".len());

@@ -1,11 +1,11 @@
-//! x86-64: a branch is `A8 1F E9 rel32` or, dormant, `0F 1F A9` with the same four bytes, a `nop`; a value is a load or a move
-//! of an immediate, eight bytes long in both states.
+//! x86-64: a branch is `jmp rel32` or, dormant, a `nop` of the same five bytes; a value is a load or a move of an immediate, eight
+//! bytes long in both states.
 
 use core::arch::asm;
 
 use dormouse_abi::site::{
     SITE_BRANCH, SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SITES_SECTION, SiteRecord,
-    X86_BRANCH_LEN, X86_FILL, X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_NOP, X86_TEST, X86_TEST_AL, X86_VALUE_LEN,
+    X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_NOP, X86_TEST, X86_VALUE_LEN,
 };
 
 use crate::site::{Form, Site, Store};
@@ -24,10 +24,10 @@ pub(crate) const fn os_page_bytes() -> usize {
 pub(crate) const fn publish_store(_store: Store) {}
 
 /// The store that brings a site nearer to what its variable says, if it needs one and is in a state to take one (anything
-/// else, a debugger's breakpoint, say, is left alone). A branch and a gated value may need two, one after the other.
+/// else, a debugger's breakpoint, say, is left alone). A branch may need three and a gated value two, one after the other.
 ///
-/// With `bytes_only`, nobody promises that more than one byte changes at once. Then no thread may ever be about to execute
-/// what changes, so a value's instruction stays as it is, and a gated value is read behind its gate.
+/// With `bytes_only`, nobody promises that more than one byte changes at once. A branch asks for no more. A value's instruction
+/// then stays as it is, because a thread may be about to execute it, and a gated value is read behind its gate.
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     let wanted = site.wanted();
     match site.form() {
@@ -58,7 +58,7 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
 pub(crate) fn is_stale(site: Site) -> bool {
     let wanted = site.wanted();
     match site.form() {
-        Form::Branch => wanted != 0 && site.bytes::<3>()[2] == X86_TEST,
+        Form::Branch => wanted != 0 && matches!(site.bytes::<1>()[0], X86_TEST | NOP),
         Form::Value => {
             let seen = site.bytes();
             is_immediate(seen) && immediate_instruction(seen, wanted as u32) != Some(seen)
@@ -71,29 +71,45 @@ pub(crate) fn is_stale(site: Site) -> bool {
 pub(crate) fn is_in_line(site: Site) -> bool {
     !is_stale(site)
         && match site.form() {
-            Form::Branch => site.bytes() == if site.wanted() != 0 { ARMED } else { DORMANT },
+            Form::Branch => site.bytes() == if site.wanted() != 0 { jump(site) } else { X86_NOP },
             Form::Value => is_immediate(site.bytes()),
             Form::GatedValue => site.bytes::<1>()[0] == X86_TEST,
         }
 }
 
-/// What a branch begins with. The four bytes that follow are the jump's distance in every state.
-const ARMED: [u8; 3] = [X86_TEST_AL, X86_FILL, X86_JMP];
-/// Goes on to the next instruction like [`DORMANT`], as two instructions, of which a thread may have executed the first.
-const BETWEEN: [u8; 3] = [X86_TEST_AL, X86_FILL, X86_TEST];
-const DORMANT: [u8; 3] = [X86_NOP, X86_FILL, X86_TEST];
+/// First byte of a dormant branch.
+const NOP: u8 = X86_NOP[0];
+
+/// `jmp slow`.
+fn jump(site: Site) -> [u8; X86_BRANCH_LEN] {
+    with_opcode(X86_JMP, (site.slow.wrapping_sub(site.address + X86_BRANCH_LEN) as u32).to_le_bytes())
+}
+
+fn with_opcode(opcode: u8, rest: [u8; 4]) -> [u8; X86_BRANCH_LEN] {
+    let [a, b, c, d] = rest;
+    [opcode, a, b, c, d]
+}
 
 /// ```text
-///   DORMANT ◀──first byte──▶ BETWEEN ◀──third byte──▶ ARMED
+///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──the others──▶ A9 distance ◀──first byte──▶ E9 distance = jmp slow
+///                                                     test eax, …
 /// ```
-/// Each step leaves whole instructions for whoever comes from the start and for whoever is between the two.
+/// In each state the five bytes are one instruction, and each step changes its first byte or an immediate that nobody looks at:
+/// so the others may change one by one, a writer of single bytes will do, and the site may lie across two cache lines. Every core
+/// serialises between two steps.
 fn branch_store(site: Site, armed: bool) -> Option<Store> {
-    match (site.bytes(), armed) {
-        (DORMANT, true) => Some(Store::Byte(site.address, X86_TEST_AL)),
-        (BETWEEN, true) => Some(Store::Byte(site.address + 2, X86_JMP)),
-        (ARMED, false) => Some(Store::Byte(site.address + 2, X86_TEST)),
-        (BETWEEN, false) => Some(Store::Byte(site.address, X86_NOP)),
-        _ => None,
+    let seen: [u8; X86_BRANCH_LEN] = site.bytes();
+    let wanted = if armed { jump(site) } else { X86_NOP };
+    let [opcode, ..] = seen;
+    let rest = |bytes: [u8; X86_BRANCH_LEN]| *bytes.last_chunk::<4>().expect("shorter than a branch");
+    if seen == wanted {
+        None
+    } else if opcode == X86_TEST && rest(seen) == rest(wanted) {
+        Some(Store::Byte(site.address, wanted[0]))
+    } else if opcode == X86_TEST {
+        Some(Store::Loose(site.address + 1, rest(wanted)))
+    } else {
+        (seen == X86_NOP || seen == jump(site)).then_some(Store::Byte(site.address, X86_TEST))
     }
 }
 
@@ -186,10 +202,10 @@ pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
 /// whether or not the gate is ever reached.
 ///
 /// ```text
-///   site:      A8 1F  E9 (slow - next)     born, armed: jmp slow        0F 1F A9 …, a nop: dormant
+///   site:      E9 (slow - next)            born, armed: jmp slow        0F 1F 44 00 00, a nop: dormant
 ///   next:      answer = false
 ///   slow:      answer = KEY.enabled > 0
-///   section dormouse_sites += { site - ., SITE_BRANCH, KEY - . }
+///   section dormouse_sites += { site - ., SITE_BRANCH, KEY - ., slow - . }
 ///   section "section"      += { KEY - ., function - . }
 /// ```
 ///
@@ -202,7 +218,7 @@ pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
 ///   a dormant answer synchronises with nothing, like a relaxed load. An *armed* answer passes through the slow block,
 ///   whose acquire load of the key is ordinary Rust and orders everything after it.
 /// * `nostack`: nothing is pushed, so the red zone is safe in both states.
-/// * Flags are clobbered, because `A8` and `A9` are `test`.
+/// * Flags are clobbered, because between its two states a site is a `test`.
 ///
 /// Wait-free; async-signal-safe.
 ///
@@ -238,20 +254,21 @@ macro_rules! static_branch {
     };
     (@gate $key:path, { $($template:tt)* }, { $($operand:tt)* }) => {
         'gate: {
-            // SAFETY: the states of the site are one or two whole instructions that touch neither memory nor stack; they
-            // either fall through or go to `slow`, which are the block's two declared exits. The directives add
-            // read-only data to other sections.
+            // SAFETY: every state of the site is one instruction that touches neither memory nor stack; it either falls
+            // through or goes to `slow`, which are the block's two declared exits. The directives add read-only data to
+            // other sections.
             unsafe {
                 ::core::arch::asm!(
                     "2:",
-                    ".byte 0xa8, 0x1f, 0xe9",
+                    ".byte 0xe9",
                     ".long {slow} - 3f",
                     "3:",
                     ".pushsection dormouse_sites,\"aR?\",@progbits",
                     ".balign 8",
                     ".long 2b - .",
                     ".long 0",
-                    ".quad {key} - .",
+                    ".long {key} - .",
+                    ".long {slow} - .",
                     ".popsection",
                     $($template)*
                     key = sym $key,
@@ -282,7 +299,7 @@ macro_rules! static_branch {
 ///     next:  mov r64, imm64                       the immediate is aligned to 8
 ///     after:
 ///     slow:  mov r64, [variable]; jmp after
-///   section dormouse_sites += { site - ., form, width and sign, variable - . }
+///   section dormouse_sites += { site - ., form, width and sign, variable - ., 0 }
 /// ```
 ///
 /// Why these operands and options: as for [`static_branch!`](crate::static_branch). A read orders nothing, like a relaxed
@@ -336,7 +353,8 @@ macro_rules! imv_read {
                         ".balign 8",
                         ".long 2b - .",
                         ".long 14",
-                        ".quad {1} - .",
+                        ".long {1} - .",
+                        ".long 0",
                         ".popsection",
                         out(reg) bits,
                         sym $key,
@@ -362,7 +380,8 @@ macro_rules! imv_read {
                 ".balign 8",
                 ".long 2b - .",
                 ::core::concat!(".long ", $kind),
-                ".quad {1} - .",
+                ".long {1} - .",
+                ".long 0",
                 ".popsection",
                 out(reg) bits,
                 sym $key,
@@ -381,7 +400,7 @@ const _: () = assert!(kind(SITE_VALUE, 1, 0) == 5 && kind(SITE_VALUE, 1, SITE_SI
 const _: () = assert!(kind(SITE_VALUE, 2, 0) == 9 && kind(SITE_GATED_VALUE, 3, 0) == 14);
 
 // The literals of the template, which cannot name constants.
-const _: () = assert!(X86_JMP == 0xE9 && X86_TEST_AL == 0xA8 && X86_FILL == 0x1F && X86_BRANCH_LEN == 3 + 4);
+const _: () = assert!(X86_JMP == 0xE9 && X86_BRANCH_LEN == 1 + 4);
 const _: () = assert!(SITE_BRANCH == 0 && size_of::<SiteRecord>() == 16);
 const _: () = {
     let (written, meant) = (b"dormouse_sites", SITES_SECTION.as_bytes());

@@ -3,9 +3,9 @@
  * Patchable sites: what a compiled gate or a read of an immediate value leaves behind for the patcher. Twin of
  * abi/src/site.rs.
  *
- *   branch   born, armed   A8 1F  E9 dd dd dd dd              test al, imm8; jmp slow path, which reads the key
- *            between       A8 1F  A9 dd dd dd dd              test al, imm8; test eax, imm32 (neither touches memory)
- *            dormant       0F 1F A9 dd dd dd dd               nop [rcx + disp32], which is never computed
+ *   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
+ *            between       A9 .. .. .. ..                    test eax, imm32, whatever the immediate is
+ *            dormant       0F 1F 44 00 00                    nop
  *
  *   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
  *            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
@@ -21,18 +21,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`): the third byte of a branch, the first of a gated value. */
+/* Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`). */
 #define DORMOUSE_X86_JMP 0xE9
-/* What stands for it in a gate that does not (x86-64 `test eax, imm32`). */
+/*
+ * Opcode of a gate that does not (x86-64 `test eax, imm32`): a gated value's for as long as it is patched, a branch's between
+ * two states.
+ */
 #define DORMOUSE_X86_TEST 0xA9
-/* First byte of a dormant branch: with the second and third, a `nop` of seven bytes. */
-#define DORMOUSE_X86_NOP 0x0F
-/* First byte of any other branch: `test al, imm8`, an instruction of its own before what the third byte begins. */
-#define DORMOUSE_X86_TEST_AL 0xA8
-/* Second byte of a branch: `nop`'s opcode, and the immediate of `test al`. */
-#define DORMOUSE_X86_FILL 0x1F
+/* The bytes of a dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`). */
+#define DORMOUSE_X86_NOP { 0x0F, 0x1F, 0x44, 0x00, 0x00 }
 /* Bytes of code in a branch. */
-#define DORMOUSE_X86_BRANCH_LEN 7
+#define DORMOUSE_X86_BRANCH_LEN 5
 
 /* Sections that hold the records of one object. */
 #define DORMOUSE_SITES_SECTION "dormouse_sites"
@@ -49,8 +48,6 @@
 #define DORMOUSE_SITE_SIGNED 16
 /* ... the key or variable is another object's, and found through a word that the loader fills in. */
 #define DORMOUSE_SITE_INDIRECT 32
-/* From this bit on: what an architecture needs besides. */
-#define DORMOUSE_SITE_EXTRA_SHIFT 6
 
 /* Bytes of a value's instruction that are replaced, all at once. */
 #define DORMOUSE_X86_VALUE_LEN 8
@@ -61,7 +58,8 @@
 struct dormouse_site_record {
     int32_t site;  /* address of the site, or of a gated value's gate, minus the address of this field */
     uint32_t kind; /* DORMOUSE_SITE_... */
-    int64_t key;   /* address of the key or variable, or of the word that holds it, minus the address of this field */
+    int32_t key;   /* address of the key or variable, or of the word that holds it, minus the address of this field */
+    int32_t slow;  /* address of a branch's slow path minus the address of this field; zero where the form is another */
 };
 
 /* Announces one event class of an object. 16 bytes. May be repeated; readers drop repetitions. */
@@ -80,6 +78,7 @@ DORMOUSE_I_SITE_ASSERT(sizeof(struct dormouse_site_record) == 16);
 DORMOUSE_I_SITE_ASSERT(offsetof(struct dormouse_site_record, site) == 0);
 DORMOUSE_I_SITE_ASSERT(offsetof(struct dormouse_site_record, kind) == 4);
 DORMOUSE_I_SITE_ASSERT(offsetof(struct dormouse_site_record, key) == 8);
+DORMOUSE_I_SITE_ASSERT(offsetof(struct dormouse_site_record, slow) == 12);
 DORMOUSE_I_SITE_ASSERT(sizeof(struct dormouse_event_record) == 16);
 DORMOUSE_I_SITE_ASSERT(offsetof(struct dormouse_event_record, key) == 0);
 DORMOUSE_I_SITE_ASSERT(offsetof(struct dormouse_event_record, describe) == 8);
