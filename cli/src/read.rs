@@ -32,10 +32,13 @@ enum ClockArgument {
     Seconds,
 }
 
-/// Print what a trace holds: events by class, by processor and by process, losses, span
+/// Print what a trace holds: events by class, by processor and by process, losses by class, span
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code: 0; 1 if the trace is damaged (what can be read is counted); 2 if it cannot be read."
+    after_help = "Lost events are counted by class when a session ends: a trace whose session was killed has their sum alone. The \
+                  classes' counts can stay below the sum: a program that was killed amid an event has not said which it was, and \
+                  what did not fit on the disk is not counted by class.\n\n\
+                  Exit code: 0; 1 if the trace is damaged (what can be read is counted); 2 if it cannot be read."
 )]
 pub(crate) struct StatsCommand {
     /// Directory of the trace

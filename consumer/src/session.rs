@@ -311,8 +311,8 @@ impl Session {
         };
         if let Err(error) = self.shared.trace.finish(
             &self.shared.clock,
-            summary.lost_on_disk,
-            drained.lost_unstated,
+            (summary.lost_on_disk, drained.lost_unstated),
+            &summary.lost_by_class,
             summary.packets_refused,
         ) {
             summary.write_error.get_or_insert(error.to_string());

@@ -203,12 +203,12 @@ impl Trace {
         Ok(())
     }
 
-    /// Tells what was lost, and states the clock's pace as it is known by now.
+    /// Tells what was lost, also by class, and states the clock's pace as it is known by now.
     pub(crate) fn finish(
         &self,
         clock: &Clock,
-        lost_on_disk: u64,
-        lost_unstated: u64,
+        (lost_on_disk, lost_unstated): (u64, u64),
+        lost_by_class: &[(String, u64)],
         packets_refused: u64,
     ) -> Result<(), TraceError> {
         let refused = format!("{packets_refused} packets were not valid and were left out");
@@ -223,6 +223,7 @@ impl Trace {
         if packets_refused > 0 {
             records.push(StateRecord::Lost { reason: &refused, count: 0 });
         }
+        records.extend(lost_by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }));
         if !records.is_empty() {
             self.state(clock, &records)?;
         }

@@ -12,6 +12,8 @@ pub const ID_PROCESS: u16 = CLASS_ID_MAX + 1;
 pub const ID_LOST: u16 = CLASS_ID_MAX + 2;
 /// Id of `dormouse:session`.
 pub const ID_SESSION: u16 = CLASS_ID_MAX + 3;
+/// Id of `dormouse:lost_class`.
+pub const ID_LOST_CLASS: u16 = CLASS_ID_MAX + 4;
 
 /// A record of the state stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,13 @@ pub enum StateRecord<'a> {
         /// How many events.
         count: u64,
     },
+    /// How many of all lost events were of one class: a part of what packets and [`StateRecord::Lost`] state, nothing on top.
+    LostClass {
+        /// `provider:name`, or `(other classes)` for those that have no count of their own.
+        class: &'a str,
+        /// How many events.
+        count: u64,
+    },
     /// How the session was set up.
     Session {
         /// `discard` or `overwrite`.
@@ -56,6 +65,7 @@ impl<'a> StateRecord<'a> {
             StateRecord::Process { .. } => ID_PROCESS,
             StateRecord::Lost { .. } => ID_LOST,
             StateRecord::Session { .. } => ID_SESSION,
+            StateRecord::LostClass { .. } => ID_LOST_CLASS,
         }
     }
 
@@ -67,8 +77,8 @@ impl<'a> StateRecord<'a> {
                 [process, pid, vpid].into_iter().for_each(|number| put(Value::U32(number)));
                 [program, command_line].into_iter().for_each(|text| put(Value::Str(text.as_bytes())));
             }
-            StateRecord::Lost { reason, count } => {
-                put(Value::Str(reason.as_bytes()));
+            StateRecord::Lost { reason: text, count } | StateRecord::LostClass { class: text, count } => {
+                put(Value::Str(text.as_bytes()));
                 put(Value::U64(count));
             }
             StateRecord::Session { mode, budget_bytes, page_size_bytes, command_line } => {
@@ -95,6 +105,7 @@ impl<'a> StateRecord<'a> {
                 command_line: text(next()?)?,
             },
             ID_LOST => StateRecord::Lost { reason: text(next()?)?, count: number(next()?)? },
+            ID_LOST_CLASS => StateRecord::LostClass { class: text(next()?)?, count: number(next()?)? },
             ID_SESSION => StateRecord::Session {
                 mode: text(next()?)?,
                 budget_bytes: number(next()?)?,
@@ -122,7 +133,7 @@ fn text(value: Value<'_>) -> Option<&str> {
 }
 
 /// Ids and declarations of the state stream's classes.
-pub(crate) fn classes() -> [(u16, ClassDecl); 3] {
+pub(crate) fn classes() -> [(u16, ClassDecl); 4] {
     let class = |id: u16, name: &str, fields: &[(&str, Kind)]| {
         let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
         (id, ClassDecl { provider: "dormouse".into(), name: name.into(), fields })
@@ -150,5 +161,6 @@ pub(crate) fn classes() -> [(u16, ClassDecl); 3] {
                 ("command_line", Kind::Str),
             ],
         ),
+        class(ID_LOST_CLASS, "lost_class", &[("class", Kind::Str), ("count", Kind::U64)]),
     ]
 }

@@ -20,6 +20,10 @@ pub struct Stats {
     pub state_events: u64,
     /// Events lost: what packets tell, and what the session owner has stated besides.
     pub events_lost: u64,
+    /// Of these, what the session owner has told of single classes, most first. Together at most as many as `events_lost`, if
+    /// programs were honest: those that a program had no time to assign (it was killed) and those that did not fit on the disk are
+    /// not among them.
+    pub lost_by_class: Vec<LostStats>,
     /// Packets of all streams.
     pub packets: u64,
     /// Bytes of all streams, padding included.
@@ -62,6 +66,15 @@ pub struct ClassStats {
     pub bytes: u64,
 }
 
+/// Lost events of one class.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LostStats {
+    /// `provider:name`, or `(other classes)`.
+    pub name: String,
+    /// How many.
+    pub count: u64,
+}
+
 /// Events of one processor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CpuStats {
@@ -101,6 +114,7 @@ impl Stats {
         let mut warnings = Vec::new();
         let (mut events, mut state_events, mut stated_lost) = (0, 0, 0u64);
         let mut classes: HashMap<u16, ClassStats> = HashMap::new();
+        let mut lost: BTreeMap<String, u64> = BTreeMap::new();
         let mut cpus: BTreeMap<u32, u64> = BTreeMap::new();
         let mut processes = Processes::default();
         let mut threads = HashSet::new();
@@ -126,6 +140,10 @@ impl Stats {
                         stated_lost = stated_lost.saturating_add(count);
                         warnings.push(format!("{}: {count} events lost: {reason}", streams[event.stream].0));
                     }
+                    Some(StateRecord::LostClass { class, count }) => {
+                        let lost = lost.entry(class.into()).or_default();
+                        *lost = lost.saturating_add(count);
+                    }
                     _ => {}
                 }
                 continue;
@@ -148,6 +166,9 @@ impl Stats {
 
         let mut classes: Vec<_> = classes.into_values().collect();
         classes.sort_by(|a, b| b.count.cmp(&a.count).then(a.id.cmp(&b.id)));
+        let mut lost_by_class: Vec<_> = lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
+        // Stable: those of one count stay in the order of their names.
+        lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
         let mut processes = processes.rows;
         processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         let packets_lost = merge.streams().iter().map(StreamReader::events_discarded);
@@ -155,6 +176,7 @@ impl Stats {
             events,
             state_events,
             events_lost: packets_lost.fold(stated_lost, u64::saturating_add),
+            lost_by_class,
             packets: merge.streams().iter().map(StreamReader::packet_count).sum(),
             bytes: streams.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
             threads: threads.len() as u64,
@@ -223,6 +245,8 @@ impl fmt::Display for Stats {
             vec![class.count.to_string(), class.bytes.to_string(), class.id.to_string(), class.name.clone()]
         });
         table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
+        let rows = self.lost_by_class.iter().map(|lost| vec![lost.count.to_string(), printable(&lost.name)]);
+        table(f, &["LOST", "CLASS"], rows.collect())?;
         let rows = self
             .cpus
             .iter()
@@ -230,13 +254,16 @@ impl fmt::Display for Stats {
         table(f, &["EVENTS", "CPU"], rows.collect())?;
         let rows = self.processes.iter().map(|process| {
             let program = if process.program.is_empty() { "unknown" } else { &process.program };
-            // The name comes from a traced program: it must not move the cursor of whoever looks at it.
-            let program = program.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-            vec![process.count.to_string(), process.vpid.to_string(), program]
+            vec![process.count.to_string(), process.vpid.to_string(), printable(program)]
         });
         table(f, &["EVENTS", "VPID", "PROGRAM"], rows.collect())?;
         self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {warning}"))
     }
+}
+
+/// A name from a traced program, which must not move the cursor of whoever looks at it.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Columns to the right, but for the last one.
@@ -276,6 +303,9 @@ mod tests {
         trace.state(30, &process(7, "/bin/ls"));
         trace.state(31, &process(8, "/bin/\x1b[2J"));
         trace.state(40, &StateRecord::Lost { reason: "the disk is full", count: 100 });
+        for (class, count) in [("http:request", 2), ("sched:idle", 3), ("(other classes)", 2), ("http:request", 1)] {
+            trace.state(50, &StateRecord::LostClass { class, count });
+        }
         trace.event(cpu3, 20, 7, 7, request, &[Value::U32(1)]);
         trace.packet(cpu3, 256, 5);
         trace.event(cpu3, 35, 7, 70, request, &[Value::U32(1)]);
@@ -295,7 +325,12 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&stats).unwrap(),
             serde_json::json!({
-                "events": 5, "state_events": 4, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "events": 5, "state_events": 8, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "lost_by_class": [
+                    {"name": "http:request", "count": 3},
+                    {"name": "sched:idle", "count": 3},
+                    {"name": "(other classes)", "count": 2},
+                ],
                 "span": {
                     "begin_ns": 1_700_000_000_000_000_020u64,
                     "end_ns": 1_700_000_001_000_000_020u64,
@@ -320,7 +355,7 @@ mod tests {
         );
         let expected = format!(
             "\
-events    5 (and 4 of the session itself)
+events    5 (and 8 of the session itself)
 lost      108
 duration  1.000000 s
 threads   4
@@ -330,6 +365,11 @@ bytes     {bytes}
 EVENTS  BYTES  ID  CLASS
      3     60   0  http:request
      2     32   1  sched:idle
+
+LOST  CLASS
+   3  http:request
+   3  sched:idle
+   2  (other classes)
 
 EVENTS  CPU
      3  3

@@ -186,6 +186,16 @@ fn aborted() -> u64 {
     ABORTED_BY_KERNEL.load(Relaxed)
 }
 
+/// Lets others run until a count of theirs is `least` or more.
+#[track_caller]
+fn wait_for(what: &str, count: &AtomicU64, least: u64) {
+    let begin = Instant::now();
+    while count.load(Relaxed) < least {
+        assert!(begin.elapsed() < PATIENCE, "only {} {what} of {least}", count.load(Relaxed));
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn sums_are_exact_under_forced_migration() {
     let Some(rseq) = rseq() else { return };
@@ -526,19 +536,21 @@ fn a_killed_process_leaves_whole_records() {
     let mut value = 0;
     for round in 0..40_u64 {
         // Both on one CPU, so that each append of ours falls into the middle of one of the child's.
-        run_on(None, cpus[round as usize % cpus.len()]);
+        let cpu = cpus[round as usize % cpus.len()];
+        let count = &rings[cpu].count;
+        run_on(None, cpu);
         let child = fork(|| {
             let mut value = round << 32;
             while append(rseq, &rings, value).is_some() {
                 value += 1;
             }
         });
-        for _ in 0..4 {
-            std::thread::sleep(Duration::from_micros(500 + 37 * round));
+        for turn in 0..4 {
+            wait_for("records", count, count.load(Relaxed) + 1 + (round + turn) % 2);
             value += 1;
             append(rseq, &rings, value).unwrap();
         }
-        std::thread::sleep(Duration::from_micros(500 + 137 * round));
+        wait_for("records", count, count.load(Relaxed) + 1 + round % 3);
         rustix::process::kill_process(child, Signal::KILL).unwrap();
         let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
         assert_eq!(status.terminating_signal(), Some(libc::SIGKILL));

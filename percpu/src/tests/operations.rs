@@ -450,14 +450,18 @@ fn a_killed_process_leaves_whole_lists() {
     let slot = unsafe { PerCpu::<ListSlot>::new(0) };
     // SAFETY: zeroes are items, behind the slot, and nothing else is there.
     let place = unsafe { PerCpu::<[Item; ITEMS]>::new(64) };
+    // SAFETY: zeroes are a word, behind the items, and nothing else is there.
+    let popped = unsafe { PerCpu::<AtomicU64>::new(64 + size_of::<[Item; ITEMS]>()) };
     let list = List::new(shared.area, slot).unwrap();
-    let items = shared.area.get(place, 0).unwrap();
-    for item in items {
-        // SAFETY: on no list; the memory is never unmapped, and children of fork have it at the same address.
-        unsafe { list.push(Some(rseq), NonNull::from(&item.node)) };
-    }
+    let (items, popped) = (shared.area.get(place, 0).unwrap(), shared.area.get(popped, 0).unwrap());
     let (cpus, rounds) = (cpus(), 16);
     for round in 0..rounds {
+        // Where the first child finds them.
+        run_on(None, cpus[round as usize % cpus.len()]);
+        for item in items {
+            // SAFETY: on no list; the memory is never unmapped, and children of fork have it at the same address.
+            unsafe { list.push(Some(rseq), NonNull::from(&item.node)) };
+        }
         let children: Vec<Pid> = (0..3)
             .map(|index| {
                 let cpu = cpus[(round as usize + index) % cpus.len()];
@@ -467,13 +471,14 @@ fn a_killed_process_leaves_whole_lists() {
                     run_on(None, cpu);
                     loop {
                         let Some(node) = list.pop(Some(rseq)) else { continue };
+                        popped.fetch_add(1, Relaxed);
                         // SAFETY: it was popped just now.
                         unsafe { list.push(Some(rseq), node) };
                     }
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_micros(3_000 + 137 * round));
+        wait_for("pops", popped, popped.load(Relaxed) + 20 + 3 * round);
         // One is killed in the middle of it; the others go on.
         for child in children {
             rustix::process::kill_process(child, Signal::KILL).unwrap();
@@ -490,10 +495,6 @@ fn a_killed_process_leaves_whole_lists() {
         assert!(nodes.iter().all(|node| items.iter().any(|item| NonNull::from(&item.node) == *node)));
         // Each of the killed had one node in its hands at most.
         assert!(count + 3 >= ITEMS, "{count} nodes in round {round}");
-        for item in items {
-            // SAFETY: none is on a list now.
-            unsafe { list.push(Some(rseq), NonNull::from(&item.node)) };
-        }
     }
 }
 
@@ -552,7 +553,7 @@ fn a_killed_process_leaves_exact_sums() {
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_micros(2_000 + 137 * round));
+        wait_for("additions", &accounts[0][0], 50 + 13 * round);
         for (index, child) in children.into_iter().enumerate() {
             if index == 0 {
                 rustix::process::kill_process(child, Signal::KILL).unwrap();
