@@ -159,6 +159,33 @@ pub enum Message {
         /// What `record` prints at its end.
         summary: String,
     },
+    /// Tool or program → owner of a session in overwrite mode: writes what is retained as a trace of its own. The answer is
+    /// [`Message::Snapshotted`] once it is complete.
+    Snapshot {
+        /// The new trace's directory, absolute; empty: beside the session's.
+        dir: String,
+        /// Nanoseconds: older pages are left out. Zero: none is.
+        last_ns: u64,
+        /// Bytes of the newest pages that are taken. Zero: of all.
+        bytes_max: u64,
+        /// Who asks, for the trace.
+        trigger: String,
+    },
+    /// Owner → tool or program.
+    Snapshotted {
+        /// The new trace's directory.
+        dir: String,
+        /// Events in it.
+        events: u64,
+        /// Bytes of its streams.
+        bytes: u64,
+        /// Nanoseconds from its oldest page's beginning to the snapshot.
+        span_ns: u64,
+        /// Pages that were overwritten before they could be copied.
+        pages_missed: u64,
+        /// Pages that were not valid.
+        pages_refused: u64,
+    },
     /// Tool → program. The answer is [`Message::Classes`].
     List,
     /// Program → tool.
@@ -436,6 +463,19 @@ impl Message {
                 w.u8(5);
                 w.str(summary);
             }
+            Message::Snapshot { dir, last_ns, bytes_max, trigger } => {
+                w.u8(18);
+                w.str(dir);
+                [*last_ns, *bytes_max].into_iter().for_each(|number| w.u64(number));
+                w.str(trigger);
+            }
+            Message::Snapshotted { dir, events, bytes, span_ns, pages_missed, pages_refused } => {
+                w.u8(19);
+                w.str(dir);
+                for number in [events, bytes, span_ns, pages_missed, pages_refused] {
+                    w.u64(*number);
+                }
+            }
             Message::List => w.u8(6),
             Message::Classes { session, classes, patching } => {
                 w.u8(7);
@@ -553,6 +593,15 @@ impl Message {
                 Message::SetTunables { values }
             }
             17 => Message::TunablesSet { changes: r.list(Reader::tunable_change)? },
+            18 => Message::Snapshot { dir: r.str()?, last_ns: r.u64()?, bytes_max: r.u64()?, trigger: r.str()? },
+            19 => Message::Snapshotted {
+                dir: r.str()?,
+                events: r.u64()?,
+                bytes: r.u64()?,
+                span_ns: r.u64()?,
+                pages_missed: r.u64()?,
+                pages_refused: r.u64()?,
+            },
             _ => return Err(Malformed),
         };
         if r.0.is_empty() { Ok(message) } else { Err(Malformed) }
@@ -587,6 +636,15 @@ mod tests {
             Message::MoreClasses { process: 3, classes: vec![] },
             Message::Stop,
             Message::Stopped { summary: "done".into() },
+            Message::Snapshot { dir: "/tmp/x".into(), last_ns: 5, bytes_max: 0, trigger: "command".into() },
+            Message::Snapshotted {
+                dir: "/tmp/x".into(),
+                events: 1,
+                bytes: 2,
+                span_ns: 3,
+                pages_missed: 4,
+                pages_refused: 5,
+            },
             Message::List,
             Message::Classes {
                 session: String::new(),

@@ -7,6 +7,7 @@ mod lab;
 mod live;
 mod read;
 mod record;
+mod snapshot;
 mod style;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ enum Command {
     List(live::List),
     Arm(live::Arm),
     Disarm(live::Disarm),
+    Snapshot(snapshot::Snapshot),
     Imv(imv::Imv),
     View(read::View),
     Stats(read::StatsCommand),
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::List(list) => list.run(),
         Command::Arm(arm) => arm.run(),
         Command::Disarm(disarm) => disarm.run(),
+        Command::Snapshot(snapshot) => snapshot.run(),
         Command::Imv(imv) => imv.run(),
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),

@@ -80,14 +80,14 @@ impl From<ModeArgument> for Mode {
 }
 
 /// A directory name that says when.
-pub(crate) fn default_dir() -> PathBuf {
+pub(crate) fn default_dir(what: &str) -> PathBuf {
     let now = jiff::Zoned::now();
-    PathBuf::from(format!("dormouse-{}", now.strftime("%Y%m%d-%H%M%S")))
+    PathBuf::from(format!("{what}-{}", now.strftime("%Y%m%d-%H%M%S")))
 }
 
 impl Record {
     pub(crate) fn run(self) -> anyhow::Result<u8> {
-        let dir = self.output.clone().unwrap_or_else(default_dir);
+        let dir = self.output.clone().unwrap_or_else(|| default_dir("dormouse"));
         match self.attach {
             Some(pid) => self.attach(pid, &dir),
             None => self.run_command(&dir),

@@ -35,9 +35,11 @@ mod clock;
 mod command;
 mod drain;
 mod files;
+mod packets;
 mod program;
 mod server;
 mod session;
+mod snapshot;
 mod trace;
 mod tunable;
 
@@ -45,4 +47,5 @@ pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
 pub use files::{OpenError, TraceFiles};
 pub use program::{Program, ProgramError, socket_dir, stop_session};
 pub use session::{End, Mode, Options, Session, SessionError, Summary, parse_size};
+pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};
 pub use tunable::{TunableError, Tunables};

@@ -1,5 +1,6 @@
 //! The socket on which programs join, and the table of who has.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{IoSlice, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -19,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::program::{Program, read_message, socket_dir, sweep};
 use crate::session::{Options, SessionError, Shared, Summary};
+use crate::snapshot::{self, Snapshot, Take};
 
 /// How long a program may take over its hello.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -181,6 +183,7 @@ impl Server {
             processes: Arc::clone(&processes),
             stop: Arc::clone(&stop),
             may_be_stopped: options.may_be_stopped,
+            snapshots: RefCell::default(),
         };
         let thread = std::thread::Builder::new()
             .name("dormouse-serve".into())
@@ -247,10 +250,20 @@ struct Desk {
     processes: Arc<Processes>,
     stop: Arc<StopRequest>,
     may_be_stopped: bool,
+    /// Threads that take snapshots.
+    snapshots: RefCell<Vec<JoinHandle<()>>>,
 }
 
 impl Desk {
+    /// Answers until `wakened` says that it is enough, and waits for the snapshots that were begun.
     fn serve(&self, listener: &UnixListener, wakened: &OwnedFd) {
+        self.answer(listener, wakened);
+        for snapshot in self.snapshots.take() {
+            let _ = snapshot.join();
+        }
+    }
+
+    fn answer(&self, listener: &UnixListener, wakened: &OwnedFd) {
         loop {
             let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(wakened, PollFlags::IN)];
             if let Err(error) = poll(&mut fds, None)
@@ -309,7 +322,51 @@ impl Desk {
                 Ok(())
             }
             Message::Stop => refuse(&mut stream, "the session ends with its command"),
+            Message::Snapshot { dir, last_ns, bytes_max, trigger } => {
+                let wanted = Take {
+                    dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
+                    last: Some(Duration::from_nanos(last_ns)).filter(|last| !last.is_zero()),
+                    bytes_max: Some(bytes_max).filter(|bytes| *bytes != 0),
+                    trigger,
+                };
+                self.snapshot(stream, wanted)
+            }
             _ => refuse(&mut stream, "a session owner does not answer this"),
+        }
+    }
+
+    /// In a thread of its own, because programs that join must not wait for a disk. One after another, for each has room for all
+    /// that is retained.
+    fn snapshot(&self, mut stream: UnixStream, wanted: Take) -> std::io::Result<()> {
+        if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
+            return refuse(&mut stream, "a snapshot's directory has to be an absolute path");
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut refused = stream.try_clone()?;
+        let run = move || {
+            let _turn = shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = match snapshot::take(&shared, &wanted) {
+                Ok(Snapshot { dir, events, bytes, span, pages_missed, pages_refused }) => Message::Snapshotted {
+                    dir: dir.to_string_lossy().into_owned(),
+                    events,
+                    bytes,
+                    span_ns: span.as_nanos().min(u64::MAX.into()) as u64,
+                    pages_missed,
+                    pages_refused,
+                },
+                Err(error) => Message::Error { text: error.to_string() },
+            };
+            // Whoever has asked may be gone.
+            let _ = stream.write_all(&answer.encode());
+        };
+        match std::thread::Builder::new().name("dormouse-snapshot".into()).spawn(run) {
+            Ok(thread) => {
+                let mut snapshots = self.snapshots.borrow_mut();
+                snapshots.retain(|thread| !thread.is_finished());
+                snapshots.push(thread);
+                Ok(())
+            }
+            Err(error) => refuse(&mut refused, &SessionError::Thread(error).to_string()),
         }
     }
 

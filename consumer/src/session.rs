@@ -1,8 +1,8 @@
 //! A session from its making to its end.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use dormouse_abi::page::STREAM_EVENTS;
@@ -13,6 +13,7 @@ use dormouse_relay::Memory;
 
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
+use crate::packets::Tally;
 use crate::program::{Program, ProgramError};
 use crate::server::Server;
 use crate::trace::{Trace, TraceError};
@@ -192,6 +193,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) trace: Trace,
     pub(crate) stop: AtomicBool,
+    /// Held by whoever takes a snapshot.
+    pub(crate) snapshots: Mutex<()>,
 }
 
 impl Session {
@@ -213,7 +216,8 @@ impl Session {
         // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.
         pool.use_huge_pages();
         let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
-        let shared = Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false) });
+        let shared =
+            Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false), snapshots: Mutex::new(()) });
         let server = Server::start(options, Arc::clone(&shared))?;
         let drainer = {
             let shared = Arc::clone(&shared);
@@ -295,19 +299,20 @@ impl Session {
         // (R') pairs with (R): whoever sees it drains what was committed before.
         self.shared.stop.store(true, Ordering::SeqCst);
         drain::wake(&self.shared.memory);
-        let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| Drained {
-            write_error: Some("the drain thread has failed; the trace ends where it did".into()),
-            ..Drained::default()
+        let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
+            let write_error = Some("the drain thread has failed; the trace ends where it did".into());
+            Drained { written: Tally { write_error, ..Tally::default() }, ..Drained::default() }
         });
+        let written = drained.written;
         let mut summary = Summary {
-            events: drained.events,
+            events: written.events,
             lost: drained.lost,
             lost_by_class: name_losses(&drained.lost_by_class, &self.shared.trace.classes()),
-            lost_on_disk: drained.lost_on_disk,
-            packets_refused: drained.packets_refused,
+            lost_on_disk: written.lost_on_disk,
+            packets_refused: written.packets_refused,
             processes: self.server.processes().joined(),
-            bytes: drained.bytes,
-            write_error: drained.write_error.or_else(|| self.shared.trace.write_error()),
+            bytes: written.bytes,
+            write_error: written.write_error.or_else(|| self.shared.trace.write_error()),
         };
         if let Err(error) = self.shared.trace.finish(
             &self.shared.clock,

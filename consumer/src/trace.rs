@@ -28,6 +28,14 @@ pub enum TraceError {
         /// Why.
         error: std::io::Error,
     },
+    /// A file of the trace cannot be read again.
+    #[error("cannot read {path}: {error}")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// A file cannot be written.
     #[error("cannot write {path}: {error}; free space or give another directory with -o")]
     File {
@@ -73,11 +81,7 @@ impl Trace {
         page_size_bytes: u32,
     ) -> Result<Trace, TraceError> {
         let dir = &options.dir;
-        let failed = |error| TraceError::Directory { path: dir.clone(), error };
-        DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(failed)?;
-        if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
-            return Err(TraceError::NotEmpty(dir.clone()));
-        }
+        make_dir(dir)?;
         let metadata_options = metadata_options(clock, clock.first_calibration(), uuid);
         let preamble = Metadata::new(metadata_options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
@@ -142,11 +146,6 @@ impl Trace {
     /// The trace's identity.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         self.uuid
-    }
-
-    /// The file of a stream, made now.
-    pub(crate) fn create_stream(&self, name: &str) -> Result<File, TraceError> {
-        create_file(&self.dir.join(name), &[])
     }
 
     /// The classes as they are now.
@@ -230,25 +229,57 @@ impl Trace {
         let inner = self.lock();
         // Releases what was set aside and not used.
         let _ = inner.state.set_len(inner.state_len);
-        let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..inner.options.clone() };
-        let mut text = Metadata::new(options).preamble();
-        for (id, decl) in inner.decls.iter().enumerate() {
-            text.push_str(&Metadata::class(id as u16, decl));
-        }
-        let path = self.dir.join("metadata");
-        let fresh = self.dir.join(".metadata.new");
-        let written = create_file(&fresh, text.as_bytes()).and_then(|_| {
-            std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path: path.clone(), error })
-        });
-        if written.is_err() {
-            // The metadata that are there are valid; their clock is a little less exact.
-            let _ = std::fs::remove_file(&fresh);
-        }
+        // If this fails, the metadata that are there are valid; their clock is a little less exact.
+        let _ = inner.write_metadata(&self.dir, clock);
         Ok(())
+    }
+
+    /// Makes another directory a trace of the same session, with the state stream as it is now and one record more. Its event
+    /// streams are the caller's to write.
+    pub(crate) fn branch(&self, dir: &Path, clock: &Clock, record: &StateRecord<'_>) -> Result<(), TraceError> {
+        let inner = self.lock();
+        let path = self.dir.join("state");
+        let mut state = vec![0; inner.state_len as usize];
+        File::open(&path)
+            .and_then(|file| file.read_exact_at(&mut state, 0))
+            .map_err(|error| TraceError::Read { path, error })?;
+        let mut writer = inner.state_writer.clone();
+        writer.push_state(clock.now().max(inner.state_last), record);
+        state.extend(writer.finish(0, 0));
+        create_file(&dir.join("state"), &state)?;
+        // Last: a directory without metadata is no trace.
+        inner.write_metadata(dir, clock).inspect_err(|_| Trace::remove(dir))
     }
 }
 
-fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
+impl Inner {
+    /// All classes, and the clock as it is known by now.
+    fn write_metadata(&self, dir: &Path, clock: &Clock) -> Result<(), TraceError> {
+        let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..self.options.clone() };
+        let mut text = Metadata::new(options).preamble();
+        for (id, decl) in self.decls.iter().enumerate() {
+            text.push_str(&Metadata::class(id as u16, decl));
+        }
+        let path = dir.join("metadata");
+        let fresh = dir.join(".metadata.new");
+        let written = create_file(&fresh, text.as_bytes()).and_then(|_| {
+            std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path: path.clone(), error })
+        });
+        written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+    }
+}
+
+/// Makes a trace's directory, which may be there if it is empty.
+pub(crate) fn make_dir(dir: &Path) -> Result<(), TraceError> {
+    let failed = |error| TraceError::Directory { path: dir.into(), error };
+    DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(failed)?;
+    if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
+        return Err(TraceError::NotEmpty(dir.into()));
+    }
+    Ok(())
+}
+
+pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
     let failed = |error| TraceError::File { path: path.into(), error };
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     file.write_all(bytes).map_err(failed).inspect_err(|_| drop(std::fs::remove_file(path)))?;

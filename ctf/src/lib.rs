@@ -62,7 +62,7 @@ pub use metadata::{Clock, Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use stats::Stats;
-pub use stream::{Event, Notice, Problem, RecordError, StreamReader, count_records};
+pub use stream::{Event, Notice, Problem, RecordError, StreamReader, count_records, first_record_since};
 pub use value::{Sequence, Value};
 
 /// Little-endian reads at an offset that the caller has checked.

@@ -14,6 +14,8 @@ pub const ID_LOST: u16 = CLASS_ID_MAX + 2;
 pub const ID_SESSION: u16 = CLASS_ID_MAX + 3;
 /// Id of `dormouse:lost_class`.
 pub const ID_LOST_CLASS: u16 = CLASS_ID_MAX + 4;
+/// Id of `dormouse:snapshot`.
+pub const ID_SNAPSHOT: u16 = CLASS_ID_MAX + 5;
 
 /// A record of the state stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +47,15 @@ pub enum StateRecord<'a> {
         /// How many events.
         count: u64,
     },
+    /// The trace is a snapshot of a session that went on.
+    Snapshot {
+        /// Who asked for it.
+        trigger: &'a str,
+        /// Pages that were overwritten before they could be copied.
+        pages_missed: u64,
+        /// Pages that were not valid.
+        pages_refused: u64,
+    },
     /// How the session was set up.
     Session {
         /// `discard` or `overwrite`.
@@ -66,6 +77,7 @@ impl<'a> StateRecord<'a> {
             StateRecord::Lost { .. } => ID_LOST,
             StateRecord::Session { .. } => ID_SESSION,
             StateRecord::LostClass { .. } => ID_LOST_CLASS,
+            StateRecord::Snapshot { .. } => ID_SNAPSHOT,
         }
     }
 
@@ -80,6 +92,10 @@ impl<'a> StateRecord<'a> {
             StateRecord::Lost { reason: text, count } | StateRecord::LostClass { class: text, count } => {
                 put(Value::Str(text.as_bytes()));
                 put(Value::U64(count));
+            }
+            StateRecord::Snapshot { trigger, pages_missed, pages_refused } => {
+                put(Value::Str(trigger.as_bytes()));
+                [pages_missed, pages_refused].into_iter().for_each(|number| put(Value::U64(number)));
             }
             StateRecord::Session { mode, budget_bytes, page_size_bytes, command_line } => {
                 put(Value::Str(mode.as_bytes()));
@@ -106,6 +122,11 @@ impl<'a> StateRecord<'a> {
             },
             ID_LOST => StateRecord::Lost { reason: text(next()?)?, count: number(next()?)? },
             ID_LOST_CLASS => StateRecord::LostClass { class: text(next()?)?, count: number(next()?)? },
+            ID_SNAPSHOT => StateRecord::Snapshot {
+                trigger: text(next()?)?,
+                pages_missed: number(next()?)?,
+                pages_refused: number(next()?)?,
+            },
             ID_SESSION => StateRecord::Session {
                 mode: text(next()?)?,
                 budget_bytes: number(next()?)?,
@@ -133,7 +154,7 @@ fn text(value: Value<'_>) -> Option<&str> {
 }
 
 /// Ids and declarations of the state stream's classes.
-pub(crate) fn classes() -> [(u16, ClassDecl); 4] {
+pub(crate) fn classes() -> [(u16, ClassDecl); 5] {
     let class = |id: u16, name: &str, fields: &[(&str, Kind)]| {
         let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
         (id, ClassDecl { provider: "dormouse".into(), name: name.into(), fields })
@@ -162,5 +183,10 @@ pub(crate) fn classes() -> [(u16, ClassDecl); 4] {
             ],
         ),
         class(ID_LOST_CLASS, "lost_class", &[("class", Kind::Str), ("count", Kind::U64)]),
+        class(
+            ID_SNAPSHOT,
+            "snapshot",
+            &[("trigger", Kind::Str), ("pages_missed", Kind::U64), ("pages_refused", Kind::U64)],
+        ),
     ]
 }

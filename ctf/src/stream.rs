@@ -204,16 +204,46 @@ pub fn count_records(page: &[u8], content_size_bytes: usize, classes: &Classes) 
     let content = &page[..content_size_bytes.min(page.len())];
     let (mut offset, mut count) = (HEADER_SIZE_BYTES, 0);
     while offset < content.len() {
-        let rest = &content[offset..];
-        // Most records need no more than a look at their id: their size is that of their class.
-        let id = rest.first_chunk::<2>().map(|id| u16::from_le_bytes(*id));
-        offset += match id.and_then(|id| classes.record_size_bytes(id)) {
-            Some(size_bytes) if size_bytes <= rest.len() => size_bytes,
-            _ => read_record(rest, STREAM_EVENTS, classes).map_err(|error| (offset, error))?.size_bytes,
-        };
+        offset += record_size_bytes(&content[offset..], classes).map_err(|error| (offset, error))?;
         count += 1;
     }
     Ok(count)
+}
+
+/// Size of the record at the start of `rest`.
+fn record_size_bytes(rest: &[u8], classes: &Classes) -> Result<usize, RecordError> {
+    // Most records need no more than a look at their id: their size is that of their class.
+    let id = rest.first_chunk::<2>().map(|id| u16::from_le_bytes(*id));
+    match id.and_then(|id| classes.record_size_bytes(id)) {
+        Some(size_bytes) if size_bytes <= rest.len() => Ok(size_bytes),
+        _ => Ok(read_record(rest, STREAM_EVENTS, classes)?.size_bytes),
+    }
+}
+
+/// Offset and timestamp of a page's first record that is not earlier than `earliest`, if there is one. The page is as for
+/// [`count_records`] and begins at `timestamp_begin`.
+///
+/// # Errors
+/// As [`count_records`], for records up to that one.
+pub fn first_record_since(
+    page: &[u8],
+    content_size_bytes: usize,
+    classes: &Classes,
+    timestamp_begin: u64,
+    earliest: u64,
+) -> Result<Option<(usize, u64)>, (usize, RecordError)> {
+    let content = &page[..content_size_bytes.min(page.len())];
+    let mut offset = HEADER_SIZE_BYTES;
+    let mut timestamp = timestamp_begin;
+    while let Some(head) = content.get(offset..).and_then(|rest| rest.first_chunk::<8>()) {
+        // After the last moment that there is, none is earlier.
+        timestamp = extend(timestamp, u64::from_le_bytes(*head) >> 16).unwrap_or(u64::MAX);
+        if timestamp >= earliest {
+            return Ok(Some((offset, timestamp)));
+        }
+        offset += record_size_bytes(&content[offset..], classes).map_err(|error| (offset, error))?;
+    }
+    Ok(None)
 }
 
 /// What a reader stands in.

@@ -173,6 +173,23 @@ impl Running {
         String::from_utf8_lossy(&std::fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
     }
 
+    /// The socket of the session.
+    pub fn session(&self) -> PathBuf {
+        self.place.path().join(format!("run/dormouse/session-{}-0.sock", self.child.id()))
+    }
+
+    /// Runs another command of `dormouse`, where it finds the session.
+    pub fn dormouse<S: AsRef<OsStr>>(&self, arguments: &[S]) -> std::process::Output {
+        let mut command = Command::new(dormouse());
+        command.args(arguments).env("XDG_RUNTIME_DIR", self.place.path().join("run"));
+        command.output().expect("dormouse runs")
+    }
+
+    /// A directory that lasts as long as the recording, and is not the trace's.
+    pub fn place(&self) -> &Path {
+        self.place.path()
+    }
+
     /// What the traced command has written by now.
     pub fn stdout(&self) -> String {
         self.text("stdout")

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use dormouse_ctf::stream::Problem;
-use dormouse_ctf::{Event, Merge, Metadata, StateRecord, Stats, StreamReader, Value};
+use dormouse_ctf::{Event, Merge, Metadata, PacketHeader, StateRecord, Stats, StreamReader, Value};
 
 use crate::emit;
 use crate::run::{Recording, babeltrace2_count};
@@ -96,10 +96,21 @@ impl Trace {
         StreamReader::new(&self.metadata, 0, state).flatten().filter_map(lost).collect()
     }
 
+    /// From when on nothing was overwritten in any stream, in ticks.
+    pub fn complete_since(&self) -> u64 {
+        let first = self.streams[1..].iter().filter_map(|(_, bytes)| PacketHeader::decode(bytes).ok());
+        first.filter(|header| header.packet_seq_num > 0).map(|header| header.timestamp_begin).max().unwrap_or(0)
+    }
+
     /// Numbers of the events of [`emit::step`]. Panics when one is torn, or when a thread's numbers do not rise.
     pub fn steps(&self) -> Steps {
+        self.steps_since(0)
+    }
+
+    /// As [`Trace::steps`], of the events that are not earlier than a time in ticks.
+    pub fn steps_since(&self, earliest: u64) -> Steps {
         let mut steps = Steps::new();
-        for event in self.events() {
+        for event in self.events().filter(|event| event.timestamp >= earliest) {
             let filled = match event.class.full_name.as_str() {
                 "e2e:step" => false,
                 "e2e:filled" => true,

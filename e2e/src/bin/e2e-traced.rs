@@ -20,6 +20,8 @@ fn main() {
     let number = |index: usize| arguments[index].parse::<u64>().expect("a number");
     match arguments[0].as_str() {
         "numbers" => numbers(number(1) as u32, number(2)),
+        "until" => until(Path::new(&arguments[1]), number(2) as u32),
+        "hold" => hold(Path::new(&arguments[1]), number(2)),
         "idle" => {}
         "victim" => victim(Path::new(&arguments[1]), number(2) as u32, number(3)),
         "kill" => kill_rounds(Path::new(&arguments[1]), number(2), number(3), number(4)),
@@ -54,6 +56,29 @@ fn numbers(threads: u32, events: u64) {
         }
     });
     println!("emitted {}", threads as u64 * events);
+}
+
+/// Emits numbered events from several threads until a file is there.
+fn until(file: &Path, threads: u32) {
+    println!("ready");
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                for number in (0..).take_while(|number| number % 4096 != 0 || !file.exists()) {
+                    emit::step(thread, number);
+                }
+            });
+        }
+    });
+}
+
+/// Emits some numbered events, and waits until a file is there.
+fn hold(file: &Path, events: u64) {
+    emit_steps(0, events);
+    println!("ready");
+    while !file.exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn myself(arguments: &[String]) -> Child {

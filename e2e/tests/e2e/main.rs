@@ -8,6 +8,7 @@ mod hostile;
 mod kills;
 mod numbers;
 mod signals;
+mod snapshots;
 mod values;
 
 /// The program of many names.

@@ -1,0 +1,88 @@
+//! `dormouse snapshot`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use dormouse_consumer::{Take, ask_for_snapshot, find_session, parse_size};
+use serde_json::json;
+
+use crate::record::default_dir;
+
+/// Write what a flight recorder holds now as a trace, while it goes on
+///
+/// The session has to be in overwrite mode, in which it keeps its newest events in memory. Programs are neither stopped nor
+/// slowed, and the session goes on with all that it holds.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse record --mode overwrite --budget 64M -- ./server &     a flight recorder
+  dormouse snapshot                                               of the only session there is
+  dormouse snapshot 1234 --last 5s -o slow-request                of the session that process 1234 is in
+
+Limits are kept by whole pages (64 KiB with the default budget): `--last` keeps a page whose last event is young enough.
+
+Exit code: 0; 2 if there was nothing to take or nowhere to write it.")]
+pub(crate) struct Snapshot {
+    /// A process in the session, the session's owner, or its socket [default: the only session there is]
+    #[arg(value_name = "PID|SESSION")]
+    target: Option<String>,
+    /// Directory of the trace, new or empty [default: dormouse-snapshot-TIME]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Leave out what is older, such as 500ms, 5s or 2m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    last: Option<Duration>,
+    /// Take no more than the newest SIZE, such as 512K or 16M; goes before `--last`
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a duration; write 500ms, 5s or 2m");
+    let duration: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(duration).map_err(|_| wrong())
+}
+
+impl Snapshot {
+    pub(crate) fn run(self) -> anyhow::Result<u8> {
+        let session = find_session(self.target.as_deref()).map_err(|error| anyhow!(error))?;
+        let dir = self.output.unwrap_or_else(|| default_dir("dormouse-snapshot"));
+        let wanted =
+            Take { dir: Some(dir.clone()), last: self.last, bytes_max: self.max_size, trigger: "command".into() };
+        if std::io::stderr().is_terminal() {
+            eprintln!("dormouse: taking a snapshot of {}", session.display());
+        }
+        let snapshot = ask_for_snapshot(&session, &wanted).map_err(|error| anyhow!(error))?;
+        if self.json {
+            let text = json!({
+                "dir": snapshot.dir,
+                "events": snapshot.events,
+                "bytes": snapshot.bytes,
+                "span_ns": snapshot.span.as_nanos() as u64,
+                "pages_missed": snapshot.pages_missed,
+                "pages_refused": snapshot.pages_refused,
+            });
+            println!("{text:#}");
+            return Ok(0);
+        }
+        let (events, bytes, dir) = (snapshot.events, snapshot.bytes, dir.display());
+        let mut notes = String::new();
+        if snapshot.pages_missed > 0 {
+            notes += &format!("; {} older pages were overwritten meanwhile", snapshot.pages_missed);
+        }
+        if snapshot.pages_refused > 0 {
+            notes += &format!("; {} pages were not valid and were left out", snapshot.pages_refused);
+        }
+        println!(
+            "{events} events of the last {:.3} s, {bytes} bytes{notes}; look at them with `dormouse view {dir}`",
+            snapshot.span.as_secs_f64()
+        );
+        Ok(0)
+    }
+}

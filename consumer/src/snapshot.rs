@@ -1,0 +1,443 @@
+//! Snapshots: what a flight recorder holds at one moment, as a trace of its own, while it goes on.
+//!
+//! # How
+//! ```text
+//!   read the clock                                                   the moment that the snapshot is of
+//!   the state word of every stream                                   what is committed by then
+//!   pages that are closed and retained, the current one of each      candidates
+//!   limits of age and size                                           fewer of them
+//!   oldest first: copy, then ask whether it was overwritten meanwhile
+//!   a page that was: dropped, with everything before it in its stream
+//!   check, leave out events after the moment, write
+//! ```
+//! Writers are not stopped, not slowed by any store of ours, and do not know of it. What is committed below a state word's offset
+//! never changes until its page is overwritten, and a page is given up (`reclaimed` moves on) before anything is written over
+//! it; so a page that was still retained after it was copied was copied whole.
+//!
+//! State words cannot be read all at once. But who is at event n + 1 of a thread has committed event n, so if n was not committed
+//! when its stream was looked at, n + 1 has a later time than the clock's that was read before: without such events, no
+//! thread's story has a hole.
+//!
+//! # Why not swap
+//! Whole buffers could be exchanged for fresh ones, but the writers' processors are another process's, which a barrier of ours
+//! does not reach; and either fresh memory lies idle for the day, or writers have none for the time of the snapshot and lose the
+//! newest. Copied oldest first, what may be missing is the oldest, and only if writers fill pages faster than memory is copied;
+//! the snapshot says how many pages.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
+use dormouse_abi::session::State;
+use dormouse_abi::wire::Message;
+use dormouse_ctf::{Classes, PacketHeader, StateRecord, first_record_since};
+
+use crate::packets::{Source, StreamFiles, Tally};
+use crate::program::{Program, ask, socket_dir};
+use crate::session::Shared;
+use crate::trace::{TraceError, make_dir};
+
+/// What to take.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Take {
+    /// The new trace's directory, absolute, which must not exist or be empty. `None`: beside the session's, numbered.
+    pub dir: Option<PathBuf>,
+    /// Events that are older are left out. `None`: none is.
+    pub last: Option<Duration>,
+    /// The newest pages up to so many bytes. `None`: all.
+    pub bytes_max: Option<u64>,
+    /// Who asks, for the trace: `command`, `program`, a signal's name.
+    pub trigger: String,
+}
+
+/// What a snapshot came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The trace.
+    pub dir: PathBuf,
+    /// Events in it.
+    pub events: u64,
+    /// Bytes of its streams.
+    pub bytes: u64,
+    /// From the beginning of its oldest page to now.
+    pub span: Duration,
+    /// Pages that were overwritten before they could be copied.
+    pub pages_missed: u64,
+    /// Pages that were not a program's honest work, and are left out.
+    pub pages_refused: u64,
+}
+
+/// Why there is no snapshot. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The session keeps nothing.
+    #[error("the session writes its events to {0} as they come and keeps none; a snapshot needs `--mode overwrite`")]
+    NotRetained(PathBuf),
+    /// The trace cannot be written.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Part of it could not be written.
+    #[error("{0}")]
+    Write(String),
+}
+
+/// How long the asker waits: for a disk, and for those who have asked before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes that are copied before they are written. Writers that are quicker than a disk do not meet one.
+const ARENA_BYTES_MAX: usize = 64 << 20;
+
+/// A page that is to be copied.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    stream: u32,
+    seq: u64,
+    unit: u32,
+    len: usize,
+    /// Of its last event, or now.
+    end: u64,
+    /// The stream's state, if the page is the current one.
+    current: Option<Current>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Current {
+    state: State,
+    discarded: u64,
+}
+
+/// A page that was copied.
+#[derive(Debug)]
+struct Copied {
+    candidate: Candidate,
+    begin: usize,
+}
+
+/// Takes one.
+///
+/// # Errors
+/// See [`SnapshotError`]; nothing is left behind but an empty directory.
+pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotError> {
+    if !shared.memory.is_overwrite() {
+        return Err(SnapshotError::NotRetained(shared.trace.dir().into()));
+    }
+    let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(shared.trace.dir()));
+    make_dir(&dir)?;
+    let source = Source(shared);
+    let mut taking = Taking {
+        source,
+        files: StreamFiles::new(source, &dir),
+        arena: arena(source),
+        used: 0,
+        copied: Vec::new(),
+        first_kept: vec![0; shared.memory.geometry().stream_count as usize],
+        pages_missed: 0,
+    };
+    let moment = taking.run(wanted);
+    let Taking { files, pages_missed, .. } = taking;
+    files.finish();
+    let Tally { events, bytes, packets_refused, write_error, .. } = &files.tally;
+    if let Some(error) = write_error {
+        files.remove();
+        return Err(SnapshotError::Write(error.clone()));
+    }
+    let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused: *packets_refused };
+    shared.trace.branch(&dir, &shared.clock, &record).inspect_err(|_| files.remove())?;
+    let ticks = moment.saturating_sub(files.begin().unwrap_or(moment));
+    let span = Duration::from_nanos(nanoseconds(ticks, shared.clock.last_calibration().frequency_hz));
+    Ok(Snapshot { dir, events: *events, bytes: *bytes, span, pages_missed, pages_refused: *packets_refused })
+}
+
+/// Room for what is retained now and for a little more, whose pages are there before the streams are looked at.
+fn arena(source: Source<'_>) -> Vec<u8> {
+    let memory = source.memory();
+    let streams = memory.geometry().stream_count;
+    let page_count = (0..streams).fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
+    vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(ARENA_BYTES_MAX)]
+}
+
+/// `DIR-snapshot-1`, `DIR-snapshot-2`, … beside the session's directory.
+fn free_dir_beside(dir: &Path) -> PathBuf {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let numbered = |number: u32| dir.with_file_name(format!("{name}-snapshot-{number}"));
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    (1..u32::MAX).map(numbered).find(is_free).unwrap_or_else(|| numbered(u32::MAX))
+}
+
+fn nanoseconds(ticks: u64, frequency_hz: u64) -> u64 {
+    (u128::from(ticks) * 1_000_000_000 / u128::from(frequency_hz.max(1))).min(u64::MAX.into()) as u64
+}
+
+fn ticks(duration: Duration, frequency_hz: u64) -> u64 {
+    (duration.as_nanos() * u128::from(frequency_hz) / 1_000_000_000).min(u64::MAX.into()) as u64
+}
+
+/// The newest of `candidates`, which are in the order of their ends.
+fn within_limits(candidates: &[Candidate], earliest: u64, bytes_max: Option<u64>) -> &[Candidate] {
+    let first = candidates.partition_point(|candidate| candidate.end < earliest);
+    let mut room = bytes_max.unwrap_or(u64::MAX);
+    let fit = candidates[first..].iter().rev().take_while(|candidate| {
+        let rest = room.checked_sub(candidate.len as u64);
+        room = rest.unwrap_or(room);
+        rest.is_some()
+    });
+    &candidates[candidates.len() - fit.count()..]
+}
+
+/// Leaves out the packet's records before `earliest`. A packet that is not valid stays as it is, and is refused.
+fn leave_out_earlier(header: &mut PacketHeader, packet: &mut [u8], classes: &Classes, earliest: u64) {
+    let content_len = header.content_size_bytes as usize;
+    let Ok(first) = first_record_since(packet, content_len, classes, header.timestamp_begin, earliest) else { return };
+    let (offset, timestamp_begin) = first.unwrap_or((content_len, header.timestamp_end));
+    packet.copy_within(offset..content_len, HEADER_SIZE_BYTES);
+    header.timestamp_begin = timestamp_begin.min(header.timestamp_end);
+    header.content_size_bytes -= (offset - HEADER_SIZE_BYTES) as u64;
+    header.packet_size_bytes = header.content_size_bytes.next_multiple_of(8);
+}
+
+/// Leaves out the packet's records after `moment`. Likewise.
+fn leave_out_later(header: &mut PacketHeader, packet: &[u8], classes: &Classes, moment: u64) {
+    let content_len = header.content_size_bytes as usize;
+    let (begin, after) = (header.timestamp_begin, moment.saturating_add(1));
+    let Ok(Some((offset, _))) = first_record_since(packet, content_len, classes, begin, after) else { return };
+    header.timestamp_end = moment.max(begin);
+    header.content_size_bytes = offset as u64;
+    header.packet_size_bytes = header.content_size_bytes.next_multiple_of(8);
+}
+
+/// From when to when, both included, events are taken. In ticks.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    earliest: u64,
+    moment: u64,
+}
+
+struct Taking<'a> {
+    source: Source<'a>,
+    files: StreamFiles<'a>,
+    arena: Vec<u8>,
+    used: usize,
+    /// Copied and not yet written, oldest first.
+    copied: Vec<Copied>,
+    /// By stream: pages before this one are not kept, because one behind them is missing.
+    first_kept: Vec<u64>,
+    pages_missed: u64,
+}
+
+impl Taking<'_> {
+    /// Copies and writes, and gives the moment that the snapshot is of.
+    fn run(&mut self, wanted: &Take) -> u64 {
+        let memory = self.source.memory();
+        let frequency_hz = self.source.0.clock.last_calibration().frequency_hz;
+        let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
+        let moment = self.source.0.clock.now();
+        for stream in 0..memory.geometry().stream_count {
+            self.look(&mut candidates, stream, moment);
+        }
+        candidates.sort_by_key(|candidate| candidate.end);
+        let earliest = wanted.last.map_or(0, |last| moment.saturating_sub(ticks(last, frequency_hz)));
+        let cut = Cut { earliest, moment };
+        for candidate in within_limits(&candidates, cut.earliest, wanted.bytes_max) {
+            if self.used + candidate.len > self.arena.len() {
+                self.write(cut);
+            }
+            self.copy(*candidate);
+        }
+        self.write(cut);
+        self.write_losses_alone(moment);
+        moment
+    }
+
+    /// Streams that never had a page, because none was free, have losses to tell all the same.
+    fn write_losses_alone(&mut self, moment: u64) {
+        let memory = self.source.memory();
+        for stream in 0..memory.geometry().stream_count {
+            let discarded = memory.discarded(stream);
+            // (C) pairs with (A).
+            let state = State::from_word(memory.stream(stream).state.load(Ordering::Acquire));
+            if memory.page(state.unit).is_none() && discarded > 0 {
+                let header = self.source.empty_header(stream, moment, discarded);
+                self.files.write(stream, &header, &header.encode());
+            }
+        }
+    }
+
+    /// Adds a stream's pages.
+    fn look(&self, all: &mut Vec<Candidate>, stream: u32, moment: u64) {
+        let memory = self.source.memory();
+        let control = memory.stream(stream);
+        // (E') pairs with (E). Before the state word, so that it is not the greater one.
+        let oldest = control.reclaimed.load(Ordering::Acquire);
+        // (C) pairs with (A): every byte below the offset is there.
+        let state = State::from_word(control.state.load(Ordering::Acquire));
+        if memory.page(state.unit).is_none() {
+            return;
+        }
+        let closed = state.seq.wrapping_sub(oldest as u16) as u64;
+        let page_len_max = memory.geometry().page_size_bytes as u64;
+        // A stream has no more pages than there are; anything else is scribbled.
+        for seq in (oldest..).take(closed.min(memory.geometry().page_count.into()) as usize) {
+            let unit = memory.chain(stream, seq);
+            let len = (memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8).min(page_len_max) as usize;
+            let end = memory.page_field(unit, page::OFFSET_TIMESTAMP_END).min(moment);
+            all.push(Candidate { stream, seq, unit, len: len.max(HEADER_SIZE_BYTES), end, current: None });
+        }
+        let current = Some(Current { state, discarded: memory.discarded(stream) });
+        let len = (state.offset as usize).max(HEADER_SIZE_BYTES);
+        all.push(Candidate { stream, seq: oldest.wrapping_add(closed), unit: state.unit, len, end: moment, current });
+    }
+
+    fn copy(&mut self, candidate: Candidate) {
+        let begin = self.used;
+        let Some(target) = self.arena.get_mut(begin..begin + candidate.len) else {
+            self.files.tally.packets_refused += 1;
+            return;
+        };
+        let is_copied = self.source.copy_page(candidate.unit, target);
+        if self.source.is_overwritten(candidate.stream, candidate.seq) {
+            // What came before it in its stream is overwritten by now too, or was copied in time and would stand before a gap.
+            self.pages_missed += 1 + self.files.take_back(candidate.stream);
+            self.first_kept[candidate.stream as usize] = candidate.seq.wrapping_add(1);
+        } else if is_copied {
+            // A multiple of 8, as packets on disk are.
+            self.used = begin + candidate.len.next_multiple_of(8);
+            self.copied.push(Copied { candidate, begin });
+        } else {
+            self.files.tally.packets_refused += 1;
+        }
+    }
+
+    /// Checks and writes what was copied, and empties the arena.
+    fn write(&mut self, cut: Cut) {
+        let classes = self.source.0.trace.classes();
+        for Copied { candidate, begin } in std::mem::take(&mut self.copied) {
+            if candidate.seq < self.first_kept[candidate.stream as usize] {
+                self.pages_missed += 1;
+                continue;
+            }
+            let end = (begin + candidate.len.next_multiple_of(8)).min(self.arena.len());
+            let Some(mut header) = self.header(candidate, begin..end, cut.moment) else {
+                self.files.tally.packets_refused += 1;
+                continue;
+            };
+            if header.timestamp_begin < cut.earliest {
+                leave_out_earlier(&mut header, &mut self.arena[begin..end], &classes, cut.earliest);
+            }
+            if candidate.current.is_some() || header.timestamp_end > cut.moment {
+                leave_out_later(&mut header, &self.arena[begin..end], &classes, cut.moment);
+            }
+            let is_empty = header.content_size_bytes == HEADER_SIZE_BYTES as u64;
+            if is_empty && header.events_discarded == self.files.discarded_last(candidate.stream) {
+                continue;
+            }
+            let packet = &mut self.arena[begin..][..header.packet_size_bytes as usize];
+            packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
+            let content_len = header.content_size_bytes as usize;
+            packet[content_len..].fill(0);
+            self.files.write(candidate.stream, &header, packet);
+        }
+        self.used = 0;
+    }
+
+    /// The header of a packet that ends with its content, if the page is a program's honest work.
+    fn header(&self, candidate: Candidate, range: std::ops::Range<usize>, now: u64) -> Option<PacketHeader> {
+        let Candidate { stream, seq, len, .. } = candidate;
+        let packet = &self.arena[range];
+        let header = match candidate.current {
+            Some(Current { state, discarded }) => {
+                self.source.current_header(stream, packet, state, seq, now, discarded)
+            }
+            None => {
+                self.source.closed_header(stream, packet, len as u64).filter(|header| header.packet_seq_num == seq)?
+            }
+        };
+        let packet_size_bytes = packet.len() as u64;
+        Some(PacketHeader { packet_size_bytes, ..header }).filter(|header| header.content_size_bytes == len as u64)
+    }
+}
+
+/// Asks a session's owner for a snapshot. `wanted.dir` is made absolute.
+///
+/// # Errors
+/// One line.
+pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, String> {
+    let absolute = |dir: &PathBuf| std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()));
+    let dir = wanted.dir.as_ref().map(absolute).transpose()?.unwrap_or_default();
+    let question = Message::Snapshot {
+        dir: dir.to_str().ok_or("the directory's name is not UTF-8")?.into(),
+        last_ns: wanted.last.map_or(0, |last| (last.as_nanos().min(u64::MAX.into()) as u64).max(1)),
+        bytes_max: wanted.bytes_max.map_or(0, |bytes| bytes.max(1)),
+        trigger: wanted.trigger.clone(),
+    };
+    match ask(session, &question, PATIENCE)? {
+        Message::Snapshotted { dir, events, bytes, span_ns, pages_missed, pages_refused } => Ok(Snapshot {
+            dir: dir.into(),
+            events,
+            bytes,
+            span: Duration::from_nanos(span_ns),
+            pages_missed,
+            pages_refused,
+        }),
+        Message::Error { text } => Err(text),
+        _ => Err("the session owner answered something else; is it of the same version?".into()),
+    }
+}
+
+/// The socket of the session that `target` names: a path, the process id of a program in the session, or that of its owner.
+/// `None`: of the only session there is.
+///
+/// # Errors
+/// One line that says what there is.
+pub fn find_session(target: Option<&str>) -> Result<PathBuf, String> {
+    let Some(target) = target else {
+        let mut all = sessions(None);
+        return match all.len() {
+            1 => Ok(all.remove(0)),
+            0 => Err("there is no session; `dormouse record --mode overwrite -- CMD` starts one".into()),
+            _ => Err(format!("there are several sessions; name one: {}", names(&all))),
+        };
+    };
+    let Ok(pid) = target.parse::<u32>() else {
+        let path = PathBuf::from(target);
+        let is_there = path.exists();
+        return if is_there { Ok(path) } else { Err(format!("there is no session {target}{}", hint())) };
+    };
+    if let Some(session) = sessions(Some(pid)).into_iter().next() {
+        return Ok(session);
+    }
+    let program = Program::find(pid).map_err(|error| error.to_string())?;
+    let answers = program.ask(&Message::List).map_err(|error| error.to_string())?;
+    let session = answers.into_iter().find_map(|answer| match answer {
+        Message::Classes { session, .. } if !session.is_empty() => Some(PathBuf::from(session)),
+        _ => None,
+    });
+    session.ok_or_else(|| format!("process {pid} is in no session{}", hint()))
+}
+
+fn hint() -> String {
+    let all = sessions(None);
+    if all.is_empty() { String::new() } else { format!("; there are {}", names(&all)) }
+}
+
+fn names(sessions: &[PathBuf]) -> String {
+    sessions.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Sockets of the sessions of this user that are alive, or of those that process `owner` has.
+fn sessions(owner: Option<u32>) -> Vec<PathBuf> {
+    let is_owners = |name: &str| {
+        let rest = name.strip_prefix("session-").and_then(|rest| rest.strip_suffix(".sock"));
+        let number = rest.and_then(|rest| rest.split_once('-')).and_then(|(pid, _)| pid.parse::<u32>().ok());
+        number.is_some_and(|number| owner.is_none_or(|owner| owner == number))
+    };
+    let entries = std::fs::read_dir(socket_dir()).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries
+        .filter(|entry| is_owners(&entry.file_name().to_string_lossy()))
+        .map(|entry| entry.path())
+        .filter(|path| UnixStream::connect(path).is_ok())
+        .collect();
+    all.sort();
+    all
+}
