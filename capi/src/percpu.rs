@@ -1,9 +1,11 @@
-//! Counters and histograms with words on each CPU for C: the functions of `dormouse/percpu.h`.
+//! Counters, histograms and pools with words on each CPU for C: the functions of `dormouse/percpu.h`.
 //!
 //! ```text
 //!   one mapping   │ head: what Rust knows of it │ stride of CPU 0 │ stride of CPU 1 │ …
 //!                 ▲ the pointer that C has
 //! ```
+
+mod pool;
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr::{self, NonNull};
@@ -49,8 +51,8 @@ fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Re
         return Err(libc::ENOMEM);
     }
     let strides = mapping.wrapping_byte_add(STRIDES).cast();
-    // SAFETY: the mapping has room for so many strides behind the head; it is zero, which all that is kept there may be, and stays
-    // until `destroy`, after which by the header's words nobody uses it.
+    // SAFETY: the mapping has room for so many strides behind the head; it is zero, which all that is kept there may be, and
+    // stays until `destroy`, after which by the header's words nobody uses it.
     let area = unsafe { Area::new(strides, stride_shift, cpu_count) };
     let Some(object) = object_in(area) else {
         unmap(mapping, mapping_size_bytes);
@@ -64,14 +66,14 @@ fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Re
 
 /// What C gets: a pointer, or NULL and `errno`.
 fn answer<T>(created: Result<NonNull<Head<T>>, c_int>) -> Option<NonNull<Head<T>>> {
-    created
-        .inspect_err(|&error| {
-            // SAFETY: it always has an answer.
-            let errno = unsafe { libc::__errno_location() };
-            // SAFETY: the thread's own `errno`.
-            unsafe { *errno = error };
-        })
-        .ok()
+    created.inspect_err(|&error| set_errno(error)).ok()
+}
+
+fn set_errno(error: c_int) {
+    // SAFETY: it always has an answer.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's own `errno`.
+    unsafe { *errno = error };
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Counters and histograms with words on each CPU, for C11 and C++11 (gcc and clang).
+ * Counters, histograms, and pools of objects that every CPU has a copy of, for C11 and C++11 (gcc and clang).
  *
  *     struct dormouse_percpu_counter *pages = dormouse_percpu_counter_create(64);
  *     dormouse_percpu_counter_add(pages, 3);                     no locked instruction, no shared cache line
@@ -12,10 +12,16 @@
  *     dormouse_percpu_histogram_record(latency_ns, now_ns() - begin_ns);
  *     dormouse_percpu_histogram_quantile(latency_ns, 0.99, &p99_ns);
  *
- * An addition is one restartable sequence (rseq) on the CPU that the thread is on. Where the C library has not registered rseq for
- * the thread, under valgrind for instance, it is an atomic addition. Memory is private, mapped by the library for all CPUs that
- * there may be, and never from malloc. What fork() copies is a counter or histogram of the child's own from then on. Do not use them
- * between vfork() and exec: the kernel does not restart the sequences of such a child.
+ *     struct stats { uint64_t hits; struct dormouse_percpu_list free_buffers; };
+ *     struct dormouse_percpu_pool *pool = dormouse_percpu_pool_create(NULL, NULL);
+ *     dormouse_percpu_pool_alloc(pool, sizeof(struct stats), alignof(struct stats), &stats, NULL);
+ *     dormouse_percpu_add(pool, stats, offsetof(struct stats, hits), 1);
+ *     buffer = dormouse_percpu_list_pop(pool, stats, offsetof(struct stats, free_buffers));
+ *
+ * An addition is one restartable sequence (rseq) on the CPU that the thread is on. Where the C library has not registered rseq
+ * for the thread, under valgrind for instance, it is an atomic addition. Memory is private, mapped by the library for all CPUs
+ * that there may be, and never from malloc. What fork() copies is a counter, histogram or pool of the child's own from then on.
+ * Do not use them between vfork() and exec: the kernel does not restart the sequences of such a child.
  *
  * Unless NULL is said to be allowed, pointers are to what a create function returned and nobody has destroyed. Only the
  * create functions change errno.
@@ -46,8 +52,8 @@ struct dormouse_percpu_bucket {
 };
 
 /*
- * A signed counter at 0. What a CPU has counted for itself and is not in the approximation stays below `threshold`, which is in the
- * counter's unit, from 1 to INT64_MAX.
+ * A signed counter at 0. What a CPU has counted for itself and is not in the approximation stays below `threshold`, which is in
+ * the counter's unit, from 1 to INT64_MAX.
  *
  * NULL with errno: EINVAL  the threshold is not in that range
  *                  ENOMEM  the system has no memory for it
@@ -56,16 +62,16 @@ struct dormouse_percpu_bucket {
 struct dormouse_percpu_counter *dormouse_percpu_counter_create(uint64_t threshold);
 
 /*
- * Adds `n`, which may be negative. The value wraps modulo 2^64. As much as the threshold at once, or more, is added to words that
- * all CPUs share.
+ * Adds `n`, which may be negative. The value wraps modulo 2^64. As much as the threshold at once, or more, is added to words
+ * that all CPUs share.
  *
  * MT-safe, wait-free, async-signal-safe.
  */
 void dormouse_percpu_counter_add(struct dormouse_percpu_counter *counter, int64_t n);
 
 /*
- * About the value: one load. Unless a thread is interrupted inside dormouse_percpu_counter_add() by another addition on the same CPU,
- * it is off by less than the threshold for each CPU, and otherwise by dormouse_percpu_counter_error_max() at most.
+ * About the value: one load. Unless a thread is interrupted inside dormouse_percpu_counter_add() by another addition on the
+ * same CPU, it is off by less than the threshold for each CPU, and otherwise by dormouse_percpu_counter_error_max() at most.
  *
  * MT-safe, wait-free, async-signal-safe.
  */
@@ -79,8 +85,8 @@ int64_t dormouse_percpu_counter_approximate(const struct dormouse_percpu_counter
 int64_t dormouse_percpu_counter_sum(const struct dormouse_percpu_counter *counter);
 
 /*
- * How far the approximation may be off while `adders` threads, or signal handlers, add at the same time at most; UINT64_MAX if that
- * is not less. Additions of a threshold or more that are on their way come on top.
+ * How far the approximation may be off while `adders` threads, or signal handlers, add at the same time at most; UINT64_MAX if
+ * that is not less. Additions of a threshold or more that are on their way come on top.
  *
  * MT-safe, wait-free, async-signal-safe.
  */
@@ -90,9 +96,9 @@ uint64_t dormouse_percpu_counter_error_max(const struct dormouse_percpu_counter 
 void dormouse_percpu_counter_destroy(struct dormouse_percpu_counter *counter);
 
 /*
- * An empty histogram of all 64-bit values with 2^sub_bucket_bits buckets for each power of two. A bucket is 2^-sub_bucket_bits of its
- * least value wide at most; values below 2^(sub_bucket_bits + 1) have buckets for themselves. It takes up to 16 bytes for each bucket
- * and CPU, of which those are in use that values have gone to: 5 bits are 1,920 buckets, and an error of 3.1 %.
+ * An empty histogram of all 64-bit values with 2^sub_bucket_bits buckets for each power of two. A bucket is 2^-sub_bucket_bits
+ * of its least value wide at most; values below 2^(sub_bucket_bits + 1) have buckets for themselves. It takes up to 16 bytes
+ * for each bucket and CPU, of which those are in use that values have gone to: 5 bits are 1,920 buckets, and an error of 3.1 %.
  *
  * NULL with errno: EINVAL  more than DORMOUSE_PERCPU_SUB_BUCKET_BITS_MAX bits
  *                  ENOMEM  the system has no memory for it
@@ -114,8 +120,9 @@ uint64_t dormouse_percpu_histogram_count(const struct dormouse_percpu_histogram 
 size_t dormouse_percpu_histogram_bucket_count(const struct dormouse_percpu_histogram *histogram);
 
 /*
- * Stores in `value` the greatest value of the bucket with the `q`-quantile, the value of rank max(1, ceil(q * count)) from below. The
- * quantile itself is that or less, by the buckets' relative error at most. Of what is recorded meanwhile, some may be in it.
+ * Stores in `value` the greatest value of the bucket with the `q`-quantile, the value of rank max(1, ceil(q * count)) from
+ * below. The quantile itself is that or less, by the buckets' relative error at most. Of what is recorded meanwhile, some may
+ * be in it.
  *
  * 0, or: -EINVAL   `q` is not in 0 to 1, or `value` is NULL
  *        -ENODATA  nothing was recorded
@@ -124,8 +131,9 @@ size_t dormouse_percpu_histogram_bucket_count(const struct dormouse_percpu_histo
 int dormouse_percpu_histogram_quantile(const struct dormouse_percpu_histogram *histogram, double q, uint64_t *value);
 
 /*
- * Stores the buckets that are not empty, from below, `capacity` of them at most, and returns how many there are: if that is more than
- * `capacity`, the rest is left out. `buckets` may be NULL if `capacity` is 0. What was recorded before the call is in it.
+ * Stores the buckets that are not empty, from below, `capacity` of them at most, and returns how many there are: if that is
+ * more than `capacity`, the rest is left out. `buckets` may be NULL if `capacity` is 0. What was recorded before the call is in
+ * it.
  *
  * Errors: -EINVAL  `buckets` is NULL, `capacity` is not 0
  * MT-safe, wait-free, async-signal-safe.
@@ -135,6 +143,305 @@ ptrdiff_t dormouse_percpu_histogram_snapshot(const struct dormouse_percpu_histog
 
 /* Ends a histogram that nobody uses any more. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
 void dormouse_percpu_histogram_destroy(struct dormouse_percpu_histogram *histogram);
+
+/*
+ * Pools: objects of which every CPU has a copy, allocated and freed while the program runs.
+ */
+
+struct dormouse_percpu_pool;
+
+/* Handle of an object. One of zeroes is no object. */
+struct dormouse_percpu_object {
+    void *word;
+};
+
+/* How copies are laid out and found. */
+enum dormouse_percpu_scheme {
+    DORMOUSE_PERCPU_INTERLACED = 0,    /* object + (cpu << shift); objects of one CPU share its cache lines */
+    DORMOUSE_PERCPU_STATIC_AREAS = 1,  /* base + object + (cpu << shift); one area, which does not grow */
+    DORMOUSE_PERCPU_POINTER_ARRAY = 2, /* object[cpu]; every copy has cache lines of its own */
+    DORMOUSE_PERCPU_CONTIGUOUS = 3,    /* object + (cpu << the object's shift); every copy has cache lines of its own */
+    DORMOUSE_PERCPU_OFFSET_TABLE = 4   /* object + table[cpu]; objects of one CPU share its cache lines */
+};
+
+/* Flag of a pool: freed bytes are poisoned, objects have red zones behind them, and both are checked. */
+#define DORMOUSE_PERCPU_ROBUST 1u
+/* Flag of a pool: memory is left untouched until it is used, so that CPUs that never run cost none. */
+#define DORMOUSE_PERCPU_LAZY 2u
+
+/* How a pool is made. Zeroes are the defaults. */
+struct dormouse_percpu_pool_options {
+    unsigned scheme;     /* of enum dormouse_percpu_scheme */
+    unsigned flags;      /* DORMOUSE_PERCPU_ROBUST, DORMOUSE_PERCPU_LAZY */
+    uint32_t cpu_count;  /* copies of each object; default: CPUs that there may be */
+    uint32_t reserved;   /* 0 */
+    size_t stride_bytes; /* of a chunk, for each CPU: whole pages, interlaced and static a power of two; default: 64 KiB */
+    size_t limit_bytes;  /* the most memory for objects, all CPUs together; default: none */
+};
+
+/* Why something failed. Each goes with one errno. */
+enum dormouse_percpu_cause {
+    DORMOUSE_PERCPU_TOO_BIG = 1,       /* E2BIG    no object of the pool can be so large */
+    DORMOUSE_PERCPU_BAD_ALIGNMENT = 2, /* EINVAL   no object of the pool can be aligned so, or it is not a power of two */
+    DORMOUSE_PERCPU_FIXED = 3,         /* ENOSPC   no room is left; the memory is one area, or the caller's */
+    DORMOUSE_PERCPU_LIMIT = 4,         /* ENOSPC   no room is left; more memory would pass limit_bytes */
+    DORMOUSE_PERCPU_NO_PLACE = 5,      /* ENOSPC   not even an empty chunk has such a place; stride_bytes is too small */
+    DORMOUSE_PERCPU_CHUNK_COUNT = 6,   /* ENOSPC   no room is left, and there are as many chunks as there can be */
+    DORMOUSE_PERCPU_REFUSED = 7,       /* ENOMEM   the system refuses memory */
+    DORMOUSE_PERCPU_CORRUPTED = 8,     /* EUCLEAN  bytes that nobody has a right to change were changed */
+    DORMOUSE_PERCPU_BAD_OPTION = 9,    /* EINVAL   an option or argument is not in its range */
+    DORMOUSE_PERCPU_REENTERED = 10,    /* EDEADLK  this signal handler has interrupted its own thread inside the pool */
+    DORMOUSE_PERCPU_DOUBLE_FREE = 11,  /* EALREADY the object has been freed before */
+    DORMOUSE_PERCPU_FOREIGN = 12,      /* ENOENT   no object of this pool is there: it is another pool's, or none */
+    DORMOUSE_PERCPU_ATTACHED = 13,     /* EPERM    the pool is attached: whoever created it allocates and frees */
+    DORMOUSE_PERCPU_OTHER = 14         /* a cause that this header does not know yet */
+};
+
+/* What a function that failed stores, if it is given the place: the errno, the cause, and a line of text with the numbers. */
+struct dormouse_percpu_error {
+    int error;
+    uint32_t cause; /* of enum dormouse_percpu_cause */
+    char text[248];
+};
+
+/* Objects of one size that live. */
+struct dormouse_percpu_leak {
+    size_t size_bytes; /* of each copy, as asked for */
+    size_t count;
+};
+
+/* What a pool holds, and what it can give. */
+struct dormouse_percpu_usage {
+    size_t object_count;    /* objects that live */
+    size_t object_bytes;    /* their sizes as asked for, for one CPU */
+    size_t chunk_count;
+    size_t mapped_bytes;    /* memory for objects, all CPUs together */
+    size_t withdrawn_bytes; /* of that, what was found corrupted and is given to nobody */
+    size_t size_bytes_max;  /* the largest object that the pool gives: 4,096 or less */
+    size_t align_bytes_max; /* the largest alignment that the pool gives: 4,096 or less */
+};
+
+/*
+ * An empty pool in private memory, which grows by chunks as far as the options and the system let it. NULL for `options`: the
+ * defaults. NULL for `error` is allowed here and below; where a function succeeds, nothing is stored there.
+ *
+ * NULL with errno by the causes BAD_OPTION, LIMIT, REFUSED.
+ * MT-safe, blocking, not async-signal-safe.
+ */
+struct dormouse_percpu_pool *dormouse_percpu_pool_create(const struct dormouse_percpu_pool_options *options,
+                                                         struct dormouse_percpu_error *error);
+
+/*
+ * The same in memory of the caller's, which other processes may have mapped too: of its first cpu_count * stride_bytes bytes.
+ * It is aligned to 8 bytes, for pointer arrays and contiguous ones to 64; it does not grow; what it holds is overwritten as
+ * objects are allocated. It stays mapped until the pool is destroyed, which leaves it as it is.
+ *
+ * NULL with errno by the causes BAD_OPTION, LIMIT, REFUSED.
+ * MT-safe, blocking, not async-signal-safe.
+ */
+struct dormouse_percpu_pool *dormouse_percpu_pool_create_in_region(void *base, size_t size_bytes,
+                                                                   const struct dormouse_percpu_pool_options *options,
+                                                                   struct dormouse_percpu_error *error);
+
+/*
+ * A pool that another process (or another pool of this one) has created in that memory, at whatever address it is mapped here.
+ * The options are those that it was created with; pointer arrays cannot be attached to. It does not allocate or free: it is
+ * told offsets.
+ *
+ * NULL with errno by the causes BAD_OPTION, REFUSED.
+ * MT-safe, blocking, not async-signal-safe.
+ */
+struct dormouse_percpu_pool *dormouse_percpu_pool_attach(void *base, size_t size_bytes,
+                                                         const struct dormouse_percpu_pool_options *options,
+                                                         struct dormouse_percpu_error *error);
+
+/* Ends a pool and its objects, which nobody uses any more. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
+void dormouse_percpu_pool_destroy(struct dormouse_percpu_pool *pool);
+
+/*
+ * Stores in `object` a new object of so many bytes for every CPU, zeroed on all of them.
+ *
+ * 0, or a negative errno by the causes TOO_BIG, BAD_ALIGNMENT, FIXED, LIMIT, NO_PLACE, CHUNK_COUNT, REFUSED, CORRUPTED (what
+ * was found is given to nobody; ask again), BAD_OPTION (`object` is NULL), REENTERED, ATTACHED.
+ * MT-safe, blocking, not async-signal-safe; never calls malloc.
+ */
+int dormouse_percpu_pool_alloc(struct dormouse_percpu_pool *pool, size_t size_bytes, size_t align_bytes,
+                               struct dormouse_percpu_object *object, struct dormouse_percpu_error *error);
+
+/*
+ * Takes back an object that nobody uses any more. One that was freed before is known as such until its place is another's.
+ *
+ * 0, or a negative errno by the causes DOUBLE_FREE, FOREIGN, CORRUPTED (its bytes are given to nobody), REENTERED, ATTACHED.
+ * MT-safe, blocking, not async-signal-safe.
+ */
+int dormouse_percpu_pool_free(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object,
+                              struct dormouse_percpu_error *error);
+
+/*
+ * Where the copy for `cpu` is, of an object that lives; NULL for a CPU that the pool has not. What the operations below change
+ * is to be read here with atomic loads, and not to be written.
+ *
+ * MT-safe, wait-free, async-signal-safe.
+ */
+void *dormouse_percpu_pool_address(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, uint32_t cpu);
+
+/* Copies of each object: CPUs from 0 on. MT-safe, wait-free, async-signal-safe. */
+uint32_t dormouse_percpu_pool_cpu_count(const struct dormouse_percpu_pool *pool);
+
+/*
+ * The size in bytes with which the object was allocated.
+ *
+ * Errors: -ENOENT  it does not live in this pool
+ *         -EPERM   the pool is attached
+ * MT-safe, wait-free, async-signal-safe.
+ */
+ptrdiff_t dormouse_percpu_pool_size_of(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object);
+
+/*
+ * Where the object lies in the pool's memory, for those who have attached to it.
+ *
+ * Errors: -ENOENT   it does not live in this pool
+ *         -ENOTSUP  the pool grows: its memory is not of one piece
+ *         -EPERM    the pool is attached
+ * MT-safe, wait-free, async-signal-safe.
+ */
+ptrdiff_t dormouse_percpu_pool_offset_of(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object);
+
+/*
+ * Stores in `object` the object at that offset. An attached pool takes its creator's word that one lives there.
+ *
+ * 0, or: -ENOENT  none lives there, or it lies outside the pool's memory, or the pool grows
+ *        -EINVAL  `object` is NULL
+ * MT-safe, wait-free, async-signal-safe.
+ */
+int dormouse_percpu_pool_object_at(const struct dormouse_percpu_pool *pool, size_t offset,
+                                   struct dormouse_percpu_object *object);
+
+/*
+ * Checks red zones and free bytes of a robust pool, and all arrays of pointers. Takes nothing out of use.
+ *
+ * 0, or a negative errno by the causes CORRUPTED (the text has the first wrong byte), REENTERED, ATTACHED.
+ * MT-safe, blocking (nobody allocates or frees meanwhile), not async-signal-safe.
+ */
+int dormouse_percpu_pool_audit(struct dormouse_percpu_pool *pool, struct dormouse_percpu_error *error);
+
+/*
+ * Stores what the pool holds and can give; each number for itself.
+ *
+ * 0, or: -EINVAL  `usage` is NULL
+ *        -EPERM   the pool is attached
+ * MT-safe, wait-free, async-signal-safe.
+ */
+int dormouse_percpu_pool_usage(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_usage *usage);
+
+/*
+ * Stores how many objects live of each size, smallest first, `capacity` sizes at most, and returns how many sizes there are:
+ * asked before the pool is destroyed, what was never freed. `leaks` may be NULL if `capacity` is 0.
+ *
+ * Errors: -EINVAL  `leaks` is NULL, `capacity` is not 0
+ *         -EPERM   the pool is attached
+ * MT-safe, wait-free, async-signal-safe.
+ */
+ptrdiff_t dormouse_percpu_pool_leaks(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_leak *leaks,
+                                     size_t capacity);
+
+/*
+ * Calls work(argument) while no thread is inside the functions that allocate and free: fork() there, and the child's pool is
+ * whole.
+ *
+ * 0, or: -EDEADLK  the calling thread is inside the pool already
+ *        -EINVAL   `work` is NULL
+ *        -EPERM    the pool is attached
+ * MT-safe, blocking, not async-signal-safe.
+ */
+int dormouse_percpu_pool_hold(struct dormouse_percpu_pool *pool, void (*work)(void *argument), void *argument);
+
+/*
+ * Operations on the copy of whatever CPU the thread is on. The object lives; offsets are bytes from the start of a copy, and
+ * words have eight bytes, are aligned to them, lie inside the object, and are written by nothing but these operations.
+ *
+ * Each happens as a whole or not at all, as seen by threads and handlers on the same CPU; who is interrupted starts over. Which
+ * CPU it was may have changed once they return. A store is a release for readers on other CPUs, who load the word with acquire.
+ *
+ * 0, or: -ERANGE   the thread is on a CPU that the pool has not (cpu_count was chosen too small)
+ *        -EINVAL   an offset is not a multiple of 8, the object is none, or a pointer is NULL
+ *        -ENOTSUP  there are no restartable sequences: in a process without them, over memory that others may share; or, where
+ *                  the C library does not register threads, in one that is ending or that another library has registered
+ * MT-safe, lock-free, async-signal-safe. In a process without restartable sequences: blocking, by a lock of the CPU.
+ */
+
+/* Stores the word at `offset` in `value`. */
+int dormouse_percpu_load(const struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
+                         uint64_t *value);
+
+/* Adds `n` to the word at `offset`, modulo 2^64. */
+int dormouse_percpu_add(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset, uint64_t n);
+
+/* Stores `value` in the word at `offset`. */
+int dormouse_percpu_store(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
+                          uint64_t value);
+
+/* Stores `value` in the word at `offset` if it holds `expected`; 1 if it holds something else. */
+int dormouse_percpu_compare_and_store(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
+                                      uint64_t expected, uint64_t value);
+
+/*
+ * If the word at `guard_offset` holds `expected`, `size_bytes` bytes go from `from` to `to_offset`, and then `value` to the
+ * word at `last_offset`.
+ */
+struct dormouse_percpu_copy {
+    size_t guard_offset;
+    uint64_t expected;
+    size_t to_offset;
+    const void *from;
+    size_t size_bytes;
+    size_t last_offset;
+    uint64_t value;
+};
+
+/*
+ * A guarded copy that its last store publishes; 1 if the guard holds something else. Bytes may have been copied by an attempt
+ * that was interrupted: copy to where nobody looks before the last store. Keep it short: who is interrupted copies from the
+ * beginning.
+ */
+int dormouse_percpu_copy_and_store(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object,
+                                   const struct dormouse_percpu_copy *copy);
+
+/* The link of what can be on a list: its first field, as a rule. Zeroes are a node on no list. */
+struct dormouse_percpu_node {
+    void *next; /* the list's */
+};
+
+/* A list's part on each CPU: a field of an object, at a multiple of 8. Zeroes are an empty list. */
+struct dormouse_percpu_list {
+    void *heads[2];    /* the list's */
+    uint64_t popping;  /* the list's */
+};
+
+/*
+ * Lists of nodes, one on each CPU: last in, first out. They need no restartable sequences: without, atomic instructions work on
+ * a head of their own. Over memory that processes share, nodes lie at the same address in each.
+ *
+ * MT-safe, lock-free, async-signal-safe.
+ */
+
+/* Puts `node`, which is the caller's alone and on no list, on the list of the CPU that the thread is on. */
+void dormouse_percpu_list_push(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
+                               struct dormouse_percpu_node *node);
+
+/*
+ * Takes a node off the list of the CPU that the thread is on: the caller's to change, free, or push again at once. NULL: there
+ * is none here; there may be some on other CPUs.
+ */
+struct dormouse_percpu_node *dormouse_percpu_list_pop(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object,
+                                                      size_t offset);
+
+/*
+ * Takes all nodes off the lists of all CPUs, and calls take(node, argument) with each, which may not push it on the same list.
+ * Nobody else uses the list meanwhile. Not async-signal-safe unless `take` is.
+ */
+void dormouse_percpu_list_drain(struct dormouse_percpu_pool *pool, struct dormouse_percpu_object object, size_t offset,
+                                void (*take)(struct dormouse_percpu_node *node, void *argument), void *argument);
 
 #ifdef __cplusplus
 } /* extern "C" */

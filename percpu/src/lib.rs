@@ -57,14 +57,15 @@
 //! | a node's link | who pushes it, until it is on the list; then nobody, until somebody has popped it |
 //! | a word written by atomics | anybody |
 //! | a word under exclusive claim | the claimant, by [`apply_exclusive`] |
+//! | a word of a pool's object | [`Words`]: all of a process by sections, or all under locks |
 //!
 //! One word is never in two rows at once: a section loads and stores, so an atomic addition from another CPU that falls
 //! between the two is lost. [`RseqU64`] and [`CounterSlot`] make types of this.
 //!
 //! # Counters
 //! [`Counter`] is exact to sum. [`PerCpuCounter`] is also known roughly by one load: what a CPU has for itself is folded into a
-//! shared word when it reaches a threshold. [`Histogram`] counts values in log-linear buckets. In each, a CPU's words are running
-//! totals that nobody takes back, so that whoever is killed has added or has not.
+//! shared word when it reaches a threshold. [`Histogram`] counts values in log-linear buckets. In each, a CPU's words are
+//! running totals that nobody takes back, so that whoever is killed has added or has not.
 //!
 //! # Ordering
 //! On one CPU, sections of whatever thread or process follow each other, and each sees what the former wrote: the kernel
@@ -78,8 +79,8 @@
 //! thread has just written.
 //!
 //! # Cost
-//! An uncontended addition takes about a third of a locked one's time; `dormouse lab run percpu` tells. A section of a transaction adds a few loads
-//! from the transaction.
+//! An uncontended addition takes about a third of a locked one's time; `dormouse lab run percpu` tells. A section of a
+//! transaction adds a few loads from the transaction.
 //!
 //! # Operations
 //!
@@ -88,7 +89,9 @@
 //! | [`load`](Rseq::load) | `rseq_load` | a word as it is on that CPU |
 //! | [`store`](Rseq::store) | `rseq_store` | the last value wins |
 //! | [`add`](Rseq::add) | `rseq_load_add_store` | counters |
-//! | [`add_by_stride`](Rseq::add_by_stride), `…_table`, `…_array` | `rseq_cpu_mul_add`, `…_load_add`, `…_deref_add` | counters whose word the section finds |
+//! | [`add_by_stride`](Rseq::add_by_stride) | `rseq_cpu_mul_add` | counters whose word the section finds |
+//! | [`add_by_table`](Rseq::add_by_table) | `rseq_cpu_load_add` | the same, by a table of offsets |
+//! | [`add_by_array`](Rseq::add_by_array) | `rseq_cpu_deref_add` | the same, by an array of pointers |
 //! | [`compare_and_store`](Rseq::compare_and_store) | `rseq_load_cbne_store` | anything that fits into a word |
 //! | [`push`](Rseq::push) | `rseq_load_store_store` | lists: [`List`] |
 //! | [`pop`](Rseq::pop) | `rseq_load_cbeq_load_store` | lists: [`List`] |
@@ -96,12 +99,13 @@
 //! | [`commit`](Rseq::commit) | `rseq_load_cbne_stores_store` | a transaction planned elsewhere |
 //!
 //! Each is one attempt. Who tries again asks for the CPU again, and counts: the ladder is rseq → atomic instructions on the
-//! CPU's slot → atomic instructions on a shared slot, where the CPU is not known.
+//! CPU's slot → atomic instructions on a shared slot, where the CPU is not known. [`Words`] does the same to any word of a
+//! pool's objects: it starts over until a section has come to its end, and takes locks in a process without rseq.
 //!
 //! # Registration
 //! glibc (2.35 or later) registers every thread. Where libc does not, [`Rseq::detect`] registers the calling thread, and
-//! [`Rseq::register_thread`], on slow paths, each other one; never where libc does. It is taken back when the thread ends. Forked
-//! children keep it, children of `vfork` have none.
+//! [`Rseq::register_thread`], on slow paths, each other one; never where libc does. It is taken back when the thread ends.
+//! Forked children keep it, children of `vfork` have none.
 //!
 //! # Limits
 //! * x86-64 and aarch64 Linux. Elsewhere, and where the kernel (valgrind, qemu-user) has no rseq, [`Rseq::detect`] says
@@ -125,7 +129,9 @@ pub mod inject;
 mod list;
 mod register;
 mod rseq;
+mod signals;
 mod txn;
+mod words;
 
 pub use alloc::{
     AllocError, AreaScheme, Attached, Contiguous, Corruption, FreeError, Interlaced, Leak, Need, OBJECT_SIZE_BYTES_MAX,
@@ -135,9 +141,10 @@ pub use alloc::{
 pub use area::{Area, Offsets, PerCpu};
 pub use counter::{Counter, CounterSlot, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
 pub use histogram::{Bucket, Histogram, HistogramError, HistogramLayout, Snapshot};
-pub use list::{List, ListSlot, Node};
+pub use list::{List, ListSlot, Node, PoolList};
 pub use rseq::{Popped, Registrar, Rseq};
 pub use txn::{Commit, apply_exclusive};
+pub use words::{Copying, WordError, Words};
 
 #[cfg(test)]
 mod tests;

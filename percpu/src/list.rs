@@ -4,6 +4,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
+use crate::alloc::{Object, Scheme, View};
 use crate::area::{Area, PerCpu};
 use crate::rseq::{Popped, Rseq, near};
 
@@ -62,6 +63,25 @@ pub struct List {
     slot: PerCpu<ListSlot>,
 }
 
+/// Where a list's slots are.
+trait Slots {
+    fn count(&self) -> u32;
+    /// `cpu`'s slot; `None` where there is none.
+    fn slot(&self, cpu: u32) -> Option<&ListSlot>;
+}
+
+impl Slots for List {
+    #[inline]
+    fn count(&self) -> u32 {
+        self.area.count()
+    }
+
+    #[inline]
+    fn slot(&self, cpu: u32) -> Option<&ListSlot> {
+        self.area.get(self.slot, cpu)
+    }
+}
+
 impl List {
     /// The list whose slots are `slot` in `area`; `None` if the slots do not lie inside the strides or not aligned.
     pub fn new(area: Area, slot: PerCpu<ListSlot>) -> Option<List> {
@@ -81,37 +101,8 @@ impl List {
     /// at the same address.
     #[inline]
     pub unsafe fn push(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
-        if let Some(rseq) = rseq {
-            for _ in 0..ATTEMPTS_MAX {
-                let cpu = rseq.cpu_id_start();
-                let Some(slot) = self.area.get(self.slot, cpu) else { break };
-                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area share, and its type lets nothing but
-                // sections write the word; the node is the caller's promise.
-                if unsafe { rseq.push(cpu, slot.by_rseq.as_ptr(), node) } {
-                    return;
-                }
-                if !is_worth_another(rseq) {
-                    break;
-                }
-            }
-        }
-        self.push_by_atomics(rseq, node);
-    }
-
-    #[cold]
-    fn push_by_atomics(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
-        let Some(slot) = self.area.get(self.slot, near(rseq) % self.area.count()) else { return };
-        // SAFETY: the caller of `push` gave the node away, and it is on no list yet.
-        let next = unsafe { &node.as_ref().next };
-        let mut first = slot.by_atomics.load(Relaxed);
-        loop {
-            next.store(first, Relaxed);
-            // (L) pairs with (M): who finds the node finds what it holds.
-            match slot.by_atomics.compare_exchange_weak(first, node.as_ptr(), Release, Relaxed) {
-                Ok(_) => return,
-                Err(now) => first = now,
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { push(self, rseq, node) }
     }
 
     /// Takes a node: from the CPU that the thread is on, else by the fallback from any. The node is the caller's, to change,
@@ -122,26 +113,7 @@ impl List {
     /// Wait-free but for other CPUs' pushes, which make the fallback try again; async-signal-safe.
     #[inline]
     pub fn pop(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
-        if let Some(rseq) = rseq {
-            for _ in 0..ATTEMPTS_MAX {
-                let cpu = rseq.cpu_id_start();
-                let Some(slot) = self.area.get(self.slot, cpu) else { break };
-                // SAFETY: as in `push`; what the word leads to was pushed by its contract.
-                match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
-                    Popped::Node(node) => return Some(node),
-                    Popped::Empty => break,
-                    Popped::Aborted if is_worth_another(rseq) => {}
-                    Popped::Aborted => break,
-                }
-            }
-        }
-        self.pop_by_atomics(rseq)
-    }
-
-    #[cold]
-    fn pop_by_atomics(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
-        let (first, count) = (near(rseq), self.area.count());
-        (0..count).find_map(|turn| self.area.get(self.slot, first.wrapping_add(turn) % count)?.pop_by_atomics())
+        pop(self, rseq)
     }
 
     /// Takes every node off every CPU's lists, and opens those that a killed process has left closed.
@@ -151,18 +123,150 @@ impl List {
     /// # Safety
     /// Nobody else uses the list meanwhile: all other users have ended, or have been waited for. `take` may do with the node
     /// what it likes, but not push it on this list.
-    pub unsafe fn drain(&self, mut take: impl FnMut(NonNull<Node>)) {
-        for cpu in 0..self.area.count() {
-            let Some(slot) = self.area.get(self.slot, cpu) else { continue };
-            slot.popping.store(0, Relaxed);
-            for head in [&slot.by_rseq, &slot.by_atomics] {
-                // (M) pairs with (L) and with the final stores (A) of pushes and pops.
-                let mut next = head.swap(null_mut(), Acquire);
-                while let Some(node) = NonNull::new(next) {
-                    // SAFETY: on the list, so valid, and nobody else is here; read before it is given away.
-                    next = unsafe { node.as_ref() }.next.load(Relaxed);
-                    take(node);
-                }
+    pub unsafe fn drain(&self, take: impl FnMut(NonNull<Node>)) {
+        // SAFETY: the caller's promise.
+        unsafe { drain(self, take) }
+    }
+}
+
+/// A [`List`] whose slots are copies of a pool's object, or parts of them, whatever the scheme.
+#[derive(Debug, Clone, Copy)]
+pub struct PoolList<S: Scheme> {
+    view: View<S>,
+    object: Object<S>,
+    offset: usize,
+}
+
+impl<S: Scheme> Slots for PoolList<S> {
+    #[inline]
+    fn count(&self) -> u32 {
+        self.view.cpu_count()
+    }
+
+    #[inline]
+    fn slot(&self, cpu: u32) -> Option<&ListSlot> {
+        if cpu >= self.view.cpu_count() {
+            return None;
+        }
+        // SAFETY: the object lives, by `new`'s contract, and the pool has the CPU.
+        let copy = unsafe { self.view.address(self.object, cpu) };
+        // SAFETY: a slot lies there, aligned, by the same contract.
+        Some(unsafe { &*copy.wrapping_add(self.offset).cast() })
+    }
+}
+
+impl<S: Scheme> PoolList<S> {
+    /// The list whose slots are `offset` bytes from the start of each copy of `object`.
+    ///
+    /// # Safety
+    /// As long as the list is used, the object lives in the pool (or attachment) that `view` is of; `offset` is a multiple of
+    /// 8, and a [`ListSlot`] from there ends inside the object; those bytes are zeroes at first, and nothing but such lists
+    /// writes them.
+    #[inline]
+    pub unsafe fn new(view: View<S>, object: Object<S>, offset: usize) -> PoolList<S> {
+        PoolList { view, object, offset }
+    }
+
+    /// As [`List::push`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub unsafe fn push(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
+        // SAFETY: the caller's promise.
+        unsafe { push(self, rseq, node) }
+    }
+
+    /// As [`List::pop`].
+    #[inline]
+    pub fn pop(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
+        pop(self, rseq)
+    }
+
+    /// As [`List::drain`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn drain(&self, take: impl FnMut(NonNull<Node>)) {
+        // SAFETY: the caller's promise.
+        unsafe { drain(self, take) }
+    }
+}
+
+/// # Safety
+/// As [`List::push`].
+#[inline]
+unsafe fn push(slots: &impl Slots, rseq: Option<Rseq>, node: NonNull<Node>) {
+    if let Some(rseq) = rseq {
+        for _ in 0..ATTEMPTS_MAX {
+            let cpu = rseq.cpu_id_start();
+            let Some(slot) = slots.slot(cpu) else { break };
+            // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets nothing
+            // but sections write the word; the node is the caller's promise.
+            if unsafe { rseq.push(cpu, slot.by_rseq.as_ptr(), node) } {
+                return;
+            }
+            if !is_worth_another(rseq) {
+                break;
+            }
+        }
+    }
+    push_by_atomics(slots, rseq, node);
+}
+
+#[cold]
+fn push_by_atomics(slots: &impl Slots, rseq: Option<Rseq>, node: NonNull<Node>) {
+    let Some(slot) = slots.slot(near(rseq) % slots.count()) else { return };
+    // SAFETY: the caller of `push` gave the node away, and it is on no list yet.
+    let next = unsafe { &node.as_ref().next };
+    let mut first = slot.by_atomics.load(Relaxed);
+    loop {
+        next.store(first, Relaxed);
+        // (L) pairs with (M): who finds the node finds what it holds.
+        match slot.by_atomics.compare_exchange_weak(first, node.as_ptr(), Release, Relaxed) {
+            Ok(_) => return,
+            Err(now) => first = now,
+        }
+    }
+}
+
+#[inline]
+fn pop(slots: &impl Slots, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
+    if let Some(rseq) = rseq {
+        for _ in 0..ATTEMPTS_MAX {
+            let cpu = rseq.cpu_id_start();
+            let Some(slot) = slots.slot(cpu) else { break };
+            // SAFETY: as in `push`; what the word leads to was pushed by its contract.
+            match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
+                Popped::Node(node) => return Some(node),
+                Popped::Empty => break,
+                Popped::Aborted if is_worth_another(rseq) => {}
+                Popped::Aborted => break,
+            }
+        }
+    }
+    pop_by_atomics(slots, rseq)
+}
+
+#[cold]
+fn pop_by_atomics(slots: &impl Slots, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
+    let (first, count) = (near(rseq), slots.count());
+    (0..count).find_map(|turn| slots.slot(first.wrapping_add(turn) % count)?.pop_by_atomics())
+}
+
+/// # Safety
+/// As [`List::drain`].
+unsafe fn drain(slots: &impl Slots, mut take: impl FnMut(NonNull<Node>)) {
+    for cpu in 0..slots.count() {
+        let Some(slot) = slots.slot(cpu) else { continue };
+        slot.popping.store(0, Relaxed);
+        for head in [&slot.by_rseq, &slot.by_atomics] {
+            // (M) pairs with (L) and with the final stores (A) of pushes and pops.
+            let mut next = head.swap(null_mut(), Acquire);
+            while let Some(node) = NonNull::new(next) {
+                // SAFETY: on the list, so valid, and nobody else is here; read before it is given away.
+                next = unsafe { node.as_ref() }.next.load(Relaxed);
+                take(node);
             }
         }
     }

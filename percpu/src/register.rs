@@ -12,7 +12,8 @@
 //!   (cpu_id = -1)                └──────────────▶ Refused       (rseq(2), cpu_id = -1)
 //! ```
 //!
-//! The state is written by its thread only, and by signal handlers on it. A handler that finds `Busy` takes its fallback.
+//! The state is written by its thread only, and by signal handlers on it. Signals are blocked while it is `Busy`, so that no
+//! handler takes a fallback that its thread needs not.
 //!
 //! * **The thread's end**: a pthread key's destructor takes the area back before the memory under it goes away. Destructors
 //!   that run later find `Refused` and `cpu_id` = -1. A thread that ends without destructors (by the system call alone), or
@@ -54,6 +55,7 @@ mod linux {
     use dormouse_abi::rseq::OFFSET_RSEQ_CS;
 
     use crate::arch::{Handle, SIGNATURE, own_offset, thread_pointer};
+    use crate::signals::without_signals;
 
     /// What `rseq(2)` takes from every kernel that has it (ORIG_RSEQ_SIZE), and its alignment.
     const AREA_SIZE_BYTES: c_uint = 32;
@@ -170,15 +172,19 @@ mod linux {
     /// A process gets here only by [`detect`] and by the handle that it made, so libc has no areas.
     pub(crate) fn register_thread() -> bool {
         let state = state();
-        match state.load(Relaxed) {
-            REGISTERED => return true,
-            FRESH => state.store(BUSY, Relaxed),
-            _ => return false,
+        if state.load(Relaxed) != FRESH {
+            return state.load(Relaxed) == REGISTERED;
         }
-        // The destructor first: there must be no area that nobody takes back.
-        let is_registered = will_end_here() && rseq(0) == 0;
-        state.store(if is_registered { REGISTERED } else { REFUSED }, Relaxed);
-        is_registered
+        without_signals(|| {
+            // A handler may have come before.
+            if state.load(Relaxed) == FRESH {
+                state.store(BUSY, Relaxed);
+                // The destructor first: there must be no area that nobody takes back.
+                let is_registered = will_end_here() && rseq(0) == 0;
+                state.store(if is_registered { REGISTERED } else { REFUSED }, Relaxed);
+            }
+            state.load(Relaxed) == REGISTERED
+        })
     }
 
     /// The calling thread's block.

@@ -65,9 +65,9 @@ impl Rseq {
     /// Sees to it that the calling thread is registered, if that is ours to do; whether it is registered now. False for good in
     /// a thread that is ending, or that somebody else has registered. The registration is taken back when the thread ends.
     ///
-    /// For slow paths: a system call the first time, a few loads from then on. Leaves `errno` alone, takes no memory.
+    /// For slow paths: three system calls the first time, a few loads from then on. Leaves `errno` alone, takes no memory.
     ///
-    /// Wait-free, async-signal-safe. A handler that interrupts the first call on its thread is told false.
+    /// Wait-free, async-signal-safe.
     #[cold]
     pub fn register_thread(self) -> bool {
         if register::is_own(self.0) { register::register_thread() } else { self.cpu_id().is_some() }

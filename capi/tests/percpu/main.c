@@ -1,6 +1,8 @@
 /* Counters and histograms, by every kind of user: threads, signal handlers, forked children. C11 and C++11. */
 #include <dormouse/percpu.h>
 
+#include "without.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -200,8 +202,10 @@ static void check_fork(void)
     assert(dormouse_percpu_counter_sum(counter) == before + worth(1));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "without") == 0)
+        without_rseq(argv[0]);
     check_arguments();
     for (unsigned bits = 0; bits <= 9; bits += 3)
         check_quantiles(bits);

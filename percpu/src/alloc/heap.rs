@@ -1024,6 +1024,39 @@ mod tests {
         }
     }
 
+    /// Two nodes with three CPUs, while nine may come.
+    fn few_of_many(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
+        [(0, 0), (1, 0), (8, 1)].into_iter().for_each(|(cpu, node)| node_of(cpu, node));
+        2
+    }
+
+    #[test]
+    fn cpus_that_are_offline_have_copies_too() {
+        for family in [Family::Strided, Family::SideBySide, Family::Pointers] {
+            let options = PoolOptions { cpu_count: 9, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
+            let heap = Heap::new(family, false, &options, None, few_of_many).unwrap();
+            let mut handles = Vec::new();
+            let mut copies = Vec::new();
+            for size in [8, 100, 1000, 8] {
+                let handle = heap.alloc(size, 8).unwrap().addr().get();
+                let (chunk, start, record) = heap.look_up(handle).unwrap();
+                for cpu in 0..9 {
+                    let copy = heap.copy(chunk, start, record, cpu);
+                    Bytes { start: copy, len: size, cpu: None, part: Part::Free }.fill(cpu as u8 + 1);
+                    copies.push((copy.addr(), copy.addr() + size));
+                }
+                handles.push(handle);
+            }
+            copies.sort_unstable();
+            assert!(copies.is_sorted_by(|former, next| former.1 <= next.0), "copies overlap");
+            heap.audit().unwrap();
+            for handle in handles {
+                heap.free(handle).unwrap();
+            }
+            heap.audit().unwrap();
+        }
+    }
+
     #[test]
     fn strides_prefer_their_nodes_and_hold_zeroes_all_the_same() {
         for family in [Family::Strided, Family::SideBySide] {

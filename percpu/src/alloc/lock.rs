@@ -1,4 +1,5 @@
-//! A lock that knows its owner, so that a signal handler is refused instead of deadlocking.
+//! A lock that knows its owner, so that a signal handler is refused instead of deadlocking. `imv` has one of its own: the hot
+//! rooms do not know one another (ARCHITECTURE.md).
 //!
 //! ```text
 //!   0 ──CAS──▶ tid ──another waits──▶ tid | WAITERS

@@ -156,7 +156,8 @@ impl<S: Scheme> View<S> {
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// As [`View::address`]. The object begins with a `u64` on every CPU, aligned, which nobody else writes but sections on that CPU.
+    /// As [`View::address`]. The object begins with a `u64` on every CPU, aligned, which nobody else writes but sections on
+    /// that CPU.
     #[inline(always)]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add(self, rseq: Rseq, object: Object<S>, n: u64) -> bool {
@@ -454,6 +455,19 @@ impl<S: Relocatable> Attached<S> {
     /// All that address computation needs.
     pub fn view(&self) -> View<S> {
         self.view
+    }
+}
+
+impl<S: Scheme> Object<S> {
+    /// The word that the handle is, for other languages.
+    pub fn into_raw(self) -> NonNull<u8> {
+        self.word
+    }
+
+    /// The handle that [`Object::into_raw`] has made a word of. Any other word is a handle of no object: [`Pool::free`] refuses
+    /// it.
+    pub fn from_raw(word: NonNull<u8>) -> Object<S> {
+        Object { word, scheme: PhantomData }
     }
 }
 

@@ -9,9 +9,14 @@ use rustix::fs::{Mode, OFlags};
 /// Reads `/sys/devices/system/cpu/possible`. Where that cannot be read, the size of the kernel's CPU masks, which is
 /// never too small.
 pub fn possible_cpus() -> u32 {
+    count_in(c"/sys/devices/system/cpu/possible").unwrap_or_else(mask_bits)
+}
+
+/// CPUs from 0 to the last one of a list, however many of those between are missing.
+fn count_in(list: &CStr) -> Option<u32> {
     let mut last = None;
-    read_list(c"/sys/devices/system/cpu/possible", |_, to| last = last.max(Some(to)));
-    last.and_then(|last: u32| last.checked_add(1)).unwrap_or_else(mask_bits)
+    read_list(list, |_, to| last = last.max(Some(to)));
+    last.and_then(|last: u32| last.checked_add(1))
 }
 
 /// The kernel copies out whole masks, and says how many bytes those are (sched_getaffinity(2)).
@@ -112,6 +117,27 @@ mod tests {
         assert_eq!(parse("0-3,8,10-11\n"), [(0, 3), (8, 8), (10, 11)]);
         assert_eq!(parse("0\n"), [(0, 0)]);
         assert_eq!(parse("\n"), []);
+    }
+
+    /// A file of this text.
+    fn count_of(list: &str) -> Option<u32> {
+        let file = rustix::fs::memfd_create(c"possible", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert_eq!(rustix::io::write(&file, list.as_bytes()), Ok(list.len()));
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        count_in(&std::ffi::CString::new(path).unwrap())
+    }
+
+    #[test]
+    fn cpus_are_counted_to_the_last_one_that_may_come() {
+        assert_eq!(count_of("0-3,8\n"), Some(9));
+        assert_eq!(count_of("0\n"), Some(1));
+        assert_eq!(count_of("0-127\n"), Some(128));
+        // As long as a list may be, and longer than is read at once.
+        let sparse: String = (0..500).map(|cpu| format!("{},", 2 * cpu)).collect();
+        assert_eq!(count_of(&sparse), Some(999));
+        assert_eq!(count_of("\n"), None);
+        assert_eq!(count_of("0-4294967295\n"), None);
+        assert_eq!(count_in(c"/proc/self/no such file"), None);
     }
 
     #[test]

@@ -60,6 +60,7 @@ fn correctness_by_our_own_registration() {
         "tests::operations::a_killed_process_leaves_whole_lists",
         "tests::operations::a_killed_process_leaves_exact_sums",
         "tests::operations::whoever_registers_there_is_one_area",
+        "tests::words::words_are_exact_while_affinity_changes",
     ];
     // It works these processors as hard as the others do, so it takes turns with them.
     let _turn = Turn::take([0; 6]);
@@ -214,6 +215,8 @@ fn the_fallback_is_clean_under_valgrind() {
         "tests::alone::the_fallback_is_exact",
         "tests::operations::lists_without_rseq_are_first_in_last_out",
         "tests::operations::whoever_registers_there_is_one_area",
+        "tests::words::words_are_exact_while_affinity_changes",
+        "tests::words::a_pool_of_too_few_cpus_says_so",
     ];
     let output = run(&[VALGRIND, "-q", "--error-exitcode=99", "--fair-sched=yes"], &names, |_| ());
     assert_passed(&output, names.len());

@@ -5,6 +5,7 @@ mod memory;
 mod oracle;
 mod shared;
 mod threads;
+mod valgrind;
 
 use std::alloc::Layout;
 

@@ -1,0 +1,325 @@
+//! Words of a pool's objects, on whatever CPU the thread is, until it is done.
+//!
+//! ```text
+//!   the process has rseq   sections, one after another, until one is not aborted
+//!   it has none            plain loads and stores under a lock of the CPU, with signals blocked
+//! ```
+//!
+//! A section loads and stores, and so does who holds a lock: what one of them did in between the other's two would be lost. So
+//! all threads of a process take one way, and memory that processes share is for those with rseq. A single thread without it
+//! among others that have it (it is ending, or somebody else's library has registered it) is refused.
+//!
+//! The lock's word is who holds it. A forked child finds those that its parent's other threads held, and takes them over: such
+//! a thread has made its final store or has not.
+
+use core::error::Error;
+use core::fmt;
+use core::ptr;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::thread::{gettid, sched_yield};
+
+use crate::alloc::{Object, Pool, Scheme, View};
+use crate::rseq::{Rseq, near};
+use crate::signals::without_signals;
+use crate::txn::Commit;
+
+/// The words of a pool's objects, changed on the CPU that the thread is on. `Copy`, good as long as the pool.
+///
+/// All operations start over when they are aborted. With rseq they are lock-free (a thread starts over because another, or a
+/// handler, has run) and async-signal-safe; without, blocking and async-signal-safe. Do not use them between `vfork` and
+/// `exec`.
+#[derive(Debug, Clone, Copy)]
+pub struct Words<S: Scheme> {
+    view: View<S>,
+    rseq: Option<Rseq>,
+}
+
+/// Why nothing was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WordError {
+    /// The thread has no rseq, though others of its process have.
+    Unregistered,
+    /// The thread is on a CPU of which the pool has no copies.
+    NoCopy {
+        /// That CPU.
+        cpu: u32,
+    },
+}
+
+/// What [`Words::copy_and_store`] does on the CPU: if the word at `guard` holds `expected`, `size_bytes` bytes go from `from`
+/// to `to`, and then `value` to the word at `last`. All but `from` are bytes from the start of a copy of the object.
+#[derive(Debug, Clone, Copy)]
+pub struct Copying {
+    /// Of the word that is compared.
+    pub guard: usize,
+    /// What it has to hold.
+    pub expected: u64,
+    /// Of the bytes that are written.
+    pub to: usize,
+    /// What is copied.
+    pub from: *const u8,
+    /// How much.
+    pub size_bytes: usize,
+    /// Of the word that is stored in the end.
+    pub last: usize,
+    /// What is stored there.
+    pub value: u64,
+}
+
+impl<S: Scheme> Words<S> {
+    /// Of a pool of private memory.
+    ///
+    /// As [`Rseq::detect`]: not async-signal-safe, call it once.
+    pub fn new(pool: &Pool<S>) -> Words<S> {
+        Words { view: pool.view(), rseq: Rseq::detect() }
+    }
+
+    /// Of memory that processes share; `None` where this one has no rseq.
+    ///
+    /// As [`Rseq::detect`]: not async-signal-safe, call it once.
+    pub fn shared(view: View<S>) -> Option<Words<S>> {
+        Rseq::detect().map(|rseq| Words { view, rseq: Some(rseq) })
+    }
+
+    /// Of a process without rseq.
+    #[cfg(test)]
+    pub(crate) fn by_locks(view: View<S>) -> Words<S> {
+        Words { view, rseq: None }
+    }
+
+    /// Adds `n`, wrapping, to the word `offset` bytes from the start of the copy.
+    ///
+    /// # Errors
+    /// [`WordError`].
+    ///
+    /// # Safety
+    /// `object` lives, in the pool that these words are of. The word is aligned to 8 bytes, inside the object, and written by
+    /// nothing but these operations.
+    #[inline]
+    pub unsafe fn add(self, object: Object<S>, offset: usize, n: u64) -> Result<(), WordError> {
+        if offset == 0
+            && let Some(rseq) = self.rseq
+        {
+            // SAFETY: the caller's promise.
+            let is_added = unsafe { self.view.add(rseq, object, n) };
+            if is_added {
+                return Ok(());
+            }
+        }
+        let section = |rseq: Rseq, cpu, copy: *mut u8| {
+            // SAFETY: the caller's promise; the copy is the CPU's.
+            unsafe { rseq.add(cpu, copy.wrapping_add(offset).cast(), n) }.then_some(())
+        };
+        let plain = |copy: *mut u8| {
+            // SAFETY: the caller's promise.
+            let word = unsafe { word(copy, offset) };
+            word.store(word.load(Relaxed).wrapping_add(n), Release); // (A) pairs with the acquire of readers elsewhere
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.run(object, section, plain) }
+    }
+
+    /// What the word `offset` bytes from the start of the copy holds. Once it is known, the thread may be on another CPU.
+    ///
+    /// # Errors
+    /// [`WordError`].
+    ///
+    /// # Safety
+    /// As [`Words::add`].
+    pub unsafe fn load(self, object: Object<S>, offset: usize) -> Result<u64, WordError> {
+        let section = |rseq: Rseq, cpu, copy: *mut u8| {
+            // SAFETY: the caller's promise.
+            unsafe { rseq.load(cpu, copy.wrapping_add(offset).cast()) }
+        };
+        // SAFETY: the caller's promise.
+        let plain = |copy: *mut u8| unsafe { word(copy, offset) }.load(Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { self.run(object, section, plain) }
+    }
+
+    /// Stores `value` in the word `offset` bytes from the start of the copy: a release for readers elsewhere.
+    ///
+    /// # Errors
+    /// [`WordError`].
+    ///
+    /// # Safety
+    /// As [`Words::add`].
+    pub unsafe fn store(self, object: Object<S>, offset: usize, value: u64) -> Result<(), WordError> {
+        let section = |rseq: Rseq, cpu, copy: *mut u8| {
+            // SAFETY: the caller's promise; the copy is the CPU's.
+            unsafe { rseq.store(cpu, copy.wrapping_add(offset).cast(), value) }.then_some(())
+        };
+        // SAFETY: the caller's promise.
+        let plain = |copy: *mut u8| unsafe { word(copy, offset) }.store(value, Release); // (A), as in `add`
+        // SAFETY: the caller's promise.
+        unsafe { self.run(object, section, plain) }
+    }
+
+    /// Stores `value` in the word `offset` bytes from the start of the copy if it holds `expected`; whether it did.
+    ///
+    /// # Errors
+    /// [`WordError`].
+    ///
+    /// # Safety
+    /// As [`Words::add`].
+    pub unsafe fn compare_and_store(
+        self,
+        object: Object<S>,
+        offset: usize,
+        expected: u64,
+        value: u64,
+    ) -> Result<bool, WordError> {
+        let section = |rseq: Rseq, cpu, copy: *mut u8| {
+            // SAFETY: the caller's promise; the copy is the CPU's.
+            is_stored(unsafe { rseq.compare_and_store(cpu, copy.wrapping_add(offset).cast(), expected, value) })
+        };
+        let plain = |copy: *mut u8| {
+            // SAFETY: the caller's promise.
+            let word = unsafe { word(copy, offset) };
+            let is_expected = word.load(Relaxed) == expected;
+            if is_expected {
+                word.store(value, Release); // (A), as in `add`
+            }
+            is_expected
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.run(object, section, plain) }
+    }
+
+    /// A guarded copy that a final store publishes; whether the guard held what was expected. An attempt that was aborted may
+    /// have left bytes at the place to copy to.
+    ///
+    /// # Errors
+    /// [`WordError`].
+    ///
+    /// # Safety
+    /// As [`Words::add`] for the guard, the last word and the bytes that are copied to. What is copied is readable, written by
+    /// nobody meanwhile, and does not overlap with the place that it goes to.
+    pub unsafe fn copy_and_store(self, object: Object<S>, copying: &Copying) -> Result<bool, WordError> {
+        let Copying { guard, expected, to, from, size_bytes, last, value } = *copying;
+        let section = |rseq: Rseq, cpu, copy: *mut u8| {
+            let [guard, to, last] = [guard, to, last].map(|offset| copy.wrapping_add(offset));
+            // SAFETY: the caller's promise; the copy is the CPU's.
+            is_stored(unsafe {
+                rseq.copy_and_store(cpu, guard.cast(), expected, to, from, size_bytes, last.cast(), value)
+            })
+        };
+        let plain = |copy: *mut u8| {
+            // SAFETY: the caller's promise.
+            if unsafe { word(copy, guard) }.load(Relaxed) != expected {
+                return false;
+            }
+            // SAFETY: the caller's promise.
+            unsafe { ptr::copy_nonoverlapping(from, copy.wrapping_add(to), size_bytes) };
+            // SAFETY: the caller's promise.
+            unsafe { word(copy, last) }.store(value, Release); // (A), as in `add`
+            true
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.run(object, section, plain) }
+    }
+
+    /// # Safety
+    /// `object` lives, in the pool that these words are of.
+    #[inline]
+    unsafe fn run<R>(
+        self,
+        object: Object<S>,
+        section: impl Fn(Rseq, u32, *mut u8) -> Option<R>,
+        plain: impl FnOnce(*mut u8) -> R,
+    ) -> Result<R, WordError> {
+        let copy_of = |cpu| {
+            if cpu >= self.view.cpu_count() {
+                return Err(WordError::NoCopy { cpu });
+            }
+            // SAFETY: the caller's promise, and the pool has the CPU.
+            Ok(unsafe { self.view.address(object, cpu) })
+        };
+        let Some(rseq) = self.rseq else { return with_lock(|cpu| Ok(plain(copy_of(cpu)?))) };
+        loop {
+            let cpu = rseq.cpu_id_start();
+            if let Some(result) = section(rseq, cpu, copy_of(cpu)?) {
+                return Ok(result);
+            }
+            if rseq.cpu_id().is_none() && !rseq.register_thread() {
+                return Err(WordError::Unregistered);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `copy + offset` is a live object's word, aligned, which Rust code accesses atomically only, as long as the reference is
+/// used.
+unsafe fn word<'a>(copy: *mut u8, offset: usize) -> &'a AtomicU64 {
+    // SAFETY: the caller's promise.
+    unsafe { AtomicU64::from_ptr(copy.wrapping_add(offset).cast()) }
+}
+
+fn is_stored(commit: Commit) -> Option<bool> {
+    match commit {
+        Commit::Done => Some(true),
+        Commit::GuardChanged => Some(false),
+        Commit::Aborted => None,
+    }
+}
+
+/// A lock for every so-manieth CPU, of the process: `pid << 32 | tid` of who holds it, or 0.
+static LOCKS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// Times that a thread yields before it sleeps.
+const YIELDS_MAX: u32 = 64;
+
+/// Runs `work` with the number of the CPU that the thread was on a moment ago, while no other thread of the process does with
+/// the same number. No handler of this thread runs meanwhile, so none can wait for the lock that it has interrupted.
+#[cold]
+fn with_lock<R>(work: impl FnOnce(u32) -> R) -> R {
+    without_signals(|| {
+        let cpu = near(None);
+        let lock = &LOCKS[cpu as usize % LOCKS.len()];
+        // SAFETY: no arguments, and it does not fail.
+        let pid = u64::from(unsafe { libc::getpid() }.cast_unsigned()) << 32;
+        let me = pid | u64::from(gettid().as_raw_nonzero().get().cast_unsigned());
+        let mut waits = 0;
+        loop {
+            let seen = lock.load(Relaxed);
+            let is_free = seen == 0 || seen & !u64::from(u32::MAX) != pid;
+            // (W) pairs with (X): what the one before did is visible.
+            if is_free && lock.compare_exchange(seen, me, Acquire, Relaxed).is_ok() {
+                break;
+            }
+            wait(waits);
+            waits += 1;
+        }
+        let result = work(cpu);
+        lock.store(0, Release); // (X) pairs with (W)
+        result
+    })
+}
+
+/// Lets whoever holds a lock run: by a sleep in the end, for it may have a lower priority.
+fn wait(turn: u32) {
+    if turn < YIELDS_MAX {
+        sched_yield();
+        return;
+    }
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+    // SAFETY: a valid time; nobody wants to know what is left of it. It returns its error, and leaves `errno` alone.
+    unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, 0, &raw const pause, ptr::null_mut()) };
+}
+
+impl fmt::Display for WordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WordError::Unregistered => {
+                write!(f, "this thread has no restartable sequences, though others of its process have")
+            }
+            WordError::NoCopy { cpu } => write!(f, "the pool has no copies for CPU {cpu}, on which this thread is"),
+        }
+    }
+}
+
+impl Error for WordError {}

@@ -1,0 +1,36 @@
+//! These tests again, under valgrind: no access beside what the kernel has given, and none that hangs on a byte that nobody
+//! wrote.
+
+use std::process::Command;
+
+const ENV_INSIDE: &str = "DORMOUSE_TEST_INSIDE_VALGRIND";
+/// What runs programs of this architecture, if the machine is of another.
+const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
+
+/// What is left out, for valgrind runs one thread at a time, and all of them slowly.
+const SKIPPED: [&str; 3] = [
+    // Thousands of operations, of which each is checked against all objects.
+    "oracle::",
+    // Threads that allocate without a pause while others fork.
+    "a_forked_child_has_a_private_pool_of_its_own",
+    // This one.
+    "valgrind::",
+];
+
+#[test]
+fn pools_are_clean_under_valgrind() {
+    if std::env::var_os(ENV_INSIDE).is_some() {
+        return;
+    }
+    if std::env::var_os(ENV_RUNNER).is_some() || Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no valgrind for this architecture here");
+        return;
+    }
+    let mut command = Command::new("valgrind");
+    command.args(["-q", "--error-exitcode=99", "--fair-sched=yes"]).arg(std::env::current_exe().unwrap());
+    command.arg("--test-threads=1").args(SKIPPED.iter().flat_map(|name| ["--skip", *name])).env(ENV_INSIDE, "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let is_run = text.contains("test errors::") && text.contains("test threads::") && !text.contains("oracle::");
+    assert!(output.status.success() && is_run, "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
