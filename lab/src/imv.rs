@@ -33,11 +33,11 @@ pub(crate) mod seed;
 use std::process::Command;
 use std::time::Duration;
 
-use dormouse_lab_harness::{Arrived, COUNTS, Walk};
+use dormouse_lab_harness::{COUNTS, Walk};
 
 use crate::engine::{Engine, engine_path};
-use crate::host::Availability;
-use crate::peers::{self, Prepared, Verification};
+use crate::engines::Engines;
+use crate::peers::Verification;
 use crate::plan::{self, Axis, Plan, slot};
 use crate::rounds::{Slot, Turn, WarmUp};
 use crate::{Experiment, Host, LabError, RunOptions};
@@ -249,58 +249,33 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
 /// See [`LabError`]. A peer that is not installed is no error but a note.
 pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
-    let (policy, cpus) = (options.policy.as_str(), &options.cpus);
-    let mut notes = Vec::new();
-
+    let cpus = &options.cpus;
     let memory = host.l3_bytes().unwrap_or(0) * MEMORY_FACTOR;
     let memory = memory.clamp(*MEMORY_BYTES_BOUNDS.start(), *MEMORY_BYTES_BOUNDS.end());
     let counts = dir.path().join("counts");
     let mut command = Command::new(engine_path(ENGINE)?);
     command.env(COUNTS, &counts).env(MEMORY_BYTES, memory.to_string());
-    let mut engines = vec![Engine::start(command, cpus, policy)?];
-    let mut prepared: Vec<(String, Prepared)> = Vec::new();
-    for peer in peers::all("imv", options.has_peers) {
-        let started = peer.prepare(peers::PeerMode::Overwrite, dir.path()).and_then(|prepared| {
-            let (command, prepared) = prepared.into_parts();
-            Ok((Engine::start(command, cpus, policy)?, prepared))
-        });
-        match started {
-            Ok((engine, peer_prepared)) => {
-                notes.push(format!("peer {} {}", peer.name(), engine.description().version));
-                prepared.push((peer.name().into(), peer_prepared));
-                engines.push(engine);
-            }
-            Err(error) => notes.push(format!("peer {} not available: {error}", peer.name())),
-        }
-    }
-    notes.extend(plan::shortcomings(&engines, cpus, policy, host));
-    let walks = plan::walks(host);
-    if walks.iter().all(|(label, _)| *label != "L2") {
-        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
-    }
+    let mut engines = Engines::new(options);
+    engines.start(command)?;
+    let mut notes = engines.start_peers("imv", options.has_peers, dir.path());
+    notes.extend(engines.shortcomings(host));
+    let walks = plan::walks_or_note(host, &mut notes);
 
     let runs = LOOP_RUNS[usize::from(options.is_quick)];
-    let of_loops = loops(&engines).measure(&mut engines, runs, WarmUp::Keep, "imv: loop")?;
-    let of_getppid = getppid(&engines, &walks, options.is_quick).measure(
-        &mut engines,
+    let of_loops = loops(&engines.all).measure(&mut engines.all, runs, WarmUp::Keep, "imv: loop")?;
+    let of_getppid = getppid(&engines.all, &walks, options.is_quick).measure(
+        &mut engines.all,
         GETPPID_RUNS,
         WarmUp::Keep,
         "imv: getppid",
     )?;
-    let plan = costs(&engines, &walks, cpus.len() > 1, options.is_quick);
+    let plan = costs(&engines.all, &walks, cpus.len() > 1, options.is_quick);
     let rounds = Effort::new(options.is_quick).rounds;
-    let of_costs = plan.measure(&mut engines, rounds, WarmUp::Cut, "imv: costs")?;
+    let of_costs = plan.measure(&mut engines.all, rounds, WarmUp::Cut, "imv: costs")?;
 
-    let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
-    notes.push(verified(&mut engines[0], emitted[0], &counts)?);
-    for (index, (name, prepared)) in prepared.into_iter().enumerate() {
-        let arrived = engines[index + 1].arrived()?;
-        let found = prepared.finish(emitted[index + 1], &arrived);
-        notes.push(format!("peer {name}: {}", updates(&found)));
-    }
-    for engine in engines {
-        engine.finish()?;
-    }
+    let wrong = |right, emitted| format!("{right} of {emitted} keys were answered rightly after their updates");
+    notes.push(format!("dormouse: {}", updates(&engines.verified(&counts, wrong)?)));
+    notes.extend(engines.finish(|name, found| format!("peer {name}: {}", updates(found)))?);
     notes.push(format!(
         "costs of branches and values are less the empty loop of their engine in the same round; {} rounds{}, processors {cpus:?}",
         rounds - of_costs.warm_up,
@@ -313,27 +288,10 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
         notes.extend(measured.noise);
         measurements.extend(measured.measurements);
     }
-    for measurement in &mut measurements {
-        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
-    }
+    plan::retain_available(&mut measurements, host);
     let mut experiment = Experiment { name: "imv".into(), measurements, ratios, notes };
     experiment.notes.extend(seed::conclusion(&experiment));
     Ok(experiment)
-}
-
-/// What our engine has to say of its sites; that an update was wrong is an error.
-fn verified(engine: &mut Engine, emitted: u64, counts: &std::path::Path) -> Result<String, LabError> {
-    let arrived = engine.arrived()?;
-    let text = std::fs::read_to_string(counts).unwrap_or_default();
-    let text = text.trim().splitn(3, ' ').nth(2).unwrap_or_default().to_string();
-    let found = Verification { emitted, arrived: arrived.events, lost: 0, is_ring: false, text };
-    match arrived {
-        Arrived { events: Some(_), .. } if found.holds() => Ok(format!("dormouse: {}", updates(&found))),
-        Arrived { events: Some(right), .. } => {
-            Err(LabError::Engine(format!("{right} of {emitted} keys were answered rightly after their updates")))
-        }
-        Arrived { why, .. } => Err(LabError::Engine(why.unwrap_or_default())),
-    }
 }
 
 /// A verification in this experiment's words: an event is a key that was enabled and disabled, with a gate asked after each.

@@ -3,6 +3,7 @@
 use dormouse_lab_harness::Walk;
 
 use crate::engine::Engine;
+use crate::host::Availability;
 use crate::rounds::{self, Rounds, Slot, Turn, WarmUp};
 use crate::statistics::{measurement, outlier_share, ratio};
 use crate::{Host, LabError, Labels, Measurement, Ratio};
@@ -136,6 +137,15 @@ pub(crate) fn walks(host: &Host) -> Vec<(&'static str, Walk)> {
     walks_over([host.l1d_bytes(), host.l2_bytes(), host.l3_bytes()])
 }
 
+/// The same; that there are none that matter is a note.
+pub(crate) fn walks_or_note(host: &Host, notes: &mut Vec<String>) -> Vec<(&'static str, Walk)> {
+    let walks = walks(host);
+    if walks.iter().all(|(label, _)| *label != "L2") {
+        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
+    }
+    walks
+}
+
 fn walks_over(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
     let mut walks: Vec<_> = ["L1", "L2", "L3"]
         .into_iter()
@@ -264,6 +274,13 @@ pub(crate) fn shortcomings(engines: &[Engine], cpus: &[u32], policy: &str, host:
         }
     }
     notes
+}
+
+/// Leaves out the counters that the host's trial found to stay at zero.
+pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
+    for measurement in measurements {
+        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
+    }
 }
 
 #[cfg(test)]
