@@ -30,16 +30,15 @@
 
 pub(crate) mod seed;
 
-use std::process::Command;
 use std::time::Duration;
 
-use dormouse_lab_harness::{COUNTS, Walk};
+use dormouse_lab_harness::Walk;
 
-use crate::engine::{Engine, engine_path};
-use crate::engines::Engines;
+use crate::engine::Engine;
+use crate::engines::{self, Engines};
 use crate::peers::Verification;
 use crate::plan::{self, Axis, Plan, slot};
-use crate::rounds::{Slot, Turn, WarmUp};
+use crate::rounds::{self, Slot, Turn, WarmUp};
 use crate::{Experiment, Host, LabError, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-imv";
@@ -252,32 +251,37 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
     let cpus = &options.cpus;
     let memory = host.l3_bytes().unwrap_or(0) * MEMORY_FACTOR;
     let memory = memory.clamp(*MEMORY_BYTES_BOUNDS.start(), *MEMORY_BYTES_BOUNDS.end());
-    let counts = dir.path().join("counts");
-    let mut command = Command::new(engine_path(ENGINE)?);
-    command.env(COUNTS, &counts).env(MEMORY_BYTES, memory.to_string());
     let mut engines = Engines::new(options);
-    engines.start(command)?;
-    let mut notes = engines.start_peers("imv", options.has_peers, dir.path());
+    let of_ours = dir.path().to_path_buf();
+    engines.add(move || {
+        let (mut command, count) = engines::of_ours(ENGINE, &of_ours, wrong)?;
+        command.env(MEMORY_BYTES, memory.to_string());
+        Ok((command, count))
+    })?;
+    let mut notes = engines.add_peers("imv", options.has_peers, dir.path());
     notes.extend(engines.shortcomings(host));
     let walks = plan::walks_or_note(host, &mut notes);
 
     let runs = LOOP_RUNS[usize::from(options.is_quick)];
-    let of_loops = loops(&engines.all).measure(&mut engines.all, runs, WarmUp::Keep, "imv: loop")?;
+    let of_loops = loops(&engines.all).measure(&mut engines, runs, 1, WarmUp::Keep, "imv: loop")?;
     let of_getppid = getppid(&engines.all, &walks, options.is_quick).measure(
-        &mut engines.all,
+        &mut engines,
         GETPPID_RUNS,
+        1,
         WarmUp::Keep,
         "imv: getppid",
     )?;
     let plan = costs(&engines.all, &walks, cpus.len() > 1, options.is_quick);
-    let rounds = Effort::new(options.is_quick).rounds;
-    let of_costs = plan.measure(&mut engines.all, rounds, WarmUp::Cut, "imv: costs")?;
+    let (rounds, processes) = (Effort::new(options.is_quick).rounds, rounds::processes(options.is_quick));
+    let of_costs = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, "imv: costs")?;
 
-    let wrong = |right, emitted| format!("{right} of {emitted} keys were answered rightly after their updates");
-    notes.push(format!("dormouse: {}", updates(&engines.verified(&counts, wrong)?)));
-    notes.extend(engines.finish(|name, found| format!("peer {name}: {}", updates(found)))?);
+    let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
+    let found = engines.finish()?;
+    notes.push(format!("dormouse: {}", updates(&found[0])));
+    notes.extend(peers.iter().zip(&found[1..]).map(|(name, found)| format!("peer {name}: {}", updates(found))));
     notes.push(format!(
-        "costs of branches and values are less the empty loop of their engine in the same round; {} rounds{}, processors {cpus:?}",
+        "costs of branches and values are less the empty loop of their engine in the same round; {} rounds{}, {processes} processes of each engine, processors \
+         {cpus:?}",
         rounds - of_costs.warm_up,
         if of_costs.warm_up > 0 { format!(" after {} of warm-up", of_costs.warm_up) } else { String::new() }
     ));
@@ -292,6 +296,10 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
     let mut experiment = Experiment { name: "imv".into(), measurements, ratios, notes };
     experiment.notes.extend(seed::conclusion(&experiment));
     Ok(experiment)
+}
+
+fn wrong(right: u64, emitted: u64) -> String {
+    format!("{right} of {emitted} keys were answered rightly after their updates")
 }
 
 /// A verification in this experiment's words: an event is a key that was enabled and disabled, with a gate asked after each.

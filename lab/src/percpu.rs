@@ -26,16 +26,14 @@
 mod account;
 pub(crate) mod seed;
 
-use std::process::Command;
 use std::time::Duration;
 
-use dormouse_lab_harness::{COUNTS, Walk};
+use dormouse_lab_harness::Walk;
 
-use crate::engine::engine_path;
-use crate::engines::Engines;
+use crate::engines::{self, Engines};
 use crate::peers::Verification;
 use crate::plan::{self, Axis, Plan, slot};
-use crate::rounds::{Slot, Turn, WarmUp};
+use crate::rounds::{self, Slot, Turn, WarmUp};
 use crate::{Experiment, Host, LabError, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-percpu";
@@ -120,29 +118,28 @@ fn costs(engines: &Engines, walks: &[(&'static str, Walk)], cpus: usize, is_quic
 pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
     let cpus = &options.cpus;
-    let counts = dir.path().join("counts");
-    let mut command = Command::new(engine_path(ENGINE)?);
-    command.env(COUNTS, &counts);
     let mut engines = Engines::new(options);
-    engines.start(command)?;
-    let mut notes = engines.start_peers("percpu", options.has_peers, dir.path());
+    let of_ours = dir.path().to_path_buf();
+    engines.add(move || engines::of_ours(ENGINE, &of_ours, wrong))?;
+    let mut notes = engines.add_peers("percpu", options.has_peers, dir.path());
     notes.extend(engines.shortcomings(host));
     let walks = plan::walks_or_note(host, &mut notes);
 
-    let rounds = if options.is_quick { 12 } else { 80 };
+    let (rounds, processes) = (if options.is_quick { 12 } else { 80 }, rounds::processes(options.is_quick));
     let mut parts = Vec::new();
     for (is_cold, of) in [(false, "percpu: warm"), (true, "percpu: cold")] {
         let plan = costs(&engines, &walks, cpus.len(), options.is_quick, is_cold);
-        let measured = plan.measure(&mut engines.all, rounds, WarmUp::Cut, of)?;
+        let measured = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, of)?;
         parts.push((plan, measured));
     }
 
-    let wrong = |sum, emitted| format!("the counters' sum is {sum} after {emitted} additions");
-    notes.push(format!("dormouse: {}", additions(&engines.verified(&counts, wrong)?)));
-    notes.extend(engines.finish(|name, found| format!("peer {name}: {}", additions(found)))?);
+    let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
+    let found = engines.finish()?;
+    notes.push(format!("dormouse: {}", additions(&found[0])));
+    notes.extend(peers.iter().zip(&found[1..]).map(|(name, found)| format!("peer {name}: {}", additions(found))));
     notes.push(format!(
         "each cost is one addition's, less the loop of its engine that adds nothing, in the same round; {rounds} rounds without memory \
-         pressure and as many with it, {} and {} of them warm-up; processors {cpus:?}",
+         pressure and as many with it, {} and {} of them warm-up; {processes} processes of each engine for either; processors {cpus:?}",
         parts[0].1.warm_up, parts[1].1.warm_up
     ));
     let mut experiment = Experiment { name: "percpu".into(), ..Experiment::default() };
@@ -156,6 +153,10 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
     plan::retain_available(&mut experiment.measurements, host);
     experiment.notes.extend(seed::conclusion(&experiment));
     Ok(experiment)
+}
+
+fn wrong(sum: u64, emitted: u64) -> String {
+    format!("the counters' sum is {sum} after {emitted} additions")
 }
 
 /// A verification in this experiment's words: an event is an addition.

@@ -3,6 +3,7 @@
 use dormouse_lab_harness::Walk;
 
 use crate::engine::Engine;
+use crate::engines::Engines;
 use crate::host::Availability;
 use crate::rounds::{self, Rounds, Slot, Turn, WarmUp};
 use crate::statistics::{measurement, outlier_share, ratio};
@@ -106,21 +107,22 @@ impl Plan {
         }
     }
 
-    /// Measures all slots in turn. `of` says what, while it lasts.
+    /// Measures all slots in turn, by so many processes of each engine. `of` says what, while it lasts.
     ///
     /// # Errors
     /// See [`LabError`].
     pub(crate) fn measure(
         &self,
-        engines: &mut [Engine],
+        engines: &mut Engines,
         rounds: usize,
+        processes: usize,
         warm_up: WarmUp,
         of: &str,
     ) -> Result<Measured, LabError> {
         let slots: Vec<Slot> = self.planned.iter().map(|planned| planned.slot.clone()).collect();
-        let rounds = rounds::measure(engines, &slots, rounds, warm_up, of)?;
+        let rounds = rounds::measure(engines, &slots, rounds, processes, warm_up, of)?;
         let costs = costs(&self.planned, &rounds);
-        let rate = engines[0].description().tsc_cycles_per_ns;
+        let rate = engines.all[0].description().tsc_cycles_per_ns;
         let measurements = measurements(&self.planned, &rounds, &costs, rate);
         let noise = noise(&rounds, &self.planned);
         let noise = noise.into_iter().map(|note| format!("{note} ({of})")).collect();
