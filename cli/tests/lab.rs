@@ -171,6 +171,9 @@ fn imv_has_its_tables_and_its_figures() {
     let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
     let mut command = Command::new(DORMOUSE);
     command.args(["lab", "run", "imv", "--quick", "--no-peers", "--json"]).arg(&json).arg("--html").arg(&html);
+    // Not on the processor that `event` is measured on meanwhile.
+    let cpus: Vec<String> = RunOptions::new(true).cpus.iter().rev().map(u32::to_string).collect();
+    command.args(["--cpu", &cpus.join(",")]);
     let output = succeed(&mut command);
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");

@@ -22,9 +22,17 @@ fn profile_dir() -> PathBuf {
     test.ancestors().nth(2).expect("a test lies in deps/ of its profile").into()
 }
 
+/// Whether the whole workspace is built, as `cargo xtask test` does it: then nothing is left to build.
+fn is_built() -> bool {
+    std::env::var_os("DORMOUSE_BUILT").is_some()
+}
+
 /// Builds a package, or some target of one, as the test itself was built, and gives the directory of what came out.
 fn build(package: &[&str]) -> PathBuf {
     let profile = profile_dir();
+    if is_built() {
+        return profile;
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--offline", "--quiet", "--package"]).args(package).arg("--target-dir");

@@ -24,8 +24,8 @@ use dormouse_consumer::{Mode, Options, Session, Summary};
 use dormouse_lab_harness::Walk;
 
 use crate::engine::{Engine, engine_path};
-use crate::host::Availability;
-use crate::peers::{self, Prepared};
+use crate::engines::{self, Engines, Start};
+use crate::peers::{PeerMode, Verification};
 use crate::plan::{self, Planned};
 use crate::rounds::{self, Slot, Turn, WarmUp};
 use crate::{Experiment, Host, LabError, Labels, RunOptions};
@@ -230,10 +230,10 @@ fn name(labels: &Labels) -> String {
     name
 }
 
-/// A session of ours, and the engine in it.
-fn session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<(Session, Command), LabError> {
+/// A process of our engine, in a session of its own.
+fn in_session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<Start, LabError> {
     let session = Session::create(&Options {
-        dir: dir.to_path_buf(),
+        dir: engines::own_dir(dir)?.join("trace"),
         budget_bytes,
         mode,
         patterns: vec!["lab:armed*".into()],
@@ -242,7 +242,24 @@ fn session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<(Session, Comman
     })?;
     let mut command = Command::new(engine_path(ENGINE)?);
     command.env("DORMOUSE_SESSION", session.socket());
-    Ok((session, command))
+    let count = move |engine: Engine| {
+        let emitted = engine.emitted();
+        engine.finish()?;
+        verified(&session.finish(), mode, emitted)
+    };
+    Ok((command, Box::new(count)))
+}
+
+/// What a session came to; that not all events are accounted for is an error.
+fn verified(summary: &Summary, mode: Mode, emitted: u64) -> Result<Verification, LabError> {
+    let is_ring = mode == Mode::Overwrite;
+    let (arrived, lost) = (Some(summary.events), summary.lost + summary.lost_on_disk);
+    let found = Verification { emitted, arrived, lost, is_ring, text: String::new() };
+    if !found.holds() || is_ring && lost > 0 {
+        let name = if is_ring { "overwrite" } else { "discard" };
+        return Err(LabError::Engine(format!("{name}: {summary}, of {emitted} emitted")));
+    }
+    Ok(found)
 }
 
 /// Runs the experiment.
@@ -252,56 +269,30 @@ fn session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<(Session, Comman
 pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let effort = Effort::new(options.is_quick);
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
-    let policy = options.policy.as_str();
     let cpus = &options.cpus;
-    let mut notes = Vec::new();
-
-    let (overwrite, command) = session(&dir.path().join("overwrite"), Mode::Overwrite, OVERWRITE_BUDGET_BYTES)?;
-    let mut engines = vec![Engine::start(command, cpus, policy)?];
-    let (discard, command) = session(&dir.path().join("discard"), Mode::Discard, DISCARD_BUDGET_BYTES)?;
-    engines.push(Engine::start(command, cpus, policy)?);
-    engines.push(Engine::start(Command::new(engine_path(ENGINE)?), cpus, policy)?);
+    let mut engines = Engines::new(options);
+    for (mode, budget_bytes) in [(Mode::Overwrite, OVERWRITE_BUDGET_BYTES), (Mode::Discard, DISCARD_BUDGET_BYTES)] {
+        let dir = dir.path().to_path_buf();
+        engines.add(move || in_session(&dir, mode, budget_bytes))?;
+    }
+    engines.add(|| Ok((Command::new(engine_path(ENGINE)?), Box::new(engines::unwatched))))?;
     let tool = |name: &str, mode, engine, width| Tool { name: name.into(), mode, engine, width };
     let mut tools =
         vec![tool("dormouse", Some("overwrite"), 0, Width::Full), tool("dormouse", Some("discard"), 1, Width::Plain)];
-    let mut peers: Vec<(usize, String, Prepared)> = Vec::new();
-    for peer in peers::all("event", options.has_peers) {
-        for mode in peer.modes() {
-            let started = peer.prepare(*mode, dir.path()).and_then(|prepared| {
-                let (command, prepared) = prepared.into_parts();
-                Ok((Engine::start(command, cpus, policy)?, prepared))
-            });
-            match started {
-                Ok((engine, prepared)) => {
-                    let width = match (peer.name(), mode) {
-                        (_, peers::PeerMode::Discard) => Width::Plain,
-                        ("lttng-ust", _) => Width::Full,
-                        _ => Width::Peer,
-                    };
-                    let name =
-                        if engine.description().name.is_empty() { peer.name() } else { &engine.description().name };
-                    let label = if *mode == peers::PeerMode::Discard { "discard" } else { "overwrite" };
-                    let label = (peer.modes().len() > 1).then_some(label);
-                    tools.push(Tool { name: peer.name().into(), mode: label, engine: engines.len(), width });
-                    notes.push(format!("peer {name} {}", engine.description().version).trim_end().to_string());
-                    peers.push((engines.len(), peer.name().to_string(), prepared));
-                    engines.push(engine);
-                }
-                Err(error) => {
-                    let in_mode =
-                        if peer.modes().len() > 1 { format!(" ({mode:?})").to_lowercase() } else { String::new() };
-                    notes.push(format!("peer {}{in_mode} not available: {error}", peer.name()));
-                    break;
-                }
-            }
-        }
+    let mut notes = engines.add_peers("event", options.has_peers, dir.path());
+    for peer in &engines.peers {
+        let (mode, width) = match (peer.name, peer.mode) {
+            (_, Some(PeerMode::Discard)) => (Some("discard"), Width::Plain),
+            ("lttng-ust", mode) => (mode.map(|_| "overwrite"), Width::Full),
+            (_, mode) => (mode.map(|_| "overwrite"), Width::Peer),
+        };
+        tools.push(tool(peer.name, mode, peer.engine, width));
     }
-    notes.dedup();
-    notes.extend(plan::shortcomings(&engines, cpus, policy, host));
+    notes.extend(engines.shortcomings(host));
     let walks = plan::walks(host);
     let mut plan = Plan::default();
     for tool in &tools {
-        plan.tool(&engines, tool, &walks, cpus.len(), effort);
+        plan.tool(&engines.all, tool, &walks, cpus.len(), effort);
     }
     // The floor's cases are in our engine; each is measured once, by the engine that is in no session.
     plan.planned.retain(|planned| planned.slot.engine != 2);
@@ -313,21 +304,20 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         }
     }
     let slots: Vec<Slot> = plan.planned.iter().map(|planned| planned.slot.clone()).collect();
-    let rounds = rounds::measure(&mut engines, &slots, effort.rounds, WarmUp::Cut, "event")?;
+    let processes = rounds::processes(options.is_quick);
+    let rounds = rounds::measure(&mut engines, &slots, effort.rounds, processes, WarmUp::Cut, "event")?;
 
-    let rate = engines[0].description().tsc_cycles_per_ns;
-    let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
-    for (index, name, prepared) in peers {
-        let arrived = engines[index].arrived()?;
-        notes.push(prepared.finish(emitted[index], &arrived).note(&name));
-    }
-    for engine in engines {
-        engine.finish()?;
-    }
-    notes.push(overwrite_note(&overwrite.finish(), emitted[0])?);
-    notes.push(discard_note(&discard.finish(), emitted[1])?);
+    let rate = engines.all[0].description().tsc_cycles_per_ns;
+    let peers: Vec<(&str, usize)> = engines.peers.iter().map(|peer| (peer.name, peer.engine)).collect();
+    let found = engines.finish()?;
+    notes.extend(peers.into_iter().map(|(name, engine)| found[engine].note(name)));
+    let counts = |engine: usize| (found[engine].emitted, found[engine].arrived.unwrap_or(0), found[engine].lost);
+    let ((emitted, last, _), (all, arrived, lost)) = (counts(0), counts(1));
+    notes.push(format!("dormouse, overwrite: {emitted} events emitted, the last {last} are in the trace"));
+    notes.push(format!("dormouse, discard: {all} events emitted, {arrived} in the trace, {lost} lost"));
     notes.push(format!(
-        "each cost is less the empty loop of its engine in the same round; {} rounds{}, processors {cpus:?}",
+        "each cost is less the empty loop of its engine in the same round; {} rounds{}, {processes} processes of each engine, processors \
+         {cpus:?}",
         effort.rounds - rounds.warm_up,
         if rounds.warm_up > 0 { format!(" after {} of warm-up", rounds.warm_up) } else { String::new() }
     ));
@@ -335,24 +325,8 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     let costs = plan::costs(&plan.planned, &rounds);
     let mut measurements = plan::measurements(&plan.planned, &rounds, &costs, rate);
     let ratios = plan::ratios(RATIOS, &plan.planned, &costs, &mut notes);
-    for measurement in &mut measurements {
-        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
-    }
+    plan::retain_available(&mut measurements, host);
     Ok(Experiment { name: "event".into(), measurements, ratios, notes })
-}
-
-fn overwrite_note(summary: &Summary, emitted: u64) -> Result<String, LabError> {
-    if summary.events == 0 || summary.events > emitted || summary.lost > 0 {
-        return Err(LabError::Engine(format!("overwrite: {summary}, of {emitted} emitted")));
-    }
-    Ok(format!("dormouse, overwrite: {emitted} events emitted, the last {} are in the trace", summary.events))
-}
-
-fn discard_note(summary: &Summary, emitted: u64) -> Result<String, LabError> {
-    if summary.events + summary.lost + summary.lost_on_disk != emitted {
-        return Err(LabError::Engine(format!("discard: {summary}, of {emitted} emitted")));
-    }
-    Ok(format!("dormouse, discard: {emitted} events emitted, {} in the trace, {} lost", summary.events, summary.lost))
 }
 
 /// Name, numerator, denominator.

@@ -27,7 +27,8 @@
 //! | `event` | experiment: a dormant and an armed event beside the tracers that people use |
 //! | `imv` | experiment: static branches and immediate values, and changing them, beside global variables |
 //! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
-//! | `engine`, `rounds` | driving engines; every case in turn, in an order drawn anew for each round |
+//! | `engine`, `engines` | driving an engine; all of an experiment's, with its peers', from their start to the count of their events |
+//! | `rounds` | every case in turn, in an order drawn anew for each round |
 //! | `plan` | from what is measured to figures: labels, walks, costs beyond empty loops |
 //! | [`peers`], [`lttng`] | other tracers: their engines, their sessions, their own counts |
 //! | [`statistics`] | medians, intervals, ratios of pairs, warm-up, outliers |
@@ -48,6 +49,7 @@ pub mod compare;
 mod compile_job;
 pub mod doctor;
 mod engine;
+mod engines;
 mod event;
 pub mod host;
 mod imv;

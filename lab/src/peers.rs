@@ -197,6 +197,21 @@ impl Verification {
         }
     }
 
+    /// Of the processes of one engine: the first whose events did not come through, else all together.
+    pub(crate) fn of_all(found: Vec<Verification>) -> Verification {
+        let sum = |a: Verification, b: Verification| Verification {
+            emitted: a.emitted + b.emitted,
+            arrived: a.arrived.zip(b.arrived).map(|(a, b)| a + b),
+            lost: a.lost + b.lost,
+            ..b
+        };
+        let nothing = Verification { emitted: 0, arrived: None, lost: 0, is_ring: false, text: String::new() };
+        match found.iter().find(|found| !found.holds()) {
+            Some(wrong) => wrong.clone(),
+            None => found.into_iter().reduce(sum).unwrap_or(nothing),
+        }
+    }
+
     /// As a note.
     pub fn note(&self, name: &str) -> String {
         let Verification { emitted, lost, .. } = self;
@@ -237,6 +252,17 @@ mod tests {
             assert!(!wrong.holds(), "{wrong:?}");
             assert!(wrong.note("x").starts_with("NOT VERIFIED"));
         }
+    }
+
+    #[test]
+    fn every_process_of_an_engine_is_to_hold() {
+        let of_all = |found: &[Verification]| Verification::of_all(found.to_vec());
+        let (whole, part) = (verification(10, Some(7), 3, false), verification(5, Some(4), 0, false));
+        assert_eq!(of_all(&[whole.clone(), whole.clone()]), verification(20, Some(14), 6, false));
+        assert_eq!(of_all(&[whole.clone(), part.clone(), whole]), part);
+        // What one has too much does not make up for what another lacks.
+        let wrong = of_all(&[verification(5, Some(4), 0, false), verification(5, Some(6), 0, false)]);
+        assert!(!wrong.holds());
     }
 
     #[test]

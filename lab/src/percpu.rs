@@ -11,7 +11,7 @@
 //!              random   4,096 counters, any of them              1 and 2 threads
 //!              one      one of them, driven out of L2, L3
 //!              eight    eight that were allocated together, driven out likewise
-//!   memory     for as many processors as there may be; for 32, as the kernels of 2003 were configured for
+//!   memory     for as many processors as there may be; and for 32, most of which are not there
 //!   ways       atomic, thread-local, lock (on the processor's word);
 //!              by restartable sequences: static, pointer-array, contiguous, offset-table, interlaced
 //!   peers      thread-local-crate, fast-counter: a thread's and a shard's word, as crates offer them
@@ -26,16 +26,14 @@
 mod account;
 pub(crate) mod seed;
 
-use std::process::Command;
 use std::time::Duration;
 
-use dormouse_lab_harness::{Arrived, COUNTS, Walk};
+use dormouse_lab_harness::Walk;
 
-use crate::engine::{Engine, engine_path};
-use crate::host::Availability;
-use crate::peers::{self, Prepared, Verification};
+use crate::engines::{self, Engines};
+use crate::peers::Verification;
 use crate::plan::{self, Axis, Plan, slot};
-use crate::rounds::{Slot, Turn, WarmUp};
+use crate::rounds::{self, Slot, Turn, WarmUp};
 use crate::{Experiment, Host, LabError, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-percpu";
@@ -53,7 +51,8 @@ const AXES: &[Axis] = &[
 const WAYS: [&str; 8] =
     ["atomic", "thread-local", "lock", "static", "pointer-array", "contiguous", "offset-table", "interlaced"];
 
-/// Ways that are also measured in memory for 32 processors, as a kernel's was in 2003.
+/// Ways that are also measured in memory for 32 processors: a size chosen here, for a kernel configured for many more processors
+/// than it has.
 const WAYS_OF_32: [&str; 5] = ["static", "pointer-array", "contiguous", "offset-table", "interlaced"];
 
 /// Shapes, and whether memory pressure comes before each iteration.
@@ -64,20 +63,13 @@ const SHAPES: [(&str, bool); 4] = [("hot", false), ("random", false), ("one", tr
 const RANDOM_ITERATIONS: [u64; 2] = [200_000, 100_000];
 
 /// Shapes without memory pressure, or those with it: in one and the same rounds the latter would leave nothing warm for the former.
-fn costs(
-    engines: &[Engine],
-    peers: &[String],
-    walks: &[(&'static str, Walk)],
-    cpus: usize,
-    is_quick: bool,
-    is_cold_wanted: bool,
-) -> Plan {
+fn costs(engines: &Engines, walks: &[(&'static str, Walk)], cpus: usize, is_quick: bool, is_cold_wanted: bool) -> Plan {
     let of_quick = |quick, full| Duration::from_micros(if is_quick { quick } else { full });
     let (hot, cold, coldest) = (of_quick(1_000, 2_000), of_quick(3_000, 10_000), of_quick(20_000, 100_000));
     let mut plan = Plan::new(AXES);
     let is_wanted = |label: &str| label == "L2" || label == "L3" && !is_quick;
-    for engine in 0..engines.len() {
-        let peer = engine.checked_sub(1).map(|index| [peers[index].as_str()]);
+    for engine in 0..engines.all.len() {
+        let peer = engine.checked_sub(1).map(|index| [engines.peers[index].name]);
         let ways: &[&str] = peer.as_ref().map_or(&WAYS, |peer| peer.as_slice());
         for (shape, is_cold) in SHAPES.into_iter().filter(|(_, is_cold)| *is_cold == is_cold_wanted) {
             let places = walks
@@ -99,7 +91,7 @@ fn costs(
                     let state = format!("empty-{shape}");
                     let mut add = |case: &str, pairs: &[(&str, &str)], base| {
                         let slot = Slot { threads, ..slot(engine, case, walk, turn) };
-                        plan.add(engines, slot, &[pairs, &at].concat(), base)
+                        plan.add(&engines.all, slot, &[pairs, &at].concat(), base)
                     };
                     let base = add(&format!("empty_{shape}"), &[("state", &state), ("tool", of)], None);
                     for way in ways {
@@ -125,55 +117,29 @@ fn costs(
 /// See [`LabError`]. A peer that is not installed, or a project that is not there to be built, is no error but a note.
 pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
-    let (policy, cpus) = (options.policy.as_str(), &options.cpus);
-    let mut notes = Vec::new();
+    let cpus = &options.cpus;
+    let mut engines = Engines::new(options);
+    let of_ours = dir.path().to_path_buf();
+    engines.add(move || engines::of_ours(ENGINE, &of_ours, wrong))?;
+    let mut notes = engines.add_peers("percpu", options.has_peers, dir.path());
+    notes.extend(engines.shortcomings(host));
+    let walks = plan::walks_or_note(host, &mut notes);
 
-    let counts = dir.path().join("counts");
-    let mut command = Command::new(engine_path(ENGINE)?);
-    command.env(COUNTS, &counts);
-    let mut engines = vec![Engine::start(command, cpus, policy)?];
-    let mut prepared: Vec<(String, Prepared)> = Vec::new();
-    for peer in peers::all("percpu", options.has_peers) {
-        let started = peer.prepare(peers::PeerMode::Overwrite, dir.path()).and_then(|prepared| {
-            let (command, prepared) = prepared.into_parts();
-            Ok((Engine::start(command, cpus, policy)?, prepared))
-        });
-        match started {
-            Ok((engine, peer_prepared)) => {
-                notes.push(format!("peer {} {}", peer.name(), engine.description().version));
-                prepared.push((peer.name().into(), peer_prepared));
-                engines.push(engine);
-            }
-            Err(error) => notes.push(format!("peer {} not available: {error}", peer.name())),
-        }
-    }
-    notes.extend(plan::shortcomings(&engines, cpus, policy, host));
-    let walks = plan::walks(host);
-    if walks.iter().all(|(label, _)| *label != "L2") {
-        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
-    }
-
-    let rounds = if options.is_quick { 12 } else { 80 };
-    let names: Vec<String> = prepared.iter().map(|(name, _)| name.clone()).collect();
+    let (rounds, processes) = (if options.is_quick { 12 } else { 80 }, rounds::processes(options.is_quick));
     let mut parts = Vec::new();
     for (is_cold, of) in [(false, "percpu: warm"), (true, "percpu: cold")] {
-        let plan = costs(&engines, &names, &walks, cpus.len(), options.is_quick, is_cold);
-        let measured = plan.measure(&mut engines, rounds, WarmUp::Cut, of)?;
+        let plan = costs(&engines, &walks, cpus.len(), options.is_quick, is_cold);
+        let measured = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, of)?;
         parts.push((plan, measured));
     }
 
-    notes.push(format!("dormouse: {}", verified(&mut engines[0], &counts)?));
-    let emitted: Vec<u64> = engines.iter().map(Engine::emitted).collect();
-    for (index, (name, prepared)) in prepared.into_iter().enumerate() {
-        let arrived = engines[index + 1].arrived()?;
-        notes.push(format!("peer {name}: {}", additions(&prepared.finish(emitted[index + 1], &arrived))));
-    }
-    for engine in engines {
-        engine.finish()?;
-    }
+    let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
+    let found = engines.finish()?;
+    notes.push(format!("dormouse: {}", additions(&found[0])));
+    notes.extend(peers.iter().zip(&found[1..]).map(|(name, found)| format!("peer {name}: {}", additions(found))));
     notes.push(format!(
         "each cost is one addition's, less the loop of its engine that adds nothing, in the same round; {rounds} rounds without memory \
-         pressure and as many with it, {} and {} of them warm-up; processors {cpus:?}",
+         pressure and as many with it, {} and {} of them warm-up; {processes} processes of each engine for either; processors {cpus:?}",
         parts[0].1.warm_up, parts[1].1.warm_up
     ));
     let mut experiment = Experiment { name: "percpu".into(), ..Experiment::default() };
@@ -184,27 +150,13 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
     }
     experiment.notes = notes;
     account::run(options, &mut experiment)?;
-    for measurement in &mut experiment.measurements {
-        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
-    }
+    plan::retain_available(&mut experiment.measurements, host);
     experiment.notes.extend(seed::conclusion(&experiment));
     Ok(experiment)
 }
 
-/// What our engine has to say of its counters; that a sum is wrong is an error.
-fn verified(engine: &mut Engine, counts: &std::path::Path) -> Result<String, LabError> {
-    let emitted = engine.emitted();
-    let arrived = engine.arrived()?;
-    let text = std::fs::read_to_string(counts).unwrap_or_default();
-    let text = text.trim().splitn(3, ' ').nth(2).unwrap_or_default().to_string();
-    let found = Verification { emitted, arrived: arrived.events, lost: 0, is_ring: false, text };
-    match arrived {
-        Arrived { events: Some(_), .. } if found.holds() => Ok(additions(&found)),
-        Arrived { events: Some(sum), .. } => {
-            Err(LabError::Engine(format!("the counters' sum is {sum} after {emitted} additions")))
-        }
-        Arrived { why, .. } => Err(LabError::Engine(why.unwrap_or_default())),
-    }
+fn wrong(sum: u64, emitted: u64) -> String {
+    format!("the counters' sum is {sum} after {emitted} additions")
 }
 
 /// A verification in this experiment's words: an event is an addition.

@@ -3,6 +3,8 @@
 use dormouse_lab_harness::Walk;
 
 use crate::engine::Engine;
+use crate::engines::Engines;
+use crate::host::Availability;
 use crate::rounds::{self, Rounds, Slot, Turn, WarmUp};
 use crate::statistics::{measurement, outlier_share, ratio};
 use crate::{Host, LabError, Labels, Measurement, Ratio};
@@ -105,21 +107,22 @@ impl Plan {
         }
     }
 
-    /// Measures all slots in turn. `of` says what, while it lasts.
+    /// Measures all slots in turn, by so many processes of each engine. `of` says what, while it lasts.
     ///
     /// # Errors
     /// See [`LabError`].
     pub(crate) fn measure(
         &self,
-        engines: &mut [Engine],
+        engines: &mut Engines,
         rounds: usize,
+        processes: usize,
         warm_up: WarmUp,
         of: &str,
     ) -> Result<Measured, LabError> {
         let slots: Vec<Slot> = self.planned.iter().map(|planned| planned.slot.clone()).collect();
-        let rounds = rounds::measure(engines, &slots, rounds, warm_up, of)?;
+        let rounds = rounds::measure(engines, &slots, rounds, processes, warm_up, of)?;
         let costs = costs(&self.planned, &rounds);
-        let rate = engines[0].description().tsc_cycles_per_ns;
+        let rate = engines.all[0].description().tsc_cycles_per_ns;
         let measurements = measurements(&self.planned, &rounds, &costs, rate);
         let noise = noise(&rounds, &self.planned);
         let noise = noise.into_iter().map(|note| format!("{note} ({of})")).collect();
@@ -134,6 +137,15 @@ const WALK_FACTORS: [u64; 3] = [4, 4, 2];
 /// The walks of this machine, by label.
 pub(crate) fn walks(host: &Host) -> Vec<(&'static str, Walk)> {
     walks_over([host.l1d_bytes(), host.l2_bytes(), host.l3_bytes()])
+}
+
+/// The same; that there are none that matter is a note.
+pub(crate) fn walks_or_note(host: &Host, notes: &mut Vec<String>) -> Vec<(&'static str, Walk)> {
+    let walks = walks(host);
+    if walks.iter().all(|(label, _)| *label != "L2") {
+        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
+    }
+    walks
 }
 
 fn walks_over(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
@@ -264,6 +276,13 @@ pub(crate) fn shortcomings(engines: &[Engine], cpus: &[u32], policy: &str, host:
         }
     }
     notes
+}
+
+/// Leaves out the counters that the host's trial found to stay at zero.
+pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
+    for measurement in measurements {
+        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //!   round 2    C  A  B  D          so the machine's moods fall on all alike, and no slot always
 //!   round 3    …                   follows the same other one
 //! ```
-//! How many iterations a slot has is found out beforehand, so that each lasts about as long.
+//! How many iterations a slot has is found out beforehand, so that each lasts about as long. The rounds are shared out among several
+//! processes of each engine (`engines`); the first round of all but the first of them is not counted, since it pays for pages and code.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::LabError;
 use crate::engine::Engine;
+use crate::engines::Engines;
 use crate::statistics::{self, median, quantile};
 
 /// What is measured once a round.
@@ -123,11 +125,17 @@ fn iterations(engine: &mut Engine, slot: &Slot) -> Result<u64, LabError> {
     Ok(((lasting / each.max(0.01)) as u64).clamp(*bounds.start(), *bounds.end()))
 }
 
-/// Runs all slots for so many rounds.
+/// Processes of each engine that the rounds are shared out among.
+pub(crate) fn processes(is_quick: bool) -> usize {
+    if is_quick { 2 } else { 8 }
+}
+
+/// Runs all slots for so many rounds, by so many processes of each engine.
 pub(crate) fn measure(
-    engines: &mut [Engine],
+    engines: &mut Engines,
     slots: &[Slot],
     rounds: usize,
+    processes: usize,
     warm_up: WarmUp,
     what: &str,
 ) -> Result<Rounds, LabError> {
@@ -135,7 +143,7 @@ pub(crate) fn measure(
     if let Ok(style) = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} rounds, {eta} left") {
         bar.set_style(style);
     }
-    let sizes: Result<Vec<u64>, _> = slots.iter().map(|slot| iterations(&mut engines[slot.engine], slot)).collect();
+    let sizes: Result<Vec<u64>, _> = slots.iter().map(|slot| iterations(&mut engines.all[slot.engine], slot)).collect();
     let sizes = sizes?;
     bar.inc(1);
     let mut random = SmallRng::from_os_rng();
@@ -143,8 +151,11 @@ pub(crate) fn measure(
     let mut ns = vec![Vec::with_capacity(rounds); slots.len()];
     let mut counters: Vec<BTreeMap<String, Vec<f64>>> = vec![BTreeMap::new(); slots.len()];
     let mut events_per_iteration = vec![0.0; slots.len()];
-    for _ in 0..rounds {
-        bar.set_message(what.to_string());
+    bar.set_message(what.to_string());
+    for (round, is_counted) in turns(rounds, processes) {
+        if !is_counted {
+            engines.renew()?;
+        }
         order.shuffle(&mut random);
         for &index in &order {
             let slot = &slots[index];
@@ -153,14 +164,17 @@ pub(crate) fn measure(
                 Turn::Lasting(_) => sizes[index] - random.random_range(0..=sizes[index] / 16),
                 Turn::Of(iterations) => iterations,
             };
-            let timing = engines[slot.engine].run(slot.run(iterations))?;
+            let timing = engines.all[slot.engine].run(slot.run(iterations))?;
+            if !is_counted {
+                continue;
+            }
             ns[index].push(timing.ns);
             events_per_iteration[index] = timing.events as f64 / timing.iterations as f64;
             for (name, count) in timing.counters {
                 counters[index].entry(name).or_default().push(count);
             }
         }
-        bar.inc(1);
+        bar.set_position(round as u64 + 2);
     }
     bar.finish_and_clear();
     let mut rounds = sum_up(ns, counters, warm_up);
@@ -168,6 +182,15 @@ pub(crate) fn measure(
         samples.events_per_iteration = events;
     }
     Ok(rounds)
+}
+
+/// The rounds, and before those that a further process begins with one that is not counted.
+fn turns(rounds: usize, processes: usize) -> impl Iterator<Item = (usize, bool)> {
+    let each = rounds.div_ceil(processes.max(1)).max(1);
+    (0..rounds).flat_map(move |round| {
+        let is_first = round > 0 && round.is_multiple_of(each);
+        is_first.then_some((round, false)).into_iter().chain([(round, true)])
+    })
 }
 
 /// Difference between the halves of the rounds beyond which there is no steady state.
@@ -228,6 +251,22 @@ mod tests {
     fn rounds_of_a_given_number_are_kept() {
         let series = (0..40).map(|round| if round < 5 { 9.0 } else { 5.0 }).collect();
         assert_eq!(sum_up(vec![series], vec![BTreeMap::new()], WarmUp::Keep).samples[0].ns.len(), 40);
+    }
+
+    #[test]
+    fn rounds_are_shared_out_among_processes() {
+        let of = |rounds, processes| {
+            let (counted, uncounted): (Vec<_>, Vec<_>) =
+                turns(rounds, processes).partition(|(_, is_counted)| *is_counted);
+            assert!(counted.iter().map(|(round, _)| *round).eq(0..rounds));
+            uncounted.into_iter().map(|(round, _)| round).collect::<Vec<_>>()
+        };
+        assert_eq!(of(80, 8), [10, 20, 30, 40, 50, 60, 70]);
+        assert_eq!(of(10, 2), [5]);
+        assert_eq!(of(9, 2), [5]);
+        assert_eq!(of(20, 1), [0; 0]);
+        assert_eq!(of(0, 8), [0; 0]);
+        assert!(turns(10, 2).skip(5).take(2).eq([(5, false), (5, true)]), "first the one that is not counted");
     }
 
     #[test]

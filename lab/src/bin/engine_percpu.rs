@@ -16,8 +16,8 @@
 //! Each addition is an event, and has arrived when the sum of all words says so.
 //!
 //! # What all ways have in common
-//! Which counter it is comes out of a table of handles, in an order that no prefetcher guesses, and the empty loop reads the same
-//! table. The tables of ways that need no handle hold numbers.
+//! Which counter it is comes out of a table of handles, in an order that no prefetcher guesses. Ways that need no handle share a
+//! table of numbers, which the empty loop reads as well: of four bytes each, where a handle may have more.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
