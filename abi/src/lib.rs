@@ -33,6 +33,7 @@ pub mod record;
 pub mod rseq;
 pub mod session;
 pub mod site;
+pub mod trigger;
 pub mod tunable;
 pub mod txn;
 pub mod vring;

@@ -30,13 +30,16 @@ fn installed() -> &'static Installed {
     INSTALLED.get_or_init(|| {
         let prefix = install("capi-prefix");
         let profile_dir = Path::new(env!("CARGO_BIN_EXE_dormouse-install")).parent().unwrap();
-        succeed(
-            Command::new(env!("CARGO"))
-                .args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"])
-                .arg(profile_dir.parent().unwrap())
-                .args(profile_dir.ends_with("release").then_some("--release"))
-                .current_dir(env!("CARGO_MANIFEST_DIR")),
-        );
+        // Unless `cargo xtask test` has.
+        if std::env::var_os("DORMOUSE_BUILT").is_none() {
+            succeed(
+                Command::new(env!("CARGO"))
+                    .args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"])
+                    .arg(profile_dir.parent().unwrap())
+                    .args(profile_dir.ends_with("release").then_some("--release"))
+                    .current_dir(env!("CARGO_MANIFEST_DIR")),
+            );
+        }
         Installed { prefix, dormouse: profile_dir.join("dormouse") }
     })
 }
@@ -516,5 +519,38 @@ fn headers_and_rust_agree_on_layouts() {
         let mut printed: Vec<_> = printed.lines().map(String::from).collect();
         printed.sort();
         assert_eq!(printed, lines);
+    }
+}
+
+#[test]
+fn programs_ask_for_snapshots() {
+    for (c, cpp) in compilers() {
+        for (compiler, standard) in [(c, &["-std=c11"][..]), (cpp, &["-x", "c++", "-std=c++17"])] {
+            let place = tempfile::tempdir().unwrap();
+            let program = place.path().join("snapshot");
+            let mut compile = Command::new(compiler);
+            compile.args(standard).args(WARNINGS).arg("-I").arg(installed().prefix.join("include"));
+            compile.arg(source("snapshot.c")).args(["-x", "none", "-o"]).arg(&program).args(link_flags(Link::Shared));
+            succeed(compile.arg(format!("-Wl,-rpath,{}", installed().prefix.join("lib").display())));
+            succeed(&mut Command::new(&program));
+
+            let (trace, taken) = (place.path().join("trace"), place.path().join("taken"));
+            let mut command = record(&trace);
+            command.args(["--mode", "overwrite", "--"]).arg(&program).arg("take").arg(&taken);
+            let beside = place.path().join("trace-snapshot-1");
+            assert_eq!(stdout(&succeed(&mut command)).trim(), beside.to_str().unwrap());
+            let count = |dir: &Path| read(dir).0.iter().filter(|event| event.starts_with("test:step")).count();
+            assert_eq!((count(&taken), count(&beside), count(&trace)), (100, 200, 200));
+
+            let aborted = place.path().join("aborted");
+            let mut command = record(&aborted);
+            command.args(["--mode", "overwrite", "--"]).arg(&program).arg("abort");
+            assert_eq!(command.output().unwrap().status.code(), Some(128 + libc::SIGABRT));
+            let events = read(&place.path().join("aborted-snapshot-1")).0;
+            assert_eq!(
+                events.iter().rfind(|event| event.starts_with("test:step")).unwrap(),
+                "test:step number=I32(99)"
+            );
+        }
     }
 }

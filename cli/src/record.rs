@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use dormouse_abi::trigger::Trigger;
 use dormouse_consumer::{End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -21,6 +22,8 @@ Examples:
   dormouse record -- ./server                     all events of an instrumented program
   dormouse record -e 'http:*' -e db:query -- ./server
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … of a whole build
+  dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
+                                                  a flight recorder; `dormouse snapshot` at any time
   dormouse record --attach 1234 -e 'http:*'       a program that runs; Ctrl-C ends it
 
 Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
@@ -36,6 +39,10 @@ pub(crate) struct Record {
     libc: bool,
     #[command(flatten)]
     memory: Memory,
+    /// Have the traced programs ask for a snapshot, written beside the trace, when this happens: `crash`, `panic` (of Rust), `exit`, or
+    /// a signal such as `USR2`; several are separated by commas. Needs `--mode overwrite`
+    #[arg(long, value_name = "TRIGGER", value_delimiter = ',', value_parser = trigger, conflicts_with = "attach")]
+    snapshot_on: Vec<String>,
     /// Join the program PID instead of running a command
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
@@ -45,6 +52,11 @@ pub(crate) struct Record {
     /// The command and its arguments
     #[arg(last = true, required_unless_present = "attach", value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+fn trigger(text: &str) -> Result<String, String> {
+    let wrong = || format!("`{text}` is not a trigger; write crash, panic, exit, or a signal such as USR2");
+    Trigger::parse(text).map(|_| text.into()).ok_or_else(wrong)
 }
 
 /// Memory of a session.
@@ -112,11 +124,14 @@ impl Record {
     }
 
     fn run_command(self, dir: &Path) -> anyhow::Result<u8> {
+        if !self.snapshot_on.is_empty() && self.memory.mode.name() != Mode::Overwrite.name() {
+            bail!("--snapshot-on needs --mode overwrite: a session in discard mode keeps no events");
+        }
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
         let options = self.options(dir, command_line.join(" "));
         let session = Session::create(&options)?;
-        let traced = match Traced::start(&self.command, session.socket(), preload.as_deref()) {
+        let traced = match Traced::start(&self.command, session.socket(), preload.as_deref(), &self.snapshot_on) {
             Ok(traced) => traced,
             Err(error) => {
                 session.abandon();

@@ -5,6 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
+use dormouse_abi::trigger::ENV_SNAPSHOT_ON;
 use dormouse_abi::wire::ENV_SESSION;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
@@ -70,11 +71,17 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session at `socket`.
+    /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session at `socket`, and ask for
+    /// a snapshot at each of `triggers` (see [`dormouse_abi::trigger::Trigger::parse_list`]), if there are any.
     ///
     /// # Errors
     /// See [`CommandError`].
-    pub fn start(command: &[OsString], socket: &Path, preload: Option<&Path>) -> Result<Traced, CommandError> {
+    pub fn start(
+        command: &[OsString],
+        socket: &Path,
+        preload: Option<&Path>,
+        triggers: &[String],
+    ) -> Result<Traced, CommandError> {
         let (program, arguments) = match command {
             [program, arguments @ ..] => (program.as_os_str(), arguments),
             [] => (OsStr::new(""), command),
@@ -84,6 +91,9 @@ impl Traced {
         let signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(CommandError::Signals)?;
         let mut process = Command::new(program);
         process.args(arguments).env(ENV_SESSION, socket);
+        if !triggers.is_empty() {
+            process.env(ENV_SNAPSHOT_ON, triggers.join(","));
+        }
         if let Some(library) = preload {
             let mut list = library.as_os_str().to_owned();
             if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {

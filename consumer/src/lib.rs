@@ -29,7 +29,8 @@
 //! space that was set aside for many. `dormouse lab run compile-job` states what that comes to (`armed-discard.owner`).
 //!
 //! # Limits
-//! One owner for each session; in overwrite mode the trace is what is retained when the session ends.
+//! One owner for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
+//! it before. A snapshot copies: it needs memory for what is retained, up to 64 MiB.
 
 mod clock;
 mod command;

@@ -205,8 +205,16 @@ impl Running {
 
     /// Waits until the traced command has written this text.
     pub fn wait_for(&mut self, text: &str) {
-        while !self.stdout().contains(text) {
-            self.check_patience("waiting for its output");
+        let path = self.place.path().join("stdout");
+        self.wait_until("waiting for its output", || {
+            String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).contains(text)
+        });
+    }
+
+    /// Waits until something is so.
+    pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
+        while !is_so() {
+            self.check_patience(what);
             std::thread::sleep(Duration::from_millis(2));
         }
     }

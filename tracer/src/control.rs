@@ -9,7 +9,7 @@ use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{self, ClassDecl, ClassStatus, Grant, Message};
 
 use crate::class::{Class, read_records};
-use crate::process::{Attached, CURRENT, Joining};
+use crate::process::{Joining, current};
 
 /// Everything that changes rarely.
 #[derive(Debug)]
@@ -26,12 +26,6 @@ pub(crate) type Locked = MutexGuard<'static, Control>;
 /// Takes the lock. A panic while it is held would leave the registry usable: every step of a change is complete in itself.
 pub(crate) fn lock() -> Locked {
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn current() -> Option<&'static Attached> {
-    // (M) pairs with (M').
-    // SAFETY: what `CURRENT` points to is never freed.
-    unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
 }
 
 impl Control {

@@ -17,12 +17,15 @@
 //! * `dormouse arm PID 'http:*'` reaches a program that runs already, through the socket in `$XDG_RUNTIME_DIR/dormouse` on
 //!   which one thread of the program sleeps. `DORMOUSE_LISTEN=0` does without.
 //! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` reach the program's [tunables](imv::tunable) the same way.
+//! * [`snapshot`] and [`Snapshot`] have what a session in overwrite mode retains written as a trace, at once or when something
+//!   happens; `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2` does so without a line of code.
 //! * `DORMOUSE_NO_RSEQ=1` forces the path for machines without restartable sequences.
 //!
 //! # Where things are
 //! ```text
 //!   event!  →  gate (imv)  →  value: bytes and types  →  write: stream of the processor (percpu), record (relay), offer (vring)
-//!   start: constructor   process: the session   control: registry and lock   listen: the socket   thread: who writes   tunable: what operators set
+//!   start: constructor   process: the session   control: registry and lock   listen: the socket   thread: who writes
+//!   tunable: what operators set   snapshot: what the program asks for
 //! ```
 //!
 //! # What it never does
@@ -47,6 +50,7 @@ pub mod foreign;
 mod listen;
 mod membarrier;
 mod process;
+mod snapshot;
 mod start;
 mod thread;
 mod tunable;
@@ -55,6 +59,7 @@ mod write;
 
 /// Static branches, immediate values and tunables, as this crate uses them itself.
 pub use dormouse_imv as imv;
+pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, Trigger, snapshot};
 pub use start::{Listen, start};
 pub use thread::{before_vfork, enter_tracer};
 pub use value::Value;

@@ -53,6 +53,13 @@ const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
 /// The session, or null.
 pub(crate) static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
 
+/// The session that the process is in. Wait-free; async-signal-safe.
+pub(crate) fn current() -> Option<&'static Attached> {
+    // (M) pairs with (M').
+    // SAFETY: what `CURRENT` points to is never freed.
+    unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
+}
+
 /// What the shortest write path reads of the session; [`NO_SESSION`] without one. It follows [`CURRENT`].
 #[cfg(target_arch = "x86_64")]
 pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
@@ -196,7 +203,7 @@ impl Joining {
             command_line: command_line(),
             classes: classes.to_vec(),
         };
-        let (answer, fd) = ask(socket, &hello)?;
+        let (answer, fd) = ask(socket, &hello, PATIENCE)?;
         let Message::Welcome { process, grants } = answer else { return Err(refusal(answer)) };
         let fd = fd.ok_or("the session owner sent no memory")?;
         self.adopt(fd)?;
@@ -253,7 +260,7 @@ impl Joining {
     /// One line.
     pub(crate) fn announce(&self, attached: &Attached, classes: &[ClassDecl]) -> Result<Vec<Grant>, String> {
         let more = Message::MoreClasses { process: attached.process, classes: classes.to_vec() };
-        match ask(&attached.socket, &more)?.0 {
+        match ask(&attached.socket, &more, PATIENCE)?.0 {
             Message::Welcome { grants, .. } => Ok(grants),
             other => Err(refusal(other)),
         }
@@ -290,7 +297,7 @@ fn command_line() -> String {
     arguments.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ")
 }
 
-fn refusal(answer: Message) -> String {
+pub(crate) fn refusal(answer: Message) -> String {
     match answer {
         Message::Error { text } => text,
         _ => "the session owner speaks another language".into(),
@@ -298,11 +305,11 @@ fn refusal(answer: Message) -> String {
 }
 
 /// One question, one answer, perhaps with a descriptor.
-fn ask(socket: &Path, question: &Message) -> Result<(Message, Option<OwnedFd>), String> {
+pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<(Message, Option<OwnedFd>), String> {
     let failed = |error: std::io::Error| format!("session {}: {error}", socket.display());
     let mut stream = UnixStream::connect(socket).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(patience)).map_err(failed)?;
+    stream.set_write_timeout(Some(patience)).map_err(failed)?;
     check_owner(&stream)?;
     stream.write_all(&question.encode()).map_err(failed)?;
     let mut head = [0u8; 4];

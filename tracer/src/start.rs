@@ -54,6 +54,7 @@ pub fn start(listen: Listen) -> bool {
         // SAFETY: the handler is a function of this object, which is pinned.
         unsafe { libc::atexit(listen::at_exit) };
     }
+    crate::snapshot::from_environment();
     drop(inside);
     // (N') pairs with (N).
     STATE.store(DONE, Ordering::Release);

@@ -42,6 +42,7 @@ pub(crate) fn identify() -> Writer {
         words.vfork_parent.set(0);
         words.ids.set(context);
         open_sections(words, context);
+        crate::snapshot::meet_thread();
     }
     Writer { context, owns_tls }
 }

@@ -22,6 +22,7 @@ fn main() {
         "numbers" => numbers(number(1) as u32, number(2)),
         "until" => until(Path::new(&arguments[1]), number(2) as u32),
         "hold" => hold(Path::new(&arguments[1]), number(2)),
+        "end" => end(&arguments[1], number(2)),
         "idle" => {}
         "victim" => victim(Path::new(&arguments[1]), number(2) as u32, number(3)),
         "kill" => kill_rounds(Path::new(&arguments[1]), number(2), number(3), number(4)),
@@ -79,6 +80,29 @@ fn hold(file: &Path, events: u64) {
     while !file.exists() {
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Emits some numbered events, and comes to an end.
+fn end(how: &str, events: u64) {
+    emit_steps(0, events);
+    match how {
+        "exit" => std::process::exit(3),
+        "abort" => std::process::abort(),
+        "panic" => panic!("as asked"),
+        "overflow" => println!("{}", overflow(1)),
+        // SAFETY: none: the page is never there.
+        "segv" => unsafe { std::ptr::without_provenance_mut::<u64>(8).write_volatile(1) },
+        "thread" => std::thread::spawn(|| println!("{}", overflow(1))).join().expect("the process ends before"),
+        // SAFETY: sends a signal to this very thread.
+        "raise" => drop(unsafe { libc::raise(libc::SIGSEGV) }),
+        other => panic!("no end `{other}`"),
+    }
+}
+
+/// Takes all of the stack.
+fn overflow(number: u64) -> u64 {
+    let page = std::hint::black_box([number; 64]);
+    if number == 0 { 0 } else { overflow(number + page[1] - number + 1) + page[63] }
 }
 
 fn myself(arguments: &[String]) -> Child {

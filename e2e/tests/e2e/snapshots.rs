@@ -1,10 +1,13 @@
 //! What a flight recorder gives away while it is written to.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::time::Duration;
 
 use dormouse_consumer::{Take, ask_for_snapshot};
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::Trace;
+use rustix::process::Signal;
 
 use crate::{TINY, TRACED};
 
@@ -124,4 +127,73 @@ fn what_cannot_be_taken_is_an_error() {
     let output = session.0.dormouse(&["snapshot", "1"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     finish(session);
+}
+
+/// Runs a program that ends in some way after a thousand events, and looks at the snapshot that it asked for meanwhile.
+fn ended(how: &str, triggers: &str, trigger: Option<&str>) -> i32 {
+    let record = Record::new().mode("overwrite").option("--snapshot-on").option(triggers);
+    let recording = record.run(&[TRACED, "end", how, "1000"]);
+    let dir = recording.place().join("trace-snapshot-1");
+    let Some(trigger) = trigger else {
+        assert!(!dir.exists(), "{how}");
+        return recording.code();
+    };
+    let trace = Trace::read(&dir);
+    check(&trace);
+    // The last event before the end is there, and so are all the others.
+    assert_eq!(trace.steps().into_values().collect::<Vec<_>>(), [(0..1_000).collect::<Vec<u64>>()], "{how}");
+    assert_eq!(
+        trace.values("dormouse:snapshot")[0],
+        format!("trigger=str {trigger:?} pages_missed=u64 0 pages_refused=u64 0")
+    );
+    assert!(!recording.place().join("trace-snapshot-2").exists(), "one crash, one snapshot: {how}");
+    recording.code()
+}
+
+#[test]
+fn a_crash_leaves_a_snapshot_and_ends_as_it_would_have() {
+    for (how, trigger) in [
+        ("segv", "SIGSEGV"),
+        ("raise", "SIGSEGV"),
+        ("abort", "SIGABRT"),
+        ("overflow", "SIGSEGV"),
+        ("thread", "SIGSEGV"),
+    ] {
+        let alone = Command::new(TRACED).args(["end", how, "1000"]).output().unwrap().status;
+        let code = alone.code().or(alone.signal().map(|signal| 128 + signal)).unwrap();
+        assert_eq!(ended(how, "crash", Some(trigger)), code, "{how}");
+    }
+    assert_eq!(ended("panic", "panic,crash", Some("panic")), 101);
+    assert_eq!(ended("exit", "exit", Some("exit")), 3);
+    assert_eq!(ended("exit", "crash", None), 3);
+    assert_eq!(ended("panic", "crash", None), 101);
+}
+
+#[test]
+fn a_signal_leaves_a_snapshot_and_the_program_goes_on() {
+    let record = Record::new().mode("overwrite").option("--snapshot-on").option("USR2");
+    let end = record.place().join("end");
+    let mut running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), "1000".as_ref()]);
+    running.wait_for("ready");
+    for number in 1..3 {
+        // `dormouse record` hands it on.
+        running.kill(Signal::USR2);
+        let dir = running.place().join(format!("trace-snapshot-{number}"));
+        running.wait_until("a snapshot", || dir.join("metadata").exists());
+        let trace = Trace::read(&dir);
+        check(&trace);
+        assert_eq!(trace.steps().into_values().map(|numbers| numbers.len()).sum::<usize>(), 1_000);
+    }
+    finish((running, end));
+}
+
+#[test]
+fn triggers_that_are_none_are_refused() {
+    let refused = |mode: &str, triggers: &str| {
+        let recording = Record::new().mode(mode).option("--snapshot-on").option(triggers).run(&[TRACED, "idle"]);
+        assert_eq!(recording.code(), 2);
+        recording.stderr
+    };
+    assert!(refused("overwrite", "KILL").contains("`KILL` is not a trigger"));
+    assert!(refused("discard", "crash").contains("--mode overwrite"));
 }

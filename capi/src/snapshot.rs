@@ -1,0 +1,117 @@
+//! `include/dormouse/snapshot.h`.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::time::Duration;
+
+use tracer::{Snapshot, SnapshotError, Trigger};
+
+const DIR_SIZE: usize = 4096;
+const ERROR_SIZE: usize = 256;
+
+/// What to take.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Options {
+    dir: *const c_char,
+    last_ns: u64,
+    bytes_max: u64,
+}
+
+/// What a snapshot came to.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Taken {
+    events: u64,
+    bytes: u64,
+    span_ns: u64,
+    pages_missed: u64,
+    dir: [c_char; DIR_SIZE],
+    error: [c_char; ERROR_SIZE],
+}
+
+const _: () = assert!(size_of::<Options>() == 24 && size_of::<Taken>() == 32 + DIR_SIZE + ERROR_SIZE);
+
+/// Copies a text with a NUL behind it, cut between two characters where it is longer.
+fn put(text: &str, target: &mut [c_char]) {
+    target.fill(0);
+    let mut len = text.len().min(target.len() - 1);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    for (to, from) in target.iter_mut().zip(text[..len].bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// Takes a snapshot, and waits for it.
+///
+/// # Safety
+/// Both are null, or what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut Taken) -> c_int {
+    let none = Taken { events: 0, bytes: 0, span_ns: 0, pages_missed: 0, dir: [0; DIR_SIZE], error: [0; ERROR_SIZE] };
+    // SAFETY: the caller's word.
+    let mut taken = unsafe { taken.as_mut() };
+    if let Some(taken) = taken.as_deref_mut() {
+        *taken = none;
+    }
+    let mut fail = |errno: c_int, text: &str| {
+        if let Some(taken) = taken.as_deref_mut() {
+            put(text, &mut taken.error);
+        }
+        -errno
+    };
+    let mut snapshot = Snapshot::new();
+    // SAFETY: the caller's word.
+    if let Some(options) = unsafe { options.as_ref() } {
+        if !options.dir.is_null() {
+            // SAFETY: the caller's word: NUL-terminated.
+            let Ok(dir) = unsafe { CStr::from_ptr(options.dir) }.to_str() else {
+                return fail(libc::EINVAL, "the directory's name is not UTF-8");
+            };
+            snapshot = snapshot.dir(dir);
+        }
+        if options.last_ns != 0 {
+            snapshot = snapshot.last(Duration::from_nanos(options.last_ns));
+        }
+        if options.bytes_max != 0 {
+            snapshot = snapshot.bytes_max(options.bytes_max);
+        }
+    }
+    match snapshot.take() {
+        Ok(found) => {
+            if let Some(taken) = taken {
+                taken.events = found.events;
+                taken.bytes = found.bytes;
+                taken.span_ns = found.span.as_nanos().min(u64::MAX.into()) as u64;
+                taken.pages_missed = found.pages_missed;
+                put(&found.dir.to_string_lossy(), &mut taken.dir);
+            }
+            0
+        }
+        Err(error @ SnapshotError::NoSession) => fail(libc::ENOTCONN, &error.to_string()),
+        Err(error @ SnapshotError::Refused(_)) => fail(libc::EIO, &error.to_string()),
+    }
+}
+
+/// Has snapshots asked for.
+///
+/// # Safety
+/// `triggers` is NUL-terminated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_snapshot_on(triggers: *const c_char) -> c_int {
+    // SAFETY: the caller's word.
+    let Ok(text) = unsafe { CStr::from_ptr(triggers) }.to_str() else { return -libc::EINVAL };
+    let parsed: Option<Vec<Trigger>> = text.split(',').map(|part| Trigger::parse(part.trim())).collect();
+    let Some(triggers) = parsed else { return -libc::EINVAL };
+    // A panic is none of a C program's affairs.
+    if triggers.contains(&Trigger::Panic) {
+        return -libc::EINVAL;
+    }
+    for trigger in triggers {
+        if let Err(error) = Snapshot::new().on(trigger) {
+            return -error.raw_os_error().unwrap_or(libc::EINVAL);
+        }
+    }
+    0
+}
