@@ -22,8 +22,10 @@ fn run(target: &str) -> Option<[String; 2]> {
             "build",
             "--quiet",
             "--offline",
-            "--example",
+            "--bin",
             "dormouse_percpu_static",
+            "--features",
+            "static-program",
             "--target",
             target,
             "--target-dir",
@@ -37,7 +39,7 @@ fn run(target: &str) -> Option<[String; 2]> {
         eprintln!("skipped: {target} does not link statically here:\n{}", String::from_utf8_lossy(&build.stderr));
         return None;
     }
-    let program = dir.join(target).join("debug/examples/dormouse_percpu_static");
+    let program = dir.join(target).join("debug/dormouse_percpu_static");
     Some(["", "glibc.pthread.rseq=0"].map(|tunables| {
         let output = Command::new(&program).env("GLIBC_TUNABLES", tunables).output().unwrap();
         assert!(output.status.success(), "{output:?}");
