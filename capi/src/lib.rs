@@ -44,6 +44,7 @@
 
 mod imv;
 mod percpu;
+mod relay;
 mod tunable;
 
 use core::ffi::{CStr, c_char, c_void};
