@@ -5,13 +5,12 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use super::free::{self, NONE};
+
 /// Least and greatest size of a page.
 pub const PAGE_SIZE_BYTES_MIN: usize = 4 << 10;
 /// See [`PAGE_SIZE_BYTES_MIN`].
 pub const PAGE_SIZE_BYTES_MAX: usize = 2 << 20;
-
-/// No page: the end of the free ones.
-const NONE: u32 = u32::MAX;
 
 /// What a budget keeps of each page: where its bytes are, and its place in a chain.
 ///
@@ -91,9 +90,8 @@ impl core::error::Error for BudgetError {}
 #[derive(Debug)]
 pub struct PageBudget<'a> {
     links: &'a [Link],
-    /// The free pages: how often it was changed, and the number of the first one.
+    /// See [`free::Words`].
     free: AtomicU64,
-    /// Free pages that are not promised to anybody.
     available: AtomicUsize,
     drawn: AtomicUsize,
     page_size_bytes: usize,
@@ -186,50 +184,20 @@ impl<'a> PageBudget<'a> {
         Ok(Share { budget: self, promised_count, drawn_count: 0 })
     }
 
-    /// Takes so many of the available pages: from then on they are somebody's to pop.
     fn take(&self, count: usize) -> Result<(), BudgetError> {
-        // (S) Acquire pairs with (R): the pages that the count is of are among the free ones that `pop` finds.
-        let taken = self.available.fetch_update(Ordering::Acquire, Ordering::Relaxed, |have| have.checked_sub(count));
-        taken.map(|_| ()).map_err(|_| BudgetError::Exhausted)
-    }
-
-    fn make_available(&self, count: usize) {
-        // (R) Release pairs with (S).
-        self.available.fetch_add(count, Ordering::Release);
+        if free::take(self, count) { Ok(()) } else { Err(BudgetError::Exhausted) }
     }
 
     fn pop(&self) -> Option<&'a Link> {
-        // (P) Acquire pairs with (Q): what the page's last owner did to it is done.
-        let mut free = self.free.load(Ordering::Acquire);
-        loop {
-            let link = self.links.get(free as u32 as usize)?;
-            // The page may be drawn just now, and the word mean something else: then the count of changes is another, and the
-            // exchange fails.
-            let next = link.offset.load(Ordering::Relaxed) as u32;
-            // (P) again.
-            match self.free.compare_exchange_weak(free, changed(free, next), Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => {
-                    self.drawn.fetch_add(1, Ordering::Relaxed);
-                    return Some(link);
-                }
-                Err(seen) => free = seen,
-            }
-        }
+        let page = free::pop(self)?;
+        self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.links.get(page as usize)
     }
 
     fn push(&self, link: &'a Link) {
-        let index = (ptr::from_ref(link).addr() - self.links.as_ptr().addr()) / size_of::<Link>();
+        let page = (ptr::from_ref(link).addr() - self.links.as_ptr().addr()) / size_of::<Link>();
         self.drawn.fetch_sub(1, Ordering::Relaxed);
-        let mut free = self.free.load(Ordering::Relaxed);
-        loop {
-            link.offset.store(free as u32 as usize, Ordering::Relaxed);
-            // (Q) Release pairs with (P).
-            let changed = changed(free, index as u32);
-            match self.free.compare_exchange_weak(free, changed, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(seen) => free = seen,
-            }
-        }
+        free::push(self, page as u32);
     }
 
     fn has(&self, link: &Link) -> bool {
@@ -243,9 +211,36 @@ impl<'a> PageBudget<'a> {
     }
 }
 
-/// The word of free pages after one more change.
-fn changed(free: u64, first: u32) -> u64 {
-    ((free >> 32) + 1) << 32 | u64::from(first)
+impl free::Words for PageBudget<'_> {
+    fn free(&self, ordering: Ordering) -> u64 {
+        self.free.load(ordering)
+    }
+
+    fn exchange_free(&self, old: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
+        self.free.compare_exchange_weak(old, new, success, failure)
+    }
+
+    fn next(&self, page: u32) -> Option<u32> {
+        self.links.get(page as usize).map(|link| link.offset.load(Ordering::Relaxed) as u32)
+    }
+
+    fn set_next(&self, page: u32, next: u32) {
+        if let Some(link) = self.links.get(page as usize) {
+            link.offset.store(next as usize, Ordering::Relaxed);
+        }
+    }
+
+    fn available(&self) -> usize {
+        self.available.load(Ordering::Relaxed)
+    }
+
+    fn exchange_available(&self, old: usize, new: usize, success: Ordering) -> Result<usize, usize> {
+        self.available.compare_exchange_weak(old, new, success, Ordering::Relaxed)
+    }
+
+    fn add_available(&self, count: usize, ordering: Ordering) {
+        self.available.fetch_add(count, ordering);
+    }
 }
 
 /// A page that is drawn, and not given back. If it is dropped instead, nobody ever has it again.
@@ -314,7 +309,7 @@ impl<'a> Share<'a> {
             }
             // Only after somebody has written where he had no business.
             None => {
-                self.budget.make_available(usize::from(!is_promised));
+                free::make_available(self.budget, usize::from(!is_promised));
                 Err(BudgetError::Exhausted)
             }
         }
@@ -329,7 +324,7 @@ impl<'a> Share<'a> {
         self.budget.push(page.link);
         let was_promised = self.drawn_count <= self.promised_count;
         self.drawn_count -= 1;
-        self.budget.make_available(usize::from(!was_promised));
+        free::make_available(self.budget, usize::from(!was_promised));
     }
 
     /// Changes the promise.
@@ -340,7 +335,7 @@ impl<'a> Share<'a> {
         let (before, after) = (self.kept_count(self.promised_count), self.kept_count(promised_count));
         match after.checked_sub(before) {
             Some(more) => self.budget.take(more)?,
-            None => self.budget.make_available(before - after),
+            None => free::make_available(self.budget, before - after),
         }
         self.promised_count = promised_count;
         Ok(())
@@ -349,6 +344,6 @@ impl<'a> Share<'a> {
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        self.budget.make_available(self.kept_count(self.promised_count));
+        free::make_available(self.budget, self.kept_count(self.promised_count));
     }
 }

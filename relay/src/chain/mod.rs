@@ -52,6 +52,7 @@
 //! M. Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
 
 mod budget;
+mod free;
 mod linked;
 mod table;
 #[cfg(test)]
@@ -368,6 +369,11 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     /// [`Beyond`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
         let target = bytes.as_mut_ptr();
+        if let Some(address) = self.pages.quick(Access::Read, offset, bytes.len()) {
+            // SAFETY: as below, of one run.
+            unsafe { target.copy_from_nonoverlapping(address.as_ptr(), bytes.len()) };
+            return Ok(());
+        }
         self.runs(Access::Read, offset, bytes.len(), |run, done| {
             // SAFETY: the run is of one page, initialised, which nobody writes while it is borrowed, or by the word of those who write;
             // the target has room for all runs together.
