@@ -130,6 +130,17 @@ fn are_aligned(target: *const u8, source: *const u8, len: usize) -> bool {
     (target.addr() | source.addr()) & mask == 0
 }
 
+/// `memcpy` as the compiler does it: called, in a function that is neither generic nor inlined, and so knows no length.
+pub(crate) struct Plain;
+
+impl CopyBytes for Plain {
+    #[inline(always)]
+    unsafe fn copy(target: *mut u8, source: *const u8, len: usize) {
+        // SAFETY: handed on to the caller.
+        unsafe { core::ptr::copy_nonoverlapping(source, target, len) }
+    }
+}
+
 impl CopyBytes for Memcpy {
     #[inline(always)]
     unsafe fn copy(target: *mut u8, source: *const u8, len: usize) {

@@ -99,6 +99,11 @@ mod model {
         pages: Vec<UnsafeCell<u64>>,
     }
 
+    // SAFETY: what is under test: loom checks that a page has one owner at a time.
+    unsafe impl Send for Budget {}
+    // SAFETY: likewise.
+    unsafe impl Sync for Budget {}
+
     impl Budget {
         fn new(page_count: u32, available: usize) -> Arc<Budget> {
             let next = |page: u32| AtomicU32::new(if page + 1 == page_count { NONE } else { page + 1 });

@@ -61,7 +61,7 @@ mod tests;
 use core::fmt;
 use core::ptr::NonNull;
 
-use crate::copy::{CopyBytes, Memcpy, Native, Specialised};
+use crate::copy::{CopyBytes, Native, Plain, Specialised};
 
 pub use budget::{BudgetError, Drawn, Link, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN, PageBudget, Share};
 #[doc(hidden)]
@@ -438,7 +438,7 @@ macro_rules! called {
             /// [`Beyond`].
             #[inline(never)]
             pub fn write_called_memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-                self.write_by::<Memcpy>(offset, bytes)
+                self.write_by::<Plain>(offset, bytes)
             }
         }
     };
