@@ -185,6 +185,30 @@ mod model {
         });
     }
 
+    /// A page that comes back while the one behind it is away: who has read that one's number must not take it.
+    #[test]
+    fn a_page_that_comes_back_is_not_taken_for_never_gone() {
+        loom::model(|| {
+            let budget = Budget::new(3, 0);
+            let other = {
+                let budget = Arc::clone(&budget);
+                thread::spawn(move || {
+                    let (first, second) = (pop(&*budget).expect("a page"), pop(&*budget).expect("a page"));
+                    push(&*budget, first);
+                    // SAFETY: what is under test. loom checks it.
+                    budget.pages[second as usize].with_mut(|word| unsafe { *word += 1 });
+                    push(&*budget, second);
+                })
+            };
+            let page = pop(&*budget).expect("a page");
+            // SAFETY: what is under test. loom checks it.
+            budget.pages[page as usize].with_mut(|word| unsafe { *word += 1 });
+            other.join().unwrap();
+            push(&*budget, page);
+            assert_eq!((budget.total(), budget.free_count()), (2, 3));
+        });
+    }
+
     #[test]
     fn whoever_takes_from_the_count_finds_a_page() {
         loom::model(|| {
