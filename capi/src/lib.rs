@@ -31,7 +31,8 @@
 //! # Limits
 //! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that
 //!   contain the tracer do not export them too. `imv.rs` is compiled a second time as `libdormouse_imv`, for programs that want
-//!   immediate values and no tracer. libdormouse contains all of it: link one of the two archives, not both. Where both shared
+//!   immediate values and no tracer, and `relay.rs` as `libdormouse_relay`, for those that want buffers of pages. libdormouse
+//!   contains all of it: of archives, link it alone, or the others. Where both shared
 //!   libraries are loaded, objects give their sites to the one that the loader finds first, and libdormouse has its keys changed
 //!   there.
 //! * `vfork` goes through a door here, so that a child that traces before `exec` does so under its own id and without the
@@ -44,6 +45,7 @@
 
 mod imv;
 mod percpu;
+mod relay;
 mod snapshot;
 mod tunable;
 

@@ -26,6 +26,7 @@
 //! | --- | --- |
 //! | `event` | experiment: a dormant and an armed event beside the tracers that people use |
 //! | `imv` | experiment: static branches and immediate values, and changing them, beside global variables |
+//! | `relay_write` | experiment: the write to a buffer of pages, by memcpy called, by single stores, inlined |
 //! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
 //! | `engine`, `engines` | driving an engine; all of an experiment's, with its peers', from their start to the count of their events |
 //! | `rounds` | every case in turn, in an order drawn anew for each round |
@@ -58,6 +59,7 @@ pub mod neighbours;
 pub mod peers;
 mod percpu;
 mod plan;
+mod relay_write;
 pub mod report;
 mod result;
 mod rounds;
@@ -73,6 +75,7 @@ pub use host::Host;
 pub use imv::run_imv;
 pub use neighbours::Neighbours;
 pub use percpu::run_percpu;
+pub use relay_write::run_relay_write;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 pub use table::table;
 
@@ -84,12 +87,13 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
         "percpu",
         "cost of counting with a word for each processor, in five layouts, beside atomics and thread-local words",
     ),
+    ("relay-write", "cost of writing a record to a buffer of pages, by memcpy, by single stores, and inlined"),
     ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
 ];
 
 /// What the document that an experiment grew out of says, beside what was found; empty for most.
 pub(crate) fn seed_tables(experiment: &Experiment) -> String {
-    imv::seed::tables(experiment) + &percpu::seed::tables(experiment)
+    imv::seed::tables(experiment) + &percpu::seed::tables(experiment) + &relay_write::seed::tables(experiment)
 }
 
 /// Why an experiment could not be run.
@@ -178,6 +182,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
             "event" => run_event(options, &host)?,
             "imv" => run_imv(options, &host)?,
             "percpu" => run_percpu(options, &host)?,
+            "relay-write" => run_relay_write(options, &host)?,
             "compile-job" => run_compile_job(&CompileJobOptions::new(options))?,
             _ => return Err(LabError::Unknown(name.clone())),
         };

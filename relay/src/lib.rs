@@ -32,16 +32,30 @@
 //! Writing: one read of the state word, one clock read, the record's stores, one final store; no atomic read-modify-write.
 //! Drawing a page: a walk over the owner words, once for a page.
 //!
+//! # Without a session
+//! [`chain`] is the same idea as a library of its own: a buffer of pages from a budget in any memory, with the ways of [`copy`] to
+//! write to it, for whoever has records and readers of his own.
+//!
 //! # Limits
 //! A record fits a page ([`dormouse_abi::page::record_size_max_bytes`]). [`arch`] has x86-64; elsewhere, and where there is
-//! no rseq, a stream is written by one claimant at a time ([`write_exclusive`]).
+//! no rseq, a stream is written by one claimant at a time ([`write_exclusive`]). Sessions are of machines with 64-bit addresses; on
+//! others there are [`chain`] and [`copy`] alone.
 //!
 //! # Source
 //! M. Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
 
+#![cfg_attr(not(test), no_std)]
+
+#[cfg(target_pointer_width = "64")]
 pub mod arch;
+pub mod chain;
+pub mod copy;
+#[cfg(target_pointer_width = "64")]
 mod memory;
+#[cfg(target_pointer_width = "64")]
 mod write;
 
+#[cfg(target_pointer_width = "64")]
 pub use memory::Memory;
+#[cfg(target_pointer_width = "64")]
 pub use write::{Record, Segment, Written, write_exclusive};

@@ -1,4 +1,5 @@
 //! Operations on a session's memory against an oracle that keeps every record in a list.
+#![cfg(target_pointer_width = "64")]
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

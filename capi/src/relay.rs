@@ -1,0 +1,233 @@
+//! Page chains for C: the functions of `dormouse/relay.h` that are not inlined.
+//!
+//! ```text
+//!   budget    one mapping: head │ links │ pages, unless the caller has them        struct dormouse_relay_budget, opaque
+//!   chain     the caller's, as C lays it out                                       struct dormouse_relay_chain
+//!             caches, sizes │ the rest of what Rust's `Chain` is
+//! ```
+
+use core::ffi::{c_int, c_void};
+use core::mem::{align_of, offset_of};
+use core::ptr::{self, NonNull};
+
+use dormouse_relay::chain::{AddressError, Beyond, BudgetError, Chain, LAYOUT, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
+use dormouse_relay::copy::Native;
+
+/// `struct dormouse_relay_budget`.
+pub struct Budget {
+    budget: PageBudget<'static>,
+    mapping_size_bytes: usize,
+}
+
+/// `struct dormouse_relay_chain`: after what the header names, words that are Rust's.
+type OfC = Chain<'static>;
+
+/// Words of `struct dormouse_relay_chain`, and of these the header's own.
+const CHAIN_WORDS: usize = 9;
+const _: () = assert!(size_of::<OfC>() == CHAIN_WORDS * size_of::<usize>() && align_of::<OfC>() == size_of::<usize>());
+const _: () =
+    assert!(LAYOUT[0].1 == 0 && LAYOUT[1].1 == 3 * size_of::<usize>() && LAYOUT[2].1 == 4 * size_of::<usize>());
+
+/// What comes before the links, and where pages begin.
+const HEAD: usize = size_of::<Budget>().next_multiple_of(align_of::<Link>());
+const _: () = assert!(offset_of!(Budget, budget) < HEAD && PAGE_SIZE_BYTES_MIN.is_multiple_of(align_of::<Link>()));
+
+/// An errno, negative.
+fn errno_of(error: BudgetError) -> c_int {
+    match error {
+        BudgetError::Exhausted | BudgetError::TableFull => -libc::ENOSPC,
+        BudgetError::PageSize
+        | BudgetError::Unaligned
+        | BudgetError::PageCount
+        | BudgetError::Links
+        | BudgetError::NoPage => -libc::EINVAL,
+    }
+}
+
+fn answer(done: Result<(), BudgetError>) -> c_int {
+    done.map_or_else(errno_of, |()| 0)
+}
+
+fn create(region: *mut u8, size_bytes: usize, page_size_bytes: usize) -> Result<NonNull<Budget>, c_int> {
+    if page_size_bytes < PAGE_SIZE_BYTES_MIN {
+        return Err(libc::EINVAL);
+    }
+    let page_count = size_bytes / page_size_bytes;
+    let links_size_bytes = page_count.checked_mul(size_of::<Link>()).ok_or(libc::ENOMEM)?;
+    let head_size_bytes = links_size_bytes
+        .checked_add(HEAD)
+        .and_then(|bytes| bytes.checked_next_multiple_of(PAGE_SIZE_BYTES_MIN))
+        .ok_or(libc::ENOMEM)?;
+    let own_size_bytes = if region.is_null() { size_bytes } else { 0 };
+    let mapping_size_bytes = head_size_bytes.checked_add(own_size_bytes).ok_or(libc::ENOMEM)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+    let mapping = unsafe { libc::mmap(ptr::null_mut(), mapping_size_bytes, protection, flags, -1, 0) };
+    if mapping == libc::MAP_FAILED {
+        return Err(libc::ENOMEM);
+    }
+    let links = mapping.wrapping_byte_add(HEAD).cast::<Link>();
+    // SAFETY: the mapping has room for so many behind the head, aligned, and nobody else knows of it; links may be zero.
+    let links = unsafe { core::slice::from_raw_parts_mut(links, page_count) };
+    let pages = if region.is_null() { mapping.wrapping_byte_add(head_size_bytes).cast() } else { region };
+    let made = NonNull::new(pages).ok_or(BudgetError::Unaligned).and_then(|pages| {
+        // SAFETY: the mapping's rest, or the caller's word; both last until `dormouse_relay_budget_destroy`.
+        unsafe { PageBudget::from_raw(pages, size_bytes, page_size_bytes, links) }
+    });
+    let budget = match made {
+        Ok(budget) => budget,
+        Err(error) => {
+            unmap(mapping, mapping_size_bytes);
+            return Err(-errno_of(error));
+        }
+    };
+    let head = mapping.cast::<Budget>();
+    // SAFETY: the mapping's start, which nobody else knows, aligned, with room for a head.
+    unsafe { head.write(Budget { budget, mapping_size_bytes }) };
+    NonNull::new(head).ok_or(libc::ENOMEM)
+}
+
+/// Gives back a mapping that nobody uses.
+fn unmap(mapping: *mut c_void, size_bytes: usize) {
+    // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
+    unsafe { libc::munmap(mapping, size_bytes) };
+}
+
+/// A budget; NULL and `errno`, if there is none to be made of these.
+///
+/// # Safety
+/// NULL, or `size_bytes` bytes that may be read and written and that nobody else uses until the budget's end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_budget_create(
+    region: *mut c_void,
+    size_bytes: usize,
+    page_size_bytes: usize,
+) -> Option<NonNull<Budget>> {
+    create(region.cast(), size_bytes, page_size_bytes)
+        .inspect_err(|&error| {
+            // SAFETY: it always has an answer.
+            let errno = unsafe { libc::__errno_location() };
+            // SAFETY: the thread's own `errno`.
+            unsafe { *errno = error };
+        })
+        .ok()
+}
+
+/// [`PageBudget::page_count`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_relay_budget_page_count(budget: &Budget) -> usize {
+    budget.budget.page_count()
+}
+
+/// [`PageBudget::free_count`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_relay_budget_free_count(budget: &Budget) -> usize {
+    budget.budget.free_count()
+}
+
+/// [`PageBudget::available_count`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_relay_budget_available_count(budget: &Budget) -> usize {
+    budget.budget.available_count()
+}
+
+/// Gives the budget's memory back.
+///
+/// # Safety
+/// NULL, or a budget that was created and not destroyed, and that neither a chain nor anybody else uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_budget_destroy(budget: Option<NonNull<Budget>>) {
+    if let Some(budget) = budget {
+        // SAFETY: the caller's word.
+        let mapping_size_bytes = unsafe { budget.as_ref() }.mapping_size_bytes;
+        unmap(budget.as_ptr().cast(), mapping_size_bytes);
+    }
+}
+
+/// [`Chain::new`], in the caller's memory. 0, or a negative errno.
+///
+/// # Safety
+/// `chain` may be written. The budget stays until the chain is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_chain_open(
+    chain: *mut OfC,
+    budget: &'static Budget,
+    page_count: usize,
+    promised_count: usize,
+) -> c_int {
+    let opened = Chain::new(&budget.budget, page_count, promised_count).map(|opened| {
+        // SAFETY: the caller's word.
+        unsafe { chain.write(opened) }
+    });
+    answer(opened)
+}
+
+/// Gives the chain's pages and its promise back.
+///
+/// # Safety
+/// A chain that was opened and not closed, and that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_chain_close(chain: *mut OfC) {
+    // SAFETY: the caller's word.
+    unsafe { chain.drop_in_place() }
+}
+
+/// [`Chain::grow`]. 0, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_relay_chain_grow(chain: &mut OfC, page_count: usize) -> c_int {
+    answer(chain.grow(page_count))
+}
+
+/// [`Chain::shrink`]. 0, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_relay_chain_shrink(chain: &mut OfC, page_count: usize) -> c_int {
+    answer(chain.shrink(page_count))
+}
+
+/// [`Chain::set_promised_count`]. 0, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_relay_chain_promise(chain: &mut OfC, promised_count: usize) -> c_int {
+    answer(chain.set_promised_count(promised_count))
+}
+
+/// [`Chain::write_shared`], for what the header's inline function does not do. 0, or a negative errno.
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_write_slow(
+    chain: &OfC,
+    offset: usize,
+    source: *const c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: handed on to the caller.
+    let written = unsafe { chain.write_shared::<Native>(offset, source.cast(), len) };
+    written.map_or_else(|Beyond| -libc::ERANGE, |()| 0)
+}
+
+/// [`Chain::read`]. 0, or a negative errno.
+///
+/// # Safety
+/// `len` bytes may be written at `target`, and nobody writes to these bytes of the buffer meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_relay_read(chain: &OfC, offset: usize, target: *mut c_void, len: usize) -> c_int {
+    let mut target = target.cast::<u8>();
+    let Ok(slices) = chain.slices(offset, len) else { return -libc::ERANGE };
+    for slice in slices {
+        // SAFETY: all slices together have `len` bytes.
+        unsafe { target.copy_from_nonoverlapping(slice.as_ptr(), slice.len()) };
+        target = target.wrapping_add(slice.len());
+    }
+    0
+}
+
+/// [`Chain::address`], for what the header's inline function does not find. NULL, if the bytes have none.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_relay_address_slow(chain: &OfC, offset: usize, len: usize) -> *mut c_void {
+    match chain.address(offset, len) {
+        Ok(address) => address.as_ptr().cast(),
+        Err(AddressError::Beyond | AddressError::Crosses) => ptr::null_mut(),
+    }
+}

@@ -1,0 +1,539 @@
+//! Dormouse's engine for the experiment `relay-write`: records written to page chains, in the seed's three ways.
+//!
+//! ```text
+//!   WAY_RECORD_ALIGNMENT_PAGES
+//!     WAY         memcpy        the write is called, and calls memcpy
+//!                 specialised   the write is called, and copies by single stores
+//!                 inlined       as specialised, with the way to the cached page inlined
+//!                 empty         the same loop, which writes nothing
+//!     RECORD      1, 2, 4, 8    a number           16, 64, 256   bytes from memory
+//!                 mix           four records of numbers of all sizes and a text, field by field
+//!     ALIGNMENT   aligned       to its size; of `mix`, each record to 8
+//!                 unaligned     one byte further; of `mix`, packed
+//!     PAGES       list, table               16 KiB in pages of 4 KiB
+//!                 large-list, large-table   4 MiB in pages of 4 KiB
+//!                 huge-list                 4 MiB in pages of 2 MiB, of the system's huge pages if it gives them
+//! ```
+//! No time is stamped: it is the write alone. Pages lie in the budget's memory in no order.
+//!
+//! # What is verified
+//! Each record is an event, and has arrived when its write was not refused. In the end every case runs once more, over its buffer twice and
+//! a bit, and the whole buffer is read back and compared with a list of what should be in it.
+
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
+use dormouse_relay::chain::{Beyond, Chain, Entry, Link, Linked, PageBudget, Table};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+const SMALL_BYTES: usize = 16 << 10;
+const LARGE_BYTES: usize = 4 << 20;
+const PAGE_BYTES: usize = 4 << 10;
+const HUGE_BYTES: usize = 2 << 20;
+
+/// What records of more than a word, and texts, are copied from: eight of the longest, one byte more, and the text's length.
+#[repr(align(64))]
+struct Source([u8; 9 * 256]);
+
+static SOURCE: Source = {
+    let mut bytes = [0; 9 * 256];
+    let mut index = 0;
+    while index < bytes.len() {
+        bytes[index] = (index * 167 + index / 256 * 29) as u8;
+        index += 1;
+    }
+    Source(bytes)
+};
+
+/// Where the fields of a record go, one after another.
+trait Sink {
+    /// A field that is in registers.
+    fn value<const N: usize>(&mut self, bytes: [u8; N]);
+    /// A field in memory.
+    fn bytes(&mut self, bytes: &[u8]);
+    /// Leaves room up to the next multiple of 8.
+    fn align(&mut self);
+}
+
+/// What is written in an iteration.
+trait Shape: 'static {
+    /// Records.
+    const RECORDS: u64;
+    /// Bytes at most.
+    const LEN_MAX: usize;
+    /// Where the first one goes.
+    const START: usize;
+    fn write(sink: &mut impl Sink, number: u64);
+}
+
+/// A number of 1, 2, 4 or 8 bytes, or more bytes from memory; `AT` bytes beyond where it is aligned.
+struct Bytes<const N: usize, const AT: usize>;
+
+impl<const N: usize, const AT: usize> Shape for Bytes<N, AT> {
+    const RECORDS: u64 = 1;
+    const LEN_MAX: usize = N;
+    const START: usize = AT;
+
+    #[inline(always)]
+    fn write(sink: &mut impl Sink, number: u64) {
+        if N <= 8 {
+            let word = number.to_le_bytes();
+            sink.value::<N>(std::array::from_fn(|index| word[index & 7]));
+        } else {
+            let start = (number & 7) as usize * 256 + AT;
+            sink.bytes(&SOURCE.0[start..start + N]);
+        }
+    }
+}
+
+/// Four records as programs have them: head and context of 8 bytes each, then fields.
+struct Mix<const AT: usize>;
+
+impl<const AT: usize> Shape for Mix<AT> {
+    const RECORDS: u64 = 4;
+    const LEN_MAX: usize = 192;
+    const START: usize = AT;
+
+    #[inline(always)]
+    fn write(sink: &mut impl Sink, number: u64) {
+        let next = |sink: &mut _, kind: u64| {
+            if AT == 0 {
+                Sink::align(sink);
+            }
+            Sink::value(sink, (number << 2 | kind).to_le_bytes());
+            Sink::value(sink, 0x0102_0304_0506_0708u64.to_le_bytes());
+        };
+        // An identifier and a total.
+        next(sink, 0);
+        sink.value((number as u32).to_le_bytes());
+        sink.value(number.wrapping_mul(3).to_le_bytes());
+        // A status, its class, its port.
+        next(sink, 1);
+        sink.value([number as u8]);
+        sink.value((number as u16).to_le_bytes());
+        sink.value((number as u32 ^ 5).to_le_bytes());
+        // A text, with its end.
+        next(sink, 2);
+        let start = (number & 7) as usize * 256;
+        sink.bytes(&SOURCE.0[start..start + 5 + (number & 15) as usize]);
+        sink.value([0]);
+        // A digest and an offset.
+        next(sink, 3);
+        sink.bytes(&SOURCE.0[start..start + 16]);
+        sink.value(number.wrapping_add(7).to_le_bytes());
+    }
+}
+
+/// Chains of either kind, written in either way.
+trait Buffer: Send + 'static {
+    fn memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
+    fn called(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
+    fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
+    fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond>;
+    fn read(&self) -> Result<Vec<u8>, Beyond>;
+}
+
+macro_rules! buffer {
+    ($pages:ty) => {
+        impl Buffer for Chain<'static, $pages> {
+            #[inline(always)]
+            fn memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+                self.write_called_memcpy(offset, bytes)
+            }
+
+            #[inline(always)]
+            fn called(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+                self.write_called(offset, bytes)
+            }
+
+            #[inline(always)]
+            fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+                self.write(offset, bytes)
+            }
+
+            #[inline(always)]
+            fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+                self.write_array(offset, bytes)
+            }
+
+            fn read(&self) -> Result<Vec<u8>, Beyond> {
+                let mut bytes = vec![0; self.size_bytes()];
+                Chain::read(self, 0, &mut bytes).map(|()| bytes)
+            }
+        }
+    };
+}
+
+buffer!(Linked<'static>);
+buffer!(Table<'static>);
+
+/// How a field is written.
+trait Way: 'static {
+    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond>;
+    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
+}
+
+struct Empty;
+struct Memcpy;
+struct Specialised;
+struct Inlined;
+
+impl Way for Empty {
+    #[inline(always)]
+    fn value<const N: usize>(_: &mut impl Buffer, offset: usize, _: [u8; N]) -> Result<(), Beyond> {
+        opaque(offset as u64);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn bytes(_: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+        opaque((offset + bytes.len()) as u64);
+        Ok(())
+    }
+}
+
+impl Way for Memcpy {
+    #[inline(always)]
+    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+        buffer.memcpy(offset, &bytes)
+    }
+
+    #[inline(always)]
+    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+        buffer.memcpy(offset, bytes)
+    }
+}
+
+impl Way for Specialised {
+    #[inline(always)]
+    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+        buffer.called(offset, &bytes)
+    }
+
+    #[inline(always)]
+    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+        buffer.called(offset, bytes)
+    }
+}
+
+impl Way for Inlined {
+    #[inline(always)]
+    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+        buffer.inlined_value(offset, bytes)
+    }
+
+    #[inline(always)]
+    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+        buffer.inlined(offset, bytes)
+    }
+}
+
+/// A buffer, how far it is written, and how many records were.
+struct Bench<B> {
+    buffer: B,
+    size_bytes: usize,
+    offset: usize,
+    written: u64,
+    refused: u64,
+}
+
+struct Writing<'b, B, W> {
+    buffer: &'b mut B,
+    offset: usize,
+    refused: u64,
+    way: std::marker::PhantomData<W>,
+}
+
+impl<B: Buffer, W: Way> Sink for Writing<'_, B, W> {
+    #[inline(always)]
+    fn value<const N: usize>(&mut self, bytes: [u8; N]) {
+        if W::value(self.buffer, self.offset, bytes).is_err() {
+            self.refused += 1;
+        }
+        self.offset += N;
+    }
+
+    #[inline(always)]
+    fn bytes(&mut self, bytes: &[u8]) {
+        if W::bytes(self.buffer, self.offset, bytes).is_err() {
+            self.refused += 1;
+        }
+        self.offset += bytes.len();
+    }
+
+    #[inline(always)]
+    fn align(&mut self) {
+        self.offset = self.offset.next_multiple_of(8);
+    }
+}
+
+/// The list that the buffer is compared with.
+struct Expected {
+    bytes: Vec<u8>,
+    offset: usize,
+}
+
+impl Sink for Expected {
+    fn value<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.bytes(&bytes);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.bytes[self.offset..self.offset + bytes.len()].copy_from_slice(bytes);
+        self.offset += bytes.len();
+    }
+
+    fn align(&mut self) {
+        self.offset = self.offset.next_multiple_of(8);
+    }
+}
+
+/// Where the next iteration writes: at the start again when it may not fit any more.
+#[inline(always)]
+fn place<S: Shape>(offset: usize, size_bytes: usize) -> usize {
+    if offset + S::LEN_MAX > size_bytes { S::START } else { offset }
+}
+
+/// Pages of a kind: which buffer there is of them.
+trait Pages: 'static {
+    type Buffer: Buffer;
+    fn bench() -> MutexGuard<'static, Bench<Self::Buffer>>;
+}
+
+fn locked<B>(
+    bench: &'static OnceLock<Mutex<Bench<B>>>,
+    make: impl FnOnce() -> Bench<B>,
+) -> MutexGuard<'static, Bench<B>> {
+    bench.get_or_init(|| Mutex::new(make())).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+macro_rules! pages {
+    ($($name:ident: $pages:ty, $new:ident, $size_bytes:expr, $page_bytes:expr);* $(;)?) => {$(
+        struct $name;
+
+        impl Pages for $name {
+            type Buffer = Chain<'static, $pages>;
+
+            #[inline(always)]
+            fn bench() -> MutexGuard<'static, Bench<Self::Buffer>> {
+                static BENCH: OnceLock<Mutex<Bench<Chain<'static, $pages>>>> = OnceLock::new();
+                locked(&BENCH, || {
+                    let buffer = $new($size_bytes, $page_bytes).expect("memory for the buffers");
+                    Bench { buffer, size_bytes: $size_bytes, offset: 0, written: 0, refused: 0 }
+                })
+            }
+        }
+    )*};
+}
+
+pages! {
+    List: Linked<'static>, list, SMALL_BYTES, PAGE_BYTES;
+    InTable: Table<'static>, table, SMALL_BYTES, PAGE_BYTES;
+    LargeList: Linked<'static>, list, LARGE_BYTES, PAGE_BYTES;
+    LargeTable: Table<'static>, table, LARGE_BYTES, PAGE_BYTES;
+    HugeList: Linked<'static>, list, LARGE_BYTES, HUGE_BYTES;
+}
+
+/// Memory with a budget over it, both for good. Every page is there, and the free ones are in no order.
+fn budget(size_bytes: usize, page_bytes: usize) -> Result<&'static PageBudget<'static>, String> {
+    let flags = MapFlags::PRIVATE;
+    // SAFETY: a new mapping where the kernel likes (mmap(2)).
+    let mapped = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            size_bytes + HUGE_BYTES,
+            ProtFlags::READ | ProtFlags::WRITE,
+            flags,
+        )
+    };
+    let mapped = mapped.map_err(|error| format!("mmap: {error}"))?;
+    let start = mapped.wrapping_byte_add(mapped.addr().wrapping_neg() % HUGE_BYTES);
+    let advice = if page_bytes == HUGE_BYTES { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+    // SAFETY: inside the mapping, which holds nothing yet. A system without huge pages refuses, and has none then.
+    let _ = unsafe { rustix::mm::madvise(start, size_bytes, advice) };
+    // SAFETY: inside the mapping, which nobody else knows and nobody unmaps.
+    let region = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), size_bytes) };
+    region.fill(0);
+    let page_count = size_bytes / page_bytes;
+    let links: Vec<Link> = (0..page_count).map(|_| Link::new()).collect();
+    let budget = PageBudget::new(region, page_bytes, links.leak()).map_err(|error| error.to_string())?;
+    let budget = Box::leak(Box::new(budget));
+    let mut share = budget.share(0).map_err(|error| error.to_string())?;
+    let mut drawn = Vec::new();
+    while let Ok(page) = share.draw() {
+        drawn.push(page);
+    }
+    let mut random = 1u64;
+    while !drawn.is_empty() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let index = (random >> 33) as usize % drawn.len();
+        share.give_back(drawn.swap_remove(index));
+    }
+    Ok(budget)
+}
+
+fn list(size_bytes: usize, page_bytes: usize) -> Result<Chain<'static>, String> {
+    Chain::new(budget(size_bytes, page_bytes)?, size_bytes / page_bytes, 0).map_err(|error| error.to_string())
+}
+
+fn table(size_bytes: usize, page_bytes: usize) -> Result<Chain<'static, Table<'static>>, String> {
+    let page_count = size_bytes / page_bytes;
+    let entries: Vec<Entry> = (0..page_count).map(|_| Entry::new()).collect();
+    Chain::with_table(budget(size_bytes, page_bytes)?, page_count, 0, entries.leak()).map_err(|error| error.to_string())
+}
+
+extern "C" fn run<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64) {
+    let mut guard = P::bench();
+    let bench = &mut *guard;
+    // Another shape may have left it where this one is not aligned.
+    let start = bench.offset.next_multiple_of(256) + S::START;
+    let mut sink =
+        Writing::<P::Buffer, W> { buffer: &mut bench.buffer, offset: start, refused: 0, way: std::marker::PhantomData };
+    let size_bytes = bench.size_bytes;
+    dormouse_lab_harness::align();
+    for number in first..first.wrapping_add(iterations) {
+        sink.offset = place::<S>(sink.offset, size_bytes);
+        S::write(&mut sink, opaque(number));
+    }
+    let (offset, refused) = (sink.offset, sink.refused);
+    bench.offset = offset;
+    bench.refused += refused;
+    bench.written += iterations * S::RECORDS;
+}
+
+/// Runs the case for twice the buffer and a bit, and compares the buffer with what should be in it.
+fn check<P: Pages, S: Shape, W: Way>(name: &str) -> Result<(), String> {
+    let (iterations, first) = {
+        let bench = P::bench();
+        (2 * bench.size_bytes as u64 / S::LEN_MAX as u64 + 3, 12_345)
+    };
+    let (before, start, written) = {
+        let bench = P::bench();
+        let before = bench.buffer.read().map_err(|error| error.to_string())?;
+        (before, bench.offset.next_multiple_of(256) + S::START, bench.written)
+    };
+    run::<P, S, W>(iterations, first);
+    let mut expected = Expected { bytes: before, offset: start };
+    for number in first..first + iterations {
+        expected.offset = place::<S>(expected.offset, expected.bytes.len());
+        S::write(&mut expected, number);
+    }
+    let mut bench = P::bench();
+    bench.written = written;
+    let found = bench.buffer.read().map_err(|error| error.to_string())?;
+    match found.iter().zip(&expected.bytes).position(|(found, expected)| found != expected) {
+        None if bench.refused == 0 => Ok(()),
+        None => Err(format!("{name}: {} writes were refused", bench.refused)),
+        Some(offset) => Err(format!("{name}: byte {offset} is not what was written there")),
+    }
+}
+
+/// A case with what verifies it. Empty ones write nothing, and what their buffers count is not asked for.
+struct Checked {
+    name: &'static str,
+    check: Check,
+}
+
+/// Runs a case once more and compares its buffer; the case's name is for the error.
+type Check = fn(&str) -> Result<(), String>;
+
+#[derive(Default)]
+struct Cases {
+    cases: Vec<Case>,
+    checked: Vec<Checked>,
+}
+
+impl Cases {
+    /// The ways of a shape in a kind of pages.
+    fn add<P: Pages, S: Shape>(&mut self, of: &str) {
+        let name = |way: &str| -> &'static str { format!("{way}_{of}").leak() };
+        self.cases.push(Case { name: name("empty"), run: run_empty::<P, S>, events_per_iteration: 0 });
+        let ways: [(&str, Loop, Check); 3] = [
+            ("memcpy", run::<P, S, Memcpy>, check::<P, S, Memcpy>),
+            ("specialised", run::<P, S, Specialised>, check::<P, S, Specialised>),
+            ("inlined", run::<P, S, Inlined>, check::<P, S, Inlined>),
+        ];
+        for (way, run, check) in ways {
+            self.cases.push(Case { name: name(way), run, events_per_iteration: S::RECORDS });
+            self.checked.push(Checked { name: name(way), check });
+        }
+    }
+
+    /// All records in a kind of pages.
+    fn add_all<P: Pages>(&mut self, pages: &str) {
+        self.add::<P, Bytes<1, 0>>(&format!("1_aligned_{pages}"));
+        self.add::<P, Bytes<2, 0>>(&format!("2_aligned_{pages}"));
+        self.add::<P, Bytes<2, 1>>(&format!("2_unaligned_{pages}"));
+        self.add::<P, Bytes<4, 0>>(&format!("4_aligned_{pages}"));
+        self.add::<P, Bytes<4, 1>>(&format!("4_unaligned_{pages}"));
+        self.add::<P, Bytes<16, 0>>(&format!("16_aligned_{pages}"));
+        self.add::<P, Bytes<16, 1>>(&format!("16_unaligned_{pages}"));
+        self.add::<P, Bytes<256, 0>>(&format!("256_aligned_{pages}"));
+        self.add::<P, Bytes<256, 1>>(&format!("256_unaligned_{pages}"));
+    }
+
+    /// Those that are compared between all kinds of pages.
+    fn add_some<P: Pages>(&mut self, pages: &str) {
+        self.add::<P, Bytes<8, 0>>(&format!("8_aligned_{pages}"));
+        self.add::<P, Bytes<8, 1>>(&format!("8_unaligned_{pages}"));
+        self.add::<P, Bytes<64, 0>>(&format!("64_aligned_{pages}"));
+        self.add::<P, Bytes<64, 1>>(&format!("64_unaligned_{pages}"));
+        self.add::<P, Mix<0>>(&format!("mix_aligned_{pages}"));
+        self.add::<P, Mix<1>>(&format!("mix_unaligned_{pages}"));
+    }
+}
+
+/// The loop without writes, which are not counted.
+extern "C" fn run_empty<P: Pages, S: Shape>(iterations: u64, first: u64) {
+    run::<P, S, Empty>(iterations, first);
+    P::bench().written -= iterations * S::RECORDS;
+}
+
+static CHECKED: OnceLock<Vec<Checked>> = OnceLock::new();
+
+fn written() -> u64 {
+    List::bench().written
+        + InTable::bench().written
+        + LargeList::bench().written
+        + LargeTable::bench().written
+        + HugeList::bench().written
+}
+
+/// Bytes of huge pages that the process has, as the system tells it.
+fn huge_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+fn verify() -> Result<u64, String> {
+    let cases = CHECKED.get().map_or(&[][..], Vec::as_slice);
+    for case in cases {
+        (case.check)(case.name)?;
+    }
+    let huge = match huge_bytes() {
+        Some(bytes) => format!("{} MiB of the process are huge pages", bytes >> 20),
+        None => "the system does not tell of huge pages".into(),
+    };
+    report(written(), 0, &format!("the buffers of {} cases were read back and are right; {huge}", cases.len()))
+}
+
+fn main() -> ExitCode {
+    let mut cases = Cases::default();
+    cases.add_all::<List>("list");
+    cases.add_some::<List>("list");
+    cases.add_some::<InTable>("table");
+    cases.add_some::<LargeList>("large-list");
+    cases.add_some::<LargeTable>("large-table");
+    cases.add_some::<HugeList>("huge-list");
+    let Cases { cases, checked } = cases;
+    let _ = CHECKED.set(checked);
+    dormouse_lab_harness::main(&Engine {
+        name: "dormouse",
+        version: env!("CARGO_PKG_VERSION").into(),
+        cases,
+        arrived: Some(verify),
+    })
+}

@@ -1,0 +1,165 @@
+//! Pages linked in a circle, with a cached page for each kind of access.
+
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use super::budget::{Drawn, Link, PAGE_SIZE_BYTES_MIN, Share};
+use super::{Access, Pages, Run};
+
+/// A circle of pages. What C has of it is `struct dormouse_relay_chain`.
+///
+/// The caches are hints: whichever page of the circle one of them names, the page that an offset lies in is found from there, and told by
+/// its own offset. So a signal handler that writes between two writes of the thread that it interrupts needs no agreement with it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Linked<'a> {
+    /// The pages that were last written, read, or asked the address of.
+    caches: [AtomicPtr<Link>; 3],
+    page_size_bytes: usize,
+    size_bytes: usize,
+    /// The page at offset 0.
+    first: &'a Link,
+    chain: PhantomData<&'a mut Link>,
+}
+
+/// Where C looks, besides the link's first two words.
+#[doc(hidden)]
+pub const LAYOUT: [(&str, usize); 5] = [
+    ("caches", core::mem::offset_of!(Linked<'static>, caches)),
+    ("page_size_bytes", core::mem::offset_of!(Linked<'static>, page_size_bytes)),
+    ("size_bytes", core::mem::offset_of!(Linked<'static>, size_bytes)),
+    ("link.offset", core::mem::offset_of!(Link, offset)),
+    ("link.data", core::mem::offset_of!(Link, data)),
+];
+
+const WORD: usize = size_of::<usize>();
+const _: () = assert!(LAYOUT[0].1 == 0 && LAYOUT[1].1 == 3 * WORD && LAYOUT[2].1 == 4 * WORD);
+const _: () = assert!(LAYOUT[3].1 == 0 && LAYOUT[4].1 == WORD && size_of::<Link>() == 32);
+
+impl<'a> Linked<'a> {
+    pub(super) fn new(page: Drawn<'a>, page_size_bytes: usize) -> Linked<'a> {
+        let first = page.link;
+        let pointer = ptr::from_ref(first).cast_mut();
+        first.offset.store(0, Ordering::Relaxed);
+        first.next.store(pointer, Ordering::Relaxed);
+        first.prev.store(pointer, Ordering::Relaxed);
+        Linked {
+            caches: [pointer; 3].map(AtomicPtr::new),
+            page_size_bytes,
+            size_bytes: page_size_bytes,
+            first,
+            chain: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    fn link(word: &AtomicPtr<Link>) -> &'a Link {
+        let pointer = word.load(Ordering::Relaxed);
+        // SAFETY: caches, `next` and `prev` of a chain's pages name links of the budget's slice, which outlives the chain.
+        unsafe { &*pointer }
+    }
+
+    /// Bytes from the page's beginning to `offset`, if it lies in this page; not less than a page's size, if not.
+    #[inline(always)]
+    fn within(link: &Link, offset: usize) -> usize {
+        offset.wrapping_sub(link.offset.load(Ordering::Relaxed))
+    }
+
+    /// The page that `offset` lies in, the shorter way around from where `access` was last. The page becomes the cached one if it is
+    /// found forward: a writer that finds its page behind the cached one was interrupted by another that is further on already, and
+    /// that is where the next record goes. At the opposite of the circle both ways are as long; forward it is, because that is cached.
+    fn find_link(&self, access: Access, offset: usize) -> Option<&'a Link> {
+        let cache = &self.caches[access as usize];
+        let mut link = Self::link(cache);
+        let (page, size) = (self.page_size_bytes, self.size_bytes());
+        // Counted in pages: a seed that compares bytes goes back from a page's second byte on.
+        let to = offset & !(page - 1);
+        let forward = match to.checked_sub(link.offset.load(Ordering::Relaxed)) {
+            Some(bytes) => bytes,
+            None => to + size - link.offset.load(Ordering::Relaxed),
+        };
+        let backward = size - forward;
+        if forward == 0 {
+            return Some(link);
+        }
+        if forward <= backward {
+            for _ in 0..forward / page {
+                link = Self::link(&link.next);
+            }
+            cache.store(ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        } else {
+            for _ in 0..backward / page {
+                link = Self::link(&link.prev);
+            }
+        }
+        (Self::within(link, offset) < page).then_some(link)
+    }
+
+    /// Where the cached page of `access` begins.
+    #[cfg(test)]
+    pub(super) fn cached_offset(&self, access: Access) -> usize {
+        Self::link(&self.caches[access as usize]).offset.load(Ordering::Relaxed)
+    }
+}
+
+impl<'a> Pages<'a> for Linked<'a> {
+    #[inline(always)]
+    fn quick(&self, access: Access, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let link = Self::link(&self.caches[access as usize]);
+        let within = Self::within(link, offset);
+        // A page has `PAGE_SIZE_BYTES_MIN` bytes at least, so one comparison does where the compiler knows a shorter length.
+        let fits = if len <= PAGE_SIZE_BYTES_MIN {
+            within <= self.page_size_bytes.wrapping_sub(len)
+        } else {
+            within < self.page_size_bytes && len <= self.page_size_bytes.wrapping_sub(within)
+        };
+        fits.then(|| address(link, within))
+    }
+
+    fn find(&self, access: Access, offset: usize) -> Option<Run> {
+        let link = self.find_link(access, offset)?;
+        let within = Self::within(link, offset);
+        Some(Run { address: address(link, within), size_bytes: self.page_size_bytes - within })
+    }
+
+    fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    fn page_size_bytes(&self) -> usize {
+        self.page_size_bytes
+    }
+
+    fn append(&mut self, page: Drawn<'a>) -> Result<(), Drawn<'a>> {
+        let (link, first, last) = (page.link, self.first, Self::link(&self.first.prev));
+        link.offset.store(self.size_bytes(), Ordering::Relaxed);
+        link.prev.store(ptr::from_ref(last).cast_mut(), Ordering::Relaxed);
+        link.next.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
+        last.next.store(ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        first.prev.store(ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        self.size_bytes += self.page_size_bytes;
+        Ok(())
+    }
+
+    fn remove_last(&mut self, _: &Share<'a>) -> Option<Drawn<'a>> {
+        let (first, last) = (self.first, Self::link(&self.first.prev));
+        let before = Self::link(&last.prev);
+        before.next.store(ptr::from_ref(first).cast_mut(), Ordering::Relaxed);
+        first.prev.store(ptr::from_ref(before).cast_mut(), Ordering::Relaxed);
+        self.size_bytes = self.size_bytes.checked_sub(self.page_size_bytes)?;
+        for cache in &self.caches {
+            if ptr::eq(cache.load(Ordering::Relaxed), last) {
+                cache.store(ptr::from_ref(before).cast_mut(), Ordering::Relaxed);
+            }
+        }
+        Some(Drawn { link: last })
+    }
+}
+
+#[inline(always)]
+fn address(link: &Link, within: usize) -> NonNull<u8> {
+    let address = link.data.load(Ordering::Relaxed).wrapping_add(within);
+    // SAFETY: inside a region, and nothing of one is at address 0.
+    unsafe { NonNull::new_unchecked(address) }
+}

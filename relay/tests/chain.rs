@@ -1,0 +1,603 @@
+//! Operations on chains that share a budget, against an oracle: a list of bytes for each chain, and arithmetic for the budget.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use dormouse_relay::chain::{
+    AddressError, Beyond, BudgetError, Chain, Entry, Link, Linked, PAGE_SIZE_BYTES_MIN, PageBudget, Pages, Table,
+};
+use dormouse_relay::copy::{Aligned, Memcpy, Native, Specialised};
+use proptest::prelude::*;
+
+const PAGES: usize = 12;
+const CHAINS_MAX: usize = 4;
+
+#[repr(C, align(4096))]
+#[derive(Clone)]
+struct OsPage([u8; 4096]);
+
+/// Memory for a budget.
+struct Bench {
+    region: Vec<OsPage>,
+    links: Vec<Link>,
+}
+
+impl Bench {
+    fn new(page_size_bytes: usize, page_count: usize) -> Bench {
+        let os_pages = page_size_bytes / 4096 * page_count;
+        Bench { region: vec![OsPage([0; 4096]); os_pages], links: (0..page_count).map(|_| Link::new()).collect() }
+    }
+
+    fn budget(&mut self, page_size_bytes: usize) -> Result<PageBudget<'_>, BudgetError> {
+        let size_bytes = size_of_val(self.region.as_slice());
+        // SAFETY: all of the pages, as bytes, borrowed for as long.
+        let region = unsafe { std::slice::from_raw_parts_mut(self.region.as_mut_ptr().cast(), size_bytes) };
+        PageBudget::new(region, page_size_bytes, &mut self.links)
+    }
+}
+
+/// How bytes are written.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Write,
+    Array,
+    Specialised,
+    Aligned,
+    Memcpy,
+    Called,
+    CalledMemcpy,
+    Shared,
+}
+
+const WAYS: [Way; 8] =
+    [Way::Write, Way::Array, Way::Specialised, Way::Aligned, Way::Memcpy, Way::Called, Way::CalledMemcpy, Way::Shared];
+
+/// A place in a buffer as a share of its size, so that it means something in any; some lie beyond.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Of 1,000 parts, and so many bytes on.
+    Part(u16, u8),
+    /// Before the end of a page, the number as a share of pages, by so many bytes.
+    PageEnd(u16, u8),
+    /// Before the end of the buffer.
+    End(u8),
+    Beyond(u8),
+    Far(usize),
+}
+
+impl Place {
+    fn offset(self, size_bytes: usize, page_size_bytes: usize) -> usize {
+        match self {
+            Place::Part(part, more) => size_bytes * (part as usize % 1000) / 1000 + more as usize,
+            Place::PageEnd(part, less) => {
+                let pages = size_bytes / page_size_bytes;
+                (1 + part as usize * pages / 1000 % pages) * page_size_bytes - less as usize
+            }
+            Place::End(less) => size_bytes - less as usize,
+            Place::Beyond(more) => size_bytes + more as usize,
+            Place::Far(offset) => offset,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Open {
+        is_table: bool,
+        page_count: usize,
+        promised_count: usize,
+    },
+    Close {
+        chain: usize,
+    },
+    Grow {
+        chain: usize,
+        page_count: usize,
+    },
+    Shrink {
+        chain: usize,
+        page_count: usize,
+    },
+    Promise {
+        chain: usize,
+        promised_count: usize,
+    },
+    Write {
+        chain: usize,
+        way: Way,
+        place: Place,
+        bytes: Vec<u8>,
+    },
+    /// A record in two parts; between them, a handler writes one that begins where this one ends.
+    Nested {
+        chain: usize,
+        place: Place,
+        parts: [Vec<u8>; 3],
+    },
+    Read {
+        chain: usize,
+        place: Place,
+        len: usize,
+    },
+    Address {
+        chain: usize,
+        place: Place,
+        len: usize,
+    },
+    /// Draws so many of the free pages, and gives them back in another order.
+    Shuffle {
+        page_count: usize,
+        step: usize,
+    },
+}
+
+fn places() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        6 => (0..1000u16, any::<u8>()).prop_map(|(part, more)| Place::Part(part, more)),
+        4 => (0..1000u16, 0..40u8).prop_map(|(part, less)| Place::PageEnd(part, less)),
+        2 => (0..40u8).prop_map(Place::End),
+        1 => (0..40u8).prop_map(Place::Beyond),
+        1 => prop_oneof![Just(usize::MAX), Just(usize::MAX / 2), any::<usize>()].prop_map(Place::Far),
+    ]
+}
+
+fn some_bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        6 => prop::collection::vec(any::<u8>(), 0..40),
+        2 => prop::collection::vec(any::<u8>(), 40..300),
+        1 => (4000..14_000usize, any::<u8>()).prop_map(|(len, byte)| (0..len).map(|at| byte ^ (at * 7) as u8).collect()),
+    ]
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let chain = 0..CHAINS_MAX;
+    let count = 0..PAGES + 1;
+    let operation = prop_oneof![
+        3 => (any::<bool>(), 0..PAGES, 0..PAGES / 2).prop_map(|(is_table, page_count, promised_count)| {
+            Operation::Open { is_table, page_count, promised_count }
+        }),
+        1 => chain.clone().prop_map(|chain| Operation::Close { chain }),
+        2 => (chain.clone(), 0..5usize).prop_map(|(chain, page_count)| Operation::Grow { chain, page_count }),
+        2 => (chain.clone(), 0..5usize).prop_map(|(chain, page_count)| Operation::Shrink { chain, page_count }),
+        1 => (chain.clone(), count.clone()).prop_map(|(chain, promised_count)| Operation::Promise { chain, promised_count }),
+        8 => (chain.clone(), 0..WAYS.len(), places(), some_bytes()).prop_map(|(chain, way, place, bytes)| {
+            Operation::Write { chain, way: WAYS[way], place, bytes }
+        }),
+        3 => (chain.clone(), places(), [some_bytes(), some_bytes(), some_bytes()]).prop_map(|(chain, place, parts)| {
+            Operation::Nested { chain, place, parts }
+        }),
+        3 => (chain.clone(), places(), 0..9000usize).prop_map(|(chain, place, len)| Operation::Read { chain, place, len }),
+        2 => (chain, places(), 0..64usize).prop_map(|(chain, place, len)| Operation::Address { chain, place, len }),
+        2 => (count, 1..7usize).prop_map(|(page_count, step)| Operation::Shuffle { page_count, step }),
+    ];
+    prop::collection::vec(operation, 1..80)
+}
+
+enum Any<'a> {
+    Linked(Chain<'a, Linked<'a>>),
+    Table(Chain<'a, Table<'a>>),
+}
+
+macro_rules! with {
+    ($any:expr, $chain:ident => $body:expr) => {
+        match $any {
+            Any::Linked($chain) => $body,
+            Any::Table($chain) => $body,
+        }
+    };
+}
+
+/// A chain, and what it should hold.
+struct Held<'a> {
+    chain: Any<'a>,
+    bytes: Vec<u8>,
+    promised_count: usize,
+}
+
+impl Held<'_> {
+    fn page_count(&self) -> usize {
+        with!(&self.chain, chain => chain.page_count())
+    }
+}
+
+fn write<'a, P: Pages<'a>>(chain: &mut Chain<'a, P>, way: Way, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    match way {
+        Way::Array => match *bytes {
+            [] => chain.write_array(offset, []),
+            [a] => chain.write_array(offset, [a]),
+            [a, b] => chain.write_array(offset, [a, b]),
+            [a, b, c, d] => chain.write_array(offset, [a, b, c, d]),
+            [a, b, c, d, e, f, g, h] => chain.write_array(offset, [a, b, c, d, e, f, g, h]),
+            _ => chain.write(offset, bytes),
+        },
+        Way::Specialised => chain.write_by::<Specialised>(offset, bytes),
+        Way::Aligned => chain.write_by::<Aligned>(offset, bytes),
+        Way::Memcpy => chain.write_by::<Memcpy>(offset, bytes),
+        // SAFETY: nobody else has the chain.
+        Way::Shared => unsafe { chain.write_shared::<Native>(offset, bytes.as_ptr(), bytes.len()) },
+        Way::Write | Way::Called | Way::CalledMemcpy => chain.write(offset, bytes),
+    }
+}
+
+/// What the oracle says of a write, and does by it.
+fn write_oracle(held: &mut [u8], offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+    let end = offset.checked_add(bytes.len()).ok_or(Beyond)?;
+    held.get_mut(offset..end).ok_or(Beyond)?.copy_from_slice(bytes);
+    Ok(())
+}
+
+fn read<'a, P: Pages<'a>>(chain: &Chain<'a, P>, offset: usize, len: usize) -> Result<Vec<u8>, Beyond> {
+    let mut bytes = vec![0x5A; len];
+    let found = chain.read(offset, &mut bytes);
+    let slices = chain.slices(offset, len).map(|slices| slices.flatten().copied().collect::<Vec<u8>>());
+    assert_eq!(found.is_ok(), slices.is_ok());
+    if found.is_ok() {
+        assert_eq!(slices.as_ref(), Ok(&bytes));
+    } else {
+        assert!(bytes.iter().all(|byte| *byte == 0x5A), "nothing is copied where there is an error");
+    }
+    slices
+}
+
+/// Pages of all chains, and none of them twice; what is left is free, and as much of it promised as was asked for.
+fn check(budget: &PageBudget<'_>, chains: &[Held<'_>]) {
+    let page = budget.page_size_bytes();
+    let mut addresses = BTreeSet::new();
+    let (mut drawn_count, mut kept_count) = (0, 0);
+    for held in chains {
+        let count = held.page_count();
+        assert_eq!(count * page, held.bytes.len());
+        with!(&held.chain, chain => {
+            assert_eq!(chain.size_bytes(), held.bytes.len());
+            assert_eq!(chain.promised_count(), held.promised_count);
+            assert!(read(chain, 0, held.bytes.len()).as_ref() == Ok(&held.bytes), "the chain holds what the oracle holds");
+            for number in 0..count {
+                let address = chain.address(number * page, page).expect("a page's bytes are in one piece").addr().get();
+                assert!(address.is_multiple_of(PAGE_SIZE_BYTES_MIN));
+                assert!(addresses.insert(address), "a page is in two places");
+            }
+        });
+        drawn_count += count;
+        kept_count += held.promised_count.saturating_sub(count);
+    }
+    assert_eq!(budget.free_count(), budget.page_count() - drawn_count);
+    assert_eq!(budget.available_count(), budget.free_count() - kept_count);
+    let (first, last) = (addresses.first().copied(), addresses.last().copied());
+    if let (Some(first), Some(last)) = (first, last) {
+        assert!(last - first < budget.page_count() * page, "all in one region");
+    }
+}
+
+/// What the budget's arithmetic says to so many more pages for a chain.
+fn may_draw(budget: &PageBudget<'_>, promised_count: usize, drawn_count: usize, more: usize) -> bool {
+    let kept = promised_count.saturating_sub(drawn_count);
+    more.saturating_sub(kept) <= budget.available_count()
+}
+
+fn run(page_size_bytes: usize, operations: &[Operation]) {
+    let mut bench = Bench::new(page_size_bytes, PAGES);
+    let budget = bench.budget(page_size_bytes).unwrap();
+    // Tables of a size that not every growth fits in.
+    let mut tables: Vec<Vec<Entry>> = (0..operations.len()).map(|_| (0..8).map(|_| Entry::new()).collect()).collect();
+    let mut tables = tables.iter_mut();
+    let mut chains: Vec<Held<'_>> = Vec::new();
+    for operation in operations {
+        apply(&budget, &mut chains, &mut tables, operation);
+        check(&budget, &chains);
+    }
+    drop(chains);
+    assert_eq!((budget.free_count(), budget.available_count()), (PAGES, PAGES));
+}
+
+fn apply<'a>(
+    budget: &'a PageBudget<'a>,
+    chains: &mut Vec<Held<'a>>,
+    tables: &mut impl Iterator<Item = &'a mut Vec<Entry>>,
+    operation: &Operation,
+) {
+    let len = chains.len();
+    let index = |chain: &usize| if len == 0 { None } else { Some(chain % len) };
+    match operation {
+        &Operation::Open { is_table, page_count, promised_count } => {
+            if len == CHAINS_MAX {
+                return;
+            }
+            let table = tables.next().expect("a table for each operation");
+            let table_len = table.len();
+            let opened = if is_table {
+                Chain::with_table(budget, page_count, promised_count, table).map(Any::Table)
+            } else {
+                Chain::new(budget, page_count, promised_count).map(Any::Linked)
+            };
+            let (available, wanted) = (budget.available_count(), page_count.max(promised_count));
+            match opened {
+                Ok(chain) => {
+                    let bytes = with!(&chain, chain => read(chain, 0, page_count * budget.page_size_bytes())).unwrap();
+                    chains.push(Held { chain, bytes, promised_count });
+                }
+                Err(BudgetError::NoPage) => assert_eq!(page_count, 0),
+                Err(BudgetError::Exhausted) => assert!(wanted > available),
+                Err(BudgetError::TableFull) => assert!(is_table && page_count > table_len),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        Operation::Close { chain } => {
+            if let Some(index) = index(chain) {
+                chains.swap_remove(index);
+            }
+        }
+        Operation::Grow { chain, page_count } => {
+            let Some(index) = index(chain) else { return };
+            let held = &mut chains[index];
+            let before = held.bytes.len();
+            let may = may_draw(budget, held.promised_count, held.page_count(), *page_count);
+            match with!(&mut held.chain, chain => chain.grow(*page_count)) {
+                Ok(()) => {
+                    assert!(may);
+                    let more = page_count * budget.page_size_bytes();
+                    held.bytes.extend(with!(&held.chain, chain => read(chain, before, more)).unwrap());
+                }
+                Err(BudgetError::Exhausted) => assert!(!may),
+                Err(error) => {
+                    assert_eq!(error, BudgetError::TableFull);
+                    assert!(matches!(held.chain, Any::Table(_)) && held.page_count() + page_count > 8);
+                }
+            }
+        }
+        Operation::Shrink { chain, page_count } => {
+            let Some(index) = index(chain) else { return };
+            let held = &mut chains[index];
+            let is_possible = *page_count < held.page_count();
+            let shrunk = with!(&mut held.chain, chain => chain.shrink(*page_count));
+            assert_eq!(shrunk, if is_possible { Ok(()) } else { Err(BudgetError::NoPage) });
+            if is_possible {
+                held.bytes.truncate(held.bytes.len() - page_count * budget.page_size_bytes());
+            }
+        }
+        Operation::Promise { chain, promised_count } => {
+            let Some(index) = index(chain) else { return };
+            let held = &mut chains[index];
+            let kept = |promised_count: usize| promised_count.saturating_sub(held.page_count());
+            let may = kept(*promised_count) <= budget.available_count() + kept(held.promised_count);
+            let set = with!(&mut held.chain, chain => chain.set_promised_count(*promised_count));
+            assert_eq!(set, if may { Ok(()) } else { Err(BudgetError::Exhausted) });
+            if may {
+                held.promised_count = *promised_count;
+            }
+        }
+        Operation::Write { chain, way, place, bytes } => {
+            let Some(index) = index(chain) else { return };
+            let held = &mut chains[index];
+            let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
+            let written = match way {
+                Way::Called => with!(&mut held.chain, chain => chain.write_called(offset, bytes)),
+                Way::CalledMemcpy => with!(&mut held.chain, chain => chain.write_called_memcpy(offset, bytes)),
+                way => with!(&mut held.chain, chain => write(chain, *way, offset, bytes)),
+            };
+            assert_eq!(written, write_oracle(&mut held.bytes, offset, bytes), "{offset}");
+        }
+        Operation::Nested { chain, place, parts: [first, second, nested] } => {
+            let Some(index) = index(chain) else { return };
+            let held = &mut chains[index];
+            let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
+            let middle = offset.wrapping_add(first.len());
+            let end = middle.wrapping_add(second.len());
+            with!(&held.chain, chain => for (offset, bytes) in [(offset, first), (end, nested), (middle, second)] {
+                // SAFETY: nobody else has the chain, and the parts do not overlap.
+                let written = unsafe { chain.write_shared::<Native>(offset, bytes.as_ptr(), bytes.len()) };
+                assert_eq!(written, write_oracle(&mut held.bytes, offset, bytes));
+            });
+        }
+        Operation::Read { chain, place, len } => {
+            let Some(index) = index(chain) else { return };
+            let held = &chains[index];
+            let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
+            let found = with!(&held.chain, chain => read(chain, offset, *len));
+            let end = offset.checked_add(*len);
+            assert_eq!(found.ok().as_deref(), end.and_then(|end| held.bytes.get(offset..end)));
+        }
+        Operation::Address { chain, place, len } => {
+            let Some(index) = index(chain) else { return };
+            let held = &chains[index];
+            let page = budget.page_size_bytes();
+            let offset = place.offset(held.bytes.len(), page);
+            match with!(&held.chain, chain => chain.address(offset, *len)) {
+                Ok(address) => {
+                    // SAFETY: that many bytes of one page, which nobody writes.
+                    let found = unsafe { std::slice::from_raw_parts(address.as_ptr(), *len) };
+                    assert_eq!(found, &held.bytes[offset..offset + len]);
+                }
+                Err(AddressError::Crosses) => assert!(offset % page + len > page && offset + len <= held.bytes.len()),
+                Err(AddressError::Beyond) => {
+                    let end = offset.checked_add(*len);
+                    let is_empty_at_end = *len == 0 && offset == held.bytes.len();
+                    assert!(is_empty_at_end || end.is_none_or(|end| end > held.bytes.len()));
+                }
+            }
+        }
+        Operation::Shuffle { page_count, step } => {
+            let mut share = budget.share(0).unwrap();
+            let mut drawn = Vec::new();
+            while drawn.len() < *page_count {
+                match share.draw() {
+                    Ok(page) => drawn.push(page),
+                    Err(error) => {
+                        assert_eq!((error, budget.available_count()), (BudgetError::Exhausted, 0));
+                        break;
+                    }
+                }
+            }
+            while !drawn.is_empty() {
+                let index = step % drawn.len();
+                share.give_back(drawn.swap_remove(index));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn chains_hold_what_the_oracle_holds(operations in operations()) {
+        run(4096, &operations);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+
+    #[test]
+    fn whatever_the_size_of_a_page(shift in 12..17u32, operations in operations()) {
+        run(1 << shift, &operations);
+    }
+}
+
+#[test]
+fn budgets_are_not_made_of_just_anything() {
+    let refused = |page_size_bytes, pages, links| {
+        let mut bench = Bench::new(4096, pages);
+        bench.links.truncate(links);
+        bench.budget(page_size_bytes).map(|_| ()).unwrap_err()
+    };
+    for page_size_bytes in [0, 1, 2048, 4095, 4097, 12_288, 4 << 20, usize::MAX] {
+        assert_eq!(refused(page_size_bytes, 2, 2), BudgetError::PageSize, "{page_size_bytes}");
+    }
+    assert_eq!(refused(4096, 0, 0), BudgetError::PageCount);
+    assert_eq!(refused(8192, 1, 1), BudgetError::PageCount);
+    assert_eq!(refused(4096, 3, 2), BudgetError::Links);
+
+    let mut bench = Bench::new(4096, 3);
+    let bytes = size_of_val(bench.region.as_slice());
+    // SAFETY: all of the pages, as bytes.
+    let region: &mut [u8] = unsafe { std::slice::from_raw_parts_mut(bench.region.as_mut_ptr().cast(), bytes) };
+    let mut links: Vec<Link> = (0..3).map(|_| Link::new()).collect();
+    assert_eq!(PageBudget::new(&mut region[64..], 4096, &mut links).map(|_| ()), Err(BudgetError::Unaligned));
+    // What is no whole page is left out.
+    assert_eq!(PageBudget::new(&mut region[..bytes - 1], 4096, &mut links).unwrap().page_count(), 2);
+}
+
+#[test]
+fn huge_pages() {
+    const HUGE: usize = 2 << 20;
+    let mut bench = Bench::new(HUGE, 2);
+    let budget = bench.budget(HUGE).unwrap();
+    let mut chain = Chain::new(&budget, 2, 2).unwrap();
+    chain.write(HUGE - 3, b"crosses").unwrap();
+    let mut found = [0; 7];
+    chain.read(HUGE - 3, &mut found).unwrap();
+    assert_eq!(&found, b"crosses");
+    assert_eq!(chain.address(HUGE - 3, 7), Err(AddressError::Crosses));
+    assert_eq!(chain.write(2 * HUGE - 3, b"crosses"), Err(Beyond));
+}
+
+#[test]
+fn a_promise_is_kept_whatever_others_draw() {
+    let mut bench = Bench::new(4096, 10);
+    let budget = bench.budget(4096).unwrap();
+    let mut quiet = Chain::new(&budget, 1, 4).unwrap();
+    let mut busy = Chain::new(&budget, 1, 0).unwrap();
+    assert_eq!(Chain::new(&budget, 1, 7).map(|_| ()), Err(BudgetError::Exhausted));
+    assert_eq!(busy.grow(6), Err(BudgetError::Exhausted));
+    assert_eq!(busy.page_count(), 1);
+    busy.grow(5).unwrap();
+    assert_eq!((budget.free_count(), budget.available_count()), (3, 0));
+    assert_eq!(busy.grow(1), Err(BudgetError::Exhausted));
+    assert_eq!(Chain::new(&budget, 1, 0).map(|_| ()), Err(BudgetError::Exhausted));
+    assert_eq!(quiet.set_promised_count(5), Err(BudgetError::Exhausted));
+    quiet.grow(3).unwrap();
+    assert_eq!(quiet.grow(1), Err(BudgetError::Exhausted));
+    // Who gives back beyond his promise gives to all; within it, he keeps it for himself.
+    busy.shrink(2).unwrap();
+    quiet.shrink(1).unwrap();
+    assert_eq!((budget.free_count(), budget.available_count()), (3, 2));
+    busy.grow(2).unwrap();
+    quiet.set_promised_count(3).unwrap();
+    quiet.grow(0).unwrap();
+    drop(quiet);
+    assert_eq!(budget.available_count(), 4);
+}
+
+#[test]
+#[should_panic = "somebody else's"]
+fn a_page_goes_back_where_it_came_from() {
+    let (mut one, mut other) = (Bench::new(4096, 1), Bench::new(4096, 1));
+    let (one, other) = (one.budget(4096).unwrap(), other.budget(4096).unwrap());
+    let (mut share, mut stranger) = (one.share(0).unwrap(), other.share(0).unwrap());
+    let _its_own = stranger.draw().unwrap();
+    stranger.give_back(share.draw().unwrap());
+}
+
+/// Threads that grow and shrink at the same time: no page has two of them, none is lost, and each gets what it was promised.
+#[test]
+fn threads_share_a_budget() {
+    const THREADS: usize = 4;
+    const PROMISED: usize = 3;
+    const ROUNDS: usize = 20_000;
+    let mut bench = Bench::new(4096, 16);
+    let budget = bench.budget(4096).unwrap();
+    // All at once: a promise is one from when it is made.
+    let chains: Vec<_> = (0..THREADS).map(|_| Chain::new(&budget, 1, PROMISED).unwrap()).collect();
+    thread::scope(|scope| {
+        for (number, mut chain) in chains.into_iter().enumerate() {
+            scope.spawn(move || {
+                let mut random = number as u64 + 1;
+                let mut stamps = vec![0u64];
+                chain.write(0, &stamps[0].to_ne_bytes()).unwrap();
+                for round in 0..ROUNDS {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let count = (random >> 33) as usize % 4;
+                    if random >> 40 & 1 == 0 {
+                        let before = chain.page_count();
+                        let grown = chain.grow(count);
+                        assert!(grown.is_ok() || before + count > PROMISED, "the promise is not kept");
+                        for page in before..chain.page_count() {
+                            let stamp = (round * THREADS + number) as u64;
+                            chain.write(page * 4096, &stamp.to_ne_bytes()).unwrap();
+                            stamps.push(stamp);
+                        }
+                    } else if chain.shrink(count).is_ok() {
+                        stamps.truncate(chain.page_count());
+                    }
+                    for (page, stamp) in stamps.iter().enumerate() {
+                        let mut found = [0; 8];
+                        chain.read(page * 4096, &mut found).unwrap();
+                        assert_eq!(u64::from_ne_bytes(found), *stamp, "somebody else has written to the page");
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((budget.free_count(), budget.available_count()), (16, 16));
+}
+
+/// Threads that write to one chain, each to every fourth record, many of which cross a page's end.
+#[test]
+fn threads_share_a_chain() {
+    const THREADS: usize = 4;
+    const RECORD: usize = 27;
+    let mut bench = Bench::new(4096, 9);
+    let budget = bench.budget(4096).unwrap();
+    let chain = Chain::new(&budget, 9, 0).unwrap();
+    let records = chain.size_bytes() / RECORD;
+    for round in 0..50u8 {
+        let record = |index: usize| -> [u8; RECORD] { core::array::from_fn(|at| (index * 31 + at) as u8 ^ round) };
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (chain, record) = (&chain, &record);
+                scope.spawn(move || {
+                    for index in (number..records).step_by(THREADS) {
+                        let bytes = record(index);
+                        // SAFETY: the others have other records.
+                        unsafe { chain.write_shared::<Native>(index * RECORD, bytes.as_ptr(), RECORD) }.unwrap();
+                    }
+                });
+            }
+        });
+        for index in 0..records {
+            let mut found = [0; RECORD];
+            chain.read(index * RECORD, &mut found).unwrap();
+            assert_eq!(found, record(index));
+        }
+    }
+}
