@@ -21,15 +21,14 @@
 //! # What is verified
 //! No write was refused, there were as many as were asked for, and each case's buffer is read back and compared with a list.
 
-use std::process::Command;
 use std::time::Duration;
 
-use dormouse_lab_harness::{Arrived, COUNTS, Walk};
+use dormouse_lab_harness::Walk;
 
-use crate::engine::{Engine, engine_path};
-use crate::host::Availability;
+use crate::engine::Engine;
+use crate::engines::{self, Engines};
 use crate::plan::{self, Axis, Plan, slot};
-use crate::rounds::{Turn, WarmUp};
+use crate::rounds::{self, Turn, WarmUp};
 use crate::{Experiment, Host, LabError, RunOptions};
 
 pub(crate) mod seed;
@@ -111,34 +110,29 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool, is_
 /// See [`LabError`].
 pub fn run_relay_write(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
-    let (policy, cpus) = (options.policy.as_str(), &options.cpus);
-    let counts = dir.path().join("counts");
-    let mut command = Command::new(engine_path(ENGINE)?);
-    command.env(COUNTS, &counts);
-    let mut engines = [Engine::start(command, cpus, policy)?];
-    let mut notes = plan::shortcomings(&engines, cpus, policy, host);
-    let walks = plan::walks(host);
-    if walks.iter().all(|(label, _)| *label != "L2") {
-        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
-    }
+    let cpus = &options.cpus;
+    let mut engines = Engines::new(options);
+    let of_ours = dir.path().to_path_buf();
+    engines.add(move || engines::of_ours(ENGINE, &of_ours, wrong))?;
+    let mut notes = engines.shortcomings(host);
+    let walks = plan::walks_or_note(host, &mut notes);
 
-    let rounds = if options.is_quick { 12 } else { 80 };
+    let (rounds, processes) = (if options.is_quick { 12 } else { 80 }, rounds::processes(options.is_quick));
     let mut parts = Vec::new();
     for (is_cold, of) in [(false, "relay-write: warm"), (true, "relay-write: cold")] {
-        let plan = costs(&engines, &walks, options.is_quick, is_cold);
+        let plan = costs(&engines.all, &walks, options.is_quick, is_cold);
         if !plan.planned.is_empty() {
-            let measured = plan.measure(&mut engines, rounds, WarmUp::Cut, of)?;
+            let measured = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, of)?;
             parts.push((plan, measured));
         }
     }
 
-    let [mut engine] = engines;
-    notes.push(verified(&mut engine, &counts)?);
-    engine.finish()?;
+    let found = engines.finish()?;
+    notes.push(format!("dormouse: {} records written; {}", found[0].emitted, found[0].text));
     let warm_up: Vec<String> = parts.iter().map(|(_, measured)| measured.warm_up.to_string()).collect();
     notes.push(format!(
         "each cost is one record's, less the loop that writes nothing, in the same round; {rounds} rounds of each part, {} of them \
-         warm-up; processors {cpus:?}",
+         warm-up; {processes} processes of the engine for either; processors {cpus:?}",
         warm_up.join(" and ")
     ));
     let mut experiment = Experiment { name: NAME.into(), ..Experiment::default() };
@@ -148,27 +142,14 @@ pub fn run_relay_write(options: &RunOptions, host: &Host) -> Result<Experiment, 
         experiment.measurements.extend(measured.measurements);
     }
     experiment.notes = notes;
-    for measurement in &mut experiment.measurements {
-        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
-    }
+    plan::retain_available(&mut experiment.measurements, host);
     experiment.notes.extend(seed::conclusion(&experiment));
     Ok(experiment)
 }
 
-/// What the engine has to say of its buffers; that one is wrong is an error.
-fn verified(engine: &mut Engine, counts: &std::path::Path) -> Result<String, LabError> {
-    let emitted = engine.emitted();
-    match engine.arrived()? {
-        Arrived { events: Some(written), .. } if written == emitted => {
-            let text = std::fs::read_to_string(counts).unwrap_or_default();
-            let text = text.trim().splitn(3, ' ').nth(2).unwrap_or_default();
-            Ok(format!("dormouse: {written} records written; {text}"))
-        }
-        Arrived { events: Some(written), .. } => {
-            Err(LabError::Engine(format!("{written} of {emitted} records were written")))
-        }
-        Arrived { why, .. } => Err(LabError::Engine(why.unwrap_or_default())),
-    }
+/// What is wrong where not all was written, or a buffer did not hold it.
+fn wrong(written: u64, emitted: u64) -> String {
+    format!("{written} of {emitted} records were written")
 }
 
 /// Name, numerator, denominator.

@@ -40,6 +40,11 @@ impl Area {
         1 << self.stride_shift
     }
 
+    /// The binary logarithm of [`Area::stride_size_bytes`].
+    pub const fn stride_shift(&self) -> u32 {
+        self.stride_shift
+    }
+
     /// Where `cpu`'s object is; `None` if the area has no stride for that CPU or the object would leave its stride.
     ///
     /// Wait-free, async-signal-safe.

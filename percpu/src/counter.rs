@@ -123,7 +123,7 @@ impl Counter {
                 // `by_rseq` is a slot's first field.
                 // SAFETY: `new` has found a slot, aligned, in each of the area's strides. Every counter of an area finds its slots by
                 // the same arithmetic, and their type lets nothing but sections write the word.
-                if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_size_bytes(), self.area.count(), n) } {
+                if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_shift(), self.area.count(), n) } {
                     return;
                 }
             }

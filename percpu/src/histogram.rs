@@ -181,7 +181,7 @@ impl Histogram {
             for _ in 0..ATTEMPTS_MAX {
                 // SAFETY: `new` has found all buckets in each of the area's strides; all histograms here find theirs by the same
                 // arithmetic, and their type lets nothing but sections write them.
-                if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_size_bytes(), self.area.count(), 1) } {
+                if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_shift(), self.area.count(), 1) } {
                     return;
                 }
             }

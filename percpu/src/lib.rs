@@ -89,7 +89,7 @@
 //! | [`load`](Rseq::load) | `rseq_load` | a word as it is on that CPU |
 //! | [`store`](Rseq::store) | `rseq_store` | the last value wins |
 //! | [`add`](Rseq::add) | `rseq_load_add_store` | counters |
-//! | [`add_by_stride`](Rseq::add_by_stride) | `rseq_cpu_mul_add` | counters whose word the section finds |
+//! | [`add_by_stride`](Rseq::add_by_stride) | `rseq_cpu_shift_add` | counters whose word the section finds |
 //! | [`add_by_table`](Rseq::add_by_table) | `rseq_cpu_load_add` | the same, by a table of offsets |
 //! | [`add_by_array`](Rseq::add_by_array) | `rseq_cpu_deref_add` | the same, by an array of pointers |
 //! | [`compare_and_store`](Rseq::compare_and_store) | `rseq_load_cbne_store` | anything that fits into a word |

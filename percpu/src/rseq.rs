@@ -136,7 +136,7 @@ impl Rseq {
         is_done(unsafe { self.0.rseq_load_add_store(cpu, target, n) })
     }
 
-    /// Adds `n`, wrapping, to the word of whatever CPU the thread is on: that at `first + cpu * stride_bytes`. False: aborted, or
+    /// Adds `n`, wrapping, to the word of whatever CPU the thread is on: that at `first + (cpu << stride_shift)`. False: aborted, or
     /// the thread is not registered, or on CPU `count` or a later one; nothing has been added. On x86-64 the section finds the
     /// word by itself, so this costs less than [`Rseq::cpu_id_start`], the arithmetic, and [`Rseq::add`].
     ///
@@ -146,13 +146,13 @@ impl Rseq {
     /// For every `cpu` below `count` that word is aligned and writable, and written by nobody else but sections on that CPU.
     #[inline]
     #[must_use = "an aborted section has added nothing"]
-    pub unsafe fn add_by_stride(self, first: *mut u64, stride_bytes: usize, count: u32, n: u64) -> bool {
+    pub unsafe fn add_by_stride(self, first: *mut u64, stride_shift: u32, count: u32, n: u64) -> bool {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise.
-        return is_done(unsafe { self.0.rseq_cpu_mul_add(first, stride_bytes, count, n) });
+        return is_done(unsafe { self.0.rseq_cpu_shift_add(first, stride_shift, count, n) });
         #[cfg(not(target_arch = "x86_64"))]
         // SAFETY: the caller's promise.
-        return unsafe { self.add_here(count, n, |cpu| first.wrapping_byte_add(cpu * stride_bytes)) };
+        return unsafe { self.add_here(count, n, |cpu| first.wrapping_byte_add(cpu.wrapping_shl(stride_shift))) };
     }
 
     /// As [`Rseq::add_by_stride`], to the word at `object + table[cpu]`.

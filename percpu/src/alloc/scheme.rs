@@ -118,7 +118,7 @@ impl Sealed for StaticAreas {
     unsafe fn add((base, shift): Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool {
         let first = base.wrapping_add(object.addr().get()).cast();
         // SAFETY: the caller's promise.
-        unsafe { rseq.add_by_stride(first, 1 << (shift & 63), cpu_count, n) }
+        unsafe { rseq.add_by_stride(first, shift, cpu_count, n) }
     }
 }
 
@@ -176,7 +176,7 @@ impl Sealed for Contiguous {
         let tagged = object.as_ptr();
         let first = tagged.map_addr(|address| address & !SHIFT_BITS).cast();
         // SAFETY: the caller's promise.
-        unsafe { rseq.add_by_stride(first, 1_usize.wrapping_shl(tagged.addr() as u32), cpu_count, n) }
+        unsafe { rseq.add_by_stride(first, tagged.addr() as u32, cpu_count, n) }
     }
 }
 
@@ -235,6 +235,6 @@ impl Sealed for Interlaced {
     #[inline(always)]
     unsafe fn add(shift: Self::Data, object: NonNull<u8>, cpu_count: u32, rseq: Rseq, n: u64) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { rseq.add_by_stride(object.as_ptr().cast(), 1 << (shift & 63), cpu_count, n) }
+        unsafe { rseq.add_by_stride(object.as_ptr().cast(), shift, cpu_count, n) }
     }
 }

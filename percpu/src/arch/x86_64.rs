@@ -399,22 +399,22 @@ impl Handle {
     }
 
     /// ```text
-    /// rseq_cpu_mul_add(first, stride, n):
-    ///     *(first + cpu * stride) += n               (final store)
+    /// rseq_cpu_shift_add(first, shift, n):
+    ///     *(first + (cpu << shift)) += n             (final store)
     /// ```
     ///
     /// # Safety
     /// As [`crate::Rseq::add_by_stride`].
     #[inline]
-    pub(crate) unsafe fn rseq_cpu_mul_add(self, first: *mut u64, stride_bytes: usize, count: u32, n: u64) -> Outcome {
+    pub(crate) unsafe fn rseq_cpu_shift_add(self, first: *mut u64, shift: u32, count: u32, n: u64) -> Outcome {
         // SAFETY: the kernel's contract above, as for the other sections; where the words are is the caller's promise.
         unsafe {
             add_here!({
-                "imul {a}, {stride}",
+                "shl {a}, cl",
             }
             "add qword ptr [{first} + {a}], {n}", self.offset, count, n,
             first = in(reg) first,
-            stride = in(reg) stride_bytes,)
+            in("ecx") shift,)
         }
         Outcome::Done
     }

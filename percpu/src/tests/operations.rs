@@ -118,7 +118,7 @@ impl Fire {
     fn add_here(&self, rseq: Rseq) {
         let (first, count) = (self.on(0).added.as_ptr(), self.shared.area.count());
         // SAFETY: each CPU's word, as in `step`.
-        let by_stride = unsafe { rseq.add_by_stride(first, 1 << STRIDE_SHIFT, count, 1) };
+        let by_stride = unsafe { rseq.add_by_stride(first, STRIDE_SHIFT, count, 1) };
         // SAFETY: as above; an offset for each CPU.
         let by_table = unsafe { rseq.add_by_table(first.cast(), self.offsets.as_ptr(), count, 1) };
         // SAFETY: as above; an address for each CPU.
