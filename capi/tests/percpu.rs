@@ -8,6 +8,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 mod common;
+#[path = "common/manual.rs"]
+mod manual;
 use common::{install, is_there, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
@@ -119,23 +121,10 @@ fn declared(header: &str) -> Vec<&str> {
     names
 }
 
-/// The blocks of code in the manual page, by the file name in the comment above each.
-fn examples() -> Vec<(String, String)> {
-    let page = std::fs::read_to_string(prefix().join("share/man/man3/dormouse-percpu.3")).unwrap();
-    let parts = page.split(".\\\" program ").skip(1);
-    parts
-        .map(|part| {
-            let (file, rest) = part.split_once("\n.EX\n").expect("a block of code below the comment");
-            let (code, _) = rest.split_once("\n.EE").expect("an end of the block");
-            (file.to_string(), code.replace("\\e", "\\").replace("\\-", "-") + "\n")
-        })
-        .collect()
-}
-
 #[test]
 fn the_examples_of_the_manual_page_run() {
     let directory = tempfile::tempdir().unwrap();
-    let examples = examples();
+    let examples = manual::examples(&prefix().join("share/man/man3/dormouse-percpu.3"));
     assert!(examples.len() > 1);
     for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| is_there(c) && is_there(cpp)) {
         for (file, code) in &examples {
@@ -172,7 +161,10 @@ fn the_manual_page_tells_of_every_function() {
     let path = prefix().join("share/man/man3/dormouse-percpu.3");
     let page = std::fs::read_to_string(&path).unwrap();
     let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
-    let code: String = examples().into_iter().map(|(_, code)| code).collect();
+    let code: String = manual::examples(&prefix().join("share/man/man3/dormouse-percpu.3"))
+        .into_iter()
+        .map(|(_, code)| code)
+        .collect();
     for name in declared(&header) {
         assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
         assert!(code.contains(&format!("{name}(")), "no example of {name}");

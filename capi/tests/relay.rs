@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 use dormouse_relay::chain::{Chain, LAYOUT, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN};
 
 mod common;
+#[path = "common/manual.rs"]
+mod manual;
 use common::{install, is_there, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
@@ -94,6 +96,9 @@ fn programs_with_the_archive() {
     go("gcc", "-std=gnu11 -O2", &archive(&prefix().join("lib/libdormouse_relay.a")));
 }
 
+/// For 32-bit x86. The kernel's headers are the same for both x86s, and without gcc-multilib they lie with the other's only.
+const M32: &str = "-m32 -idirafter /usr/include/x86_64-linux-gnu";
+
 /// The library for 32-bit x86, if the toolchain has what it takes.
 fn archive_for_32_bit() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("relay-i686");
@@ -104,8 +109,10 @@ fn archive_for_32_bit() -> Option<PathBuf> {
     }
     let probe = directory.join("probe");
     std::fs::create_dir_all(&directory).unwrap();
-    std::fs::write(probe.with_extension("c"), "#include <stdio.h>\nint main(void) { return 0; }\n").unwrap();
-    let compiled = Command::new("gcc").args(["-m32", "-o"]).arg(&probe).arg(probe.with_extension("c")).output().ok()?;
+    std::fs::write(probe.with_extension("c"), "#include <errno.h>\nint main(void) { return errno; }\n").unwrap();
+    let mut compile = Command::new("gcc");
+    compile.args(M32.split(' ')).arg("-o").arg(&probe).arg(probe.with_extension("c"));
+    let compiled = compile.output().ok()?;
     if !compiled.status.success() || !Command::new(&probe).status().is_ok_and(|status| status.success()) {
         eprintln!("skipped: gcc makes no programs for 32-bit machines (`apt-get install gcc-multilib`)");
         return None;
@@ -119,12 +126,12 @@ fn archive_for_32_bit() -> Option<PathBuf> {
 #[test]
 fn programs_for_32_bit_machines() {
     let Some(library) = archive_for_32_bit() else { return };
-    for flags in ["-m32 -std=gnu11 -O2", &format!("-m32 -std=gnu11 -O0 {ALIGNED}")] {
-        go("gcc", flags, &archive(&library));
+    for flags in [format!("{M32} -std=gnu11 -O2"), format!("{M32} -std=gnu11 -O0 {ALIGNED}")] {
+        go("gcc", &flags, &archive(&library));
     }
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("layout");
-    compile("gcc", "-m32 -std=gnu11", &archive(&library), &program);
+    compile("gcc", &format!("{M32} -std=gnu11"), &archive(&library), &program);
     let lines = stdout(&succeed(Command::new(&program).arg("layout")));
     // Words are half as long; the sizes of pages are not in words.
     assert_eq!(lines, layout(4));
@@ -203,23 +210,10 @@ fn the_libraries_export_what_the_header_declares() {
     }
 }
 
-/// The blocks of code in the manual page, by the file name in the comment above each.
-fn examples() -> Vec<(String, String)> {
-    let page = std::fs::read_to_string(prefix().join("share/man/man3/dormouse-relay.3")).unwrap();
-    let parts = page.split(".\\\" program ").skip(1);
-    parts
-        .map(|part| {
-            let (file, rest) = part.split_once("\n.EX\n").expect("a block of code below the comment");
-            let (code, _) = rest.split_once("\n.EE").expect("an end of the block");
-            (file.to_string(), code.replace("\\e", "\\").replace("\\-", "-") + "\n")
-        })
-        .collect()
-}
-
 #[test]
 fn the_examples_of_the_manual_page_run() {
     let directory = tempfile::tempdir().unwrap();
-    let examples = examples();
+    let examples = manual::examples(&prefix().join("share/man/man3/dormouse-relay.3"));
     assert!(!examples.is_empty());
     for compiler in ["gcc", "clang"].into_iter().filter(|compiler| is_there(compiler)) {
         for (file, code) in &examples {

@@ -441,3 +441,41 @@ fn sessions(owner: Option<u32>) -> Vec<PathBuf> {
     all.sort();
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_pages_are_within_the_limits() {
+        let page = |seq: u64| Candidate { stream: 0, seq, unit: 1, len: 100, end: 10 * seq, current: None };
+        let pages: Vec<Candidate> = (1..=5).map(page).collect();
+        let kept = |earliest, bytes_max| {
+            within_limits(&pages, earliest, bytes_max).iter().map(|page| page.seq).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(0, None), [1, 2, 3, 4, 5]);
+        assert_eq!(kept(30, None), [3, 4, 5]);
+        assert_eq!(kept(0, Some(250)), [4, 5]);
+        assert_eq!(kept(50, Some(250)), [5]);
+        assert_eq!(kept(51, None), [0; 0]);
+        assert_eq!(kept(0, Some(99)), [0; 0]);
+    }
+
+    #[test]
+    fn directories_beside_the_trace_are_numbered() {
+        let place = tempfile::tempdir().unwrap();
+        let trace = place.path().join("trace");
+        assert_eq!(free_dir_beside(&trace), place.path().join("trace-snapshot-1"));
+        std::fs::create_dir(place.path().join("trace-snapshot-1")).unwrap();
+        // Something is there, though it leads nowhere.
+        std::os::unix::fs::symlink("nowhere", place.path().join("trace-snapshot-2")).unwrap();
+        assert_eq!(free_dir_beside(&trace), place.path().join("trace-snapshot-3"));
+    }
+
+    #[test]
+    fn ticks_and_nanoseconds_neither_overflow_nor_divide_by_zero() {
+        assert_eq!(ticks(Duration::from_millis(1), 2_450_000_000), 2_450_000);
+        assert_eq!(nanoseconds(2_450_000, 2_450_000_000), 1_000_000);
+        assert_eq!((ticks(Duration::MAX, u64::MAX), nanoseconds(u64::MAX, 0)), (u64::MAX, u64::MAX));
+    }
+}

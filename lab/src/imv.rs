@@ -356,10 +356,7 @@ mod tests {
 
     #[test]
     fn ratios_have_different_names() {
-        let mut names: Vec<&str> = RATIOS.iter().map(|(name, ..)| *name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), RATIOS.len());
+        crate::plan::assert_different_names(RATIOS.iter().map(|(name, ..)| *name));
     }
 
     #[test]

@@ -203,10 +203,7 @@ mod tests {
 
     #[test]
     fn ratios_have_different_names_and_are_of_what_is_measured() {
-        let mut names: Vec<&str> = RATIOS.iter().map(|(name, ..)| *name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), RATIOS.len());
+        crate::plan::assert_different_names(RATIOS.iter().map(|(name, ..)| *name));
         for (_, of, to) in RATIOS {
             for name in [of, to] {
                 let mut parts = name.split('.');

@@ -285,6 +285,15 @@ pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
     }
 }
 
+/// Asserts that no name comes twice.
+#[cfg(test)]
+pub(crate) fn assert_different_names<'a>(names: impl Iterator<Item = &'a str>) {
+    let mut known = std::collections::HashSet::new();
+    for name in names {
+        assert!(known.insert(name), "{name} comes twice");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -156,6 +156,7 @@ impl Snapshot {
             }
             Trigger::Signal(signal) => Hook::new(signal, self.prepare(&format!("signal {signal}")), false).install(),
             Trigger::Exit => {
+                // (V') pairs with (V). The one before is left where it is: an exit may be under way.
                 AT_EXIT.store(Box::into_raw(Box::new(self.prepare("exit"))), Ordering::Release);
                 if !EXIT_HANDLED.swap(true, Ordering::Relaxed) {
                     // SAFETY: the handler is a function of this object, which is pinned.
@@ -225,8 +226,8 @@ struct Hook {
 
 static HOOKS: [AtomicPtr<Hook>; SIGNAL_MAX as usize + 1] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SIGNAL_MAX as usize + 1];
-/// Hooks of crashes that the environment asks for, until the first event. Before `main` Rust's runtime looks whether anybody
-/// handles overflows of stacks, and leaves them alone then.
+/// Hooks of crashes that the environment asks for, until the first event. As `main` starts, Rust's runtime looks whether anybody
+/// handles SIGSEGV, and if so does without its own handler, which tells of overflows of stacks.
 static UNTIL_FIRST_EVENT: AtomicPtr<Hooks> = AtomicPtr::new(core::ptr::null_mut());
 /// Each where it will stay: installing one allocates nothing.
 type Hooks = Vec<Box<Hook>>;

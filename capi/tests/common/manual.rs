@@ -1,0 +1,14 @@
+//! What the tests of manual pages share.
+
+use std::path::Path;
+
+/// The programs in a manual page, by the file name in the comment above each.
+pub fn examples(page: &Path) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let program = |part: &str| {
+        let (file, rest) = part.split_once("\n.EX\n").expect("a block of code below the comment");
+        let (code, _) = rest.split_once("\n.EE").expect("an end of the block");
+        (file.to_string(), code.replace("\\e", "\\").replace("\\-", "-") + "\n")
+    };
+    text.split(".\\\" program ").skip(1).map(program).collect()
+}
