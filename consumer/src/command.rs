@@ -88,6 +88,8 @@ impl Traced {
         };
         // Before the command runs: a signal in between must not end the session without it.
         let forwarded = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT];
+        // What `nohup` or a shell has had ignored, the command is to find ignored.
+        let forwarded = forwarded.into_iter().filter(|signal| !is_ignored(*signal));
         let signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(CommandError::Signals)?;
         let mut process = Command::new(program);
         process.args(arguments).env(ENV_SESSION, socket);
@@ -134,6 +136,16 @@ impl Traced {
         let _ = forwarder.join();
         status.map(exit_code)
     }
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: sigaction(2) with room for the answer.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: filled.
+    unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Rust programs ignore SIGPIPE; the command is to find it as a shell would leave it.

@@ -171,7 +171,7 @@ fn nanoseconds(ticks: u64, frequency_hz: u64) -> u64 {
 }
 
 fn ticks(duration: Duration, frequency_hz: u64) -> u64 {
-    (duration.as_nanos() * u128::from(frequency_hz) / 1_000_000_000).min(u64::MAX.into()) as u64
+    (duration.as_nanos().saturating_mul(frequency_hz.into()) / 1_000_000_000).min(u64::MAX.into()) as u64
 }
 
 /// The newest of `candidates`, which are in the order of their ends.

@@ -1,7 +1,10 @@
 //! Signal handlers trace while the thread that they interrupt is amid a write.
 
-use dormouse_e2e::run::Record;
+use std::process::Command;
+
+use dormouse_e2e::run::{Record, dormouse};
 use dormouse_e2e::trace::check;
+use rustix::process::Signal;
 
 use crate::{AMPLE, TINY, TRACED};
 
@@ -51,4 +54,23 @@ fn handlers_interrupt_sections() {
 fn handlers_interrupt_claimants() {
     record(AMPLE, false);
     record(TINY, false);
+}
+
+/// As under `nohup`.
+#[test]
+fn what_is_ignored_the_command_finds_ignored() {
+    let place = tempfile::tempdir().unwrap();
+    let script = r#"trap '' HUP USR1; exec "$0" record -o "$1" -- grep SigIgn /proc/self/status"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(dormouse()).arg(place.path().join("trace"));
+    let output = command.env("XDG_RUNTIME_DIR", place.path()).output().unwrap();
+    let line = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ignored = line.split_whitespace().last().and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let bit = |signal: Signal| 1 << (signal.as_raw() - 1);
+    let wanted: u64 = bit(Signal::HUP) | bit(Signal::USR1);
+    assert_eq!(
+        ignored.map(|ignored| ignored & (wanted | bit(Signal::PIPE) | bit(Signal::TERM))),
+        Some(wanted),
+        "{output:?}"
+    );
 }
