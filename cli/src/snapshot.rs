@@ -13,8 +13,8 @@ use crate::record::default_dir;
 
 /// Write what a flight recorder holds now as a trace, while it goes on
 ///
-/// The session has to be in overwrite mode, in which it keeps its newest events in memory. Programs are neither stopped nor
-/// slowed, and the session goes on with all that it holds.
+/// The session has to be in overwrite mode, in which it keeps its newest events in memory. No program is stopped, and the session
+/// goes on with all that it holds.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

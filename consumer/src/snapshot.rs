@@ -10,7 +10,7 @@
 //!   a page that was: dropped, with everything before it in its stream
 //!   check, leave out events after the moment, write
 //! ```
-//! Writers are not stopped, not slowed by any store of ours, and do not know of it. What is committed below a state word's offset
+//! Writers are not stopped, and do not know of it: nothing that they read is written. What is committed below a state word's offset
 //! never changes until its page is overwritten, and a page is given up (`reclaimed` moves on) before anything is written over
 //! it; so a page that was still retained after it was copied was copied whole.
 //!
