@@ -22,7 +22,7 @@ Examples:
   dormouse snapshot                                               of the only session there is
   dormouse snapshot 1234 --last 5s -o slow-request                of the session that process 1234 is in
 
-Limits are kept by whole pages (64 KiB with the default budget): `--last` keeps a page whose last event is young enough.
+`--last` is kept to the event, `--max-size` by whole pages (64 KiB with the default budget).
 
 Exit code: 0; 2 if there was nothing to take or nowhere to write it.")]
 pub(crate) struct Snapshot {

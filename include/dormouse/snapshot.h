@@ -56,7 +56,8 @@ int dormouse_snapshot(const struct dormouse_snapshot_options *options, struct do
  * SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS and SIGABRT; the program then ends as it would have), "exit", or a signal, by name or
  * number, whose former handler still runs. The environment variable DORMOUSE_SNAPSHOT_ON does the same without a call.
  *
- * Handlers run on the thread's alternate stack if it has one (sigaltstack(2)); without one, a stack overflow is no trigger.
+ * For an overflow of its stack a thread needs an alternate one (sigaltstack(2)): the calling thread, and threads that trace an event
+ * from then on, get one if they have none.
  *
  * Errors: -EINVAL  the list has an entry that is none of these, or is empty; nothing was installed
  *         or what sigaction(2) says

@@ -300,7 +300,8 @@ fn with_lock<R>(work: impl FnOnce(u32) -> R) -> R {
     })
 }
 
-/// Lets whoever holds a lock run: by a sleep in the end, for it may have a lower priority.
+/// Lets whoever holds a lock run: by a sleep in the end, for it may have a lower priority, and a real-time thread yields to its equals
+/// only. The holder has signals blocked and needs some instructions; to be woken by it would cost every unlocking a system call.
 fn wait(turn: u32) {
     if turn < YIELDS_MAX {
         sched_yield();

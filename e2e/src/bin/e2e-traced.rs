@@ -73,13 +73,11 @@ fn until(file: &Path, threads: u32) {
     });
 }
 
-/// Emits some numbered events, and waits until a file is there.
-fn hold(file: &Path, events: u64) {
+/// Emits some numbered events, and waits until somebody opens a FIFO's other end.
+fn hold(fifo: &Path, events: u64) {
     emit_steps(0, events);
     println!("ready");
-    while !file.exists() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    std::fs::File::open(fifo).expect("a FIFO");
 }
 
 /// Emits some numbered events, and comes to an end.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use dormouse_consumer::{Take, ask_for_snapshot};
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::Trace;
+use rustix::fs::{FileType, Mode};
 use rustix::process::Signal;
 
 use crate::{TINY, TRACED};
@@ -24,6 +25,15 @@ fn start(record: Record) -> (Running, std::path::PathBuf) {
     let end = record.place().join("end");
     let command = [TRACED.as_ref(), "until".as_ref(), end.as_os_str(), THREADS.as_ref()];
     let mut running = record.start(&command);
+    running.wait_for("ready");
+    (running, end)
+}
+
+/// A program that has emitted a thousand events, and waits at a FIFO until [`finish`].
+fn hold(record: Record) -> (Running, std::path::PathBuf) {
+    let end = record.place().join("end");
+    rustix::fs::mknodat(rustix::fs::CWD, &end, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let mut running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), "1000".as_ref()]);
     running.wait_for("ready");
     (running, end)
 }
@@ -91,10 +101,7 @@ fn snapshots_of_a_tiny_flight_recorder_are_whole() {
 #[test]
 fn a_snapshot_has_every_event_that_was_committed() {
     for rseq in [true, false] {
-        let record = Record::new().mode("overwrite").rseq(rseq);
-        let end = record.place().join("end");
-        let mut running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), "1000".as_ref()]);
-        running.wait_for("ready");
+        let (running, end) = hold(Record::new().mode("overwrite").rseq(rseq));
         let dir = running.place().join("snapshot");
         let output = running.dormouse(&["snapshot".as_ref(), "--json".as_ref(), "-o".as_ref(), dir.as_os_str()]);
         assert!(output.status.success(), "{output:?}");
@@ -171,10 +178,7 @@ fn a_crash_leaves_a_snapshot_and_ends_as_it_would_have() {
 
 #[test]
 fn a_signal_leaves_a_snapshot_and_the_program_goes_on() {
-    let record = Record::new().mode("overwrite").option("--snapshot-on").option("USR2");
-    let end = record.place().join("end");
-    let mut running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), "1000".as_ref()]);
-    running.wait_for("ready");
+    let (mut running, end) = hold(Record::new().mode("overwrite").option("--snapshot-on").option("USR2"));
     for number in 1..3 {
         // `dormouse record` hands it on.
         running.kill(Signal::USR2);
