@@ -10,8 +10,8 @@ use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, head_word};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
-use dormouse_relay::Memory;
-use dormouse_relay::arch::{Session, timestamp};
+use dormouse_relay::arch::{Session, Site, Words, rseq_write, rseq_write_words, timestamp};
+use dormouse_relay::{Memory, Record, Segment, Written};
 
 global_asm!(
     ".pushsection .tbss.test_context, \"awT\", @nobits",
@@ -215,4 +215,41 @@ fn records_are_written_or_go_the_slow_way() {
         assert_eq!(state.offset as usize, 4096 - page::SLACK_BYTES);
     }
     SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
+
+    // The sections of longer records go by the same expiry.
+    let session_word = core::ptr::from_ref(fast);
+    let site = || Site {
+        rseq_offset: rseq.offset(),
+        cpu: 0,
+        control,
+        session_word: &raw const session_word,
+        session: session_word,
+    };
+    let fields = [1u64, 2, 3, 4];
+    let source = fields.as_ptr().cast();
+    let words = Words { id: 5, context: CONTEXT, size_bytes: HEADER_SIZE_BYTES + 32, source };
+    let segments = [Segment::exact(source, 32)];
+    let record = Record::new(5, CONTEXT, &segments);
+    for (state, expiry, expected) in [
+        (begin, later, Written::Done),
+        (begin, later - (1 << 14), Written::Full),
+        // Memory of zeroes.
+        (0, 0, Written::Full),
+    ] {
+        for is_words in [true, false] {
+            let mut written = (0..100).map(|_| {
+                open(state, expiry);
+                if is_words {
+                    // SAFETY: the stream of processor 0, where the thread is; the source is an array of words.
+                    unsafe { rseq_write_words(site(), words) }
+                } else {
+                    // SAFETY: as above.
+                    unsafe { rseq_write(site(), &record) }
+                }
+            });
+            assert_eq!(written.find(|written| *written != Written::Aborted), Some(expected));
+            let is_changed = control.state.load(Ordering::Relaxed) != state;
+            assert_eq!(is_changed, expected == Written::Done);
+        }
+    }
 }
