@@ -153,8 +153,7 @@ pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotE
 /// Room for what is retained now and for a little more, whose pages are there before the streams are looked at.
 fn arena(source: Source<'_>) -> Vec<u8> {
     let memory = source.memory();
-    let streams = memory.geometry().stream_count;
-    let page_count = (0..streams).fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
+    let page_count = memory.used_streams().fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
     vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(ARENA_BYTES_MAX)]
 }
 
@@ -233,7 +232,7 @@ impl Taking<'_> {
         let frequency_hz = self.source.0.clock.last_calibration().frequency_hz;
         let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
         let moment = self.source.0.clock.now();
-        for stream in 0..memory.geometry().stream_count {
+        for stream in memory.used_streams() {
             self.look(&mut candidates, stream, moment);
         }
         candidates.sort_by_key(|candidate| candidate.end);
@@ -253,7 +252,7 @@ impl Taking<'_> {
     /// Streams that never had a page, because none was free, have losses to tell all the same.
     fn write_losses_alone(&mut self, moment: u64) {
         let memory = self.source.memory();
-        for stream in 0..memory.geometry().stream_count {
+        for stream in memory.used_streams() {
             let discarded = memory.discarded(stream);
             // (C) pairs with (A).
             let state = State::from_word(memory.stream(stream).state.load(Ordering::Acquire));

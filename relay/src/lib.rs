@@ -56,6 +56,6 @@ mod memory;
 mod write;
 
 #[cfg(target_pointer_width = "64")]
-pub use memory::Memory;
+pub use memory::{Census, Memory, Setup};
 #[cfg(target_pointer_width = "64")]
 pub use write::{Record, Segment, Written, write_exclusive};

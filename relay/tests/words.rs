@@ -11,7 +11,7 @@ use dormouse_abi::record::{HEADER_SIZE_BYTES, head_word};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, Words, rseq_write, rseq_write_words, timestamp};
-use dormouse_relay::{Memory, Record, Segment, Written};
+use dormouse_relay::{Memory, Record, Segment, Setup, Written};
 
 global_asm!(
     ".pushsection .tbss.test_context, \"awT\", @nobits",
@@ -92,6 +92,11 @@ struct Key {
 const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
 const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
+fn setup(mode: u32, clock: u32) -> Setup<'static> {
+    let page_limit = GEOMETRY.page_count;
+    Setup { mode, clock, uuid: [7; 16], page_limit, reserved_for: &[], reserve_each: 0 }
+}
+
 #[repr(C, align(4096))]
 #[derive(Clone)]
 struct OsPage([u8; 4096]);
@@ -110,7 +115,7 @@ fn records_are_written_or_go_the_slow_way() {
     let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
     // SAFETY: valid, zeroed, aligned, and never moved.
     let memory =
-        unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, MODE_OVERWRITE, CLOCK_TSC, [7; 16]) };
+        unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup(MODE_OVERWRITE, CLOCK_TSC)) };
     // One stream for one processor: the thread stays on that one.
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
@@ -153,7 +158,7 @@ fn records_are_written_or_go_the_slow_way() {
     assert!(!written("a full page", 5));
     open(State { seq: 0, unit: 1 << 20, offset: 80 }.to_word(), later);
     assert!(!written("a page outside of the memory", 5));
-    open(dormouse_abi::session::STATE_EMPTY, later);
+    open(dormouse_abi::session::STATE_EMPTY, 0);
     assert!(!written("no page yet", 5));
 
     // A preempted attempt goes the slow way too, so some are tried.

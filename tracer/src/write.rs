@@ -253,6 +253,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         let Some(cpu) = rseq.cpu_id() else { break };
         let Some(site) = attached.site(rseq, cpu) else { break };
         let hold = Hold::Rseq(rseq, cpu);
+        attached.memory.use_stream(cpu);
         let control = attached.memory.stream(cpu);
         if is_too_big(attached, record) {
             if hold.count(&control.records_lost_big) {
@@ -308,6 +309,7 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     let first = tid.wrapping_add(CLAIM_HINT.load(Ordering::Relaxed));
     for step in 0..count {
         let stream = cpu_count + first.wrapping_add(step) % count;
+        memory.use_stream(stream);
         let control = memory.stream(stream);
         // (H) Acquire pairs with (I), the claimant's before: its stores to the stream come before this one's.
         if control.claim.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -321,6 +323,7 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     // Everything is claimed by writers that were interrupted; these counters take additions from anybody.
     CLAIM_HINT.fetch_add(1, Ordering::Relaxed);
     let stream = cpu_count + first % count;
+    memory.use_stream(stream);
     memory.stream(stream).records_lost_full.0.fetch_add(1, Ordering::Relaxed);
     count_class(attached, Hold::Claim(stream), record.id);
 }
@@ -336,7 +339,9 @@ fn count_class(attached: &Attached, hold: Hold, class_id: u16) {
     let Geometry { cpu_count, stream_count, .. } = *memory.geometry();
     // A thread that was moved since adds where anybody may: a word of a processor is added to in its sections alone.
     if !count_in(hold) && stream_count > cpu_count {
-        count_in(Hold::Claim(cpu_count + hold.stream() % (stream_count - cpu_count)));
+        let other = cpu_count + hold.stream() % (stream_count - cpu_count);
+        memory.use_stream(other);
+        count_in(Hold::Claim(other));
     }
 }
 
