@@ -7,6 +7,7 @@ mod forks;
 mod hostile;
 mod kills;
 mod numbers;
+mod points;
 mod signals;
 mod snapshots;
 mod values;
