@@ -8,6 +8,7 @@ mod forks;
 mod hostile;
 mod kills;
 mod numbers;
+mod points;
 mod signals;
 mod snapshots;
 mod values;
