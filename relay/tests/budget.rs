@@ -212,3 +212,14 @@ fn a_flight_recorder_that_shrinks_keeps_its_newest_pages() {
     assert_eq!((census.beyond, census.drawn), (0, 2));
     assert_eq!(bench.retained(3).last(), Some(&118));
 }
+
+#[test]
+fn losses_by_class_end_with_the_last_class() {
+    let bench = Bench::new(MODE_DISCARD);
+    assert_eq!((bench.memory.discarded_by_class(0), bench.memory.discarded_by_class(256)), (Some(0), None));
+    for stream in [3, 210] {
+        bench.memory.use_stream(stream);
+        bench.memory.stream(stream).records_lost_by_class[255].store(u64::MAX - 1, Ordering::Relaxed);
+    }
+    assert_eq!((bench.memory.discarded_by_class(255), bench.memory.discarded_by_class(256)), (Some(u64::MAX), None));
+}
