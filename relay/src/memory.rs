@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::page;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
     Geometry, Line, MAGIC, MODE_OVERWRITE, Owner, STATE_EMPTY, STREAM_STRIDE_BYTES, SessionHeader, State,
     StreamControl, UNIT_BYTES, VERSION, expiry, spare,
@@ -70,6 +71,7 @@ impl Memory {
             ring_stride_bytes: geometry.ring_stride_bytes() as u64,
             pages_offset: geometry.pages_offset() as u64,
             uuid,
+            record_kind: RecordKind::Ids as u32,
             stopped: Line::default(),
             kick: Line::default(),
             freed: Line::default(),
@@ -81,6 +83,34 @@ impl Memory {
             memory.stream(stream).state.store(STATE_EMPTY, Ordering::Relaxed);
         }
         memory
+    }
+
+    /// As [`Memory::initialise`], for event records of this kind.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn initialise_for(
+        base: *mut u8,
+        geometry: &Geometry,
+        mode: u32,
+        clock: u32,
+        uuid: [u8; 16],
+        kind: RecordKind,
+    ) -> Memory {
+        // SAFETY: the caller's word.
+        let memory = unsafe { Memory::initialise(base, geometry, mode, clock, uuid) };
+        let header = base.cast::<SessionHeader>();
+        // SAFETY: within the header that was just written; no reference to it exists.
+        let record_kind = unsafe { &raw mut (*header).record_kind };
+        // SAFETY: as above, and nobody else's yet.
+        unsafe { record_kind.write(kind as u32) };
+        memory
+    }
+
+    /// What headers event records have.
+    pub fn record_kind(&self) -> RecordKind {
+        // `from_raw` has checked it; whoever scribbles over it gets records that readers refuse.
+        RecordKind::from_u32(self.header().record_kind).unwrap_or_default()
     }
 
     /// Where the memory starts.
