@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use dormouse_abi::page::STREAM_EVENTS;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_backing::{BackingError, Pool, PoolOptions};
 use dormouse_ctf::Classes;
@@ -38,6 +39,33 @@ impl Mode {
     }
 }
 
+/// What records tell of their writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Context {
+    /// Process and thread.
+    #[default]
+    Ids,
+    /// Nothing: records are compact.
+    None,
+}
+
+impl Context {
+    /// As the command line writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Context::Ids => "ids",
+            Context::None => "none",
+        }
+    }
+
+    pub(crate) fn record_kind(self) -> RecordKind {
+        match self {
+            Context::Ids => RecordKind::Ids,
+            Context::None => RecordKind::Compact,
+        }
+    }
+}
+
 /// How a session is to be.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -47,6 +75,8 @@ pub struct Options {
     pub budget_bytes: u64,
     /// What happens when no page is free.
     pub mode: Mode,
+    /// What records tell of their writer.
+    pub context: Context,
     /// Patterns of the classes to arm, matched against `provider:name`.
     pub patterns: Vec<String>,
     /// The command that is traced, for the trace.
@@ -215,7 +245,7 @@ impl Session {
         let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: true })?;
         // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.
         pool.use_huge_pages();
-        let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
+        let memory = initialise(&pool, &geometry, options, clock.source, uuid)?;
         let shared =
             Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false), snapshots: Mutex::new(()) });
         let server = Server::start(options, Arc::clone(&shared))?;
@@ -370,14 +400,15 @@ fn geometry(budget_bytes: u64) -> Result<Geometry, SessionError> {
 fn initialise(
     pool: &Pool,
     geometry: &Geometry,
-    mode: Mode,
+    options: &Options,
     clock: u32,
     uuid: [u8; 16],
 ) -> Result<Memory, SessionError> {
-    let mode = if mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD };
+    let mode = if options.mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD };
     // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which `Shared` keeps together
     // with the view.
-    let memory = unsafe { Memory::initialise(pool.base(), geometry, mode, clock, uuid) };
+    let memory =
+        unsafe { Memory::initialise_for(pool.base(), geometry, mode, clock, uuid, options.context.record_kind()) };
     for stream in 0..geometry.stream_count {
         // SAFETY: a ring of this size lies there, and nobody else uses it yet.
         unsafe { dormouse_vring::init(memory.ring(stream), geometry.ring_size()) }

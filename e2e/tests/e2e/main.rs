@@ -1,6 +1,7 @@
 //! Traced programs end to end: each module is a question, each test a recording (or a few) whose numbers must add up.
 #![cfg(target_os = "linux")]
 
+mod compact;
 mod dormant;
 mod failures;
 mod forks;

@@ -57,8 +57,8 @@ fn check(trace: &Trace) -> u64 {
 }
 
 /// Writers never rest, and each snapshot falls somewhere else.
-fn many(budget: &str, rseq: bool) {
-    let session = start(Record::new().mode("overwrite").budget(budget).rseq(rseq));
+fn many(budget: &str, rseq: bool, context: &str) {
+    let session = start(Record::new().mode("overwrite").budget(budget).rseq(rseq).context(context));
     let dir = session.0.place().join("snapshot");
     let (mut events, mut missed) = (0, 0);
     for number in 0..snapshot_count() {
@@ -87,15 +87,16 @@ fn many(budget: &str, rseq: bool) {
 
 #[test]
 fn snapshots_under_writers_are_whole() {
-    for rseq in [true, false] {
-        many("1M", rseq);
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        many("1M", rseq, context);
     }
 }
 
 /// Sixteen pages of 4 KiB: most are overwritten while they are copied.
 #[test]
 fn snapshots_of_a_tiny_flight_recorder_are_whole() {
-    many(TINY, true);
+    many(TINY, true, "ids");
+    many(TINY, true, "none");
 }
 
 #[test]
