@@ -11,7 +11,9 @@ use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::session::{Geometry, State, StreamControl, claim, lost_class_index, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
-use dormouse_relay::{Form, Record, Segment, Written, begin_epoch, write_exclusive};
+#[cfg(target_arch = "x86_64")]
+use dormouse_relay::begin_epoch;
+use dormouse_relay::{Form, Record, Segment, Written, write_exclusive};
 use dormouse_vring::SplitDriver;
 
 use crate::class::EventKey;
