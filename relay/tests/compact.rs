@@ -177,7 +177,6 @@ fn records_are_written_or_go_the_slow_way() {
     set_context(1);
     assert!(!written("no session", 5));
     let ids = Bench::new(RecordKind::Ids);
-    ids.open_at(dormouse_abi::session::STATE_EMPTY, now());
     SESSION.store(core::ptr::from_ref(ids.session).cast_mut(), Ordering::Relaxed);
     assert!(!written("records with context, no page yet", 5));
     assert_eq!(ids.control().state.load(Ordering::Relaxed), dormouse_abi::session::STATE_EMPTY);
