@@ -45,7 +45,7 @@ pub(crate) fn wake(memory: &Memory) {
 /// Runs until the session is stopped, then writes what is left.
 pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
     let memory = shared.memory;
-    let source = Source(shared);
+    let source = Source::new(shared);
     let mut drainer = Drainer {
         source,
         streams: std::iter::repeat_with(Stream::default).take(memory.geometry().stream_count as usize).collect(),

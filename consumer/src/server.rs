@@ -130,7 +130,7 @@ impl Processes {
 }
 
 /// A pidfd is readable once the last thread of the process has ended.
-fn is_dead(pidfd: &OwnedFd) -> bool {
+pub(crate) fn is_dead(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
 }
@@ -139,11 +139,15 @@ fn is_dead(pidfd: &OwnedFd) -> bool {
 /// code, stack and arguments start, as the kernel has placed them. Where it does not tell, or places everything alike, all
 /// are one, and what a former program held comes back at the end of the process.
 fn image(pid: u32) -> String {
+    stat_fields(pid, [26, 28, 48]).join(" ")
+}
+
+/// Fields of proc_pid_stat(5), from the third on; empty where there is no such process.
+pub(crate) fn stat_fields<const N: usize>(pid: u32, numbers: [usize; N]) -> [String; N] {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The command in parentheses may hold anything; field 3 of proc_pid_stat(5) follows it.
+    // The command in parentheses may hold anything; field 3 follows it.
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).copied().unwrap_or_default();
-    [field(26), field(28), field(48)].join(" ")
+    numbers.map(|number| fields.get(number - 3).copied().unwrap_or_default().to_owned())
 }
 
 /// Takes back what a process held that writes no more.
