@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::page;
 use dormouse_abi::session::{
-    Geometry, Line, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES,
-    USED_WORD_COUNT, VERSION, expiry, spare,
+    Geometry, LOST_CLASS_COUNT, Line, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, State,
+    StreamControl, UNIT_BYTES, USED_WORD_COUNT, VERSION, expiry, spare,
 };
 use dormouse_abi::txn::{Store, Txn};
 
@@ -570,6 +570,10 @@ impl Memory {
     /// Events that were dropped so far, of all streams, by [`lost_class_index`](dormouse_abi::session::lost_class_index). `None`
     /// beyond the last index.
     pub fn discarded_by_class(&self, index: usize) -> Option<u64> {
+        // Also where no stream is in use.
+        if index >= LOST_CLASS_COUNT {
+            return None;
+        }
         self.used_streams().try_fold(0, |sum: u64, stream| {
             // (C) as the counts of all classes together.
             let count = self.stream(stream).records_lost_by_class.get(index)?.load(Ordering::Acquire);
