@@ -133,7 +133,7 @@ pub struct CField {
 pub struct CClass {
     /// How many have enabled the class; above zero means armed.
     pub enabled: AtomicI32,
-    /// The id that the session has given, or [`CLASS_ID_NONE`].
+    /// The id that the session has given, with what triggers wait for above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
     pub id: AtomicU32,
     /// NUL-terminated provider name.
     pub provider: *const c_char,
@@ -147,6 +147,9 @@ pub struct CClass {
     pub reserved: u32,
 }
 
+/// Bits of a class's id word from here on are the tracer's own: which of the program's triggers wait for the class. A word that has any
+/// is above [`CLASS_ID_MAX`], so that the record path takes its slow way for such a class, and for no other.
+pub const CLASS_MARKS_SHIFT: u32 = 16;
 /// No id yet: the class is not in a session.
 pub const CLASS_ID_NONE: u32 = u32::MAX;
 /// Ids from here on belong to the session owner.

@@ -199,6 +199,8 @@ pub enum Message {
         bytes: u64,
         /// What it may grow to.
         bytes_max: u64,
+        /// What there is beside the budget while snapshots are taken.
+        room: u64,
         /// Pages that nobody holds.
         free: u64,
         /// Pages that are written to, or are about to be.
@@ -510,6 +512,7 @@ impl Message {
                 page_size_bytes,
                 bytes,
                 bytes_max,
+                room,
                 free,
                 drawn,
                 queued,
@@ -519,7 +522,7 @@ impl Message {
             } => {
                 w.u8(25);
                 [*page_size_bytes, *streams].into_iter().for_each(|number| w.u32(number));
-                [bytes, bytes_max, free, drawn, queued, beyond].into_iter().for_each(|number| w.u64(*number));
+                [bytes, bytes_max, room, free, drawn, queued, beyond].into_iter().for_each(|number| w.u64(*number));
                 w.u8(*is_overwrite as u8);
             }
             Message::List => w.u8(6),
@@ -654,6 +657,7 @@ impl Message {
                 streams: r.u32()?,
                 bytes: r.u64()?,
                 bytes_max: r.u64()?,
+                room: r.u64()?,
                 free: r.u64()?,
                 drawn: r.u64()?,
                 queued: r.u64()?,
@@ -708,6 +712,7 @@ mod tests {
                 page_size_bytes: 65536,
                 bytes: 1,
                 bytes_max: 2,
+                room: 8,
                 free: 3,
                 drawn: 4,
                 queued: 5,

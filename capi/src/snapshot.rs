@@ -102,7 +102,7 @@ pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut 
 pub unsafe extern "C" fn dormouse_snapshot_on(triggers: *const c_char) -> c_int {
     // SAFETY: the caller's word.
     let Ok(text) = unsafe { CStr::from_ptr(triggers) }.to_str() else { return -libc::EINVAL };
-    let parsed: Option<Vec<Trigger>> = text.split(',').map(|part| Trigger::parse(part.trim())).collect();
+    let parsed: Option<Vec<Trigger>> = text.split(',').map(|part| Trigger::parse(part.trim()).ok()).collect();
     let Some(triggers) = parsed else { return -libc::EINVAL };
     // A panic is none of a C program's affairs.
     if triggers.contains(&Trigger::Panic) {

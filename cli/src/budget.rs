@@ -39,6 +39,7 @@ impl Budget {
                 "page_size_bytes": state.page_size_bytes,
                 "budget_bytes": state.bytes,
                 "budget_max_bytes": state.bytes_max,
+                "room_bytes": state.room,
                 "free_bytes": state.free,
                 "written_bytes": state.drawn,
                 "closed_bytes": state.queued,
@@ -62,6 +63,9 @@ impl Budget {
             state.streams,
             size(state.queued)
         );
+        if state.room > 0 {
+            println!("  {} more while snapshots are taken; they go soon after the last one", size(state.room));
+        }
         if state.beyond > 0 {
             println!("  {} beyond the budget, still in use: they go when their pages are closed", size(state.beyond));
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use dormouse_abi::trigger::Trigger;
+use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -26,6 +26,13 @@ Examples:
                                                   a flight recorder; `dormouse snapshot` at any time
   dormouse record --attach 1234 -e 'http:*'       a program that runs; Ctrl-C ends it
 
+Triggers by event:
+  event:shop:order_failed                         an event of this class; `*` and `?` are wild
+  'duration:shop:order_begin..shop:order_end>50ms'
+                                                  in one thread, more than 50 ms from the last begin to an end
+Their classes are armed too. The event is in the snapshot. Each trigger of each process asks at most once a second, and ever more
+seldom, down to once an hour, while it goes on firing; a snapshot's record says how often it fired since the one before.
+
 Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
 pub(crate) struct Record {
     /// Directory of the trace, new or empty [default: dormouse-TIME]
@@ -39,10 +46,11 @@ pub(crate) struct Record {
     libc: bool,
     #[command(flatten)]
     memory: Memory,
-    /// Have the traced programs ask for a snapshot, written beside the trace, when this happens: `crash`, `panic` (of Rust), `exit`, or
-    /// a signal such as `USR2`; several are separated by commas. Needs `--mode overwrite`
-    #[arg(long, value_name = "TRIGGER", value_delimiter = ',', value_parser = trigger, conflicts_with = "attach")]
-    snapshot_on: Vec<String>,
+    /// Have the traced programs ask for a snapshot, written beside the trace, when this happens: `crash`, `panic` (of Rust), `exit`, a
+    /// signal such as `USR2`, an event, or too long a duration between two (see below); several are separated by commas. Needs
+    /// `--mode overwrite`; not for `--attach`, because programs are told as they start
+    #[arg(long, value_name = "TRIGGER", value_delimiter = ',', value_parser = Trigger::parse, conflicts_with = "attach")]
+    snapshot_on: Vec<Trigger>,
     /// Join the program PID instead of running a command
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
@@ -52,11 +60,6 @@ pub(crate) struct Record {
     /// The command and its arguments
     #[arg(last = true, required_unless_present = "attach", value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-fn trigger(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is not a trigger; write crash, panic, exit, or a signal such as USR2");
-    Trigger::parse(text).map(|_| text.into()).ok_or_else(wrong)
 }
 
 fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
@@ -142,6 +145,8 @@ impl Record {
         } else if self.libc && !patterns.iter().any(|pattern| pattern.starts_with("libc")) {
             patterns.push("libc:*".into());
         }
+        // A trigger whose events are not armed would never fire.
+        patterns.extend(self.snapshot_on.iter().flat_map(Trigger::patterns).map(String::from));
         Options {
             dir: dir.into(),
             budget_bytes: self.memory.budget,
@@ -158,6 +163,12 @@ impl Record {
         if !self.snapshot_on.is_empty() && self.memory.mode.name() != Mode::Overwrite.name() {
             bail!("--snapshot-on needs --mode overwrite: a session in discard mode keeps no events");
         }
+        let pattern_count = self.snapshot_on.iter().flat_map(Trigger::patterns).count();
+        if pattern_count > PATTERN_COUNT_MAX {
+            bail!(
+                "--snapshot-on has {pattern_count} patterns of events; leave out some, or join some by `*`: {PATTERN_COUNT_MAX} are possible"
+            );
+        }
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
         let options = self.options(dir, command_line.join(" "));
@@ -170,7 +181,12 @@ impl Record {
             }
         };
         let code = traced.wait()?;
+        let unmet = self.snapshot_on.iter().flat_map(Trigger::patterns).filter(|pattern| !session.has_class(pattern));
+        let unmet: Vec<&str> = unmet.collect();
         report(&session.finish(), dir);
+        if !unmet.is_empty() {
+            eprintln!("dormouse: no program has events that match {} of --snapshot-on", unmet.join(", "));
+        }
         Ok(code as u8)
     }
 

@@ -3,12 +3,15 @@
 //! The memory file has room for all streams that there may ever be and for all pages that the budget may grow to, and holes where nobody
 //! has written. What is filled from the beginning are the pages of the budget and what the processors that are online write to.
 //! A budget that shrinks gives its last pages back, as soon as nobody needs them.
+//!
+//! While snapshots are taken, a flight recorder has up to twice as many pages: those that are being read are held, and writers go on with the
+//! others. The second half goes when nobody has taken one for a while.
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use dormouse_abi::session::{Geometry, STREAM_STRIDE_BYTES};
 use dormouse_abi::wire::Message;
@@ -22,13 +25,23 @@ use crate::session::{BUDGET_BYTES_MIN, Cpus, Shared};
 /// Streams' memory that is filled from the beginning, at least.
 const STREAMS_BYTES_MIN: usize = 1 << 20;
 
-/// What changes of a session's budget.
+/// How long pages for snapshots stay after the last one.
+const ROOM_STAYS: Duration = Duration::from_secs(10);
+
+/// What changes of a session's budget. Whoever changes it also has [`Shared::snapshots`], which comes first.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Held by whoever changes it.
-    turn: Mutex<()>,
-    /// Whether there are pages beyond the limit that are still to be given back.
+    state: Mutex<State>,
+    /// Whether there are pages that are to be given back, now or later.
     is_shrinking: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Pages of the budget.
+    page_count: u32,
+    /// Until when there are more, for snapshots.
+    room_until: Option<Instant>,
 }
 
 /// Why a budget stays as it is.
@@ -71,6 +84,8 @@ pub struct BudgetState {
     pub bytes: u64,
     /// What it may grow to.
     pub bytes_max: u64,
+    /// What there is beside the budget while snapshots are taken.
+    pub room: u64,
     /// Pages that nobody holds.
     pub free: u64,
     /// Pages that are written to, or are about to be.
@@ -91,9 +106,29 @@ pub struct BudgetState {
 /// One line.
 pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState, String> {
     match ask(session, &Message::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) }, PATIENCE)? {
-        Message::BudgetIs { page_size_bytes, bytes, bytes_max, free, drawn, queued, beyond, streams, is_overwrite } => {
-            Ok(BudgetState { page_size_bytes, bytes, bytes_max, free, drawn, queued, beyond, streams, is_overwrite })
-        }
+        Message::BudgetIs {
+            page_size_bytes,
+            bytes,
+            bytes_max,
+            room,
+            free,
+            drawn,
+            queued,
+            beyond,
+            streams,
+            is_overwrite,
+        } => Ok(BudgetState {
+            page_size_bytes,
+            bytes,
+            bytes_max,
+            room,
+            free,
+            drawn,
+            queued,
+            beyond,
+            streams,
+            is_overwrite,
+        }),
         Message::Error { text } => Err(text),
         _ => Err("the session owner answered something else; is it of the same version?".into()),
     }
@@ -123,20 +158,60 @@ impl Budget {
             pool.prefault(pages.clone())?;
             pool.use_huge_pages(pages);
         }
-        Ok(Budget { turn: Mutex::new(()), is_shrinking: AtomicBool::new(false) })
+        let state = State { page_count: page_limit, room_until: None };
+        Ok(Budget { state: Mutex::new(state), is_shrinking: AtomicBool::new(false) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for a snapshot: as many pages again as the budget has, or as many as there may be. Gives the number of pages that may be
+    /// held; `None` where writers would be left with too few, because the budget may not grow, or the memory is not to be had.
+    ///
+    /// The caller has [`Shared::snapshots`].
+    pub(crate) fn make_room(&self, shared: &Shared) -> Option<u32> {
+        let memory = &shared.memory;
+        let mut state = self.lock();
+        let limit = state.page_count.saturating_mul(2).min(memory.geometry().page_count);
+        // The current and the next page of each stream are out of the question.
+        let in_use = 2 * memory.used_streams().count() as u32;
+        if limit - state.page_count < state.page_count / 4 + in_use {
+            return None;
+        }
+        if memory.page_limit() < limit {
+            self.grow(shared, limit).ok()?;
+        }
+        state.room_until = Some(Instant::now() + ROOM_STAYS);
+        self.is_shrinking.store(true, Ordering::Relaxed);
+        Some(state.page_count)
+    }
+
+    fn grow(&self, shared: &Shared, limit: u32) -> Result<(), BackingError> {
+        let fresh = page_range(shared.memory.geometry(), shared.memory.page_limit()..limit);
+        shared.pool.prefault(fresh.clone())?;
+        shared.pool.use_huge_pages(fresh);
+        shared.memory.set_page_limit(limit);
+        Ok(())
     }
 
     /// Gives pages back that are beyond the budget by now, if nobody takes a snapshot just now.
     pub(crate) fn go_on(&self, shared: &Shared) {
         if self.is_shrinking.load(Ordering::Relaxed)
-            && let Ok(_turn) = self.turn.try_lock()
-            && let Ok(_snapshots) = shared.snapshots.try_lock()
+            && let Ok(_turn) = shared.snapshots.try_lock()
         {
+            let mut state = self.lock();
+            if state.room_until.is_some_and(|until| Instant::now() < until) {
+                return;
+            }
+            if state.room_until.take().is_some() {
+                shared.memory.set_page_limit(state.page_count);
+            }
             self.give_back(shared);
         }
     }
 
-    /// The caller has both turns.
+    /// The caller has the turn.
     fn give_back(&self, shared: &Shared) {
         let memory = &shared.memory;
         let mut rest = 0;
@@ -155,7 +230,8 @@ impl Budget {
 
     /// Sets the budget. What it loses is given back as it becomes free.
     pub(crate) fn resize(&self, shared: &Shared, bytes: u64) -> Result<(), BudgetError> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let memory = &shared.memory;
         let geometry = memory.geometry();
         let page_size_bytes = u64::from(geometry.page_size_bytes);
@@ -168,28 +244,27 @@ impl Budget {
         if bytes > most {
             return Err(BudgetError::TooLarge(bytes, most));
         }
-        let (before, limit) = (memory.page_limit(), (bytes / page_size_bytes) as u32);
-        if limit >= before {
-            let fresh = page_range(geometry, before..limit);
-            shared.pool.prefault(fresh.clone())?;
-            shared.pool.use_huge_pages(fresh);
-            memory.set_page_limit(limit);
+        let limit = (bytes / page_size_bytes) as u32;
+        if limit >= memory.page_limit() {
+            self.grow(shared, limit)?;
         } else {
             memory.set_page_limit(limit);
-            let _snapshots = shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
             self.give_back(shared);
         }
+        *state = State { page_count: limit, room_until: None };
         Ok(())
     }
 
     /// What is where, for whoever asks.
     pub(crate) fn describe(&self, shared: &Shared) -> Message {
         let memory = &shared.memory;
+        let page_count = self.lock().page_count;
         let census = memory.census(|stream| used(memory, stream));
         let bytes = |count: u32| u64::from(count) * u64::from(memory.geometry().page_size_bytes);
         Message::BudgetIs {
             page_size_bytes: memory.geometry().page_size_bytes,
-            bytes: bytes(census.limit),
+            bytes: bytes(page_count),
+            room: bytes(census.limit.saturating_sub(page_count)),
             bytes_max: bytes(memory.geometry().page_count),
             free: bytes(census.free),
             drawn: bytes(census.drawn),

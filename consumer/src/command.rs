@@ -5,7 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use dormouse_abi::trigger::ENV_SNAPSHOT_ON;
+use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
 use dormouse_abi::wire::ENV_SESSION;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
@@ -72,7 +72,7 @@ pub struct Traced {
 
 impl Traced {
     /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session at `socket`, and ask for
-    /// a snapshot at each of `triggers` (see [`dormouse_abi::trigger::Trigger::parse_list`]), if there are any.
+    /// a snapshot at each of `triggers`, if there are any.
     ///
     /// # Errors
     /// See [`CommandError`].
@@ -80,7 +80,7 @@ impl Traced {
         command: &[OsString],
         socket: &Path,
         preload: Option<&Path>,
-        triggers: &[String],
+        triggers: &[Trigger],
     ) -> Result<Traced, CommandError> {
         let (program, arguments) = match command {
             [program, arguments @ ..] => (program.as_os_str(), arguments),
@@ -94,7 +94,7 @@ impl Traced {
         let mut process = Command::new(program);
         process.args(arguments).env(ENV_SESSION, socket);
         if !triggers.is_empty() {
-            process.env(ENV_SNAPSHOT_ON, triggers.join(","));
+            process.env(ENV_SNAPSHOT_ON, triggers.iter().map(Trigger::to_string).collect::<Vec<_>>().join(","));
         }
         if let Some(library) = preload {
             let mut list = library.as_os_str().to_owned();

@@ -294,6 +294,12 @@ impl Session {
         self.server.processes().joined()
     }
 
+    /// Whether a program has announced a class that matches the pattern.
+    pub fn has_class(&self, pattern: &str) -> bool {
+        let classes = self.shared.trace.classes();
+        classes.events().any(|class| dormouse_abi::wire::matches(pattern, &class.full_name))
+    }
+
     /// Whether every process that ever joined is dead.
     pub fn is_deserted(&self) -> bool {
         self.server.processes().are_all_dead()

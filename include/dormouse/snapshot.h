@@ -53,13 +53,16 @@ int dormouse_snapshot(const struct dormouse_snapshot_options *options, struct do
 
 /*
  * Has a snapshot asked for, without waiting for it, whenever something in a list such as "crash,exit,USR2" happens: "crash" (SIGSEGV,
- * SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS and SIGABRT; the program then ends as it would have), "exit", or a signal, by name or
- * number, whose former handler still runs. The environment variable DORMOUSE_SNAPSHOT_ON does the same without a call.
+ * SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS and SIGABRT; the program then ends as it would have), "exit", a signal, by name or
+ * number, whose former handler still runs, "event:shop:order_failed" (an armed event occurs; `*` and `?` are wild), or
+ * "duration:shop:order_begin..shop:order_end>50ms" (in one thread, from the last begin to an end; ns, us, ms, s, min, h). One by event
+ * or duration asks at most once a second, and ever more seldom while it goes on firing. The environment variable DORMOUSE_SNAPSHOT_ON does the same without a call.
  *
  * For an overflow of its stack a thread needs an alternate one (sigaltstack(2)): the calling thread, and threads that trace an event
  * from then on, get one if they have none.
  *
- * Errors: -EINVAL  the list has an entry that is none of these, or is empty; nothing was installed
+ * Errors: -EINVAL  the list has an entry that is none of these, or is empty, and nothing was installed; or there are more than 16
+ *                  patterns of events in all
  *         or what sigaction(2) says
  * MT-safe, not async-signal-safe.
  */

@@ -502,6 +502,26 @@ impl Memory {
         true
     }
 
+    /// Session owner, overwrite mode: keeps what a closed page holds until [`Memory::let_go`], whatever writers give up meanwhile. False if it
+    /// is given up already. While pages are held, writers need others.
+    pub fn hold(&self, stream: u32, seq: u64, unit: u32) -> bool {
+        let Some(index) = self.geometry.page_of_unit(unit) else { return false };
+        let queued = Owner::Queued { stream: stream as u16, seq }.to_word();
+        let held = Owner::Drawn { process: OWNER, stream: stream as u16 }.to_word();
+        // (B) pairs with (D). A page that was given up may still be there, but somebody may be about to draw it: one of us does.
+        self.owner(index).compare_exchange(queued, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Session owner: ends a hold. The page is the stream's again or, if it was given up meanwhile, free.
+    pub fn let_go(&self, stream: u32, seq: u64, unit: u32) {
+        if let Some(index) = self.geometry.page_of_unit(unit) {
+            // (D) pairs with (B): what the holder has read, it has read.
+            self.owner(index).store(Owner::Queued { stream: stream as u16, seq }.to_word(), Ordering::Release);
+            // (J') pairs with (J).
+            self.header().freed.0.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// Where the pages are at about this moment.
     pub fn census(&self, used: impl Fn(u32) -> u64) -> Census {
         let mut census = Census { limit: self.page_limit(), ..Census::default() };
@@ -570,14 +590,9 @@ impl Memory {
     /// Events that were dropped so far, of all streams, by [`lost_class_index`](dormouse_abi::session::lost_class_index). `None`
     /// beyond the last index.
     pub fn discarded_by_class(&self, index: usize) -> Option<u64> {
-        // Also where no stream is in use.
-        if index >= LOST_CLASS_COUNT {
-            return None;
-        }
-        self.used_streams().try_fold(0, |sum: u64, stream| {
-            // (C) as the counts of all classes together.
-            let count = self.stream(stream).records_lost_by_class.get(index)?.load(Ordering::Acquire);
-            Some(sum.saturating_add(count))
-        })
+        // (C) as the counts of all classes together.
+        let count = |stream| self.stream(stream).records_lost_by_class[index].load(Ordering::Acquire);
+        let sum = || self.used_streams().fold(0, |sum: u64, stream| sum.saturating_add(count(stream)));
+        (index < LOST_CLASS_COUNT).then(sum)
     }
 }

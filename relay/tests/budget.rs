@@ -212,3 +212,46 @@ fn a_flight_recorder_that_shrinks_keeps_its_newest_pages() {
     assert_eq!((census.beyond, census.drawn), (0, 2));
     assert_eq!(bench.retained(3).last(), Some(&118));
 }
+
+#[test]
+fn what_is_held_is_not_overwritten() {
+    let bench = Bench::new(MODE_OVERWRITE);
+    for _ in 0..40 {
+        bench.switch(3);
+    }
+    bench.memory.set_page_limit(32);
+    let held: Vec<(u64, u32)> = bench.retained(3).into_iter().map(|seq| (seq, bench.memory.chain(3, seq))).collect();
+    assert!(held.len() > 8);
+    assert!(held.iter().all(|&(seq, unit)| bench.memory.hold(3, seq, unit)));
+    assert!(held.iter().all(|&(seq, unit)| !bench.memory.hold(3, seq, unit)), "once");
+    // Writers take the others, again and again, and give up the held ones.
+    for _ in 0..100 {
+        bench.switch(3);
+        bench.switch(130);
+    }
+    assert!(bench.used(3) > held.last().unwrap().0);
+    for &(seq, unit) in &held {
+        assert_eq!(bench.memory.page_field(unit, page::OFFSET_SEQ), seq);
+        bench.memory.let_go(3, seq, unit);
+        assert!(bench.memory.owner_of(GEOMETRY.page_of_unit(unit).unwrap()).is_some());
+    }
+    // Given up meanwhile, they are free now; one that was not is the stream's again.
+    assert_eq!(bench.census().free as usize, held.len());
+    let newest = *bench.retained(3).last().unwrap();
+    let unit = bench.memory.chain(3, newest);
+    assert!(bench.memory.hold(3, newest, unit));
+    bench.memory.let_go(3, newest, unit);
+    assert_eq!(bench.retained(3).last(), Some(&newest));
+    assert!(!bench.memory.hold(3, newest + 1, unit) && !bench.memory.hold(3, newest, 0));
+}
+
+#[test]
+fn losses_by_class_end_with_the_last_class() {
+    let bench = Bench::new(MODE_DISCARD);
+    assert_eq!((bench.memory.discarded_by_class(0), bench.memory.discarded_by_class(256)), (Some(0), None));
+    for stream in [3, 210] {
+        bench.memory.use_stream(stream);
+        bench.memory.stream(stream).records_lost_by_class[255].store(u64::MAX - 1, Ordering::Relaxed);
+    }
+    assert_eq!((bench.memory.discarded_by_class(255), bench.memory.discarded_by_class(256)), (Some(u64::MAX), None));
+}

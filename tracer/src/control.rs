@@ -89,6 +89,15 @@ impl Control {
         is_match.iter().filter(|is_match| **is_match).count() as u32
     }
 
+    /// After triggers have changed.
+    pub(crate) fn mark_again(&mut self) {
+        for class in &self.classes {
+            let word = class.id.load(Ordering::Relaxed);
+            let id = if word == CLASS_ID_NONE { word } else { crate::watch::split(word).0 };
+            class.id.store(crate::watch::marked(id, &class.decl), Ordering::Relaxed);
+        }
+    }
+
     fn armed_count(&self) -> u32 {
         self.classes.iter().filter(|class| class.armed).count() as u32
     }
@@ -190,7 +199,7 @@ fn status(class: &Class) -> ClassStatus {
 /// Gives ids first and arms then, so that no event is written with another session's id.
 fn grant(classes: &mut [Class], grants: &[Grant]) {
     for (class, grant) in classes.iter_mut().zip(grants) {
-        class.id.store(grant.id, Ordering::Relaxed);
+        class.id.store(crate::watch::marked(grant.id, &class.decl), Ordering::Relaxed);
     }
     let armed: Vec<bool> = grants.iter().map(|grant| grant.armed && grant.id != CLASS_ID_NONE).collect();
     set_armed(classes, |index, class| armed.get(index).copied().unwrap_or(class.armed));
@@ -249,6 +258,7 @@ extern "C" fn after_fork_child() {
     let _inside = crate::thread::enter_tracer();
     crate::thread::forget();
     let Some(mut locked) = forking().0.take() else { return };
+    crate::watch::after_fork();
     locked.after_fork();
     drop(locked);
     crate::listen::after_fork();

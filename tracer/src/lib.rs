@@ -18,14 +18,14 @@
 //!   which one thread of the program sleeps. `DORMOUSE_LISTEN=0` does without.
 //! * `dormouse imv list PID` and `dormouse imv set PID NAME VALUE` reach the program's [tunables](imv::tunable) the same way.
 //! * [`snapshot`] and [`Snapshot`] have what a session in overwrite mode retains written as a trace, at once or when something
-//!   happens; `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2` does so without a line of code.
+//!   happens; `DORMOUSE_SNAPSHOT_ON=crash,exit,USR2,event:shop:order_failed` does so without a line of code.
 //! * `DORMOUSE_NO_RSEQ=1` forces the path for machines without restartable sequences.
 //!
 //! # Where things are
 //! ```text
 //!   event!  →  gate (imv)  →  value: bytes and types  →  write: stream of the processor (percpu), record (relay), offer (vring)
 //!   start: constructor   process: the session   control: registry and lock   listen: the socket   thread: who writes
-//!   tunable: what operators set   snapshot: what the program asks for
+//!   tunable: what operators set   snapshot: what the program asks for   watch: events that have it ask
 //! ```
 //!
 //! # What it never does
@@ -55,6 +55,7 @@ mod start;
 mod thread;
 mod tunable;
 mod value;
+mod watch;
 mod write;
 
 /// Static branches, immediate values and tunables, as this crate uses them itself.

@@ -26,14 +26,17 @@ pub(crate) fn start() {
         LISTENING.store(false, Ordering::Relaxed);
         return;
     };
-    // Signals belong to the program's own threads: the listener's thread inherits a mask that blocks them all.
-    let unmasked = SignalMask::block_all();
-    let spawned =
-        std::thread::Builder::new().name("dormouse".into()).stack_size(256 << 10).spawn(move || serve(listener, &path));
-    drop(unmasked);
-    if spawned.is_err() {
+    if !spawn("dormouse", move || serve(listener, &path)) {
         LISTENING.store(false, Ordering::Relaxed);
     }
+}
+
+/// Starts a thread of the tracer's own. Signals belong to the program's threads: this one inherits a mask that blocks them all.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
+    let unmasked = SignalMask::block_all();
+    let spawned = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(run);
+    drop(unmasked);
+    spawned.is_ok()
 }
 
 /// In a forked child, which has no such thread: starts one when the parent had one.

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 use crate::process;
 
 /// How long an owner may take to write a snapshot.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A snapshot to ask for: what the session's flight recorder (`--mode overwrite`) holds, of all programs in it.
 ///
@@ -145,8 +146,15 @@ impl Snapshot {
     /// before takes over, so the program ends as it would have; after another signal a former handler runs. [`Trigger::Panic`]
     /// sends before the former hook runs.
     ///
+    /// [`Trigger::Event`] and [`Trigger::Duration`] wait for events that are armed in the session; such an event's record is written first,
+    /// so that it is in the snapshot, by a path that is slower than that of other events. A thread of the tracer, which is started where
+    /// there are such classes, sends the request and waits for the snapshot; what fires meanwhile is counted, and the next snapshot
+    /// says how often it was. A trigger asks at most once a second, and each time that it fires again within as long as it had to wait,
+    /// it waits for twice as long, up to an hour. What has fired is asked for at the latest when the program ends by `exit`; a program
+    /// that is killed, or crashes without [`Trigger::Crash`], may take it along.
+    ///
     /// # Errors
-    /// What sigaction(2) says.
+    /// What sigaction(2) says; more triggers by event than there is room for (16, of which one by duration takes two).
     pub fn on(&self, trigger: Trigger) -> std::io::Result<()> {
         match trigger {
             Trigger::Crash => {
@@ -173,6 +181,7 @@ impl Snapshot {
                 }));
                 Ok(())
             }
+            Trigger::Event(_) | Trigger::Duration { .. } => crate::watch::add(trigger, self),
         }
     }
 }
@@ -189,18 +198,21 @@ impl Prepared {
     ///
     /// Wait-free but for the kernel; async-signal-safe; leaves errno as it is.
     pub fn request(&self) -> bool {
+        self.send().is_ok()
+    }
+
+    /// The same, and gives the socket on which the answer will come. Where the owner has too much to do, the error is `AGAIN`.
+    pub(crate) fn send(&self) -> rustix::io::Result<OwnedFd> {
         // rustix reaches the kernel past libc, and errno with it.
-        let Some(session) = process::current() else { return false };
-        let send = || -> rustix::io::Result<usize> {
-            // A path of a session's socket is short, so no memory is allocated for it.
-            let address = SocketAddrUnix::new(&*session.socket)?;
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-            rustix::net::connect(&socket, &address)?;
-            // The socket's buffer holds a frame of this size whole.
-            rustix::net::send(&socket, &self.frame, SendFlags::NOSIGNAL)
-        };
-        send() == Ok(self.frame.len())
+        let session = process::current().ok_or(rustix::io::Errno::NOTCONN)?;
+        // A path of a session's socket is short, so no memory is allocated for it.
+        let address = SocketAddrUnix::new(&*session.socket)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &address)?;
+        // The socket's buffer holds a frame of this size whole.
+        let len = rustix::net::send(&socket, &self.frame, SendFlags::NOSIGNAL)?;
+        if len == self.frame.len() { Ok(socket) } else { Err(rustix::io::Errno::MSGSIZE) }
     }
 }
 

@@ -64,6 +64,12 @@ pub(crate) fn forget() {
     words.context.set(0);
     words.ids.set(0);
     words.vfork_parent.set(0);
+    words.begun_ns.iter().for_each(|begun| begun.set(0));
+}
+
+/// Where this thread keeps when a duration has begun. Async-signal-safe.
+pub(crate) fn begun_ns(duration: usize) -> Option<&'static core::cell::Cell<u64>> {
+    words().begun_ns.get(duration)
 }
 
 /// To be called just before `vfork`: from now on the thread-local data may be in the child's hands.

@@ -15,6 +15,7 @@ use dormouse_vring::SplitDriver;
 use crate::class::EventKey;
 use crate::process::{Attached, CURRENT, Guard};
 use crate::thread::{self, Writer};
+use crate::watch;
 
 /// The session that the process was in a moment ago. Everything that is written checks that it still is.
 #[derive(Debug, Clone, Copy)]
@@ -159,6 +160,7 @@ pub fn record_segments(id: &AtomicU32, segments: &[Segment]) {
 #[cold]
 #[inline(never)]
 fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
+    let (id, marks) = watch::split(id);
     // No class has such an id: the owner had none left, or the class has just left a session.
     if id > CLASS_ID_MAX as u32 {
         return;
@@ -178,6 +180,10 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     match attached.rseq {
         Some(rseq) if writer.owns_tls => record_under_rseq(attached, rseq, &record),
         _ => record_claimed(attached, writer, &record),
+    }
+    drop(guard);
+    if marks != 0 {
+        watch::met(marks, writer);
     }
 }
 

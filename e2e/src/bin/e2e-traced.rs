@@ -24,6 +24,7 @@ fn main() {
         "hold" => hold(Path::new(&arguments[1]), number(2)),
         "end" => end(&arguments[1], number(2)),
         "starve" => starve(number(1), number(2)),
+        "script" => script(Path::new(&arguments[1]), &arguments[2..]),
         "idle" => {}
         "victim" => victim(Path::new(&arguments[1]), number(2) as u32, number(3)),
         "kill" => kill_rounds(Path::new(&arguments[1]), number(2), number(3), number(4)),
@@ -112,6 +113,47 @@ fn end(how: &str, events: u64) {
         // SAFETY: sends a signal to this very thread.
         "raise" => drop(unsafe { libc::raise(libc::SIGSEGV) }),
         other => panic!("no end `{other}`"),
+    }
+}
+
+/// Does one thing after the other, each of which may have a number after `=`.
+fn script(fifo: &Path, words: &[String]) {
+    for (index, word) in words.iter().enumerate() {
+        let (word, number) = word
+            .split_once('=')
+            .map_or((word.as_str(), 1), |(word, text)| (word, text.parse::<u64>().expect("a number")));
+        match word {
+            "steps" => emit_steps(0, number),
+            "fail" => (0..number).for_each(|number| dormouse::event!(e2e.fail, number)),
+            "begin" => dormouse::event!(e2e.begin, number),
+            "end" => dormouse::event!(e2e.end, number),
+            "tick" => dormouse::event!(e2e.tick, number),
+            "pause" => pause(Duration::from_micros(number)),
+            "thread" => std::thread::scope(|scope| drop(scope.spawn(|| script(fifo, &words[index + 1..])))),
+            "child" => {
+                // SAFETY: the program has one thread.
+                let pid = unsafe { libc::fork() };
+                if pid != 0 {
+                    return wait(pid);
+                }
+            }
+            "hold" => {
+                println!("ready");
+                std::fs::File::open(fifo).expect("a FIFO");
+            }
+            other => panic!("no word `{other}`"),
+        }
+        if word == "thread" {
+            return;
+        }
+    }
+}
+
+/// Until so much time has passed, by the program's own clock.
+fn pause(duration: Duration) {
+    let begin = std::time::Instant::now();
+    while begin.elapsed() <= duration {
+        std::hint::spin_loop();
     }
 }
 

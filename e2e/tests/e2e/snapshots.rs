@@ -57,8 +57,8 @@ fn check(trace: &Trace) -> u64 {
 }
 
 /// Writers never rest, and each snapshot falls somewhere else.
-fn many(budget: &str, rseq: bool) {
-    let session = start(Record::new().mode("overwrite").budget(budget).rseq(rseq));
+fn many(record: Record) {
+    let session = start(record.mode("overwrite"));
     let dir = session.0.place().join("snapshot");
     let (mut events, mut missed) = (0, 0);
     for number in 0..snapshot_count() {
@@ -88,14 +88,19 @@ fn many(budget: &str, rseq: bool) {
 #[test]
 fn snapshots_under_writers_are_whole() {
     for rseq in [true, false] {
-        many("1M", rseq);
+        many(Record::new().budget("1M").rseq(rseq));
     }
 }
 
-/// Sixteen pages of 4 KiB: most are overwritten while they are copied.
 #[test]
 fn snapshots_of_a_tiny_flight_recorder_are_whole() {
-    many(TINY, true);
+    many(Record::new().budget(TINY));
+}
+
+/// No page can be held, and most are overwritten while they are copied.
+#[test]
+fn snapshots_of_a_flight_recorder_that_cannot_grow_are_whole() {
+    many(Record::new().budget(TINY).option("--budget-max").option(TINY));
 }
 
 #[test]
@@ -199,5 +204,162 @@ fn triggers_that_are_none_are_refused() {
         recording.stderr
     };
     assert!(refused("overwrite", "KILL").contains("`KILL` is not a trigger"));
+    assert!(refused("overwrite", "event:failed").contains("write PROVIDER:NAME"));
+    assert!(refused("overwrite", "duration:a:b..c:d").contains("has no limit"));
+    assert!(refused("overwrite", &["event:a:b"; 17].join(",")).contains("16 are possible"));
     assert!(refused("discard", "crash").contains("--mode overwrite"));
+}
+
+/// A flight recorder under these triggers, of a program that does what the words say.
+fn script(rseq: bool, triggers: &str, words: &[&str]) -> (Running, std::path::PathBuf) {
+    let record = Record::new().mode("overwrite").option("--snapshot-on").option(triggers).rseq(rseq);
+    let end = record.place().join("end");
+    rustix::fs::mknodat(rustix::fs::CWD, &end, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let mut command = vec![TRACED.as_ref(), "script".as_ref(), end.as_os_str()];
+    command.extend(words.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
+    (record.start(&command), end)
+}
+
+/// The snapshots of a recording in order: each one's trace, and what asked for it.
+fn snapshots(place: &std::path::Path) -> Vec<(Trace, String)> {
+    let dirs = (1..).map(|number| place.join(format!("trace-snapshot-{number}"))).take_while(|dir| dir.exists());
+    let read = |dir: std::path::PathBuf| {
+        let trace = Trace::read(&dir);
+        let stats = trace.stats();
+        assert_eq!((stats.events_lost, stats.warnings.len()), (0, 0), "{stats}");
+        if let Some(count) = babeltrace2_count(&dir) {
+            assert_eq!(count, trace.events().count() as u64);
+        }
+        let record = trace.values("dormouse:snapshot").remove(0);
+        let trigger = record.strip_prefix("trigger=str \"").and_then(|rest| rest.split_once('"'));
+        let trigger = trigger.unwrap_or_else(|| panic!("{record}")).0.to_string();
+        (trace, trigger)
+    };
+    dirs.map(read).collect()
+}
+
+/// A trigger's text without what it says of how often, and how often.
+fn firings(text: &str) -> (&str, u64) {
+    match text.rsplit_once(", ").and_then(|(trigger, times)| Some((trigger, times.strip_suffix(" times")?))) {
+        Some((trigger, times)) => (trigger, times.parse().unwrap()),
+        None => (text, 1),
+    }
+}
+
+/// Runs such a program to its end, and gives how often each trigger has fired by what the snapshots say.
+fn fired(rseq: bool, triggers: &str, words: &[&str]) -> Vec<(String, u64)> {
+    let recording = script(rseq, triggers, words).0.wait().succeeded();
+    let mut sums: Vec<(String, u64)> = Vec::new();
+    for (_, text) in snapshots(recording.place()) {
+        let (trigger, times) = firings(&text);
+        match sums.iter_mut().find(|(known, _)| known == trigger) {
+            Some((_, sum)) => *sum += times,
+            None => sums.push((trigger.into(), times)),
+        }
+    }
+    sums.sort();
+    sums
+}
+
+#[test]
+fn an_event_leaves_a_snapshot_that_it_is_in_and_the_program_goes_on() {
+    for rseq in [true, false] {
+        let words = ["steps=1000", "fail", "hold", "tick"];
+        let (mut running, end) = script(rseq, "event:e2e:fa*", &words);
+        running.wait_for("ready");
+        let dir = running.place().join("trace-snapshot-1");
+        running.wait_until("a snapshot", || dir.join("metadata").exists());
+        let (trace, trigger) = snapshots(running.place()).remove(0);
+        assert_eq!(trigger, "event:e2e:fa*");
+        assert_eq!(trace.steps().into_values().collect::<Vec<_>>(), [(0..1_000).collect::<Vec<u64>>()]);
+        assert_eq!(trace.values("e2e:fail"), ["number=u64 0"]);
+        let last = trace.events().last().unwrap();
+        assert!(last.class.full_name == "e2e:fail" || last.class.full_name.starts_with("dormouse:"), "{last:?}");
+        std::fs::write(end, "").unwrap();
+        let recording = running.wait().succeeded();
+        assert_eq!(recording.trace().values("e2e:tick").len(), 1, "it went on");
+        assert_eq!(snapshots(recording.place()).len(), 1);
+    }
+}
+
+/// Whatever came together: each firing is told of once, and what was not asked for yet is when the program ends.
+#[test]
+fn firings_are_counted() {
+    for rseq in [true, false] {
+        let words = ["fail=1000", "fail=234"];
+        assert_eq!(fired(rseq, "event:e2e:fail", &words), [("event:e2e:fail".into(), 1_234)]);
+    }
+    // Two triggers for one class, and classes that were not asked for.
+    let recording = Record::new()
+        .mode("overwrite")
+        .option("--snapshot-on")
+        .option("event:e2e:fail,event:e2e:f?il")
+        .option("-e")
+        .option("e2e:step")
+        .run(&[TRACED, "script", "/", "steps=8", "fail=3", "tick"])
+        .succeeded();
+    let all = snapshots(recording.place());
+    let mut texts: Vec<&str> = all.iter().map(|(_, text)| firings(text).0).collect();
+    texts.sort_unstable();
+    texts.dedup();
+    assert_eq!(texts, ["event:e2e:f?il", "event:e2e:fail"]);
+    let (last, _) = all.last().unwrap();
+    assert_eq!(
+        (last.values("e2e:fail").len(), last.values("e2e:tick").len()),
+        (3, 0),
+        "armed, because a trigger waits for it"
+    );
+}
+
+#[test]
+fn a_duration_fires_above_its_limit_alone() {
+    let begin_to_end = |limit: &str| format!("duration:e2e:begin..e2e:end>{limit}");
+    for rseq in [true, false] {
+        let twice = ["begin", "pause=5", "end", "begin", "pause=5", "end"];
+        let text = begin_to_end("1ns");
+        assert_eq!(fired(rseq, &text, &twice), [(text, 2)]);
+        assert_eq!(fired(rseq, &begin_to_end("1h"), &twice), []);
+        // The last begin counts, and serves for one end.
+        let again = ["begin", "pause=20000", "begin", "pause=1", "end", "pause=20000", "end"];
+        let (long, short) = (begin_to_end("20ms"), begin_to_end("1us"));
+        let both = fired(rseq, &format!("{long},{short}"), &again);
+        assert!(both.contains(&(short, 1)), "{both:?}");
+        // A slow machine may take as long between two events as the program pauses, but not twice for one end.
+        assert!(both.iter().all(|(_, times)| *times == 1), "{both:?}");
+    }
+    // From each tick to the next.
+    let text = "duration:e2e:tick..e2e:tick>1ns";
+    let ticks = ["tick", "pause=1", "tick", "pause=1", "tick"];
+    assert_eq!(fired(true, text, &ticks), [(text.into(), 2)]);
+    // Each thread has begins of its own.
+    assert_eq!(fired(true, &begin_to_end("1ns"), &["begin", "pause=1", "thread", "end"]), []);
+}
+
+#[test]
+fn triggers_follow_a_child_and_a_library_that_is_loaded_later() {
+    // The parent's duration is not the child's, and the child has to ask by itself.
+    let triggers = "event:e2e:fail,duration:e2e:begin..e2e:end>1ns";
+    let (mut running, end) = script(true, triggers, &["begin", "child", "end", "fail", "hold"]);
+    running.wait_for("ready");
+    let dir = running.place().join("trace-snapshot-1");
+    running.wait_until("a snapshot", || dir.join("metadata").exists());
+    std::fs::write(end, "").unwrap();
+    let recording = running.wait().succeeded();
+    let all = snapshots(recording.place());
+    assert_eq!(all.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>(), ["event:e2e:fail"]);
+
+    let path = dormouse_e2e::run::plugin().to_str().unwrap();
+    let record = Record::new().mode("overwrite").option("--snapshot-on").option("event:plugin:step");
+    let recording = record.run(&[TRACED, "plugin", path, "100"]).succeeded();
+    let all = snapshots(recording.place());
+    assert_eq!(all.iter().map(|(_, text)| firings(text).1).sum::<u64>(), 100);
+    assert_eq!(all.last().unwrap().0.values("plugin:step").len(), 100);
+}
+
+#[test]
+fn a_trigger_that_no_class_matches_is_told_of() {
+    let (running, _) = script(true, "event:e2e:faild", &["steps=8", "fail"]);
+    let recording = running.wait().succeeded();
+    assert!(recording.stderr.contains("no program has events that match e2e:faild"), "{}", recording.stderr);
+    assert!(snapshots(recording.place()).is_empty());
 }

@@ -44,7 +44,7 @@ struct dormouse_field {
 /* An event class. Begins as a struct dormouse_static_key does, so a class can be the key of a gate. */
 struct dormouse_class {
     int32_t enabled; /* how many have enabled the class; above zero means armed */
-    uint32_t id;     /* the id that the session has given, or DORMOUSE_CLASS_ID_NONE */
+    uint32_t id;     /* the tracer's: the id that the session has given and whether triggers wait for it, or DORMOUSE_CLASS_ID_NONE */
     const char *provider;
     const char *name;
     const struct dormouse_field *fields; /* field_count fields */

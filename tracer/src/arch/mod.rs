@@ -11,6 +11,7 @@
 /// | 8 | thread id of the parent whose `vfork` is under way, or 0 |
 /// | 12 | not zero: the tracer itself is at work in this thread |
 /// | 16 | `vpid` and `vtid` as records carry them ([`dormouse_abi::record::context_word`]), or 0: not known |
+/// | 24 | when each duration that a trigger measures has begun here, or 0: it has not |
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Tls {
@@ -18,7 +19,11 @@ pub(crate) struct Tls {
     pub(crate) vfork_parent: core::cell::Cell<u32>,
     pub(crate) busy: core::cell::Cell<u32>,
     pub(crate) ids: core::cell::Cell<u64>,
+    pub(crate) begun_ns: [core::cell::Cell<u64>; DURATION_COUNT_MAX],
 }
+
+/// Durations that triggers may measure: each has two patterns.
+pub(crate) const DURATION_COUNT_MAX: usize = dormouse_abi::trigger::PATTERN_COUNT_MAX / 2;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -27,13 +32,19 @@ pub(crate) use x86_64::{context, own_records, record, record_key, tls};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod generic {
-    use super::Tls;
+    use super::{DURATION_COUNT_MAX, Tls};
     use core::cell::Cell;
     use dormouse_abi::site::EventRecord;
 
     std::thread_local! {
         static TLS: Tls = const {
-            Tls { context: Cell::new(0), vfork_parent: Cell::new(0), busy: Cell::new(0), ids: Cell::new(0) }
+            Tls {
+                context: Cell::new(0),
+                vfork_parent: Cell::new(0),
+                busy: Cell::new(0),
+                ids: Cell::new(0),
+                begun_ns: [const { Cell::new(0) }; DURATION_COUNT_MAX],
+            }
         };
     }
 

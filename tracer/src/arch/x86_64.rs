@@ -1,4 +1,4 @@
-//! x86-64: 24 bytes in the static TLS block, the way from a site to the write path, and the door that `vfork` goes through.
+//! x86-64: 88 bytes in the static TLS block, the way from a site to the write path, and the door that `vfork` goes through.
 
 use super::Tls;
 use core::arch::{asm, global_asm, naked_asm};
@@ -15,14 +15,14 @@ global_asm!(
     ".hidden dormouse_i_tls",
     ".globl dormouse_i_tls",
     ".type dormouse_i_tls, @object",
-    ".size dormouse_i_tls, 24",
+    ".size dormouse_i_tls, 88",
     ".balign 16",
     "dormouse_i_tls:",
-    ".zero 24",
+    ".zero 88",
     ".popsection",
 );
 
-const _: () = assert!(size_of::<Tls>() == 24 && core::mem::offset_of!(Tls, context) == 0);
+const _: () = assert!(size_of::<Tls>() == 88 && core::mem::offset_of!(Tls, context) == 0);
 
 /// The calling thread's words. They live as long as the thread.
 #[inline(always)]

@@ -1,0 +1,307 @@
+//! Events that triggers wait for: marks in the ids of classes, durations of threads, and the thread that asks for snapshots.
+//!
+//! ```text
+//!   id word of a class    31 ─ marks: a bit for each pattern of a trigger that it matches ─ 16 15 ─ id ─ 0
+//!
+//!   event ─▶ fast section: the word is above CLASS_ID_MAX ─▶ slow path: written, like any other ─▶ met(marks)
+//!                                                                   it fires: firings += 1, and rings if there were none
+//!                                                                                    │ futex
+//!   thread "dormouse-watch"  ◀──────────────────────────────────────────────────────┘
+//!     asks the session's owner, waits until the snapshot is complete, and then as long as the trigger's pace says
+//! ```
+//! A class without marks costs what it costs without triggers: its id is compared with the same bound in any case. Marks go where
+//! ids go, so they follow a class into another session, a forked child, and an object that is loaded later.
+//!
+//! A firing is counted until a request that tells of it is sent: by the thread, or at the program's end. So none is forgotten by a
+//! program that ends by `exit`; in the instant between the two, one may be told of twice.
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE, CLASS_MARKS_SHIFT};
+use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
+use dormouse_abi::wire::{self, ClassDecl};
+use rustix::thread::futex;
+
+use crate::snapshot::{PATIENCE, Prepared, Snapshot};
+use crate::thread::{self, Writer};
+use crate::{control, listen};
+
+/// A trigger and what it has come to.
+#[derive(Debug)]
+struct Watch {
+    trigger: Trigger,
+    snapshot: Snapshot,
+    /// Its first mark. A duration has two: the first for its end, the next for its begin, so that an event that is both ends one
+    /// before it begins another.
+    mark: usize,
+    /// How often it has fired since the last request.
+    firings: AtomicU64,
+}
+
+/// By mark. Never freed: an event may be on its way at any time.
+static WATCHES: [AtomicPtr<Watch>; PATTERN_COUNT_MAX] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; PATTERN_COUNT_MAX];
+const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS);
+
+/// Futex: moves on when a trigger fires that has not fired since its last request.
+static BELL: AtomicU32 = AtomicU32::new(0);
+static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
+static EXIT_HANDLED: AtomicBool = AtomicBool::new(false);
+
+fn watch(mark: usize) -> Option<&'static Watch> {
+    let slot = WATCHES.get(mark)?;
+    // (Y) pairs with (Y'). SAFETY: null, or never freed.
+    unsafe { slot.load(Ordering::Acquire).as_ref() }
+}
+
+/// Each once.
+fn watches() -> impl Iterator<Item = &'static Watch> {
+    (0..PATTERN_COUNT_MAX).filter_map(|mark| watch(mark).filter(|watch| watch.mark == mark))
+}
+
+/// The id and the marks in a class's word. [`CLASS_ID_NONE`] gives an id that no class has.
+pub(crate) fn split(word: u32) -> (u32, u32) {
+    (word & ((1 << CLASS_MARKS_SHIFT) - 1), word >> CLASS_MARKS_SHIFT)
+}
+
+/// The word of a class with this id, and the thread that its marks need. Called under the registry's lock.
+pub(crate) fn marked(id: u32, decl: &ClassDecl) -> u32 {
+    if id > CLASS_ID_MAX.into() {
+        return CLASS_ID_NONE;
+    }
+    let name = decl.full_name();
+    let matching = (0..PATTERN_COUNT_MAX).filter(|mark| {
+        let pattern = watch(*mark).and_then(|watch| watch.pattern(*mark));
+        pattern.is_some_and(|pattern| wire::matches(pattern, &name))
+    });
+    let marks = matching.fold(0u32, |marks, mark| marks | 1 << mark);
+    if marks != 0 {
+        attend();
+    }
+    id | marks << CLASS_MARKS_SHIFT
+}
+
+/// Has snapshots asked for when a trigger by event or duration fires.
+///
+/// # Errors
+/// When there is no room for its patterns.
+pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> {
+    let _inside = crate::enter_tracer();
+    let mut control = control::lock();
+    let former = watches().find(|watch| watch.trigger == trigger);
+    let mark_count = trigger.patterns().count();
+    let mark =
+        former.map_or_else(|| (0..PATTERN_COUNT_MAX).find(|mark| watch(*mark).is_none()), |watch| Some(watch.mark));
+    let Some(mark) = mark.filter(|mark| mark + mark_count <= PATTERN_COUNT_MAX) else {
+        return Err(std::io::Error::other(format!(
+            "{trigger}: a program's triggers may have {PATTERN_COUNT_MAX} patterns of events in all"
+        )));
+    };
+    let firings = former.map_or(0, |former| former.firings.swap(0, Ordering::Relaxed));
+    let watch = Watch { trigger, snapshot: snapshot.clone(), mark, firings: firings.into() };
+    let watch = Box::into_raw(Box::new(watch));
+    for slot in &WATCHES[mark..mark + mark_count] {
+        // (Y') pairs with (Y): complete before it is found. The one before is left where it is.
+        slot.store(watch, Ordering::Release);
+    }
+    control.mark_again();
+    Ok(())
+}
+
+/// Tells of an event of a class with these marks, once it is written.
+///
+/// Wait-free but for the kernel; async-signal-safe; leaves errno as it is.
+#[cold]
+pub(crate) fn met(marks: u32, writer: Writer) {
+    for mark in (0..PATTERN_COUNT_MAX).filter(|mark| marks >> mark & 1 != 0) {
+        if let Some(watch) = watch(mark) {
+            watch.met(mark, writer);
+        }
+    }
+}
+
+/// Nanoseconds of the clock, never 0. Async-signal-safe; leaves errno as it is.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
+}
+
+impl Watch {
+    /// The pattern that a mark stands for.
+    fn pattern(&self, mark: usize) -> Option<&str> {
+        match &self.trigger {
+            Trigger::Event(pattern) => Some(pattern),
+            Trigger::Duration { begin, end, .. } => Some(if mark == self.mark { end } else { begin }),
+            _ => None,
+        }
+    }
+
+    fn met(&self, mark: usize, writer: Writer) {
+        let Trigger::Duration { limit, .. } = self.trigger else { return self.fire() };
+        // Two marks each, so that no other duration has this half. A child of vfork has no word of its own.
+        let Some(begun_ns) = thread::begun_ns(self.mark / 2).filter(|_| writer.owns_tls) else { return };
+        if mark != self.mark {
+            return begun_ns.set(now_ns());
+        }
+        let begun = begun_ns.replace(0);
+        if begun != 0 && u128::from(now_ns().saturating_sub(begun)) > limit.as_nanos() {
+            self.fire();
+        }
+    }
+
+    fn fire(&self) {
+        if self.firings.fetch_add(1, Ordering::Relaxed) == 0 {
+            // (Z) pairs with (Z'): who finds the bell moved on finds the firing.
+            BELL.fetch_add(1, Ordering::Release);
+            let _ = futex::wake(&BELL, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    fn has_fired(&self) -> bool {
+        self.firings.load(Ordering::Relaxed) != 0
+    }
+
+    fn prepare(&self, firings: u64) -> Prepared {
+        let times = if firings == 1 { String::new() } else { format!(", {firings} times") };
+        self.snapshot.prepare(&format!("{}{times}", self.trigger))
+    }
+
+    /// Asks for a snapshot, and waits for it.
+    fn ask(&self) {
+        let firings = self.firings.load(Ordering::Relaxed);
+        let sent = self.prepare(firings).send();
+        if matches!(sent, Err(rustix::io::Errno::AGAIN)) {
+            // Too many ask at once: later.
+            return;
+        }
+        // Without a session, or an owner, nobody wants them any more.
+        self.firings.fetch_sub(firings, Ordering::Relaxed);
+        if let Ok(socket) = sent {
+            let mut stream = UnixStream::from(socket);
+            let answered = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
+            // Whatever the answer is: there is nobody to tell.
+            let _ = answered.and_then(|()| stream.read(&mut [0; 64]));
+        }
+    }
+}
+
+/// How soon a trigger may ask again: a program that fires without end fills no disk.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    asked: Option<Instant>,
+    distance: Duration,
+}
+
+impl Pace {
+    const MIN: Duration = Duration::from_secs(1);
+    const MAX: Duration = Duration::from_secs(3600);
+    const NEW: Pace = Pace { asked: None, distance: Pace::MIN };
+
+    /// How long it has to wait yet.
+    fn wait(&self, now: Instant) -> Duration {
+        self.asked.map_or(Duration::ZERO, |asked| (asked + self.distance).saturating_duration_since(now))
+    }
+
+    /// It asks: from now on it waits for twice as long as before unless it was silent for as long.
+    fn ask(&mut self, now: Instant) {
+        let is_soon = self.asked.is_some_and(|asked| now < asked + 2 * self.distance);
+        self.distance = if is_soon { (2 * self.distance).min(Pace::MAX) } else { Pace::MIN };
+        self.asked = Some(now);
+    }
+}
+
+/// Starts the thread, once. Without one, requests are sent at the program's end.
+fn attend() {
+    if IS_ATTENDED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    if !EXIT_HANDLED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handler is a function of this object, which is pinned.
+        unsafe { libc::atexit(at_exit) };
+    }
+    if !listen::spawn("dormouse-watch", serve) {
+        IS_ATTENDED.store(false, Ordering::Relaxed);
+    }
+}
+
+fn serve() {
+    let _inside = thread::enter_tracer();
+    let mut paces = [Pace::NEW; PATTERN_COUNT_MAX];
+    loop {
+        // (Z') pairs with (Z).
+        let bell = BELL.load(Ordering::Acquire);
+        let mut soonest: Option<Duration> = None;
+        for watch in watches() {
+            let pace = &mut paces[watch.mark];
+            let now = Instant::now();
+            if watch.has_fired() && pace.wait(now).is_zero() {
+                pace.ask(now);
+                watch.ask();
+            }
+            // What fires from now on rings only if there is nothing left to ask for.
+            if watch.has_fired() {
+                let wait = pace.wait(Instant::now());
+                soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
+            }
+        }
+        let timeout = soonest.map(|wait| futex::Timespec {
+            tv_sec: wait.as_secs() as i64,
+            tv_nsec: i64::from(wait.subsec_nanos()) as _,
+        });
+        // Whatever ends the wait, the next round looks.
+        let _ = futex::wait(&BELL, futex::Flags::PRIVATE, bell, timeout.as_ref());
+    }
+}
+
+/// What the thread had no time for. Does not wait for snapshots.
+extern "C" fn at_exit() {
+    let _inside = thread::enter_tracer();
+    for watch in watches() {
+        let firings = watch.firings.swap(0, Ordering::Relaxed);
+        if firings != 0 {
+            watch.prepare(firings).request();
+        }
+    }
+}
+
+/// In a forked child, before its classes are marked: the parent's firings are the parent's, and so was its thread.
+pub(crate) fn after_fork() {
+    watches().for_each(|watch| watch.firings.store(0, Ordering::Relaxed));
+    IS_ATTENDED.store(false, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_without_an_id_is_nobodys() {
+        assert!(split(CLASS_ID_NONE).0 > CLASS_ID_MAX.into());
+        assert_eq!(split(u32::from(CLASS_ID_MAX)), (CLASS_ID_MAX.into(), 0));
+        assert_eq!(split(5 << CLASS_MARKS_SHIFT | 7), (7, 5));
+    }
+
+    #[test]
+    fn a_trigger_that_goes_on_firing_asks_ever_more_seldom() {
+        let mut pace = Pace::NEW;
+        let mut now = Instant::now();
+        assert_eq!(pace.wait(now), Duration::ZERO);
+        pace.ask(now);
+        let mut waits = Vec::new();
+        for _ in 0..16 {
+            let wait = pace.wait(now);
+            waits.push(wait.as_secs());
+            now += wait;
+            assert_eq!(pace.wait(now), Duration::ZERO);
+            pace.ask(now);
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600, 3600, 3600]);
+        // It was silent for as long again.
+        now += 2 * pace.wait(now);
+        pace.ask(now);
+        assert_eq!(pace.wait(now), Pace::MIN);
+    }
+}
