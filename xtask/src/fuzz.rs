@@ -41,9 +41,12 @@ const LEN_MAX: u32 = 2048;
 /// How long a target is run when nobody says.
 const SECONDS_DEFAULT: u64 = 60;
 /// Inputs of each target in `cargo xtask ci`, from the same seed each time, and without a corpus.
-const CI: (u64, u32) = (1_000, 1);
+const CI: (u64, u32) = (2_000, 1);
 /// How often progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Beginnings of lines that are for libFuzzer's own developers.
+const NOISE: [&str; 6] = ["INFO:", "\tNEW_FUNC", "WARNING: Failed to find", "###### ", "\"", "Done "];
 
 /// What there is in `fuzz/targets`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -187,7 +190,8 @@ fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) 
         } else if !outcome.is_success {
             failed.push(format!("{name} has ended, see above"));
         }
-        summary.push(format!("{name:10} {:>7.1} s  {}", outcome.elapsed.as_secs_f64(), outcome.last));
+        let (elapsed, figures) = (outcome.elapsed, outcome.figures.after(outcome.elapsed));
+        summary.push(format!("{name:10} {:>7.1} s  {figures}", elapsed.as_secs_f64()));
     }
     println!("\n{}", summary.join("\n"));
     if !failed.is_empty() {
@@ -200,8 +204,8 @@ fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) 
 #[derive(Debug)]
 struct Outcome {
     is_success: bool,
-    /// libFuzzer's last line of figures, in our words.
-    last: String,
+    /// Its last figures.
+    figures: Figures,
     /// The input that failed.
     failure: Option<PathBuf>,
     elapsed: Duration,
@@ -213,38 +217,48 @@ fn watch(name: &str, mut command: Command) -> Result<Outcome> {
     let started = Instant::now();
     let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.with_context(|| format!("cannot run `{}`", line(&command)))?;
-    let (mut last, mut failure, mut shown) = (String::new(), None, Instant::now());
+    let (mut last, mut failure, mut shown) = (Figures::default(), None, Instant::now());
     for text in child.stderr.take().into_iter().flat_map(|stderr| BufReader::new(stderr).split(b'\n')) {
         let text = String::from_utf8_lossy(&text.context("the target's output ends early")?).into_owned();
         if let Some(figures) = figures(&text) {
             last = figures;
             if shown.elapsed() > PROGRESS_INTERVAL {
-                println!("{name}: {last}");
+                println!("{name}: {}", last.after(started.elapsed()));
                 shown = Instant::now();
             }
         } else if let Some((_, path)) = text.split_once("Test unit written to ") {
             failure = Some(PathBuf::from(path.trim()));
-        } else if !text.starts_with("INFO:")
-            && !text.starts_with("\tNEW_FUNC")
-            && !text.starts_with("WARNING: Failed to find")
-        {
+        } else if !NOISE.iter().any(|noise| text.starts_with(noise)) {
             println!("{text}");
         }
     }
     let status = child.wait().context("a child can be awaited")?;
-    Ok(Outcome { is_success: status.success(), last, failure, elapsed: started.elapsed() })
+    Ok(Outcome { is_success: status.success(), figures: last, failure, elapsed: started.elapsed() })
 }
 
-/// `#4540  DONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb`, in words; `None` of other lines.
-fn figures(text: &str) -> Option<String> {
-    let (number, rest) = text.strip_prefix('#')?.split_once('\t')?;
-    let words: Vec<&str> = rest.split_whitespace().collect();
-    let after = |name: &str| {
-        let index = words.iter().position(|word| *word == name)?;
-        words.get(index + 1).copied()
-    };
-    let corpus = after("corp:").unwrap_or("0").split('/').next()?;
-    Some(format!("{number} inputs, {} a second, {} edges, corpus {corpus}", after("exec/s:")?, after("cov:")?))
+/// What libFuzzer counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Figures {
+    inputs: u64,
+    edges: u64,
+    corpus: u64,
+}
+
+impl Figures {
+    fn after(self, elapsed: Duration) -> String {
+        let Figures { inputs, edges, corpus } = self;
+        let rate = inputs as f64 / elapsed.as_secs_f64().max(0.001);
+        format!("{inputs} inputs, {rate:.0} a second, {edges} edges, corpus {corpus}")
+    }
+}
+
+/// `#4540  DONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb`; `None` of other lines.
+fn figures(text: &str) -> Option<Figures> {
+    let (inputs, rest) = text.strip_prefix('#')?.split_once('\t')?;
+    let mut words = rest.split_whitespace().skip_while(|word| *word != "cov:");
+    let edges = words.nth(1)?.parse().ok()?;
+    let corpus = words.skip_while(|word| *word != "corp:").nth(1).and_then(|word| word.split('/').next()?.parse().ok());
+    Some(Figures { inputs: inputs.trim().parse().ok()?, edges, corpus: corpus.unwrap_or(0) })
 }
 
 /// Runs one input.
@@ -263,7 +277,11 @@ mod tests {
     #[test]
     fn figures_are_read() {
         let line = "#4540\tDONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb";
-        assert_eq!(figures(line).as_deref(), Some("4540 inputs, 283 a second, 1082 edges, corpus 111"));
+        assert_eq!(figures(line), Some(Figures { inputs: 4540, edges: 1082, corpus: 111 }));
+        assert_eq!(
+            figures(line).unwrap_or_default().after(Duration::from_secs(20)),
+            "4540 inputs, 227 a second, 1082 edges, corpus 111"
+        );
         assert_eq!(figures("    #4 0x00 in main"), None);
         assert_eq!(figures("INFO: Seed: 1"), None);
     }
