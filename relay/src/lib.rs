@@ -63,4 +63,4 @@ mod write;
 #[cfg(target_pointer_width = "64")]
 pub use memory::{Census, Memory, Setup};
 #[cfg(target_pointer_width = "64")]
-pub use write::{Record, Segment, Written, write_exclusive};
+pub use write::{Form, Record, Segment, Written, begin_epoch, write_exclusive};
