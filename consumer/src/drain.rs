@@ -45,13 +45,7 @@ pub(crate) fn wake(memory: &Memory) {
 /// Runs until the session is stopped, then writes what is left.
 pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
     let memory = shared.memory;
-    let source = Source::new(shared);
-    let mut drainer = Drainer {
-        source,
-        streams: std::iter::repeat_with(Stream::default).take(memory.geometry().stream_count as usize).collect(),
-        files: StreamFiles::new(source, shared.trace.dir()),
-        scratch: vec![0; memory.geometry().page_size_bytes as usize],
-    };
+    let mut drainer = Drainer::new(shared);
     let mut buried_at = Instant::now();
     // (R) pairs with (R').
     while !shared.stop.load(Ordering::SeqCst) {
@@ -94,6 +88,28 @@ struct Drainer<'a> {
     files: StreamFiles<'a>,
     /// A page, copied so that nobody changes it any more.
     scratch: Vec<u8>,
+}
+
+/// What [`run`] does of one round and at the end, without waiting in between.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn run_once(shared: &Shared) -> Drained {
+    let mut drainer = Drainer::new(shared);
+    if !shared.memory.is_overwrite() {
+        drainer.drain();
+    }
+    drainer.finish()
+}
+
+impl<'a> Drainer<'a> {
+    fn new(shared: &'a Shared) -> Drainer<'a> {
+        let (source, geometry) = (Source::new(shared), shared.memory.geometry());
+        Drainer {
+            source,
+            streams: std::iter::repeat_with(Stream::default).take(geometry.stream_count as usize).collect(),
+            files: StreamFiles::new(source, shared.trace.dir()),
+            scratch: vec![0; geometry.page_size_bytes as usize],
+        }
+    }
 }
 
 impl Drainer<'_> {

@@ -40,6 +40,9 @@ mod clock;
 mod command;
 mod drain;
 mod files;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod packets;
 mod program;
 mod remains;

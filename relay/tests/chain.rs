@@ -9,8 +9,10 @@ use dormouse_relay::chain::{
 use dormouse_relay::copy::{Aligned, Memcpy, Native, Specialised};
 use proptest::prelude::*;
 
-const PAGES: usize = 12;
-const CHAINS_MAX: usize = 4;
+/// Pages of a budget.
+pub const PAGES: usize = 12;
+/// Chains at a time.
+pub const CHAINS_MAX: usize = 4;
 
 #[repr(C, align(4096))]
 #[derive(Clone)]
@@ -38,7 +40,8 @@ impl Bench {
 
 /// How bytes are written.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+#[allow(missing_docs)]
+pub enum Way {
     Write,
     Array,
     Specialised,
@@ -49,12 +52,14 @@ enum Way {
     Shared,
 }
 
-const WAYS: [Way; 8] =
+/// All of them.
+pub const WAYS: [Way; 8] =
     [Way::Write, Way::Array, Way::Specialised, Way::Aligned, Way::Memcpy, Way::Called, Way::CalledMemcpy, Way::Shared];
 
 /// A place in a buffer as a share of its size, so that it means something in any; some lie beyond.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+#[allow(missing_docs)]
+pub enum Place {
     /// Of 1,000 parts, and so many bytes on.
     Part(u16, u8),
     /// Before the end of a page, the number as a share of pages, by so many bytes.
@@ -80,8 +85,10 @@ impl Place {
     }
 }
 
+/// What is done with chains and their budget. The fuzz target `chain` does it too.
 #[derive(Debug, Clone)]
-enum Operation {
+#[allow(missing_docs)]
+pub enum Operation {
     Open {
         is_table: bool,
         page_count: usize,
@@ -274,7 +281,8 @@ fn may_draw(budget: &PageBudget<'_>, promised_count: usize, drawn_count: usize, 
     more.saturating_sub(kept) <= budget.available_count()
 }
 
-fn run(page_size_bytes: usize, operations: &[Operation]) {
+/// Does all of it, and compares with the oracle after each.
+pub fn run(page_size_bytes: usize, operations: &[Operation]) {
     let mut bench = Bench::new(page_size_bytes, PAGES);
     let budget = bench.budget(page_size_bytes).unwrap();
     // Tables of a size that not every growth fits in.

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use dormouse_abi::page;
 use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, HEADER_SIZE_BYTES, RecordKind, context_word};
 use dormouse_abi::session::{
-    CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, State, StreamControl, UNIT_BYTES, spare,
+    CLOCK_MONOTONIC, Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE, Owner, State, StreamControl, UNIT_BYTES,
+    spare,
 };
 use dormouse_abi::txn::Txn;
 use dormouse_relay::{Memory, Record, Segment, Setup, Written, write_exclusive};
@@ -372,4 +373,12 @@ fn an_epoch_costs_one_extended_record() {
     }
     check(&bench, &oracles);
     assert_eq!(sizes, [5, 11, 5, 11, 5, 11, 11, 5]);
+}
+
+#[test]
+fn counts_of_lost_classes_end_where_no_stream_is_in_use() {
+    let bench = Bench::new(MODE_DISCARD);
+    assert_eq!(bench.memory.used_streams().count(), 0);
+    let counts: Vec<u64> = (0..).map_while(|index| bench.memory.discarded_by_class(index)).collect();
+    assert_eq!(counts, [0; LOST_CLASS_COUNT]);
 }

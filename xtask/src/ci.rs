@@ -6,13 +6,13 @@ use anyhow::{Result, bail};
 
 use crate::lab::Lab;
 use crate::run::{cargo, succeed};
-use crate::{demo, headers, peers, test};
+use crate::{demo, fuzz, headers, peers, test};
 
 /// A step: what it is called and what it does.
 type Step = (&'static str, fn() -> Result<()>);
 
 /// All steps. Later ones run though earlier ones fail, so that one run tells everything.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     // First of all, so that every compiler sees the headers.
     ("tools", test::tools),
     ("fetch", || succeed(&mut cargo(["fetch", "--locked", "--target", TARGET]))),
@@ -21,6 +21,7 @@ const STEPS: [Step; 10] = [
     ("headers", headers::check),
     ("test", test::run),
     ("doc", || succeed(cargo(["doc", "--no-deps", "--workspace"]).env("RUSTDOCFLAGS", "-D warnings"))),
+    ("fuzz", fuzz::ci),
     ("peers", peers),
     ("lab", lab),
     ("demo", demo::run),
@@ -31,6 +32,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn format() -> Result<()> {
     succeed(&mut cargo(["fmt", "--all", "--check"]))?;
+    succeed(&mut cargo(["fmt", "--check", "--manifest-path", fuzz::MANIFEST]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))
 }
 

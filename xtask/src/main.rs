@@ -1,8 +1,9 @@
-//! Automation of the project: `cargo xtask demo`, `test`, `lab`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `test`, `fuzz`, `lab`, `ci`.
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   test       every test of the workspace
+//!   fuzz       what the fuzz targets find in a while
 //!   lab        every experiment, beside the tracers that people use
 //!   peers      those tracers' engines alone: builds them
 //!   ci         what has to hold before a change is merged; `.ci/run` calls it
@@ -13,6 +14,7 @@
 mod aarch64;
 mod ci;
 mod demo;
+mod fuzz;
 mod headers;
 mod lab;
 mod lua;
@@ -40,6 +42,8 @@ enum Task {
     Demo,
     /// Run every test of the workspace
     Test,
+    /// Run the fuzz targets, each for a while
+    Fuzz(fuzz::Fuzz),
     /// Run experiments of the lab, beside every tracer that can be installed here
     Lab(lab::Lab),
     /// Build the tracers that the lab compares with
@@ -48,7 +52,7 @@ enum Task {
         #[arg(long)]
         strict: bool,
     },
-    /// Run formatter, linter, header checks, tests, documentation, the lab's experiments and the demo
+    /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
     Ci,
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
     FetchLua {
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Demo => demo::run(),
         Task::Test => test::run(),
+        Task::Fuzz(fuzz) => fuzz.run(),
         Task::Lab(lab) => lab.run(),
         Task::Peers { strict } => peers::run(strict),
         Task::Ci => ci::run(),

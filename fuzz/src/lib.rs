@@ -1,0 +1,11 @@
+//! What the fuzz targets have in common. `cargo xtask fuzz --help` says how they are run.
+//!
+//! | target | what it does | oracle |
+//! | --- | --- | --- |
+//! | `chain` | operations on page chains that share a budget | that of `relay/tests/chain.rs`: a list of bytes for each chain |
+//! | `write` | records, page switches, killed ones among them, and the hand-over of pages ([`session`]) | lists of records |
+//! | `snapshot` | the same, with snapshots, and with noise in the memory | the same until the noise; then every packet is whole |
+//! | `read` | hostile packets, metadata and session memory | none panics, and nobody leaves the memory |
+
+pub mod session;
+pub mod trace;

@@ -1,0 +1,78 @@
+//! Reading back.
+
+use std::rc::Rc;
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::wire::ClassDecl;
+use dormouse_ctf::metadata::Clock;
+use dormouse_ctf::{Metadata, MetadataOptions, Problem, StreamReader, Value};
+
+/// An event of the class [`class`]: when, and its bytes.
+pub type Record = (u64, Vec<u8>);
+
+/// One field, of bytes.
+pub fn class() -> ClassDecl {
+    let fields = vec![("bytes".into(), FieldType::scalar(Kind::Bytes))];
+    ClassDecl { provider: "fuzz".into(), name: "run".into(), fields }
+}
+
+/// Metadata with these classes, whose ids count from 0.
+pub fn metadata(classes: &[ClassDecl]) -> Metadata {
+    let clock = Clock {
+        name: "monotonic".into(),
+        description: "Monotonic clock".into(),
+        frequency_hz: 1_000_000_000,
+        offset_s: 0,
+        offset_cycles: 0,
+    };
+    let options = MetadataOptions {
+        uuid: dormouse_consumer::fuzzing::UUID,
+        hostname: "fuzz".into(),
+        clock,
+        tracer_version: (0, 1),
+        start_time_s: 0,
+    };
+    let mut text = Metadata::new(options).preamble();
+    for (id, class) in (0..).zip(classes) {
+        text.push_str(&Metadata::class(id, class));
+    }
+    Metadata::parse(&text).expect("metadata of our own")
+}
+
+/// Metadata with the class [`class`] alone.
+pub fn metadata_of_class() -> Rc<Metadata> {
+    thread_local! {
+        static METADATA: Rc<Metadata> = Rc::new(metadata(&[class()]));
+    }
+    METADATA.with(Rc::clone)
+}
+
+/// What a stream holds.
+#[derive(Debug, Default)]
+pub struct Read {
+    /// Its records.
+    pub records: Vec<Record>,
+    /// Losses that its packets state.
+    pub lost: u64,
+    /// Everything else that it says besides.
+    pub problems: Vec<Problem>,
+}
+
+/// Reads a stream of events of [`class`].
+pub fn read(metadata: &Metadata, bytes: &[u8]) -> Read {
+    let mut read = Read::default();
+    for item in StreamReader::new(metadata, 0, bytes) {
+        match item {
+            Ok(event) => {
+                let fields: Vec<(&str, Value<'_>)> = event.fields().collect();
+                let [("bytes", Value::Bytes(bytes))] = fields[..] else { panic!("not the fields: {fields:?}") };
+                read.records.push((event.timestamp, bytes.to_vec()));
+            }
+            Err(notice) => match notice.problem {
+                Problem::Discarded { count, .. } => read.lost += count,
+                problem => read.problems.push(problem),
+            },
+        }
+    }
+    read
+}

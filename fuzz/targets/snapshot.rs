@@ -1,0 +1,115 @@
+//! Snapshots between the operations of writers. Until there is noise in the memory, a snapshot is what the oracle holds; then every
+//! packet of it is whole.
+#![no_main]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use arbitrary::Arbitrary;
+use dormouse_abi::session::MODE_OVERWRITE;
+use dormouse_consumer::Take;
+use dormouse_consumer::fuzzing::Owner;
+use dormouse_ctf::Problem;
+use dormouse_fuzz::session::{Bench, GEOMETRY, Noise, Operation};
+use dormouse_fuzz::trace;
+use libfuzzer_sys::fuzz_target;
+
+#[derive(Debug, Arbitrary)]
+enum Step {
+    Operation(Operation),
+    Snapshot,
+    /// Not older than so many ticks and not longer than so many bytes.
+    Limited {
+        last_ns: u64,
+        bytes_max: u16,
+    },
+    Noise(Noise),
+}
+
+struct Place {
+    owner: Owner,
+    dir: PathBuf,
+}
+
+thread_local! {
+    static PLACE: Place = place();
+}
+
+fn place() -> Place {
+    let dir = dormouse_fuzz::session::scratch_dir("snapshot");
+    let owner = Owner::new(&dir.join("trace"), GEOMETRY);
+    assert_eq!(owner.declare(&trace::class()), 0);
+    Place { owner, dir: dir.join("taken") }
+}
+
+fn take(place: &Place, bench: &Bench, wanted: Take) {
+    let is_whole = wanted.last.is_none() && wanted.bytes_max.is_none();
+    let taken = place.owner.snapshot(&Take { dir: Some(place.dir.clone()), ..wanted });
+    let taken = taken.expect("a directory for a snapshot, and room");
+    assert!(place.dir.join("metadata").exists());
+    let metadata = trace::metadata_of_class();
+    let mut events = 0;
+    for (stream, oracle) in bench.oracles().iter().enumerate() {
+        let bytes = std::fs::read(place.dir.join(format!("claimed_{stream}"))).unwrap_or_default();
+        let read = trace::read(&metadata, &bytes);
+        events += read.records.len() as u64;
+        let (records, lost) = oracle.retained();
+        if !bench.is_honest() {
+            // Numbers and times are a writer's word.
+            let is_damage = |problem: &&Problem| {
+                !matches!(
+                    problem,
+                    Problem::SequenceGap { .. }
+                        | Problem::DiscardedDecreases
+                        | Problem::Overlap
+                        | Problem::Timestamp { .. }
+                )
+            };
+            assert_eq!(read.problems.iter().find(is_damage), None, "a packet is not whole");
+            continue;
+        }
+        assert_eq!(read.problems, []);
+        let held: Vec<_> = read.records.iter().collect();
+        if is_whole {
+            assert_eq!((held, read.lost), (records, lost));
+        } else {
+            assert!(records.ends_with(&held), "what is left out is the oldest");
+        }
+    }
+    if bench.is_honest() {
+        assert_eq!((taken.events, taken.pages_missed, taken.pages_refused), (events, 0, 0));
+    }
+    std::fs::remove_dir_all(&place.dir).expect("a snapshot can be removed");
+}
+
+fuzz_target!(|steps: Vec<Step>| {
+    PLACE.with(|place| {
+        place.owner.reset(MODE_OVERWRITE);
+        let mut bench = Bench::new(place.owner.memory());
+        let mut snapshots = 0;
+        for step in &steps {
+            match step {
+                // The session's clock is the machine's, and events are older than a snapshot.
+                Step::Operation(Operation::Wait { .. }) => {}
+                Step::Operation(operation) => bench.apply(operation),
+                Step::Noise(noise) => bench.disturb(noise),
+                _ if snapshots == 8 => {}
+                Step::Snapshot => {
+                    take(place, &bench, Take::default());
+                    snapshots += 1;
+                }
+                Step::Limited { last_ns, bytes_max } => {
+                    let last = Some(Duration::from_nanos(*last_ns)).filter(|last| !last.is_zero());
+                    take(place, &bench, Take { last, bytes_max: Some(u64::from(*bytes_max)), ..Take::default() });
+                    snapshots += 1;
+                }
+            }
+            // Noise in the header has made it a session that keeps nothing.
+            if !place.owner.memory().is_overwrite() {
+                return;
+            }
+        }
+        take(place, &bench, Take::default());
+        bench.check();
+    });
+});

@@ -1,0 +1,44 @@
+//! Records and page switches, in both modes, against lists of records; read back by the reader of traces.
+#![no_main]
+
+use std::cell::OnceCell;
+
+use dormouse_abi::session::{CLOCK_MONOTONIC, MODE_DISCARD, MODE_OVERWRITE};
+use dormouse_consumer::fuzzing::UUID;
+use dormouse_fuzz::session::{Bench, GEOMETRY, Operation};
+use dormouse_relay::{Memory, Setup};
+use libfuzzer_sys::fuzz_target;
+
+/// An `os_page`, so that the memory is aligned.
+#[repr(C, align(4096))]
+#[derive(Clone)]
+struct OsPage([u8; 4096]);
+
+thread_local! {
+    static BACKING: OnceCell<&'static mut [OsPage]> = const { OnceCell::new() };
+}
+
+fn memory(mode: u32) -> Memory {
+    let base = BACKING.with(|backing| {
+        let fresh = || vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)].leak();
+        backing.get_or_init(fresh).as_ptr().cast_mut().cast::<u8>()
+    });
+    // SAFETY: all of the backing, which nobody else uses, and whose views from earlier inputs are gone.
+    unsafe { base.write_bytes(0, GEOMETRY.size_bytes()) };
+    let page_limit = GEOMETRY.page_count;
+    let setup = Setup { mode, clock: CLOCK_MONOTONIC, uuid: UUID, page_limit, reserved_for: &[], reserve_each: 0 };
+    // SAFETY: zeroed just now, aligned, and never freed.
+    unsafe { Memory::initialise(base, &GEOMETRY, &setup) }
+}
+
+fuzz_target!(|input: (bool, Vec<Operation>)| {
+    let (is_overwrite, operations) = input;
+    let mut bench = Bench::new(memory(if is_overwrite { MODE_OVERWRITE } else { MODE_DISCARD }));
+    for (number, operation) in operations.iter().enumerate() {
+        bench.apply(operation);
+        if number % 8 == 0 {
+            bench.check();
+        }
+    }
+    bench.check_end();
+});

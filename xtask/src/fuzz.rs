@@ -1,0 +1,288 @@
+//! `cargo xtask fuzz`: libFuzzer, with the compiler's coverage, on a stable toolchain.
+//!
+//! ```text
+//!   fuzz/targets/*.rs ── cargo, with coverage, into target/fuzz ──▶ a program for each target
+//!                                                                   │ inputs that reached something new, from one run to the next:
+//!                                                                   ├── target/fuzz/corpus/TARGET
+//!                                                                   └── target/fuzz/failures/TARGET-…     inputs that failed
+//! ```
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::run::{self, cargo, line, succeed};
+use crate::system::{self, CC, CPP};
+
+/// A workspace of its own.
+pub(crate) const MANIFEST: &str = "fuzz/Cargo.toml";
+
+/// What libFuzzer goes by: counters and a table of program counters for each edge, and what is compared.
+const RUSTFLAGS: [&str; 8] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=1",
+    "--cfg",
+    "fuzzing",
+];
+
+/// An input that takes longer hangs.
+const TIMEOUT_S: u32 = 20;
+/// Longest input.
+const LEN_MAX: u32 = 2048;
+/// How long a target is run when nobody says.
+const SECONDS_DEFAULT: u64 = 60;
+/// Inputs of each target in `cargo xtask ci`, from the same seed each time, and without a corpus.
+const CI: (u64, u32) = (2_000, 1);
+/// How often progress is shown.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Beginnings of lines that are for libFuzzer's own developers.
+const NOISE: [&str; 6] = ["INFO:", "\tNEW_FUNC", "WARNING: Failed to find", "###### ", "\"", "Done "];
+
+/// What there is in `fuzz/targets`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Target {
+    /// Operations on page chains against a list of bytes
+    Chain,
+    /// Records, page switches and their hand-over against lists of records
+    Write,
+    /// Hostile packets, metadata and session memory
+    Read,
+    /// Snapshots between writes, and after noise in the memory
+    Snapshot,
+}
+
+impl Target {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// What to run.
+#[derive(Debug, Default, Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask fuzz                                     every target for a minute
+  cargo xtask fuzz write --seconds 3600
+  cargo xtask fuzz chain read --runs 100000 --seed 7
+  cargo xtask fuzz write --input target/fuzz/failures/write-crash-0123…
+                                                       one input again, with what it does
+
+Inputs that reached something new stay in target/fuzz/corpus, and a later run begins with them. Needs a C++ compiler, or clang with
+its libFuzzer, which saves compiling one.")]
+pub(crate) struct Fuzz {
+    /// Which [default: all]
+    #[arg(value_enum, value_name = "TARGET")]
+    targets: Vec<Target>,
+    /// Stop each target after so many inputs
+    #[arg(long, value_name = "N")]
+    runs: Option<u64>,
+    /// Stop each target after so many seconds [default: 60 without --runs]
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// Draw inputs from this seed; with the same corpus and --runs they are the same ones
+    #[arg(long, value_name = "N")]
+    seed: Option<u32>,
+    /// Run one input of one target, and show it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["runs", "seconds", "seed"])]
+    input: Option<PathBuf>,
+}
+
+impl Fuzz {
+    /// The task.
+    ///
+    /// # Errors
+    /// A target does not build, or an input fails.
+    pub(crate) fn run(self) -> Result<()> {
+        let programs = build()?;
+        if let Some(input) = &self.input {
+            let &[target] = self.targets.as_slice() else { bail!("--input is of one target; name it") };
+            return replay(&programs, target, input);
+        }
+        let all = if self.targets.is_empty() { Target::value_variants() } else { &self.targets };
+        let seconds = self.seconds.or((self.runs.is_none()).then_some(SECONDS_DEFAULT));
+        let limits = Limits { runs: self.runs, seconds, seed: self.seed };
+        run_all(&programs, all, &limits, &home()?.join("corpus"))
+    }
+}
+
+/// A few inputs of each target.
+///
+/// # Errors
+/// A target does not build, an input fails, or the linter finds something.
+pub(crate) fn ci() -> Result<()> {
+    let programs = build()?;
+    let corpus = home()?.join("corpus-ci");
+    if corpus.exists() {
+        fs::remove_dir_all(&corpus).with_context(|| format!("cannot remove {}", corpus.display()))?;
+    }
+    let limits = Limits { runs: Some(CI.0), seconds: None, seed: Some(CI.1) };
+    run_all(&programs, Target::value_variants(), &limits, &corpus)?;
+    let mut clippy = cargo(["clippy", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target-dir"]);
+    succeed(clippy.arg(home()?).args(["--all-targets", "--", "-D", "warnings"]))
+}
+
+/// Where everything goes.
+fn home() -> Result<PathBuf> {
+    Ok(run::target_dir()?.join("fuzz"))
+}
+
+/// libFuzzer as clang has it, if it has.
+fn libfuzzer() -> Option<PathBuf> {
+    let name = "libclang_rt.fuzzer-x86_64.a";
+    let output = Command::new("clang").arg(format!("-print-file-name={name}")).output().ok()?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    (path.is_absolute() && path.is_file()).then_some(path)
+}
+
+/// Builds all targets and gives the directory that they are in.
+fn build() -> Result<PathBuf> {
+    const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+    system::ensure(&[CC, CPP])?;
+    let started = Instant::now();
+    let dir = home()?;
+    // With a platform named, what runs at compile time is compiled without coverage.
+    let mut build = cargo(["build", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target", PLATFORM]);
+    build.arg("--target-dir").arg(&dir).env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"));
+    if let Some(library) = libfuzzer() {
+        build.env("CUSTOM_LIBFUZZER_PATH", library);
+    }
+    succeed(&mut build)?;
+    println!("targets built, {:.1} s", started.elapsed().as_secs_f64());
+    Ok(dir.join(PLATFORM).join("debug"))
+}
+
+/// When a target is at its end.
+#[derive(Debug)]
+struct Limits {
+    runs: Option<u64>,
+    seconds: Option<u64>,
+    seed: Option<u32>,
+}
+
+fn run_all(programs: &Path, targets: &[Target], limits: &Limits, corpus: &Path) -> Result<()> {
+    let failures = home()?.join("failures");
+    fs::create_dir_all(&failures).with_context(|| format!("cannot make {}", failures.display()))?;
+    let mut failed = Vec::new();
+    let mut summary = Vec::new();
+    for target in targets {
+        let name = target.name();
+        let corpus = corpus.join(&name);
+        fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
+        let mut command = Command::new(programs.join(&name));
+        command.args([format!("-timeout={TIMEOUT_S}"), format!("-max_len={LEN_MAX}"), "-len_control=20".into()]);
+        command.arg(format!("-artifact_prefix={}/{name}-", failures.display()));
+        command.args(limits.runs.map(|runs| format!("-runs={runs}")));
+        command.args(limits.seconds.map(|seconds| format!("-max_total_time={seconds}")));
+        command.args(limits.seed.map(|seed| format!("-seed={seed}"))).arg(&corpus);
+        let outcome = watch(&name, command)?;
+        if let Some(input) = &outcome.failure {
+            failed.push(format!("cargo xtask fuzz {name} --input {}", input.display()));
+        } else if !outcome.is_success {
+            failed.push(format!("{name} has ended, see above"));
+        }
+        let (elapsed, figures) = (outcome.elapsed, outcome.figures.after(outcome.elapsed));
+        summary.push(format!("{name:10} {:>7.1} s  {figures}", elapsed.as_secs_f64()));
+    }
+    println!("\n{}", summary.join("\n"));
+    if !failed.is_empty() {
+        bail!("inputs that fail; again, each with\n  {}", failed.join("\n  "));
+    }
+    Ok(())
+}
+
+/// How a target has ended.
+#[derive(Debug)]
+struct Outcome {
+    is_success: bool,
+    /// Its last figures.
+    figures: Figures,
+    /// The input that failed.
+    failure: Option<PathBuf>,
+    elapsed: Duration,
+}
+
+/// Runs a target, shows how far it is now and then, and everything that it says when it fails.
+fn watch(name: &str, mut command: Command) -> Result<Outcome> {
+    println!("\n$ {}", line(&command));
+    let started = Instant::now();
+    let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("cannot run `{}`", line(&command)))?;
+    let (mut last, mut failure, mut shown) = (Figures::default(), None, Instant::now());
+    for text in child.stderr.take().into_iter().flat_map(|stderr| BufReader::new(stderr).split(b'\n')) {
+        let text = String::from_utf8_lossy(&text.context("the target's output ends early")?).into_owned();
+        if let Some(figures) = figures(&text) {
+            last = figures;
+            if shown.elapsed() > PROGRESS_INTERVAL {
+                println!("{name}: {}", last.after(started.elapsed()));
+                shown = Instant::now();
+            }
+        } else if let Some((_, path)) = text.split_once("Test unit written to ") {
+            failure = Some(PathBuf::from(path.trim()));
+        } else if !NOISE.iter().any(|noise| text.starts_with(noise)) {
+            println!("{text}");
+        }
+    }
+    let status = child.wait().context("a child can be awaited")?;
+    Ok(Outcome { is_success: status.success(), figures: last, failure, elapsed: started.elapsed() })
+}
+
+/// What libFuzzer counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Figures {
+    inputs: u64,
+    edges: u64,
+    corpus: u64,
+}
+
+impl Figures {
+    fn after(self, elapsed: Duration) -> String {
+        let Figures { inputs, edges, corpus } = self;
+        let rate = inputs as f64 / elapsed.as_secs_f64().max(0.001);
+        format!("{inputs} inputs, {rate:.0} a second, {edges} edges, corpus {corpus}")
+    }
+}
+
+/// `#4540  DONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb`; `None` of other lines.
+fn figures(text: &str) -> Option<Figures> {
+    let (inputs, rest) = text.strip_prefix('#')?.split_once('\t')?;
+    let mut words = rest.split_whitespace().skip_while(|word| *word != "cov:");
+    let edges = words.nth(1)?.parse().ok()?;
+    let corpus = words.skip_while(|word| *word != "corp:").nth(1).and_then(|word| word.split('/').next()?.parse().ok());
+    Some(Figures { inputs: inputs.trim().parse().ok()?, edges, corpus: corpus.unwrap_or(0) })
+}
+
+/// Runs one input.
+fn replay(programs: &Path, target: Target, input: &Path) -> Result<()> {
+    let input = std::path::absolute(input).with_context(|| format!("no path: {}", input.display()))?;
+    let mut command = Command::new(programs.join(target.name()));
+    command.arg(format!("-timeout={TIMEOUT_S}")).arg(input);
+    // What the input is, decoded.
+    succeed(command.env("RUST_LIBFUZZER_DEBUG_PATH", "/dev/stdout").env("RUST_BACKTRACE", "1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read() {
+        let line = "#4540\tDONE   cov: 1082 ft: 2518 corp: 111/946b lim: 11 exec/s: 283 rss: 28Mb";
+        assert_eq!(figures(line), Some(Figures { inputs: 4540, edges: 1082, corpus: 111 }));
+        assert_eq!(
+            figures(line).unwrap_or_default().after(Duration::from_secs(20)),
+            "4540 inputs, 227 a second, 1082 edges, corpus 111"
+        );
+        assert_eq!(figures("    #4 0x00 in main"), None);
+        assert_eq!(figures("INFO: Seed: 1"), None);
+    }
+}
