@@ -70,7 +70,7 @@ mod table;
 
 use std::path::PathBuf;
 
-pub use compile_job::{CompileJobOptions, ENV_PROJECT, find_project, run_compile_job};
+pub use compile_job::{CompileJobOptions, ENV_PROJECT, ENV_VARIANTS, VARIANTS, find_project, run_compile_job};
 pub use dormouse_lab_harness::Policy;
 pub use event::run_event;
 pub use flight_recorder::run_flight_recorder;
@@ -97,7 +97,11 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
 
 /// What the document that an experiment grew out of says, beside what was found; empty for most.
 pub(crate) fn seed_tables(experiment: &Experiment) -> String {
-    imv::seed::tables(experiment) + &percpu::seed::tables(experiment) + &relay_write::seed::tables(experiment)
+    let of_builds = compile_job::seed::tables(experiment);
+    imv::seed::tables(experiment)
+        + &percpu::seed::tables(experiment)
+        + &relay_write::seed::tables(experiment)
+        + &of_builds
 }
 
 /// Why an experiment could not be run.
