@@ -18,9 +18,14 @@
 //!
 //! ```text
 //!   FREE ──draw (any producer)──▶ DRAWN(process, stream) ──close, with the state word──▶ QUEUED(stream, seq) ──▶ FREE
-//!     ▲                               │ unlinked and its process dead (session owner)         used or overwritten │
-//!     └───────────────────────────────┴─────────────────────────────────────────────────────────────────────────┘
+//!    ▲ │                              │ unlinked and its process dead (session owner)         used or overwritten │
+//!    └─┼──────────────────────────────┴─────────────────────────────────────────────────────────────────────────┘
+//!      └─ the budget shrinks ──▶ WITHHELD ── it grows ──▶ FREE           (session owner; such a page has no memory)
 //! ```
+//!
+//! # What is there
+//! All memory is zeroes to begin with, and zeroes are an empty stream; so a stream costs memory only once it is written to. Who writes
+//! to one sets its bit in [`SessionHeader::used_streams`] first, and readers look at no others.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -30,13 +35,15 @@ use crate::vring::RingLayout;
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// Layout version; a producer that does not know it stays out.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of the session header.
 pub const HEADER_SIZE_BYTES: usize = 4096;
 /// Bytes from one stream's control block to the next.
 pub const STREAM_STRIDE_BYTES: usize = 4096;
 /// Most streams a session may have.
 pub const STREAM_COUNT_MAX: u32 = 16_383;
+/// Words of [`SessionHeader::used_streams`].
+pub const USED_WORD_COUNT: usize = (STREAM_COUNT_MAX as usize + 1) / 64;
 /// Most pages a session may have.
 pub const PAGE_COUNT_MAX: u32 = crate::vring::RING_SIZE_MAX;
 /// Unit of the page part of a state word.
@@ -66,7 +73,7 @@ pub struct SessionHeader {
     pub size_bytes: u64,
     /// Bytes of a page, a power of two.
     pub page_size_bytes: u32,
-    /// How many pages.
+    /// How many pages there is room for.
     pub page_count: u32,
     /// Streams 0..`cpu_count` belong to processors and are written under rseq.
     pub cpu_count: u32,
@@ -88,12 +95,18 @@ pub struct SessionHeader {
     pub pages_offset: u64,
     /// The trace's identity, in every packet.
     pub uuid: [u8; 16],
+    /// Pages 0..`reserve_page_count` of the pool are drawn only for the stream whose [`StreamControl::reserve`] they are.
+    pub reserve_page_count: u32,
     /// Not zero once the owner has ended the session: producers leave at their next page.
     pub stopped: Line<AtomicU32>,
     /// Futex: producers add one and wake when the consumer asked for it.
     pub kick: Line<AtomicU32>,
     /// How often a page became free; a producer that found none looks again when it has changed.
     pub freed: Line<AtomicU64>,
+    /// Pages that may be drawn: the pool's first ones, at most `page_count`. The owner changes it while the session is live.
+    pub page_limit: Line<AtomicU32>,
+    /// Bit *i* % 64 of word *i* / 64: stream *i* was written to, or has lost an event.
+    pub used_streams: [AtomicU64; USED_WORD_COUNT],
 }
 
 /// A cache line of its own.
@@ -123,6 +136,8 @@ pub struct StreamControl {
     pub reclaimed: AtomicU64,
     /// Value of [`SessionHeader::freed`] when the last search for a page failed, plus one.
     pub search_failed_at: AtomicU64,
+    /// Pages of the pool that are kept for this stream: the first one, times 2^32, and how many. Written before the memory is handed out.
+    pub reserve: AtomicU64,
     /// Events dropped because no page was free.
     pub records_lost_full: Line<AtomicU64>,
     /// Events dropped because they exceed a page.
@@ -169,12 +184,16 @@ pub struct State {
 pub const STATE_OFFSET_BITS: u32 = 24;
 /// Bits of the unit.
 pub const STATE_UNIT_BITS: u32 = 24;
-/// State of a stream that never had a page: any record finds it full, and the first page gets number 0.
-pub const STATE_EMPTY: u64 = State { seq: u16::MAX, unit: 0, offset: (1 << STATE_OFFSET_BITS) - 1 }.to_word();
+/// Word of a stream that never had a page. Any record finds it full, for no timestamp comes before [`StreamControl::expiry`] 0, and
+/// the first page gets number 0: [`State::from_word`] says that the one before was the last of all.
+pub const STATE_EMPTY: u64 = 0;
 
 impl State {
     /// Takes a word apart.
     pub const fn from_word(word: u64) -> State {
+        if word == STATE_EMPTY {
+            return State { seq: u16::MAX, unit: 0, offset: (1 << STATE_OFFSET_BITS) - 1 };
+        }
         State {
             seq: (word >> 48) as u16,
             unit: (word >> STATE_OFFSET_BITS) as u32 & ((1 << STATE_UNIT_BITS) - 1),
@@ -236,6 +255,8 @@ pub enum Owner {
         /// Full page number, 40 bits of it.
         seq: u64,
     },
+    /// Out of the budget: nobody draws it, and it has no memory.
+    Withheld,
 }
 
 const OWNER_SEQ_BITS: u32 = 40;
@@ -248,6 +269,7 @@ impl Owner {
             0 if word == 0 => Some(Owner::Free),
             1 => Some(Owner::Drawn { process: word as u16, stream }),
             2 => Some(Owner::Queued { stream, seq: word & ((1 << OWNER_SEQ_BITS) - 1) }),
+            3 if word << 2 == 0 => Some(Owner::Withheld),
             _ => None,
         }
     }
@@ -260,6 +282,7 @@ impl Owner {
             Owner::Queued { stream, seq } => {
                 2 << 62 | (stream as u64) << OWNER_SEQ_BITS | seq & ((1 << OWNER_SEQ_BITS) - 1)
             }
+            Owner::Withheld => 3 << 62,
         }
     }
 }
@@ -269,7 +292,7 @@ impl Owner {
 pub struct Geometry {
     /// Bytes of a page, a power of two.
     pub page_size_bytes: u32,
-    /// How many pages.
+    /// How many pages there is room for.
     pub page_count: u32,
     /// Streams written under rseq.
     pub cpu_count: u32,
@@ -372,6 +395,7 @@ impl Geometry {
         };
         let agrees = geometry.is_valid()
             && header.mode <= MODE_OVERWRITE
+            && header.reserve_page_count <= geometry.page_count
             && header.clock <= CLOCK_MONOTONIC
             && header.ring_size == geometry.ring_size()
             && header.owners_offset == geometry.owners_offset() as u64
@@ -393,10 +417,14 @@ mod tests {
     fn words_come_back() {
         let state = State { seq: 0xBEEF, unit: 0xABCDEF, offset: 0x123456 };
         assert_eq!(State::from_word(state.to_word()), state);
+        // Zeroes are a stream without a page, whose first page is number 0.
+        let empty = State::from_word(0);
+        assert_eq!((empty.unit, empty.seq.wrapping_add(1)), (0, 0));
         for owner in [
             Owner::Free,
             Owner::Drawn { process: 65_535, stream: 16_383 },
             Owner::Queued { stream: 7, seq: (1 << 40) - 1 },
+            Owner::Withheld,
         ] {
             assert_eq!(Owner::from_word(owner.to_word()), Some(owner));
         }

@@ -186,6 +186,34 @@ pub enum Message {
         /// Pages that were not valid.
         pages_refused: u64,
     },
+    /// Tool → owner: sets the session's memory budget while it is live, or asks for it. The answer is [`Message::BudgetIs`].
+    Budget {
+        /// Bytes of all pages. Zero: as it is.
+        bytes: u64,
+    },
+    /// Owner → tool: the session's memory. Bytes of whole pages.
+    BudgetIs {
+        /// Bytes of a page.
+        page_size_bytes: u32,
+        /// The budget.
+        bytes: u64,
+        /// What it may grow to.
+        bytes_max: u64,
+        /// What there is beside the budget while snapshots are taken.
+        room: u64,
+        /// Pages that nobody holds.
+        free: u64,
+        /// Pages that are written to, or are about to be.
+        drawn: u64,
+        /// Pages that are closed: on their way to the trace, or retained.
+        queued: u64,
+        /// Pages that are no longer in the budget, and still in use.
+        beyond: u64,
+        /// Streams that were ever written to.
+        streams: u32,
+        /// Whether closed pages are retained.
+        is_overwrite: bool,
+    },
     /// Tool → program. The answer is [`Message::Classes`].
     List,
     /// Program → tool.
@@ -476,6 +504,27 @@ impl Message {
                     w.u64(*number);
                 }
             }
+            Message::Budget { bytes } => {
+                w.u8(24);
+                w.u64(*bytes);
+            }
+            Message::BudgetIs {
+                page_size_bytes,
+                bytes,
+                bytes_max,
+                room,
+                free,
+                drawn,
+                queued,
+                beyond,
+                streams,
+                is_overwrite,
+            } => {
+                w.u8(25);
+                [*page_size_bytes, *streams].into_iter().for_each(|number| w.u32(number));
+                [bytes, bytes_max, room, free, drawn, queued, beyond].into_iter().for_each(|number| w.u64(*number));
+                w.u8(*is_overwrite as u8);
+            }
             Message::List => w.u8(6),
             Message::Classes { session, classes, patching } => {
                 w.u8(7);
@@ -602,6 +651,19 @@ impl Message {
                 pages_missed: r.u64()?,
                 pages_refused: r.u64()?,
             },
+            24 => Message::Budget { bytes: r.u64()? },
+            25 => Message::BudgetIs {
+                page_size_bytes: r.u32()?,
+                streams: r.u32()?,
+                bytes: r.u64()?,
+                bytes_max: r.u64()?,
+                room: r.u64()?,
+                free: r.u64()?,
+                drawn: r.u64()?,
+                queued: r.u64()?,
+                beyond: r.u64()?,
+                is_overwrite: r.bool()?,
+            },
             _ => return Err(Malformed),
         };
         if r.0.is_empty() { Ok(message) } else { Err(Malformed) }
@@ -644,6 +706,19 @@ mod tests {
                 span_ns: 3,
                 pages_missed: 4,
                 pages_refused: 5,
+            },
+            Message::Budget { bytes: 1 << 24 },
+            Message::BudgetIs {
+                page_size_bytes: 65536,
+                bytes: 1,
+                bytes_max: 2,
+                room: 8,
+                free: 3,
+                drawn: 4,
+                queued: 5,
+                beyond: 6,
+                streams: 7,
+                is_overwrite: true,
             },
             Message::List,
             Message::Classes {

@@ -103,13 +103,14 @@ impl Mapping {
         Ok(Mapping { base, len })
     }
 
-    /// Asks the kernel to put huge pages in place of the `os_page`s, for everybody who maps the file. Returns how many bytes
-    /// of this mapping are in huge pages then; 0 where the kernel cannot or will not.
-    pub(crate) fn use_huge_pages(&self) -> usize {
+    /// Asks the kernel to put huge pages in place of the `os_page`s in `range`, for everybody who maps the file. Returns how many bytes
+    /// of it are in huge pages then; 0 where the kernel cannot or will not.
+    pub(crate) fn use_huge_pages(&self, range: Range<usize>) -> usize {
         let mut size_bytes = 0;
+        let first = range.start.div_ceil(HUGE_PAGE_SIZE_BYTES);
         // One by one: a part that finds no room leaves the others what they got.
-        for offset in (0..self.len / HUGE_PAGE_SIZE_BYTES).map(|index| index * HUGE_PAGE_SIZE_BYTES) {
-            let start = self.base.as_ptr().wrapping_add(offset);
+        for index in first..range.end.min(self.len) / HUGE_PAGE_SIZE_BYTES {
+            let start = self.base.as_ptr().wrapping_add(index * HUGE_PAGE_SIZE_BYTES);
             // SAFETY: inside the mapping; what the memory holds stays (madvise(2)).
             if unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, libc::MADV_COLLAPSE) } != 0 {
                 break;
@@ -195,7 +196,7 @@ impl Mapping {
         }
     }
 
-    fn check(&self, range: &Range<usize>) -> Result<(), BackingError> {
+    pub(crate) fn check(&self, range: &Range<usize>) -> Result<(), BackingError> {
         if range.start <= range.end && range.end <= self.len {
             return Ok(());
         }

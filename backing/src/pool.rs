@@ -1,7 +1,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::BackingError;
@@ -95,13 +95,31 @@ impl Pool {
         self.mapping.prefault(self.file.as_fd(), range)
     }
 
-    /// Puts huge pages in place of the `os_page`s where the kernel has some to give, whatever its settings say of memory
-    /// files; a whole huge page is then one fault, and one entry of the processor's cache of the page table, in each process
-    /// that maps the pool. What the memory holds stays. Returns how many bytes are in huge pages; 0 before Linux 6.1.
+    /// Puts huge pages in place of the `os_page`s inside `range` (bytes from the start) where the kernel has some to give, whatever its
+    /// settings say of memory files; a whole huge page is then one fault, and one entry of the processor's cache of the page table, in
+    /// each process that maps the pool. What the memory holds stays; holes become zeroes. Returns how many bytes are in huge pages; 0
+    /// before Linux 6.1.
     ///
     /// Takes milliseconds for each MiB.
-    pub fn use_huge_pages(&self) -> usize {
-        self.mapping.use_huge_pages()
+    pub fn use_huge_pages(&self, range: Range<usize>) -> usize {
+        self.mapping.use_huge_pages(range)
+    }
+
+    /// Gives the memory of the whole `os_page`s inside `range` (bytes from the start) back to the system. They read as zeroes then, in
+    /// every process, and come back, one by one, when somebody writes to them.
+    ///
+    /// # Errors
+    /// [`BackingError::Range`], [`BackingError::System`].
+    pub fn give_back(&self, range: Range<usize>) -> Result<(), BackingError> {
+        self.mapping.check(&range)?;
+        let os_page = os_page_size();
+        let (start, end) = (range.start.next_multiple_of(os_page), range.end / os_page * os_page);
+        if start >= end {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.file, flags, start as u64, (end - start) as u64)
+            .map_err(BackingError::system("give memory of the memory file back"))
     }
 
     /// How many `os_page`s that overlap `range` (bytes from the start) are not there: see [`crate::unbacked_os_pages`].

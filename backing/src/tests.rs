@@ -57,7 +57,7 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
         unsafe { pool.base().wrapping_add(offset).write_volatile((offset >> 12) as u8) };
     }
     // Whether there are any is the kernel's affair.
-    let huge = pool.use_huge_pages();
+    let huge = pool.use_huge_pages(0..pool.size_bytes());
     assert!([0, 2 << 20, 4 << 20].contains(&huge));
     assert_eq!(pool.unbacked_os_pages(0..pool.size_bytes()), Ok(0));
     for offset in (0..pool.size_bytes()).step_by(4096) {
@@ -73,7 +73,31 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
 #[test]
 fn small_pools_have_no_huge_pages() {
     let pool = Pool::new("dormouse-test", 1 << 20, PoolOptions::default()).unwrap();
-    assert_eq!(pool.use_huge_pages(), 0);
+    assert_eq!(pool.use_huge_pages(0..pool.size_bytes()), 0);
+}
+
+#[test]
+fn what_is_given_back_is_zeroes_and_no_memory() {
+    let os_page = os_page_size();
+    let pool = Pool::new("dormouse-test", 8 * os_page, PoolOptions::default()).unwrap();
+    for index in 0..8 {
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe { pool.base().wrapping_add(index * os_page).write_volatile(7) };
+    }
+    let blocks = || rustix::fs::fstat(&pool).unwrap().st_blocks as usize * 512 / os_page;
+    assert_eq!(blocks(), 8);
+    // Parts of pages stay.
+    pool.give_back(2 * os_page - 1..5 * os_page + 1).unwrap();
+    assert_eq!(blocks(), 5);
+    let read = |index: usize| {
+        // SAFETY: as above.
+        unsafe { pool.base().wrapping_add(index * os_page).read_volatile() }
+    };
+    assert_eq!([0, 1, 5, 7].map(read), [7; 4]);
+    assert_eq!([2, 3, 4].map(read), [0; 3]);
+    pool.give_back(os_page..os_page).unwrap();
+    let beyond = pool.give_back(0..9 * os_page);
+    assert!(matches!(beyond, Err(crate::BackingError::Range { .. })), "{beyond:?}");
 }
 
 #[test]

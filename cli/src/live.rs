@@ -204,7 +204,7 @@ impl Arm {
         let dir = self.output.unwrap_or_else(|| default_dir("dormouse"));
         let mut owner = Command::new(std::env::current_exe().context("cannot find dormouse itself")?);
         owner.args(["record", "--background", "--attach", &self.pid.to_string(), "--output"]).arg(&dir);
-        owner.args(["--budget", &self.memory.budget.to_string(), "--mode", self.memory.mode.name()]);
+        owner.args(self.memory.arguments());
         for pattern in &self.patterns {
             owner.arg("--event").arg(pattern);
         }

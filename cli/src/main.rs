@@ -1,5 +1,6 @@
 //! The command `dormouse`: arguments in, text out. What it does is in `consumer` and `ctf`.
 
+mod budget;
 mod compare;
 mod doctor;
 mod imv;
@@ -29,6 +30,7 @@ enum Command {
     Arm(live::Arm),
     Disarm(live::Disarm),
     Snapshot(snapshot::Snapshot),
+    Budget(budget::Budget),
     Imv(imv::Imv),
     View(read::View),
     Stats(read::StatsCommand),
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Command::Arm(arm) => arm.run(),
         Command::Disarm(disarm) => disarm.run(),
         Command::Snapshot(snapshot) => snapshot.run(),
+        Command::Budget(budget) => budget.run(),
         Command::Imv(imv) => imv.run(),
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),

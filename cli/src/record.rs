@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
-use dormouse_consumer::{End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size};
+use dormouse_consumer::{Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Run a command and record the events of all its processes, or join a program that runs already
@@ -62,15 +62,44 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
+fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || format!("`{text}` is not two numbers, such as 256:4");
+    let (possible, online) = text.split_once(':').ok_or_else(wrong)?;
+    let parse = |number: &str| number.parse().ok().filter(|number| *number > 0).ok_or_else(wrong);
+    Ok((parse(possible)?, parse(online)?))
+}
+
 /// Memory of a session.
 #[derive(Debug, Args)]
 pub(crate) struct Memory {
     /// Memory for events that are not on disk yet, such as 512K, 16M or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
     pub(crate) budget: u64,
+    /// What the budget may grow to while the session is live (`dormouse budget --set`) [default: four times the budget; on machines with
+    /// more than 32 possible processors the budget itself]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) budget_max: Option<u64>,
+    /// As if the machine had so many processors, of which so many are online
+    #[arg(long, value_name = "POSSIBLE:ONLINE", value_parser = parse_cpus, hide = true)]
+    pub(crate) pretend_cpus: Option<(u32, u32)>,
     /// When the memory is full: drop and count new events, or overwrite the oldest and keep the end of the story
     #[arg(long, value_enum, default_value = "discard")]
     pub(crate) mode: ModeArgument,
+}
+
+impl Memory {
+    fn cpus(&self) -> Cpus {
+        let pretended = self.pretend_cpus.map(|(possible, online)| Cpus::pretended(possible, online));
+        pretended.unwrap_or_else(Cpus::of_machine)
+    }
+
+    /// The same for another `dormouse`.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["--budget".into(), self.budget.to_string(), "--mode".into(), self.mode.name().into()];
+        arguments.extend(self.budget_max.map(|max| format!("--budget-max={max}")));
+        arguments.extend(self.pretend_cpus.map(|(possible, online)| format!("--pretend-cpus={possible}:{online}")));
+        arguments
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -121,6 +150,8 @@ impl Record {
         Options {
             dir: dir.into(),
             budget_bytes: self.memory.budget,
+            budget_max_bytes: self.memory.budget_max,
+            cpus: self.memory.cpus(),
             mode: self.memory.mode.into(),
             patterns,
             command_line,

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
-use dormouse_abi::session::{Geometry, State, UNIT_BYTES};
+use dormouse_abi::session::{State, UNIT_BYTES};
 use dormouse_ctf::PacketHeader;
 use dormouse_relay::Memory;
 use dormouse_vring::Device;
@@ -48,10 +48,9 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
     let source = Source(shared);
     let mut drainer = Drainer {
         source,
-        streams: (0..memory.geometry().stream_count).map(|stream| Stream::new(&memory, stream)).collect(),
+        streams: std::iter::repeat_with(Stream::default).take(memory.geometry().stream_count as usize).collect(),
         files: StreamFiles::new(source, shared.trace.dir()),
         scratch: vec![0; memory.geometry().page_size_bytes as usize],
-        wake_page_count: wake_page_count(memory.geometry()),
     };
     let mut buried_at = Instant::now();
     // (R) pairs with (R').
@@ -62,6 +61,7 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
         // One system call for each live process: not at every page.
         if buried_at.elapsed() >= BURY_INTERVAL {
             processes.bury(&memory);
+            shared.budget.go_on(shared);
             buried_at = Instant::now();
         }
         if !busy && !drainer.arm_notifications() {
@@ -72,24 +72,20 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
     drainer.finish()
 }
 
-/// How many pages of a stream may wait for the consumer: with all streams, less than half of what there is.
-fn wake_page_count(geometry: &Geometry) -> u16 {
-    (geometry.page_count / 2 / geometry.stream_count.max(1)).clamp(1, WAKE_PAGE_COUNT_MAX) as u16
+/// How many pages of a stream may wait for the consumer: with all streams that are in use, less than half of what there is.
+fn wake_page_count(page_count: u32, stream_count: u32) -> u16 {
+    (page_count / 2 / stream_count.max(1)).clamp(1, WAKE_PAGE_COUNT_MAX) as u16
 }
 
 /// The device side of one stream.
+#[derive(Default)]
 struct Stream {
+    /// The ring, once the stream is in use.
     device: Option<Device>,
+    /// Whether the ring's index lies: it is not looked at again.
+    is_refused: bool,
     /// Pages taken from the ring.
     taken: u64,
-}
-
-impl Stream {
-    fn new(memory: &Memory, stream: u32) -> Stream {
-        // SAFETY: the geometry places a ring of this size there, mapped as long as the session; nobody else is its device.
-        let device = unsafe { Device::new(memory.ring(stream), memory.geometry().ring_size()) };
-        Stream { device: device.ok(), taken: 0 }
-    }
 }
 
 struct Drainer<'a> {
@@ -98,8 +94,6 @@ struct Drainer<'a> {
     files: StreamFiles<'a>,
     /// A page, copied so that nobody changes it any more.
     scratch: Vec<u8>,
-    /// See [`wake_page_count`].
-    wake_page_count: u16,
 }
 
 impl Drainer<'_> {
@@ -116,7 +110,7 @@ impl Drainer<'_> {
         let mut any = false;
         // No more at once than a ring holds: one that never runs dry must not keep the others, or the end, waiting.
         let count_max = self.memory().geometry().ring_size();
-        for stream in 0..self.streams.len() {
+        for stream in self.memory().used_streams().map(|stream| stream as usize) {
             for _ in 0..count_max {
                 let Some(buffer) = self.pop(stream) else { break };
                 any = true;
@@ -133,8 +127,13 @@ impl Drainer<'_> {
     }
 
     fn pop(&mut self, stream: usize) -> Option<dormouse_vring::Buffer> {
-        let device = self.streams[stream].device.as_mut()?;
-        match device.pop() {
+        let memory = self.memory();
+        let Stream { device, is_refused, .. } = &mut self.streams[stream];
+        if device.is_none() && !*is_refused {
+            // SAFETY: the geometry places a ring of this size there, mapped as long as the session; nobody else is its device.
+            *device = unsafe { Device::new(memory.ring(stream as u32), memory.geometry().ring_size()) }.ok();
+        }
+        match device.as_mut()?.pop() {
             Ok(Some(buffer)) => {
                 self.streams[stream].taken += 1;
                 Some(buffer)
@@ -144,6 +143,7 @@ impl Drainer<'_> {
                 self.refuse();
                 // A ring whose index lies is not looked at again; its committed pages are still found by the chain.
                 self.streams[stream].device = None;
+                self.streams[stream].is_refused = true;
                 None
             }
         }
@@ -154,7 +154,8 @@ impl Drainer<'_> {
         if self.memory().is_overwrite() {
             return false;
         }
-        let count = self.wake_page_count;
+        let in_use = self.streams.iter().filter(|stream| stream.device.is_some()).count();
+        let count = wake_page_count(self.memory().page_limit(), in_use as u32);
         self.streams.iter_mut().filter_map(|stream| stream.device.as_mut()).fold(false, |any, device| {
             // Every ring is armed, also after the first that has something.
             device.arm_notification_after(count) | any
@@ -191,7 +192,7 @@ impl Drainer<'_> {
             self.drain();
         }
         let mut drained = Drained::default();
-        for stream in 0..self.streams.len() {
+        for stream in self.memory().used_streams().map(|stream| stream as usize) {
             self.finish_stream(stream);
             let discarded = self.memory().discarded(stream as u32);
             let unstated = discarded.saturating_sub(self.files.discarded_last(stream as u32));
@@ -279,8 +280,7 @@ mod tests {
     #[test]
     fn pages_that_wait_leave_half_of_them_to_writers() {
         for (page_count, stream_count, expected) in [(16, 18, 1), (256, 18, 7), (4096, 18, 8), (256, 256, 1)] {
-            let geometry = Geometry { page_size_bytes: 65536, page_count, cpu_count: 2, stream_count };
-            let count = wake_page_count(&geometry);
+            let count = wake_page_count(page_count, stream_count);
             assert_eq!(count, expected);
             assert!(count == 1 || u32::from(count - 1) * stream_count < page_count / 2);
         }

@@ -32,6 +32,7 @@
 //! One owner for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
 //! it before. A snapshot copies: it needs memory for what is retained, up to 64 MiB.
 
+mod budget;
 mod clock;
 mod command;
 mod drain;
@@ -44,9 +45,10 @@ mod snapshot;
 mod trace;
 mod tunable;
 
+pub use budget::{BudgetState, ask_for_budget};
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
 pub use files::{OpenError, TraceFiles};
 pub use program::{Program, ProgramError, socket_dir, stop_session};
-pub use session::{End, Mode, Options, Session, SessionError, Summary, parse_size};
+pub use session::{Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};
 pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};
 pub use tunable::{TunableError, Tunables};

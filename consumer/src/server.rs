@@ -154,7 +154,7 @@ fn take_back(memory: &Memory, number: u16) {
 
 fn release_claims(memory: &Memory, number: u16) {
     let geometry = memory.geometry();
-    for stream in geometry.cpu_count..geometry.stream_count {
+    for stream in memory.used_streams().filter(|stream| *stream >= geometry.cpu_count) {
         let claim = &memory.stream(stream).claim;
         // (H) pairs with (I), the claimant's last.
         let word = claim.load(Ordering::Acquire);
@@ -183,7 +183,7 @@ impl Server {
             processes: Arc::clone(&processes),
             stop: Arc::clone(&stop),
             may_be_stopped: options.may_be_stopped,
-            snapshots: RefCell::default(),
+            answering: RefCell::default(),
         };
         let thread = std::thread::Builder::new()
             .name("dormouse-serve".into())
@@ -250,16 +250,16 @@ struct Desk {
     processes: Arc<Processes>,
     stop: Arc<StopRequest>,
     may_be_stopped: bool,
-    /// Threads that take snapshots.
-    snapshots: RefCell<Vec<JoinHandle<()>>>,
+    /// Threads that take their time to answer.
+    answering: RefCell<Vec<JoinHandle<()>>>,
 }
 
 impl Desk {
-    /// Answers until `wakened` says that it is enough, and waits for the snapshots that were begun.
+    /// Answers until `wakened` says that it is enough, and waits for the answers that were begun.
     fn serve(&self, listener: &UnixListener, wakened: &OwnedFd) {
         self.answer(listener, wakened);
-        for snapshot in self.snapshots.take() {
-            let _ = snapshot.join();
+        for thread in self.answering.take() {
+            let _ = thread.join();
         }
     }
 
@@ -331,21 +331,20 @@ impl Desk {
                 };
                 self.snapshot(stream, wanted)
             }
+            Message::Budget { bytes } => self.budget(stream, bytes),
             _ => refuse(&mut stream, "a session owner does not answer this"),
         }
     }
 
-    /// In a thread of its own, because programs that join must not wait for a disk. One after another, for each has room for all
-    /// that is retained.
+    /// One after another, for each has room for all that is retained.
     fn snapshot(&self, mut stream: UnixStream, wanted: Take) -> std::io::Result<()> {
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             return refuse(&mut stream, "a snapshot's directory has to be an absolute path");
         }
         let shared = Arc::clone(&self.shared);
-        let mut refused = stream.try_clone()?;
-        let run = move || {
+        self.answer_from_thread("dormouse-snapshot", stream, move || {
             let _turn = shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
-            let answer = match snapshot::take(&shared, &wanted) {
+            match snapshot::take(&shared, &wanted) {
                 Ok(Snapshot { dir, events, bytes, span, pages_missed, pages_refused }) => Message::Snapshotted {
                     dir: dir.to_string_lossy().into_owned(),
                     events,
@@ -355,15 +354,37 @@ impl Desk {
                     pages_refused,
                 },
                 Err(error) => Message::Error { text: error.to_string() },
-            };
-            // Whoever has asked may be gone.
-            let _ = stream.write_all(&answer.encode());
-        };
-        match std::thread::Builder::new().name("dormouse-snapshot".into()).spawn(run) {
+            }
+        })
+    }
+
+    /// Sets the budget, unless `bytes` is 0, and tells what is where.
+    fn budget(&self, stream: UnixStream, bytes: u64) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        self.answer_from_thread("dormouse-budget", stream, move || {
+            let resized = if bytes == 0 { Ok(()) } else { shared.budget.resize(&shared, bytes) };
+            match resized {
+                Ok(()) => shared.budget.describe(&shared),
+                Err(error) => Message::Error { text: error.to_string() },
+            }
+        })
+    }
+
+    /// Programs that join must not wait for a disk, or for memory.
+    fn answer_from_thread(
+        &self,
+        name: &str,
+        mut stream: UnixStream,
+        answer: impl FnOnce() -> Message + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut refused = stream.try_clone()?;
+        // Whoever has asked may be gone.
+        let run = move || drop(stream.write_all(&answer().encode()));
+        match std::thread::Builder::new().name(name.into()).spawn(run) {
             Ok(thread) => {
-                let mut snapshots = self.snapshots.borrow_mut();
-                snapshots.retain(|thread| !thread.is_finished());
-                snapshots.push(thread);
+                let mut answering = self.answering.borrow_mut();
+                answering.retain(|thread| !thread.is_finished());
+                answering.push(thread);
                 Ok(())
             }
             Err(error) => refuse(&mut refused, &SessionError::Thread(error).to_string()),

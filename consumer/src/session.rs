@@ -6,11 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use dormouse_abi::page::STREAM_EVENTS;
-use dormouse_abi::session::{Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE};
+use dormouse_abi::session::{
+    Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX,
+};
 use dormouse_backing::{BackingError, Pool, PoolOptions};
 use dormouse_ctf::Classes;
-use dormouse_relay::Memory;
+use dormouse_relay::{Memory, Setup};
 
+use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
 use crate::packets::Tally;
@@ -45,6 +48,11 @@ pub struct Options {
     pub dir: PathBuf,
     /// Memory of all pages in bytes.
     pub budget_bytes: u64,
+    /// What the budget may grow to while the session is live ([`dormouse_abi::wire::Message::Budget`]). `None`: four times
+    /// the budget; the budget itself where there are many processors.
+    pub budget_max_bytes: Option<u64>,
+    /// The machine's processors, or pretended ones.
+    pub cpus: Cpus,
     /// What happens when no page is free.
     pub mode: Mode,
     /// Patterns of the classes to arm, matched against `provider:name`.
@@ -55,8 +63,26 @@ pub struct Options {
     pub may_be_stopped: bool,
 }
 
+impl Options {
+    /// A trace in `dir` of all classes, in discard mode, with a budget of 16 MiB and this machine's processors.
+    pub fn new(dir: PathBuf) -> Options {
+        Options {
+            dir,
+            budget_bytes: 16 << 20,
+            budget_max_bytes: None,
+            cpus: Cpus::of_machine(),
+            mode: Mode::Discard,
+            patterns: vec!["*".into()],
+            command_line: String::new(),
+            may_be_stopped: false,
+        }
+    }
+}
+
 /// Smallest budget: sixteen pages of 4 KiB.
 pub const BUDGET_BYTES_MIN: u64 = 64 << 10;
+/// Largest budget that any number of processors leaves room for.
+const BUDGET_BYTES_MAX: u64 = 32 << 30;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +93,14 @@ pub enum SessionError {
     /// The budget is out of range.
     #[error("a budget of {0} bytes is more than a session can address; give at most 32G")]
     BudgetTooLarge(u64),
+    /// The budget is more than it may become.
+    #[error("a budget of {budget} bytes is more than the {max} bytes that it may grow to; give a larger --budget-max")]
+    BudgetMax {
+        /// The budget.
+        budget: u64,
+        /// What it may grow to.
+        max: u64,
+    },
     /// The memory is not to be had.
     #[error(transparent)]
     Backing(#[from] BackingError),
@@ -193,8 +227,9 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) trace: Trace,
     pub(crate) stop: AtomicBool,
-    /// Held by whoever takes a snapshot.
+    /// Held by whoever takes a snapshot, or moves pages.
     pub(crate) snapshots: Mutex<()>,
+    pub(crate) budget: Budget,
 }
 
 impl Session {
@@ -203,21 +238,42 @@ impl Session {
     /// # Errors
     /// See [`SessionError`]; nothing is left behind but an empty directory.
     pub fn create(options: &Options) -> Result<Session, SessionError> {
-        let geometry = geometry(options.budget_bytes)?;
+        let (geometry, page_limit) = geometry(options)?;
         let clock = Clock::new();
         let uuid = new_uuid()?;
         let trace = Trace::create(options, &clock, uuid, geometry.page_size_bytes)?;
-        Session::open(options, geometry, clock, trace).inspect_err(|_| Trace::remove(&options.dir))
+        Session::open(options, (geometry, page_limit), clock, trace).inspect_err(|_| Trace::remove(&options.dir))
     }
 
-    fn open(options: &Options, geometry: Geometry, clock: Clock, trace: Trace) -> Result<Session, SessionError> {
+    fn open(
+        options: &Options,
+        (geometry, page_limit): (Geometry, u32),
+        clock: Clock,
+        trace: Trace,
+    ) -> Result<Session, SessionError> {
         let uuid = trace.uuid();
-        let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: true })?;
-        // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.
-        pool.use_huge_pages();
-        let memory = initialise(&pool, &geometry, options.mode, clock.source, uuid)?;
-        let shared =
-            Arc::new(Shared { pool, memory, clock, trace, stop: AtomicBool::new(false), snapshots: Mutex::new(()) });
+        let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: false })?;
+        let budget = Budget::new(&pool, geometry, page_limit, &options.cpus)?;
+        let setup = Setup {
+            mode: if options.mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD },
+            clock: clock.source,
+            uuid,
+            page_limit,
+            reserved_for: &options.cpus.online,
+            reserve_each: reserve_each(page_limit, options.cpus.online.len()),
+        };
+        // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which `Shared` keeps together
+        // with the view; the geometry is valid, and its pages and streams are what the setup goes by.
+        let memory = unsafe { Memory::initialise(pool.base(), &geometry, &setup) };
+        let shared = Arc::new(Shared {
+            pool,
+            memory,
+            clock,
+            trace,
+            stop: AtomicBool::new(false),
+            snapshots: Mutex::new(()),
+            budget,
+        });
         let server = Server::start(options, Arc::clone(&shared))?;
         let drainer = {
             let shared = Arc::clone(&shared);
@@ -343,54 +399,85 @@ fn new_uuid() -> Result<[u8; 16], SessionError> {
     Ok(uuid)
 }
 
-/// How many processors there may ever be.
-fn possible_cpu_count() -> u32 {
-    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = possible.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
-    match last {
-        Some(last) => last + 1,
-        None => std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+/// The processors that a session has streams for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cpus {
+    /// How many there may ever be.
+    pub possible_count: u32,
+    /// Those whose streams have memory from the beginning, and pages of their own.
+    pub online: Vec<u32>,
+}
+
+impl Cpus {
+    /// This machine's.
+    pub fn of_machine() -> Cpus {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).unwrap_or_default();
+            parse_cpus(&text)
+        };
+        let some = || (0..std::thread::available_parallelism().map_or(1, |count| count.get() as u32)).collect();
+        let online = Some(read("online")).filter(|cpus| !cpus.is_empty()).unwrap_or_else(some);
+        let last = read("possible").into_iter().chain(online.iter().copied()).max().unwrap_or(0);
+        Cpus { possible_count: last + 1, online }
+    }
+
+    /// As if there were so many.
+    pub fn pretended(possible_count: u32, online_count: u32) -> Cpus {
+        Cpus { possible_count, online: (0..online_count.min(possible_count)).collect() }
     }
 }
 
-/// Pages of 64 KiB, smaller where the budget would then be fewer than 64 of them.
-fn geometry(budget_bytes: u64) -> Result<Geometry, SessionError> {
-    if budget_bytes < BUDGET_BYTES_MIN {
-        return Err(SessionError::BudgetTooSmall(budget_bytes));
+/// Reads a list such as `0-3,8`, which Linux writes. Nonsense is nothing.
+fn parse_cpus(text: &str) -> Vec<u32> {
+    let range = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().take(STREAM_COUNT_MAX as usize).collect()
+}
+
+/// Pages that an online processor has for itself, if all of them together are not more than an eighth of what there is.
+fn reserve_each(page_limit: u32, online_count: usize) -> u32 {
+    (page_limit as usize / 8 / online_count.max(1)).min(RESERVE_EACH_MAX) as u32
+}
+
+/// One that is written to, and one that the consumer has.
+const RESERVE_EACH_MAX: usize = 2;
+
+/// On machines with more streams the rings, which have room for as many pages as there may ever be, cost more than they are worth.
+const GROWING_STREAM_COUNT_MAX: u32 = 64;
+
+/// Room for what the budget may grow to, and how many pages the budget is at first: of 64 KiB, smaller where they would be fewer than 64, or
+/// fewer than four for each processor that is online.
+fn geometry(options: &Options) -> Result<(Geometry, u32), SessionError> {
+    let (budget, cpus) = (options.budget_bytes, &options.cpus);
+    if budget < BUDGET_BYTES_MIN {
+        return Err(SessionError::BudgetTooSmall(budget));
     }
-    let mut page_size_bytes = (64u64 << 10).min((budget_bytes / 64 + 1).next_power_of_two() / 2).max(4096);
-    while budget_bytes / page_size_bytes > dormouse_abi::session::PAGE_COUNT_MAX as u64 && page_size_bytes < 2 << 20 {
+    let cpu_count = cpus.possible_count.min(STREAM_COUNT_MAX - CLAIMED_COUNT_MAX);
+    let stream_count = cpu_count + cpu_count.clamp(16, CLAIMED_COUNT_MAX);
+    let grown = if stream_count <= GROWING_STREAM_COUNT_MAX {
+        budget.saturating_mul(4).min(BUDGET_BYTES_MAX.max(budget))
+    } else {
+        budget
+    };
+    let max = options.budget_max_bytes.unwrap_or(grown);
+    if budget > max {
+        return Err(SessionError::BudgetMax { budget, max });
+    }
+    let page_count_min = 64.max(4 * cpus.online.len() as u64);
+    let mut page_size_bytes = (64u64 << 10).min((budget / page_count_min + 1).next_power_of_two() / 2).max(4096);
+    while max / page_size_bytes > PAGE_COUNT_MAX as u64 && page_size_bytes < 2 << 20 {
         page_size_bytes *= 2;
     }
-    let cpu_count = possible_cpu_count();
-    let geometry = Geometry {
-        page_size_bytes: page_size_bytes as u32,
-        page_count: (budget_bytes / page_size_bytes).min(u32::MAX as u64) as u32,
-        cpu_count,
-        stream_count: cpu_count + cpu_count.clamp(16, 64),
-    };
-    if geometry.is_valid() { Ok(geometry) } else { Err(SessionError::BudgetTooLarge(budget_bytes)) }
+    let page_count = |bytes: u64| (bytes / page_size_bytes).min(u32::MAX as u64) as u32;
+    let geometry =
+        Geometry { page_size_bytes: page_size_bytes as u32, page_count: page_count(max), cpu_count, stream_count };
+    if geometry.is_valid() { Ok((geometry, page_count(budget))) } else { Err(SessionError::BudgetTooLarge(max)) }
 }
 
-/// Lays the session out in memory that is backed and zeroed.
-fn initialise(
-    pool: &Pool,
-    geometry: &Geometry,
-    mode: Mode,
-    clock: u32,
-    uuid: [u8; 16],
-) -> Result<Memory, SessionError> {
-    let mode = if mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD };
-    // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which `Shared` keeps together
-    // with the view.
-    let memory = unsafe { Memory::initialise(pool.base(), geometry, mode, clock, uuid) };
-    for stream in 0..geometry.stream_count {
-        // SAFETY: a ring of this size lies there, and nobody else uses it yet.
-        unsafe { dormouse_vring::init(memory.ring(stream), geometry.ring_size()) }
-            .map_err(|error| SessionError::System { what: "ring", error: std::io::Error::other(error) })?;
-    }
-    Ok(memory)
-}
+/// Streams of writers without rseq, at most.
+const CLAIMED_COUNT_MAX: u32 = 64;
 
 /// Reads a size such as `64K`, `16M` or `1G` (powers of 1024).
 ///
@@ -449,14 +536,33 @@ mod tests {
         assert!(parse_size("99999999999G").is_err());
     }
 
+    fn of(budget_bytes: u64, cpus: Cpus) -> Options {
+        Options { budget_bytes, cpus, ..Options::new(PathBuf::new()) }
+    }
+
     #[test]
     fn every_budget_has_a_geometry_or_an_error() {
         for budget in [64u64 << 10, 100_000, 1 << 20, 16 << 20, (16 << 20) + 1, 1 << 30, 32 << 30] {
-            let geometry = geometry(budget).unwrap();
-            assert!(geometry.page_count >= 16, "{budget}: {geometry:?}");
-            assert!(geometry.page_count as u64 * geometry.page_size_bytes as u64 <= budget);
+            for (possible, online) in [(1, 1), (2, 2), (256, 4), (256, 256), (1_000, 2), (20_000, 20_000)] {
+                let (geometry, page_limit) = geometry(&of(budget, Cpus::pretended(possible, online))).unwrap();
+                assert!((16..=geometry.page_count).contains(&page_limit), "{budget}: {geometry:?}");
+                assert!(page_limit as u64 * geometry.page_size_bytes as u64 <= budget);
+                let reserved = reserve_each(page_limit, online as usize) * online;
+                assert!(reserved <= page_limit / 8);
+            }
         }
-        assert!(geometry(1).is_err());
-        assert!(geometry(1 << 40).is_err());
+        let two = Cpus::pretended(2, 2);
+        assert!(geometry(&of(1, two.clone())).is_err());
+        assert!(geometry(&of(1 << 40, two.clone())).is_err());
+        let options = Options { budget_max_bytes: Some(1 << 20), ..of(2 << 20, two) };
+        assert!(matches!(geometry(&options), Err(SessionError::BudgetMax { .. })));
+    }
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_cpus("5"), [5]);
+        assert_eq!(parse_cpus("").len(), 0);
+        assert_eq!(parse_cpus("0-4294967295").len(), STREAM_COUNT_MAX as usize);
     }
 }

@@ -6,10 +6,14 @@
 //!   the state word of every stream                                   what is committed by then
 //!   pages that are closed and retained, the current one of each      candidates
 //!   limits of age and size                                           fewer of them
-//!   oldest first: copy, then ask whether it was overwritten meanwhile
+//!   hold those that are closed                                       writers go on with other pages
+//!   oldest first: copy, let go; of one that is not held, ask whether it was overwritten meanwhile
 //!   a page that was: dropped, with everything before it in its stream
 //!   check, leave out events after the moment, write
 //! ```
+//! So that there are other pages, the budget is doubled first ([`crate::budget`]): the pages that are read are exchanged for fresh ones.
+//! Where it may not grow, nothing is held, and only what was not overwritten before it was copied is in the snapshot.
+//!
 //! Writers are not stopped, and do not know of it: nothing that they read is written. What is committed below a state word's offset
 //! never changes until its page is overwritten, and a page is given up (`reclaimed` moves on) before anything is written over
 //! it; so a page that was still retained after it was copied was copied whole.
@@ -18,11 +22,10 @@
 //! when its stream was looked at, n + 1 has a later time than the clock's that was read before: without such events, no
 //! thread's story has a hole.
 //!
-//! # Why not swap
-//! Whole buffers could be exchanged for fresh ones, but the writers' processors are another process's, which a barrier of ours
-//! does not reach; and either fresh memory lies idle for the day, or writers have none for the time of the snapshot and lose the
-//! newest. Copied oldest first, what may be missing is the oldest, and only if writers fill pages faster than memory is copied;
-//! the snapshot says how many pages.
+//! # Why no barrier
+//! A closed page is never written to, so a compare-and-swap of its owner word is all that holding it takes. A barrier would be needed to
+//! take current pages away from writers, which belong to other processes, out of reach of a barrier of ours; current pages are copied
+//! instead, below the state word's offset.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -100,6 +103,8 @@ struct Candidate {
     end: u64,
     /// The stream's state, if the page is the current one.
     current: Option<Current>,
+    /// Whether nobody overwrites it.
+    is_held: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -133,6 +138,7 @@ pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotE
         used: 0,
         copied: Vec::new(),
         first_kept: vec![0; shared.memory.geometry().stream_count as usize],
+        current: vec![Vec::new(); shared.memory.geometry().stream_count as usize],
         pages_missed: 0,
     };
     let moment = taking.run(wanted);
@@ -153,8 +159,7 @@ pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotE
 /// Room for what is retained now and for a little more, whose pages are there before the streams are looked at.
 fn arena(source: Source<'_>) -> Vec<u8> {
     let memory = source.memory();
-    let streams = memory.geometry().stream_count;
-    let page_count = (0..streams).fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
+    let page_count = memory.used_streams().fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
     vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(ARENA_BYTES_MAX)]
 }
 
@@ -223,6 +228,8 @@ struct Taking<'a> {
     copied: Vec<Copied>,
     /// By stream: pages before this one are not kept, because one behind them is missing.
     first_kept: Vec<u64>,
+    /// By stream: its current page, if it was copied before its turn.
+    current: Vec<Vec<u8>>,
     pages_missed: u64,
 }
 
@@ -232,14 +239,26 @@ impl Taking<'_> {
         let memory = self.source.memory();
         let frequency_hz = self.source.0.clock.last_calibration().frequency_hz;
         let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
+        let room = self.source.0.budget.make_room(self.source.0);
+        let page_size_bytes = u64::from(memory.geometry().page_size_bytes);
+        let room_bytes = room.map(|page_count| u64::from(page_count) * page_size_bytes);
+        let bytes_max = [wanted.bytes_max, room_bytes].into_iter().flatten().min();
         let moment = self.source.0.clock.now();
-        for stream in 0..memory.geometry().stream_count {
+        for stream in memory.used_streams() {
             self.look(&mut candidates, stream, moment);
         }
         candidates.sort_by_key(|candidate| candidate.end);
         let earliest = wanted.last.map_or(0, |last| moment.saturating_sub(ticks(last, frequency_hz)));
         let cut = Cut { earliest, moment };
-        for candidate in within_limits(&candidates, cut.earliest, wanted.bytes_max) {
+        let mut chosen = within_limits(&candidates, cut.earliest, bytes_max).to_vec();
+        // The newest, because the oldest may be given up already.
+        for candidate in chosen.iter_mut().rev().take(room.unwrap_or(0) as usize) {
+            candidate.is_held = match candidate.current {
+                None => memory.hold(candidate.stream, candidate.seq, candidate.unit),
+                Some(_) => self.keep_current(candidate),
+            };
+        }
+        for candidate in &chosen {
             if self.used + candidate.len > self.arena.len() {
                 self.write(cut);
             }
@@ -253,7 +272,7 @@ impl Taking<'_> {
     /// Streams that never had a page, because none was free, have losses to tell all the same.
     fn write_losses_alone(&mut self, moment: u64) {
         let memory = self.source.memory();
-        for stream in 0..memory.geometry().stream_count {
+        for stream in memory.used_streams() {
             let discarded = memory.discarded(stream);
             // (C) pairs with (A).
             let state = State::from_word(memory.stream(stream).state.load(Ordering::Acquire));
@@ -282,21 +301,48 @@ impl Taking<'_> {
             let unit = memory.chain(stream, seq);
             let len = (memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8).min(page_len_max) as usize;
             let end = memory.page_field(unit, page::OFFSET_TIMESTAMP_END).min(moment);
-            all.push(Candidate { stream, seq, unit, len: len.max(HEADER_SIZE_BYTES), end, current: None });
+            all.push(Candidate {
+                stream,
+                seq,
+                unit,
+                len: len.max(HEADER_SIZE_BYTES),
+                end,
+                current: None,
+                is_held: false,
+            });
         }
         let current = Some(Current { state, discarded: memory.discarded(stream) });
         let len = (state.offset as usize).max(HEADER_SIZE_BYTES);
-        all.push(Candidate { stream, seq: oldest.wrapping_add(closed), unit: state.unit, len, end: moment, current });
+        let seq = oldest.wrapping_add(closed);
+        all.push(Candidate { stream, seq, unit: state.unit, len, end: moment, current, is_held: false });
+    }
+
+    /// Copies a current page before its turn: it cannot be held, and might be closed and given up until then.
+    fn keep_current(&mut self, candidate: &Candidate) -> bool {
+        let mut bytes = vec![0; candidate.len];
+        let is_kept = self.source.copy_page(candidate.unit, &mut bytes)
+            && !self.source.is_overwritten(candidate.stream, candidate.seq);
+        if is_kept {
+            self.current[candidate.stream as usize] = bytes;
+        }
+        is_kept
     }
 
     fn copy(&mut self, candidate: Candidate) {
         let begin = self.used;
-        let Some(target) = self.arena.get_mut(begin..begin + candidate.len) else {
-            self.files.tally.packets_refused += 1;
-            return;
-        };
-        let is_copied = self.source.copy_page(candidate.unit, target);
-        if self.source.is_overwritten(candidate.stream, candidate.seq) {
+        let Candidate { stream, seq, unit, is_held, .. } = candidate;
+        let target = self.arena.get_mut(begin..begin + candidate.len);
+        let is_copied = target.is_some_and(|target| match candidate.current {
+            Some(_) if is_held => {
+                target.copy_from_slice(&self.current[stream as usize]);
+                true
+            }
+            _ => self.source.copy_page(unit, target),
+        });
+        if is_held && candidate.current.is_none() {
+            self.source.memory().let_go(stream, seq, unit);
+        }
+        if !is_held && self.source.is_overwritten(stream, seq) {
             // What came before it in its stream is overwritten by now too, or was copied in time and would stand before a gap.
             self.pages_missed += 1 + self.files.take_back(candidate.stream);
             self.first_kept[candidate.stream as usize] = candidate.seq.wrapping_add(1);
@@ -448,7 +494,8 @@ mod tests {
 
     #[test]
     fn the_newest_pages_are_within_the_limits() {
-        let page = |seq: u64| Candidate { stream: 0, seq, unit: 1, len: 100, end: 10 * seq, current: None };
+        let page =
+            |seq: u64| Candidate { stream: 0, seq, unit: 1, len: 100, end: 10 * seq, current: None, is_held: false };
         let pages: Vec<Candidate> = (1..=5).map(page).collect();
         let kept = |earliest, bytes_max| {
             within_limits(&pages, earliest, bytes_max).iter().map(|page| page.seq).collect::<Vec<_>>()

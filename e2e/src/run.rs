@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -77,6 +78,7 @@ pub struct Record {
     options: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     input: Vec<u8>,
+    cgroup: Option<PathBuf>,
 }
 
 impl Default for Record {
@@ -89,7 +91,7 @@ impl Record {
     /// With the command's own defaults, into a fresh directory.
     pub fn new() -> Record {
         let place = tempfile::tempdir().expect("a temporary directory");
-        Record { place, output: None, options: Vec::new(), environment: Vec::new(), input: Vec::new() }
+        Record { place, output: None, options: Vec::new(), environment: Vec::new(), input: Vec::new(), cgroup: None }
     }
 
     /// Adds an option.
@@ -119,6 +121,12 @@ impl Record {
         if rseq { self } else { self.env(dormouse_abi::wire::ENV_NO_RSEQ, "1") }
     }
 
+    /// The control group that the command and what it traces run in.
+    pub fn cgroup(mut self, dir: impl Into<PathBuf>) -> Record {
+        self.cgroup = Some(dir.into());
+        self
+    }
+
     /// Where the trace goes.
     pub fn output(mut self, dir: impl Into<PathBuf>) -> Record {
         self.output = Some(dir.into());
@@ -143,7 +151,13 @@ impl Record {
         std::fs::write(place.join("stdin"), &self.input).expect("a file");
         std::fs::create_dir_all(place.join("run")).expect("a directory");
         let dir = self.output.unwrap_or_else(|| place.join("trace"));
-        let child = Command::new(dormouse())
+        let mut child = Command::new(dormouse());
+        if let Some(cgroup) = &self.cgroup {
+            // A shell that moves itself there, and becomes the command.
+            child = Command::new("sh");
+            child.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(cgroup.join("cgroup.procs")).arg(dormouse());
+        }
+        let child = child
             .arg("record")
             .arg("-o")
             .arg(&dir)
@@ -191,6 +205,15 @@ impl Running {
         let mut command = Command::new(dormouse());
         command.args(arguments).env("XDG_RUNTIME_DIR", self.place.path().join("run"));
         command.output().expect("dormouse runs")
+    }
+
+    /// Bytes of the session's memory that are there, whoever has it mapped.
+    pub fn memory_bytes(&self) -> u64 {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("dormouse is there");
+        let is_memory =
+            |path: &Path| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains("dormouse-session"));
+        let path = descriptors.flatten().map(|entry| entry.path()).find(|path| is_memory(path));
+        std::fs::metadata(path.expect("the session's memory")).expect("it is open").blocks() * 512
     }
 
     /// A directory that lasts as long as the recording, and is not the trace's.

@@ -379,12 +379,11 @@ impl Job {
             (_, Some(mode)) => {
                 let dir = self.traces.path().join(format!("{}-{round}", way.name()));
                 let session = Session::create(&Options {
-                    dir: dir.clone(),
                     budget_bytes: BUDGET_BYTES,
                     mode,
                     patterns: vec!["libc:*".into()],
                     command_line: "make".into(),
-                    may_be_stopped: false,
+                    ..Options::new(dir.clone())
                 })?;
                 let before = project::own_cpu_s();
                 let preload = self.libraries[index].as_os_str();

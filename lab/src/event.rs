@@ -233,12 +233,11 @@ fn name(labels: &Labels) -> String {
 /// A process of our engine, in a session of its own.
 fn in_session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<Start, LabError> {
     let session = Session::create(&Options {
-        dir: engines::own_dir(dir)?.join("trace"),
         budget_bytes,
         mode,
         patterns: vec!["lab:armed*".into()],
         command_line: ENGINE.into(),
-        may_be_stopped: false,
+        ..Options::new(engines::own_dir(dir)?.join("trace"))
     })?;
     let mut command = Command::new(engine_path(ENGINE)?);
     command.env("DORMOUSE_SESSION", session.socket());

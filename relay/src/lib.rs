@@ -16,7 +16,7 @@
 //!         retained or offered    └──────────────────────────────┴───────────────┘
 //!                                                               ▲ offset
 //! ```
-//! A page is FREE, DRAWN (by one process, for one stream) or QUEUED (closed as number *k* of a stream);
+//! A page is FREE, DRAWN (by one process, for one stream), QUEUED (closed as number *k* of a stream) or WITHHELD (beyond the budget);
 //! [`dormouse_abi::session`] has the transitions and who may make them.
 //!
 //! # Why it is right
@@ -30,7 +30,12 @@
 //!
 //! # Cost
 //! Writing: one read of the state word, one clock read, the record's stores, one final store; no atomic read-modify-write.
-//! Drawing a page: a walk over the owner words, once for a page.
+//! Drawing a page: a walk over the owner words, once for a page. A stream that was never written to costs no memory.
+//!
+//! # Whose pages
+//! All streams draw from one pool. Its first pages are reserves: only the stream that they are kept for draws them, and it draws them
+//! last; so one that takes all it can get leaves the others that much. Its last pages may be beyond the limit ([`Memory::set_page_limit`]):
+//! nobody draws them, and the owner takes their memory away once they are free, or moves what is retained there.
 //!
 //! # Without a session
 //! [`chain`] is the same idea as a library of its own: a buffer of pages from a budget in any memory, with the ways of [`copy`] to
@@ -56,6 +61,6 @@ mod memory;
 mod write;
 
 #[cfg(target_pointer_width = "64")]
-pub use memory::Memory;
+pub use memory::{Census, Memory, Setup};
 #[cfg(target_pointer_width = "64")]
 pub use write::{Record, Segment, Written, write_exclusive};

@@ -4,16 +4,51 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::page;
 use dormouse_abi::session::{
-    Geometry, Line, MAGIC, MODE_OVERWRITE, Owner, STATE_EMPTY, STREAM_STRIDE_BYTES, SessionHeader, State,
-    StreamControl, UNIT_BYTES, VERSION, expiry, spare,
+    Geometry, LOST_CLASS_COUNT, Line, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, State,
+    StreamControl, UNIT_BYTES, USED_WORD_COUNT, VERSION, expiry, spare,
 };
 use dormouse_abi::txn::{Store, Txn};
 
 /// How often a reader looks for two words that belong together. Honest writers change them less often.
 const LOOKS_MAX: u32 = 10_000;
 
+/// The session's number for its owner. Processes have others.
+const OWNER: u16 = 0;
+
 /// How many of its own pages a stream gives up until it looks again for one that has more.
 const EVICTIONS_PER_LOOK: u64 = 8;
+
+/// How a session's memory is to begin, beside its geometry.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup<'a> {
+    /// [`MODE_DISCARD`](dormouse_abi::session::MODE_DISCARD) or [`MODE_OVERWRITE`].
+    pub mode: u32,
+    /// [`CLOCK_TSC`](dormouse_abi::session::CLOCK_TSC) or [`CLOCK_MONOTONIC`](dormouse_abi::session::CLOCK_MONOTONIC).
+    pub clock: u32,
+    /// The trace's identity.
+    pub uuid: [u8; 16],
+    /// Pages that may be drawn; those beyond are withheld.
+    pub page_limit: u32,
+    /// Streams that have pages of their own.
+    pub reserved_for: &'a [u32],
+    /// How many pages each of them has.
+    pub reserve_each: u32,
+}
+
+/// Where a page is, as its owner word says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Census {
+    /// Pages that may be drawn.
+    pub limit: u32,
+    /// Of these, pages that nobody holds.
+    pub free: u32,
+    /// Pages that are written to, or are about to be.
+    pub drawn: u32,
+    /// Pages that are closed, and offered or retained.
+    pub queued: u32,
+    /// Pages beyond the limit that are still in use.
+    pub beyond: u32,
+}
 
 /// A view of a session's memory. Copying it copies the address only; whoever made it keeps the mapping alive.
 #[derive(Debug, Clone, Copy)]
@@ -47,38 +82,47 @@ impl Memory {
         Ok(Memory { base, geometry })
     }
 
-    /// Lays a session out: header and empty streams. The rings are the caller's to initialise.
+    /// Lays a session out: the header, and whose pages are whose. Zeroes are empty streams and rings already.
     ///
     /// # Safety
     /// `geometry` is valid; its `size_bytes` bytes at `base` are mapped for reading and writing, aligned to 4 KiB, zero,
-    /// nobody else's yet, and stay mapped while any copy of the view is used.
-    pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, mode: u32, clock: u32, uuid: [u8; 16]) -> Memory {
+    /// nobody else's yet, and stay mapped while any copy of the view is used. The streams of `setup` are the geometry's, its pages fit.
+    pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, setup: &Setup<'_>) -> Memory {
+        let reserve_page_count = setup.reserved_for.len() as u32 * setup.reserve_each;
+        debug_assert!(reserve_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
         let header = SessionHeader {
             magic: MAGIC,
             version: VERSION,
-            mode,
+            mode: setup.mode,
             size_bytes: geometry.size_bytes() as u64,
             page_size_bytes: geometry.page_size_bytes,
             page_count: geometry.page_count,
             cpu_count: geometry.cpu_count,
             stream_count: geometry.stream_count,
             ring_size: geometry.ring_size(),
-            clock,
+            clock: setup.clock,
             owners_offset: geometry.owners_offset() as u64,
             streams_offset: geometry.streams_offset() as u64,
             rings_offset: geometry.rings_offset() as u64,
             ring_stride_bytes: geometry.ring_stride_bytes() as u64,
             pages_offset: geometry.pages_offset() as u64,
-            uuid,
+            uuid: setup.uuid,
+            reserve_page_count,
             stopped: Line::default(),
             kick: Line::default(),
             freed: Line::default(),
+            page_limit: Line(AtomicU32::new(setup.page_limit)),
+            used_streams: [const { AtomicU64::new(0) }; USED_WORD_COUNT],
         };
         // SAFETY: the caller's word; the geometry begins with room for a header.
         unsafe { base.cast::<SessionHeader>().write(header) };
         let memory = Memory { base, geometry: *geometry };
-        for stream in 0..geometry.stream_count {
-            memory.stream(stream).state.store(STATE_EMPTY, Ordering::Relaxed);
+        for (place, &stream) in setup.reserved_for.iter().enumerate() {
+            let first = place as u64 * setup.reserve_each as u64;
+            memory.stream(stream).reserve.store(first << 32 | setup.reserve_each as u64, Ordering::Relaxed);
+        }
+        for index in setup.page_limit..geometry.page_count {
+            memory.owner(index).store(Owner::Withheld.to_word(), Ordering::Relaxed);
         }
         memory
     }
@@ -193,22 +237,79 @@ impl Memory {
         if state.unit == 0 { 0 } else { self.page_field(state.unit, page::OFFSET_SEQ) }
     }
 
-    /// Draws a free page for `stream` and fills in the part of its header that never changes.
+    /// Says that a stream is written to, or loses an event, before it happens. Wait-free; async-signal-safe.
+    pub fn use_stream(&self, stream: u32) {
+        let Some(word) = self.header().used_streams.get(stream as usize / 64) else { return };
+        let bit = 1 << (stream % 64);
+        // Relaxed: who has set it, has done so before.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            // (U) pairs with (U'): whoever sees what is written to the stream sees the bit.
+            word.fetch_or(bit, Ordering::AcqRel);
+        }
+    }
+
+    /// The streams that were ever written to, or have lost an event.
+    pub fn used_streams(&self) -> impl Iterator<Item = u32> + use<'_> {
+        let count = self.geometry.stream_count;
+        (0..count.div_ceil(64))
+            .flat_map(move |index| {
+                // (U') pairs with (U). The geometry has no more streams than there are bits.
+                let word = self.header().used_streams[index as usize].load(Ordering::Acquire);
+                let bits = core::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
+                bits.take_while(|word| *word != 0).map(move |word| index * 64 + word.trailing_zeros())
+            })
+            // Bits beyond the streams are nobody's.
+            .take_while(move |stream| *stream < count)
+    }
+
+    /// How many pages may be drawn: the first ones of the pool.
+    pub fn page_limit(&self) -> u32 {
+        // (V) pairs with (V'): pages below it are there.
+        self.header().page_limit.0.load(Ordering::Acquire).min(self.geometry.page_count)
+    }
+
+    /// Pages of the pool that nobody but `stream` draws.
+    fn reserve(&self, stream: u32) -> core::ops::Range<u32> {
+        // Relaxed: written before the memory is handed out.
+        let word = self.stream(stream).reserve.load(Ordering::Relaxed);
+        let first = (word >> 32) as u32;
+        let end = first.saturating_add(word as u32).min(self.header().reserve_page_count);
+        first.min(end)..end
+    }
+
+    /// Draws a free page for `stream` and fills in the part of its header that never changes. Those that are kept for the stream come last.
     ///
     /// `used(s)` tells how many pages of stream `s` are no longer needed: a page queued with a lower number is as good as
     /// free. Lock-free; async-signal-safe.
     pub fn draw(&self, process: u16, stream: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
-        let count = self.geometry.page_count;
+        let limit = self.page_limit();
+        let reserved = self.header().reserve_page_count.min(limit);
         // Processors begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
         let Geometry { cpu_count, stream_count, .. } = self.geometry;
         let (place, places) =
             if stream < cpu_count { (stream, cpu_count) } else { (stream - cpu_count, stream_count - cpu_count) };
-        let first = (place as u64 * count as u64 / places as u64) as u32;
-        (first..count).chain(0..first).find_map(|index| self.draw_page(process, stream, index, &used))
+        let first = reserved + (place as u64 * (limit - reserved) as u64 / places as u64) as u32;
+        let all = (first..limit).chain(reserved..first).chain(self.reserve(stream));
+        all.into_iter().find_map(|index| self.draw_page(process, stream, index, &used))
     }
 
     /// As [`Memory::draw`], of one page only. Panics when there is no page `index`. Wait-free; async-signal-safe.
     pub fn draw_page(&self, process: u16, stream: u32, index: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
+        let is_kept_for_another = index < self.header().reserve_page_count && !self.reserve(stream).contains(&index);
+        if is_kept_for_another || index >= self.page_limit() {
+            return None;
+        }
+        let drawn = Owner::Drawn { process, stream: stream as u16 };
+        if !self.take_if_free(index, drawn, used) {
+            return None;
+        }
+        let unit = self.geometry.unit_of_page(index);
+        self.prepare(unit, stream);
+        Some(unit)
+    }
+
+    /// Makes a page that nobody needs `taker`'s.
+    fn take_if_free(&self, index: u32, taker: Owner, used: impl Fn(u32) -> u64) -> bool {
         // (B) Acquire pairs with the Release of whoever freed the page (D), so that its bytes are no longer read.
         let word = self.owner(index).load(Ordering::Acquire);
         let is_free = match Owner::from_word(word) {
@@ -218,14 +319,9 @@ impl Memory {
             }
             _ => false,
         };
-        let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
         // (B) again, and (D) for whoever looks at the word next.
-        if !is_free || self.owner(index).compare_exchange(word, drawn, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return None;
-        }
-        let unit = self.geometry.unit_of_page(index);
-        self.prepare(unit, stream);
-        Some(unit)
+        is_free
+            && self.owner(index).compare_exchange(word, taker.to_word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn prepare(&self, unit: u32, stream: u32) {
@@ -314,11 +410,11 @@ impl Memory {
         // All streams together retain no more pages than there are. Who has the most of them need not look at the others, each
         // of which lies in an `os_page` of its own. Who shares with others looks now and then, and as long as that finds
         // somebody who has more: its own count stays where it is meanwhile.
-        let may_lead = self.geometry.page_count.saturating_sub(victim.0) > victim.0.saturating_add(1);
+        let may_lead = self.page_limit().saturating_sub(victim.0) > victim.0.saturating_add(1);
         // Relaxed: any number will do to take turns by.
         let is_turn = self.stream(stream).reclaimed.load(Ordering::Relaxed).is_multiple_of(EVICTIONS_PER_LOOK);
         let looks = may_lead && (is_turn || victim.0 == 0);
-        for other in 0..if looks { self.geometry.stream_count } else { 0 } {
+        for other in self.used_streams().take_while(|_| looks) {
             let retained = self.retained(other);
             // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
             if retained > victim.0.saturating_add(1) {
@@ -336,6 +432,113 @@ impl Memory {
         let _ = control.reclaimed.compare_exchange(oldest, oldest.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
         // A slot that somebody has scribbled over names another page, which is drawn only if it is free.
         Some(self.geometry.page_of_unit(self.chain(victim.1, oldest)).unwrap_or(0))
+    }
+
+    /// Session owner: sets how many pages may be drawn. More of them: the memory of those that come is there, zeroed or as it was left.
+    /// Fewer: whoever holds one of the others keeps it until it is closed, and [`Memory::withhold`] takes it then. At least the pages
+    /// that are reserved stay.
+    pub fn set_page_limit(&self, limit: u32) {
+        let limit = limit.clamp(self.header().reserve_page_count.max(1), self.geometry.page_count);
+        for index in 0..limit {
+            let word = self.owner(index);
+            // (D) pairs with (B).
+            let withheld = Owner::Withheld.to_word();
+            let _ = word.compare_exchange(withheld, Owner::Free.to_word(), Ordering::AcqRel, Ordering::Relaxed);
+        }
+        // (V') pairs with (V).
+        self.header().page_limit.0.store(limit, Ordering::Release);
+        // (J') pairs with (J): whoever has found no page looks again.
+        self.header().freed.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// Session owner: takes page `index` out of the pool if it lies beyond the limit and nobody needs it. True if it did, and the
+    /// page's memory may go.
+    pub fn withhold(&self, index: u32, used: impl Fn(u32) -> u64) -> bool {
+        index >= self.page_limit() && self.take_if_free(index, Owner::Withheld, used)
+    }
+
+    /// Session owner, overwrite mode: moves a retained page from beyond the limit to below it, at the price of the oldest one if need be.
+    /// True if it did, and the page's memory may go. Nobody else may read retained pages meanwhile.
+    pub fn relocate(&self, index: u32) -> bool {
+        // (B) pairs with (D).
+        let word = self.owner(index).load(Ordering::Acquire);
+        let Some(Owner::Queued { stream, seq }) = Owner::from_word(word) else { return false };
+        let stream = stream as u32;
+        // (E') pairs with (E).
+        let used = |stream: u32| self.stream(stream).reclaimed.load(Ordering::Acquire);
+        if index < self.page_limit() || stream >= self.geometry.stream_count || seq < used(stream) {
+            return false;
+        }
+        // Held, so that nobody draws it and no later page of the stream is in it, even if writers give it up meanwhile.
+        let held = Owner::Drawn { process: OWNER, stream: stream as u16 }.to_word();
+        if self.owner(index).compare_exchange(word, held, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let from = self.geometry.unit_of_page(index);
+        let drawn = self.draw(OWNER, stream, used).or_else(|| {
+            (0..self.geometry.page_count).find_map(|_| {
+                let evicted = self.evict(stream)?;
+                self.draw_page(OWNER, stream, evicted, used)
+            })
+        });
+        let Some(to) = drawn else {
+            // Everything else is being written to: the page stays where it is, for now. (D) pairs with (B).
+            self.owner(index).store(word, Ordering::Release);
+            return false;
+        };
+        let len = self.geometry.page_size_bytes as usize;
+        // SAFETY: a closed page, which nobody changes, into one that is this caller's.
+        unsafe { self.copy_in(to as usize * UNIT_BYTES, self.at(from as usize * UNIT_BYTES), len) };
+        let slot = self.chain_slot(stream, seq);
+        // (C') Release pairs with (C). A failure means that the stream has given the page up, and has another one there.
+        let is_moved = slot.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if let Some(target) = self.geometry.page_of_unit(to) {
+            let now = if is_moved { word } else { Owner::Free.to_word() };
+            // (D) pairs with (B).
+            self.owner(target).store(now, Ordering::Release);
+        }
+        // (D) pairs with (B).
+        self.owner(index).store(Owner::Withheld.to_word(), Ordering::Release);
+        true
+    }
+
+    /// Session owner, overwrite mode: keeps what a closed page holds until [`Memory::let_go`], whatever writers give up meanwhile. False if it
+    /// is given up already. While pages are held, writers need others.
+    pub fn hold(&self, stream: u32, seq: u64, unit: u32) -> bool {
+        let Some(index) = self.geometry.page_of_unit(unit) else { return false };
+        let queued = Owner::Queued { stream: stream as u16, seq }.to_word();
+        let held = Owner::Drawn { process: OWNER, stream: stream as u16 }.to_word();
+        // (B) pairs with (D). A page that was given up may still be there, but somebody may be about to draw it: one of us does.
+        self.owner(index).compare_exchange(queued, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Session owner: ends a hold. The page is the stream's again or, if it was given up meanwhile, free.
+    pub fn let_go(&self, stream: u32, seq: u64, unit: u32) {
+        if let Some(index) = self.geometry.page_of_unit(unit) {
+            // (D) pairs with (B): what the holder has read, it has read.
+            self.owner(index).store(Owner::Queued { stream: stream as u16, seq }.to_word(), Ordering::Release);
+            // (J') pairs with (J).
+            self.header().freed.0.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Where the pages are at about this moment.
+    pub fn census(&self, used: impl Fn(u32) -> u64) -> Census {
+        let mut census = Census { limit: self.page_limit(), ..Census::default() };
+        for index in 0..self.geometry.page_count {
+            let count = match self.owner_of(index) {
+                Some(Owner::Withheld) | None => continue,
+                _ if index >= census.limit => &mut census.beyond,
+                Some(Owner::Free) => &mut census.free,
+                Some(Owner::Drawn { .. }) => &mut census.drawn,
+                Some(Owner::Queued { stream, seq }) => {
+                    let is_known = (stream as u32) < self.geometry.stream_count;
+                    if is_known && seq >= used(stream as u32) { &mut census.queued } else { &mut census.free }
+                }
+            };
+            *count += 1;
+        }
+        census
     }
 
     /// Plans to keep a drawn page as the stream's next one. The guard is the spare word itself.
@@ -387,10 +590,9 @@ impl Memory {
     /// Events that were dropped so far, of all streams, by [`lost_class_index`](dormouse_abi::session::lost_class_index). `None`
     /// beyond the last index.
     pub fn discarded_by_class(&self, index: usize) -> Option<u64> {
-        (0..self.geometry.stream_count).try_fold(0, |sum: u64, stream| {
-            // (C) as the counts of all classes together.
-            let count = self.stream(stream).records_lost_by_class.get(index)?.load(Ordering::Acquire);
-            Some(sum.saturating_add(count))
-        })
+        // (C) as the counts of all classes together.
+        let count = |stream| self.stream(stream).records_lost_by_class[index].load(Ordering::Acquire);
+        let sum = || self.used_streams().fold(0, |sum: u64, stream| sum.saturating_add(count(stream)));
+        (index < LOST_CLASS_COUNT).then(sum)
     }
 }

@@ -10,11 +10,16 @@ use dormouse_abi::session::{
     CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, State, StreamControl, UNIT_BYTES, spare,
 };
 use dormouse_abi::txn::Txn;
-use dormouse_relay::{Memory, Record, Segment, Written, write_exclusive};
+use dormouse_relay::{Memory, Record, Segment, Setup, Written, write_exclusive};
 use proptest::prelude::*;
 
 const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 7, cpu_count: 0, stream_count: 3 };
 const PROCESS: u16 = 9;
+
+fn setup(mode: u32, clock: u32) -> Setup<'static> {
+    let page_limit = GEOMETRY.page_count;
+    Setup { mode, clock, uuid: [7; 16], page_limit, reserved_for: &[], reserve_each: 0 }
+}
 
 #[repr(C, align(4096))]
 #[derive(Clone)]
@@ -32,7 +37,7 @@ impl Bench {
         let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
         // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
         let memory =
-            unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, mode, CLOCK_MONOTONIC, [7; 16]) };
+            unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup(mode, CLOCK_MONOTONIC)) };
         Bench { _backing: backing, memory, clock: 1 }
     }
 

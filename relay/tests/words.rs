@@ -10,8 +10,8 @@ use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, head_word};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
-use dormouse_relay::Memory;
-use dormouse_relay::arch::{Session, timestamp};
+use dormouse_relay::arch::{Session, Site, Words, rseq_write, rseq_write_words, timestamp};
+use dormouse_relay::{Memory, Record, Segment, Setup, Written};
 
 global_asm!(
     ".pushsection .tbss.test_context, \"awT\", @nobits",
@@ -92,6 +92,11 @@ struct Key {
 const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
 const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
+fn setup(mode: u32, clock: u32) -> Setup<'static> {
+    let page_limit = GEOMETRY.page_count;
+    Setup { mode, clock, uuid: [7; 16], page_limit, reserved_for: &[], reserve_each: 0 }
+}
+
 #[repr(C, align(4096))]
 #[derive(Clone)]
 struct OsPage([u8; 4096]);
@@ -110,7 +115,7 @@ fn records_are_written_or_go_the_slow_way() {
     let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
     // SAFETY: valid, zeroed, aligned, and never moved.
     let memory =
-        unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, MODE_OVERWRITE, CLOCK_TSC, [7; 16]) };
+        unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup(MODE_OVERWRITE, CLOCK_TSC)) };
     // One stream for one processor: the thread stays on that one.
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
@@ -153,7 +158,7 @@ fn records_are_written_or_go_the_slow_way() {
     assert!(!written("a full page", 5));
     open(State { seq: 0, unit: 1 << 20, offset: 80 }.to_word(), later);
     assert!(!written("a page outside of the memory", 5));
-    open(dormouse_abi::session::STATE_EMPTY, later);
+    open(dormouse_abi::session::STATE_EMPTY, 0);
     assert!(!written("no page yet", 5));
 
     // A preempted attempt goes the slow way too, so some are tried.
@@ -215,4 +220,41 @@ fn records_are_written_or_go_the_slow_way() {
         assert_eq!(state.offset as usize, 4096 - page::SLACK_BYTES);
     }
     SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
+
+    // The sections of longer records go by the same expiry.
+    let session_word = core::ptr::from_ref(fast);
+    let site = || Site {
+        rseq_offset: rseq.offset(),
+        cpu: 0,
+        control,
+        session_word: &raw const session_word,
+        session: session_word,
+    };
+    let fields = [1u64, 2, 3, 4];
+    let source = fields.as_ptr().cast();
+    let words = Words { id: 5, context: CONTEXT, size_bytes: HEADER_SIZE_BYTES + 32, source };
+    let segments = [Segment::exact(source, 32)];
+    let record = Record::new(5, CONTEXT, &segments);
+    for (state, expiry, expected) in [
+        (begin, later, Written::Done),
+        (begin, later - (1 << 14), Written::Full),
+        // Memory of zeroes.
+        (0, 0, Written::Full),
+    ] {
+        for is_words in [true, false] {
+            let mut written = (0..100).map(|_| {
+                open(state, expiry);
+                if is_words {
+                    // SAFETY: the stream of processor 0, where the thread is; the source is an array of words.
+                    unsafe { rseq_write_words(site(), words) }
+                } else {
+                    // SAFETY: as above.
+                    unsafe { rseq_write(site(), &record) }
+                }
+            });
+            assert_eq!(written.find(|written| *written != Written::Aborted), Some(expected));
+            let is_changed = control.state.load(Ordering::Relaxed) != state;
+            assert_eq!(is_changed, expected == Written::Done);
+        }
+    }
 }

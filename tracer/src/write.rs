@@ -193,14 +193,18 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     }
 }
 
-/// Whether a record goes into the current page of a stream.
-fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize) -> bool {
+/// Whether a record of this time goes into the current page of a stream.
+fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize, timestamp: u64) -> bool {
     let state = State::from_word(state);
+    let control = attached.memory.stream(stream);
     // (C) pairs with (A): written before the state word that opens the page.
-    let begin = attached.memory.stream(stream).begin_timestamp.load(Ordering::Acquire);
+    let begin = control.begin_timestamp.load(Ordering::Acquire);
+    // The sections go by the expiry alone, which comes a little before the span's end.
+    let expiry = control.expiry.load(Ordering::Acquire);
     attached.memory.page(state.unit).is_some()
         && state.offset as usize + size_bytes + page::SLACK_BYTES <= attached.memory.geometry().page_size_bytes as usize
-        && attached.now().wrapping_sub(begin) >> PACKET_SPAN_BITS == 0
+        && timestamp.wrapping_sub(begin) >> PACKET_SPAN_BITS == 0
+        && timestamp >> 32 < expiry
 }
 
 fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
@@ -261,6 +265,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         let Some(cpu) = rseq.cpu_id() else { break };
         let Some(site) = attached.site(rseq, cpu) else { break };
         let hold = Hold::Rseq(rseq, cpu);
+        attached.memory.use_stream(cpu);
         let control = attached.memory.stream(cpu);
         if is_too_big(attached, record) {
             if hold.count(&control.records_lost_big) {
@@ -270,13 +275,14 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         }
         // (C) pairs with (A), the final store of whoever wrote before.
         let state = control.state.load(Ordering::Acquire);
-        if fits(attached, cpu, state, record.size_bytes) {
+        let timestamp = attached.now();
+        if fits(attached, cpu, state, record.size_bytes, timestamp) {
             let written = if attached.fast_rseq.is_some() {
                 // SAFETY: `site` describes the session, which the guard keeps mapped.
                 unsafe { dormouse_relay::arch::rseq_write(site, record) }
             } else {
-                // SAFETY: as above; the clock is read after the state word.
-                unsafe { dormouse_relay::arch::rseq_write_at(site, record, state, attached.now()) }
+                // SAFETY: as above; the clock was read after the state word.
+                unsafe { dormouse_relay::arch::rseq_write_at(site, record, state, timestamp) }
             };
             match written {
                 Written::Done | Written::Gone => return,
@@ -315,6 +321,7 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     let first = tid.wrapping_add(CLAIM_HINT.load(Ordering::Relaxed));
     for step in 0..count {
         let stream = cpu_count + first.wrapping_add(step) % count;
+        memory.use_stream(stream);
         let control = memory.stream(stream);
         // (H) Acquire pairs with (I), the claimant's before: its stores to the stream come before this one's.
         if control.claim.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -328,6 +335,7 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     // Everything is claimed by writers that were interrupted; these counters take additions from anybody.
     CLAIM_HINT.fetch_add(1, Ordering::Relaxed);
     let stream = cpu_count + first % count;
+    memory.use_stream(stream);
     memory.stream(stream).records_lost_full.0.fetch_add(1, Ordering::Relaxed);
     count_class(attached, Hold::Claim(stream), record.id);
 }
@@ -343,7 +351,9 @@ fn count_class(attached: &Attached, hold: Hold, class_id: u16) {
     let Geometry { cpu_count, stream_count, .. } = *memory.geometry();
     // A thread that was moved since adds where anybody may: a word of a processor is added to in its sections alone.
     if !count_in(hold) && stream_count > cpu_count {
-        count_in(Hold::Claim(cpu_count + hold.stream() % (stream_count - cpu_count)));
+        let other = cpu_count + hold.stream() % (stream_count - cpu_count);
+        memory.use_stream(other);
+        count_in(Hold::Claim(other));
     }
 }
 
@@ -357,7 +367,7 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
     }
     for _ in 0..ATTEMPTS_MAX {
         let state = control.state.load(Ordering::Relaxed);
-        if fits(attached, stream, state, record.size_bytes) {
+        if fits(attached, stream, state, record.size_bytes, attached.now()) {
             // SAFETY: the stream is claimed; the segments' sources are those of the call that is running.
             match unsafe { write_exclusive(memory, stream, record, || attached.now()) } {
                 Written::Full => {}

@@ -23,6 +23,7 @@ fn main() {
         "until" => until(Path::new(&arguments[1]), number(2) as u32),
         "hold" => hold(Path::new(&arguments[1]), number(2)),
         "end" => end(&arguments[1], number(2)),
+        "starve" => starve(number(1), number(2)),
         "script" => script(Path::new(&arguments[1]), &arguments[2..]),
         "idle" => {}
         "victim" => victim(Path::new(&arguments[1]), number(2) as u32, number(3)),
@@ -72,6 +73,23 @@ fn until(file: &Path, threads: u32) {
             });
         }
     });
+}
+
+/// While nobody drains, thread 0 emits events on one processor, and then thread 1 on another.
+fn starve(busy: u64, quiet: u64) {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("a set of processors");
+    let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+    let owner = rustix::process::getppid().expect("a parent");
+    rustix::process::kill_process(owner, rustix::process::Signal::STOP).expect("it is ours");
+    for (thread, events) in [busy, quiet].into_iter().enumerate() {
+        let Some(cpu) = cpus.next() else { break };
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set).expect("an allowed processor");
+        emit_steps(thread as u32, events);
+        println!("{} {events}", ["busy", "quiet"][thread]);
+    }
+    rustix::process::kill_process(owner, rustix::process::Signal::CONT).expect("it is ours");
 }
 
 /// Emits some numbered events, and waits until somebody opens a FIFO's other end.

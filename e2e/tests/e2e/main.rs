@@ -1,12 +1,14 @@
 //! Traced programs end to end: each module is a question, each test a recording (or a few) whose numbers must add up.
 #![cfg(target_os = "linux")]
 
+mod budgets;
 mod dormant;
 mod failures;
 mod forks;
 mod hostile;
 mod kills;
 mod numbers;
+mod points;
 mod signals;
 mod snapshots;
 mod values;

@@ -57,8 +57,8 @@ fn check(trace: &Trace) -> u64 {
 }
 
 /// Writers never rest, and each snapshot falls somewhere else.
-fn many(budget: &str, rseq: bool) {
-    let session = start(Record::new().mode("overwrite").budget(budget).rseq(rseq));
+fn many(record: Record) {
+    let session = start(record.mode("overwrite"));
     let dir = session.0.place().join("snapshot");
     let (mut events, mut missed) = (0, 0);
     for number in 0..snapshot_count() {
@@ -88,14 +88,19 @@ fn many(budget: &str, rseq: bool) {
 #[test]
 fn snapshots_under_writers_are_whole() {
     for rseq in [true, false] {
-        many("1M", rseq);
+        many(Record::new().budget("1M").rseq(rseq));
     }
 }
 
-/// Sixteen pages of 4 KiB: most are overwritten while they are copied.
 #[test]
 fn snapshots_of_a_tiny_flight_recorder_are_whole() {
-    many(TINY, true);
+    many(Record::new().budget(TINY));
+}
+
+/// No page can be held, and most are overwritten while they are copied.
+#[test]
+fn snapshots_of_a_flight_recorder_that_cannot_grow_are_whole() {
+    many(Record::new().budget(TINY).option("--budget-max").option(TINY));
 }
 
 #[test]

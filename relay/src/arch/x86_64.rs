@@ -10,7 +10,7 @@
 //!       state = control.state
 //!       if offset(state) + size + slack > page_size, or the page lies outside of the memory → Full
 //!       timestamp = rdtsc
-//!       if timestamp - control.begin_timestamp ≥ 2^46 → Full
+//!       if its upper half is at control.expiry → Full
 //!       page[offset] = head, context, segments…
 //!       control.state = state + size     ← the final store
 //!     post_commit:
@@ -35,7 +35,9 @@
 //!       jump to the slow path, with the arguments as they came
 //! ```
 //! The variant with a given timestamp compares the state word with the one that was read before the clock, so that
-//! timestamps never decrease within a stream there either.
+//! timestamps never decrease within a stream there either. It asks for no expiry: the caller has, of that very word and time.
+//!
+//! A control block of zeroes is refused: the expiry 0 has always come, and no caller finds room in a stream without a page.
 //!
 //! Register use: the kernel restarts nothing by itself; an abort reports [`Written::Aborted`] and the caller starts over, so
 //! inputs may be overwritten once they have served.
@@ -43,7 +45,6 @@
 use core::arch::asm;
 use core::mem::offset_of;
 
-use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::rseq;
 use dormouse_abi::session::StreamControl;
 
@@ -321,10 +322,6 @@ macro_rules! section {
             "add {word}, rax",
             "add {word}, {cpu:r}",
             $($clock,)*
-            "mov rax, rdx",
-            "sub rax, qword ptr [{control} + {BEGIN}]",
-            "shr rax, {SPAN_BITS}",
-            "jnz 52f",
             "shl rdx, 16",
             "or rdx, {id}",
             "mov qword ptr [{word}], rdx",
@@ -352,9 +349,7 @@ macro_rules! section {
             SIGNATURE = const rseq::SIGNATURE_X86,
             SLACK = const dormouse_abi::page::SLACK_BYTES,
             PAGE_SIZE = const offset_of!(Session, page_size_bytes),
-            BEGIN = const offset_of!(StreamControl, begin_timestamp),
             LIMIT = const offset_of!(Session, last_page_offset),
-            SPAN_BITS = const PACKET_SPAN_BITS,
             $($operands)*
         )
     };
@@ -373,7 +368,7 @@ unsafe fn rseq_reserve_rdtsc_write_words_commit(site: Site, record: Words) -> u6
     unsafe {
         section!(
             state = [],
-            clock = ["rdtsc", "shl rdx, 32", "or rdx, rax"],
+            clock = ["rdtsc", "cmp edx, dword ptr [{control} + {EXPIRY}]", "jae 52f", "shl rdx, 32", "or rdx, rax"],
             copy = [
                 // Words of the fields: (size - header + 7) / 8.
                 "lea {cpu:r}, [{size:r} - 9]",
@@ -395,6 +390,7 @@ unsafe fn rseq_reserve_rdtsc_write_words_commit(site: Site, record: Words) -> u6
             id = in(reg) record.id,
             context = in(reg) record.context,
             source = in(reg) record.source,
+            EXPIRY = const EXPIRY_OFFSET,
             out("rax") status,
             out("rdx") _,
             options(nostack)
@@ -404,7 +400,10 @@ unsafe fn rseq_reserve_rdtsc_write_words_commit(site: Site, record: Words) -> u6
 }
 
 macro_rules! list_section {
-    ($name:ident, ($($argument:ident: $type:ty),*), state = [$($state:literal),*], clock = [$($clock:literal),*], $rdx:expr) => {
+    (
+        $name:ident, ($($argument:ident: $type:ty),*), state = [$($state:literal),*], clock = [$($clock:literal),*], $rdx:expr
+        $(, $operand:ident = $constant:expr)*
+    ) => {
         /// A list of runs.
         ///
         /// # Safety
@@ -461,6 +460,7 @@ macro_rules! list_section {
                     context = inout(reg) record.context => _,
                     segment = inout(reg) record.segments.as_ptr() => _,
                     count = inout(reg) record.segments.len() => _,
+                    $($operand = const $constant,)*
                     out("rax") status,
                     inout("rdx") $rdx => _,
                     options(nostack)
@@ -475,8 +475,9 @@ list_section!(
     rseq_reserve_rdtsc_write_segments_commit,
     (),
     state = [],
-    clock = ["rdtsc", "shl rdx, 32", "or rdx, rax"],
-    0u64
+    clock = ["rdtsc", "cmp edx, dword ptr [{control} + {EXPIRY}]", "jae 52f", "shl rdx, 32", "or rdx, rax"],
+    0u64,
+    EXPIRY = EXPIRY_OFFSET
 );
 
 /// A state word and the time that was read after it.
@@ -543,7 +544,8 @@ pub unsafe fn rseq_write_words(site: Site, record: Words) -> Written {
 
 /// Writes a record with a timestamp that was read after the state word `state`.
 ///
-/// As [`rseq_write`]; [`Written::Aborted`] also when the state word has changed.
+/// As [`rseq_write`]; [`Written::Aborted`] also when the state word has changed. The caller has found that the page takes a record
+/// of that time.
 ///
 /// # Safety
 /// As [`rseq_write`].

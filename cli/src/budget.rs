@@ -1,0 +1,95 @@
+//! `dormouse budget`.
+
+use anyhow::anyhow;
+use clap::Args;
+use dormouse_consumer::{ask_for_budget, find_session, parse_size};
+use serde_json::json;
+
+/// Show a live session's memory, or make it larger or smaller
+///
+/// All processors draw their pages from one budget. It may grow up to what the session was made for (`--budget-max`); when it shrinks,
+/// pages go back to the system as soon as nobody needs them, and a flight recorder keeps its newest ones.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse budget                    of the only session there is
+  dormouse budget 1234 --set 64M     of the session that process 1234 is in
+
+Exit code: 0; 2 if there is no such session, or the budget stays as it was.")]
+pub(crate) struct Budget {
+    /// A process in the session, the session's owner, or its socket [default: the only session there is]
+    #[arg(value_name = "PID|SESSION")]
+    target: Option<String>,
+    /// The new budget, such as 512K, 16M or 1G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    set: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Budget {
+    pub(crate) fn run(self) -> anyhow::Result<u8> {
+        let session = find_session(self.target.as_deref()).map_err(|error| anyhow!(error))?;
+        let state = ask_for_budget(&session, self.set).map_err(|error| anyhow!(error))?;
+        if self.json {
+            let text = json!({
+                "session": session,
+                "mode": if state.is_overwrite { "overwrite" } else { "discard" },
+                "page_size_bytes": state.page_size_bytes,
+                "budget_bytes": state.bytes,
+                "budget_max_bytes": state.bytes_max,
+                "room_bytes": state.room,
+                "free_bytes": state.free,
+                "written_bytes": state.drawn,
+                "closed_bytes": state.queued,
+                "beyond_bytes": state.beyond,
+                "streams": state.streams,
+            });
+            println!("{text:#}");
+            return Ok(0);
+        }
+        println!(
+            "budget {} in pages of {}, at most {}",
+            size(state.bytes),
+            size(state.page_size_bytes.into()),
+            size(state.bytes_max)
+        );
+        let closed = if state.is_overwrite { "retained" } else { "on the way to the trace" };
+        println!(
+            "  {} free, {} written to by {} streams, {} {closed}",
+            size(state.free),
+            size(state.drawn),
+            state.streams,
+            size(state.queued)
+        );
+        if state.room > 0 {
+            println!("  {} more while snapshots are taken; they go soon after the last one", size(state.room));
+        }
+        if state.beyond > 0 {
+            println!("  {} beyond the budget, still in use: they go when their pages are closed", size(state.beyond));
+        }
+        Ok(0)
+    }
+}
+
+/// As `--budget` reads it, to one decimal.
+fn size(bytes: u64) -> String {
+    let (unit, letter) = match bytes {
+        0x4000_0000.. => (1 << 30, "G"),
+        0x10_0000.. => (1 << 20, "M"),
+        1.. => (1 << 10, "K"),
+        0 => return "0".into(),
+    };
+    let number = format!("{:.1}", bytes as f64 / unit as f64);
+    format!("{}{letter}", number.strip_suffix(".0").unwrap_or(&number))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_written_as_they_are_read() {
+        let texts = [0, 512 << 10, 16 << 20, (16 << 20) + (1 << 19), 1 << 30].map(super::size);
+        assert_eq!(texts, ["0", "512K", "16M", "16.5M", "1G"]);
+    }
+}

@@ -1,0 +1,417 @@
+//! Which instructions there are, and dying at each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use dormouse_relay::Memory;
+use iced_x86::Register;
+
+use crate::sections::{self, LAST_TARGET, STORE_COUNT, Section};
+use crate::session::{
+    Board, FORBIDDEN, Fatal, NO_ROOM, Scene, Siblings, board, claim_count, fork, is_half_switched, memory, victim,
+    wait_until,
+};
+use crate::tracee::Tracee;
+
+/// Deaths between two looks at what is retained, which has to reach back so far: fewer without rseq, where there are more streams.
+const BATCHES: [u32; 2] = [2, 4];
+/// Bursts that fill every page of a flight recorder, so that the next page is an old one.
+const WARM_UP_BURSTS: u32 = 48;
+/// Instructions of a call, at most.
+const PATH_LEN_MAX: usize = 200_000;
+/// Instructions after an abort that are looked at: until the next try has begun.
+const ABORT_LEN_MAX: usize = 400;
+/// Of the instructions at which the page switch is half made, every so many is died at in any case.
+const HALF_STRIDE: usize = 4;
+/// Another process came in between: how often a point is tried.
+const TRIES_MAX: u32 = 3;
+
+/// Section `section`, entered for the `nth` time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    section: usize,
+    nth: u32,
+}
+
+/// Where to die.
+#[derive(Debug, Clone, Copy)]
+enum Point {
+    /// Before an instruction outside of sections, when it is reached for the `nth` time.
+    Outside { ip: u64, nth: u32 },
+    /// Before an instruction of a section.
+    Inside { entry: Entry, ip: u64 },
+    /// After so many plain stores of a transaction. `is_switch`: it is the one that moves the state word on to another page.
+    Stores { entry: Entry, count: u64, is_switch: bool },
+}
+
+/// What a victim has gone through.
+#[derive(Debug, Default)]
+struct Discovered {
+    /// Instructions outside of sections.
+    path: Vec<u64>,
+    /// Those before which the page switch was half made, by their places in the path.
+    half: BTreeSet<usize>,
+    entries: Vec<Entry>,
+    /// Transactions: stores, and whether it is a switch.
+    transactions: Vec<(Entry, u64, bool)>,
+}
+
+/// What was reached.
+#[derive(Debug, Default)]
+struct Reached {
+    outside: u64,
+    inside: u64,
+    stores: u64,
+    /// Deaths in the page switch's transaction.
+    switch: u64,
+    /// Deaths that have left a page closed and the state word behind.
+    half: u64,
+    /// Aborts by the kernel, after each of which somebody died later.
+    aborted: u64,
+    /// Points that no try has reached: instructions behind a branch that is not taken.
+    missed: u64,
+    addresses: BTreeSet<u64>,
+    section_addresses: BTreeSet<u64>,
+}
+
+struct Points {
+    board: &'static Board,
+    memory: Memory,
+    siblings: Siblings,
+    sections: Vec<Section>,
+    by_arm: BTreeMap<u64, usize>,
+    scene: Scene,
+    reached: Reached,
+    deaths: u32,
+    batch: u32,
+    /// Process and finished events of those who died since the last look.
+    recent: Vec<(libc::pid_t, u64)>,
+}
+
+fn register(tracee: &Tracee, register: Register) -> u64 {
+    let all = tracee.registers();
+    match register {
+        Register::RAX => all.rax,
+        Register::RBX => all.rbx,
+        Register::RCX => all.rcx,
+        Register::RDX => all.rdx,
+        Register::RSI => all.rsi,
+        Register::RDI => all.rdi,
+        Register::RBP => all.rbp,
+        Register::R8 => all.r8,
+        Register::R9 => all.r9,
+        Register::R10 => all.r10,
+        Register::R11 => all.r11,
+        Register::R12 => all.r12,
+        Register::R13 => all.r13,
+        Register::R14 => all.r14,
+        Register::R15 => all.r15,
+        other => panic!("{other:?} points to no transaction"),
+    }
+}
+
+impl Points {
+    /// A victim before its last event, and its id.
+    fn prepare(&mut self) -> (libc::pid_t, Tracee) {
+        self.siblings.wait();
+        for _ in 0..10 {
+            let pid = fork(|| victim(self.board, &self.memory, self.scene));
+            match Tracee::await_first_stop(pid) {
+                Ok(tracee) => {
+                    self.siblings.go(1);
+                    return (pid, tracee);
+                }
+                Err(FORBIDDEN) => {
+                    self.siblings.end();
+                    println!("skipped: a process may not be traced here");
+                    std::process::exit(0);
+                }
+                // One of its events was lost.
+                Err(NO_ROOM) => println!("victim {pid} {} 0", self.board.finished.load(Ordering::Acquire)),
+                Err(code) => panic!("victim {pid} ends with {code}"),
+            }
+            self.await_burial();
+        }
+        panic!("no victim finds room");
+    }
+
+    /// Kills a victim, and has the siblings go on behind it.
+    fn kill(&mut self, pid: libc::pid_t, tracee: Tracee) {
+        tracee.kill();
+        let finished = self.board.finished.load(Ordering::Acquire);
+        println!("victim {pid} {finished} {}", self.board.lost.load(Ordering::Acquire));
+        self.reached.half += u64::from(is_half_switched(&self.memory, self.board.stream.load(Ordering::Relaxed)));
+        self.recent.push((pid, finished));
+        self.siblings.go(0);
+        self.siblings.wait();
+        self.deaths += 1;
+        if self.deaths.is_multiple_of(self.batch) {
+            if self.memory.is_overwrite() {
+                self.take_snapshot();
+            }
+            // Half of the streams are for those who come next.
+            let geometry = self.memory.geometry();
+            if claim_count(&self.memory) > (geometry.stream_count - geometry.cpu_count) as usize / 2 {
+                self.await_burial();
+            }
+        }
+    }
+
+    /// Waits until the owner has taken back what dead victims claimed.
+    fn await_burial(&self) {
+        wait_until("claims of the dead are taken back", || claim_count(&self.memory) == 0);
+    }
+
+    /// Has what is retained written, and says what has to be in it.
+    fn take_snapshot(&mut self) {
+        let taken = dormouse::snapshot().expect("a snapshot");
+        let [first, second] = self.siblings.finished();
+        let recent: Vec<String> = self.recent.drain(..).map(|(pid, finished)| format!("{pid}={finished}")).collect();
+        println!("snapshot {}\t{first} {second} {}", taken.dir.display(), recent.join(" "));
+    }
+
+    /// One instruction further, or through a whole section.
+    fn pass(&self, tracee: &Tracee) {
+        match self.by_arm.get(&tracee.ip()) {
+            Some(section) => {
+                tracee.run_to(&self.sections[*section].exits).expect("a section is left by one of its exits");
+            }
+            None => tracee.step(),
+        }
+    }
+
+    /// On to the `nth` time that an instruction outside of sections is reached. False: the call ends before.
+    fn run_to_nth(&self, tracee: &Tracee, ip: u64, nth: u32) -> bool {
+        for _ in 0..nth {
+            if tracee.run_to(&[ip]).is_none() {
+                return false;
+            }
+            self.pass(tracee);
+        }
+        tracee.run_to(&[ip]).is_some()
+    }
+
+    /// Into a section, to its final store, and on from there: the kernel leads it to the abort handler. False: it does not come there.
+    fn abort_in(&self, tracee: &Tracee, entry: Entry) -> bool {
+        let section = &self.sections[entry.section];
+        self.run_to_nth(tracee, section.arm, entry.nth)
+            && tracee.run_to(&[section.last()]).is_some()
+            && tracee.run_to(&[section.abort]).is_some()
+    }
+
+    /// Leads a victim through the call, or from an abort on.
+    fn discover(&mut self, abort: Option<Entry>) -> Option<Discovered> {
+        let (pid, tracee) = self.prepare();
+        let mut found = Discovered::default();
+        let is_there = abort.is_none_or(|entry| self.abort_in(&tracee, entry));
+        let path_len_max = if abort.is_some() { ABORT_LEN_MAX } else { PATH_LEN_MAX };
+        let mut entered = BTreeMap::<usize, u32>::new();
+        while is_there && found.path.len() < path_len_max {
+            let ip = tracee.ip();
+            // A breakpoint of the program's own.
+            if tracee.peek(ip & !7) >> ((ip & 7) * 8) & 0xFF == 0xCC {
+                break;
+            }
+            if abort.is_none() && is_half_switched(&self.memory, self.board.stream.load(Ordering::Relaxed)) {
+                found.half.insert(found.path.len());
+            }
+            found.path.push(ip);
+            if let Some(&section) = self.by_arm.get(&ip) {
+                let nth = entered.entry(section).or_default();
+                let entry = Entry { section, nth: *nth };
+                *nth += 1;
+                found.entries.push(entry);
+                if let Some(base) = self.sections[section].txn {
+                    let txn = register(&tracee, base);
+                    let stream = self.board.stream.load(Ordering::Relaxed);
+                    let state_word = (&raw const self.memory.stream(stream).state).addr() as u64;
+                    let is_switch = tracee.peek(txn + LAST_TARGET) == state_word;
+                    found.transactions.push((entry, tracee.peek(txn + STORE_COUNT), is_switch));
+                }
+            }
+            self.pass(&tracee);
+        }
+        assert!(found.path.len() < PATH_LEN_MAX, "a call does not end");
+        self.kill(pid, tracee);
+        is_there.then_some(found)
+    }
+
+    /// Leads a victim to a point and kills it there. False: it did not come there.
+    fn die_at(&mut self, abort: Option<Entry>, point: Point) -> bool {
+        let (pid, tracee) = self.prepare();
+        let mut is_there = abort.is_none_or(|entry| self.abort_in(&tracee, entry));
+        if is_there {
+            self.reached.aborted += u64::from(abort.is_some());
+            is_there = match point {
+                // Where the abort has led to.
+                Point::Outside { ip, nth: 0 } if tracee.ip() == ip => true,
+                Point::Outside { ip, nth } => self.run_to_nth(&tracee, ip, nth),
+                Point::Inside { entry, ip } => {
+                    self.run_to_nth(&tracee, self.sections[entry.section].arm, entry.nth)
+                        && tracee.run_to(&[ip]).is_some()
+                }
+                Point::Stores { entry, count, .. } => {
+                    let section = &self.sections[entry.section];
+                    self.run_to_nth(&tracee, section.arm, entry.nth)
+                        && section.txn.is_some_and(|base| {
+                            let word = register(&tracee, base) + STORE_COUNT;
+                            // Interrupted before, it may be at another transaction by now, of fewer stores.
+                            let has_them = tracee.peek(word) >= count;
+                            if has_them {
+                                tracee.poke(word, count);
+                            }
+                            has_them && tracee.run_to(&[section.last()]).is_some()
+                        })
+                }
+            };
+        }
+        let ip = tracee.ip();
+        self.kill(pid, tracee);
+        if is_there {
+            self.reached.addresses.insert(ip);
+            match point {
+                Point::Outside { .. } => self.reached.outside += 1,
+                Point::Inside { .. } => {
+                    self.reached.inside += 1;
+                    self.reached.section_addresses.insert(ip);
+                }
+                Point::Stores { is_switch, .. } => {
+                    self.reached.stores += 1;
+                    self.reached.switch += u64::from(is_switch);
+                }
+            }
+        }
+        is_there
+    }
+
+    fn die_at_each(&mut self, abort: Option<Entry>, points: &[Point], tries: u32) {
+        for point in points {
+            if !(0..tries).any(|_| self.die_at(abort, *point)) {
+                self.reached.missed += 1;
+            }
+        }
+    }
+
+    /// Dies at the points of one call.
+    fn run(&mut self, choice: Choice) {
+        let found = self.discover(None).expect("nothing is in the way");
+        println!("path {}", found.path.len());
+        self.die_at_each(None, &choice.of(&found), TRIES_MAX);
+        if !choice.sections {
+            return;
+        }
+        for entry in &found.entries {
+            let instructions = &self.sections[entry.section].instructions;
+            let inside: Vec<Point> = instructions.iter().map(|ip| Point::Inside { entry: *entry, ip: *ip }).collect();
+            // What lies behind a branch is not reached at any try.
+            self.die_at_each(None, &inside, 1);
+        }
+        for (entry, count, is_switch) in found.transactions {
+            let stores: Vec<Point> = (0..=count).map(|count| Point::Stores { entry, count, is_switch }).collect();
+            self.die_at_each(None, &stores, TRIES_MAX);
+        }
+        // Of each section, its last entry is aborted.
+        let last: BTreeMap<usize, Entry> = found.entries.iter().map(|entry| (entry.section, *entry)).collect();
+        for entry in last.into_values() {
+            if let Some(after) = self.discover(Some(entry)) {
+                self.die_at_each(Some(entry), &choice.of(&after), TRIES_MAX);
+            }
+        }
+    }
+}
+
+/// Which points are gone through.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    /// Instructions each time that they are reached; else the first time only.
+    all: bool,
+    /// Of those outside of sections, every so many ...
+    stride: usize,
+    /// ... from this one on.
+    offset: usize,
+    /// Also all within sections, all stores of transactions, and what comes after aborts.
+    sections: bool,
+}
+
+impl Choice {
+    /// Those at which the page switch was half made lie closer together.
+    fn of(self, found: &Discovered) -> Vec<Point> {
+        let mut seen = BTreeMap::<u64, u32>::new();
+        let (mut count, mut half_count) = (0, 0);
+        let mut points = Vec::new();
+        for (place, ip) in found.path.iter().enumerate() {
+            let nth = *seen.entry(*ip).and_modify(|nth| *nth += 1).or_default();
+            let is_half = found.half.contains(&place);
+            if !(self.all || nth == 0 || is_half) {
+                continue;
+            }
+            let is_next = count % self.stride == self.offset;
+            count += 1;
+            half_count += usize::from(is_half);
+            if is_next || self.sections && is_half && half_count % HALF_STRIDE == 0 {
+                points.push(Point::Outside { ip: *ip, nth });
+            }
+        }
+        points
+    }
+}
+
+/// `e2e-points step|filled|big fits|full all|first STRIDE OFFSET sections|-`
+pub fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let scene = Scene {
+        fatal: match arguments[0].as_str() {
+            "step" => Fatal::Step,
+            "filled" => Fatal::Filled,
+            "big" => Fatal::Big,
+            other => panic!("no event `{other}`"),
+        },
+        is_full: arguments[1] == "full",
+    };
+    let number = |index: usize| arguments[index].parse::<usize>().expect("a number");
+    let choice = Choice {
+        all: arguments[2] == "all",
+        stride: number(3),
+        offset: number(4),
+        sections: arguments[5] == "sections",
+    };
+    let board = board();
+    let siblings = Siblings::start(board);
+    let sections = sections::all();
+    let by_arm = sections.iter().enumerate().map(|(index, section)| (section.arm, index)).collect();
+    let is_claimed = std::env::var_os(dormouse_abi::wire::ENV_NO_RSEQ).is_some();
+    let mut points = Points {
+        board,
+        memory: memory(),
+        siblings,
+        sections,
+        by_arm,
+        scene,
+        reached: Reached::default(),
+        deaths: 0,
+        batch: BATCHES[usize::from(!is_claimed)],
+        recent: Vec::new(),
+    };
+    let bursts = if points.memory.is_overwrite() { WARM_UP_BURSTS } else { 1 };
+    for _ in 0..bursts {
+        points.siblings.go(0);
+        points.siblings.go(1);
+        points.siblings.wait();
+    }
+    points.run(choice);
+    let Points { reached, siblings, deaths, .. } = points;
+    let finished = siblings.finished();
+    for (pid, finished) in siblings.end().into_iter().zip(finished) {
+        println!("sibling {pid} {finished}");
+    }
+    println!("outside {}", reached.outside);
+    println!("inside {}", reached.inside);
+    println!("stores {}", reached.stores);
+    println!("switch {}", reached.switch);
+    println!("half {}", reached.half);
+    println!("aborted {}", reached.aborted);
+    println!("missed {}", reached.missed);
+    println!("addresses {}", reached.addresses.len());
+    println!("section addresses {}", reached.section_addresses.len());
+    println!("deaths {deaths}");
+}

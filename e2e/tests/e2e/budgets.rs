@@ -1,0 +1,180 @@
+//! One budget for all processors: who gets of it, what it costs, and how it changes while a session is live.
+
+use std::path::{Path, PathBuf};
+
+use dormouse_consumer::ask_for_budget;
+use dormouse_e2e::run::{Record, Running};
+use dormouse_e2e::trace;
+use rustix::fs::{FileType, Mode};
+
+use crate::TRACED;
+
+/// A program that has emitted some events, and waits at a FIFO until [`finish`].
+fn hold(record: Record, events: &str) -> (Running, PathBuf) {
+    let end = record.place().join("end");
+    rustix::fs::mknodat(rustix::fs::CWD, &end, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let mut running = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), events.as_ref()]);
+    running.wait_for("ready");
+    (running, end)
+}
+
+/// The sums of the trace that is left.
+fn finish((running, end): (Running, PathBuf)) -> (u64, u64) {
+    std::fs::write(end, "").unwrap();
+    let (_, events, lost) = trace::check(&running.wait().succeeded());
+    (events, lost)
+}
+
+/// The answer of `dormouse budget`, or what it says on standard error.
+fn budget(running: &Running, set: Option<&str>) -> Result<serde_json::Value, String> {
+    let session = running.session();
+    let mut arguments = vec!["budget", session.to_str().unwrap(), "--json"];
+    arguments.extend(set.iter().flat_map(|size| ["--set", size]));
+    let output = running.dormouse(&arguments);
+    if output.status.success() {
+        Ok(serde_json::from_slice(&output.stdout).expect("JSON"))
+    } else {
+        assert_eq!(output.status.code(), Some(2));
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+fn number(answer: &serde_json::Value, name: &str) -> u64 {
+    answer[name].as_u64().unwrap_or_else(|| panic!("no {name} in {answer}"))
+}
+
+#[test]
+fn a_busy_processor_leaves_the_others_their_pages() {
+    let recording = Record::new().budget("1M").run(&[TRACED, "starve", "200000", "300"]).succeeded();
+    let (trace, events, lost) = trace::check(&recording);
+    assert!(lost > 0, "{events} events of 1 MiB and nobody who drains");
+    if recording.numbers("quiet").is_empty() {
+        println!("skipped: there is one processor only");
+        return;
+    }
+    let quiet: Vec<u64> =
+        trace.steps().into_iter().filter(|((_, thread), _)| *thread == 1).flat_map(|(_, n)| n).collect();
+    assert!(quiet.iter().copied().eq(0..300), "{} of 300 events", quiet.len());
+}
+
+#[test]
+fn processors_that_may_come_cost_hardly_any_memory() {
+    let bytes_of = |cpus: &str| {
+        let session = hold(Record::new().option("--pretend-cpus").option(cpus), "100000");
+        let bytes = session.0.memory_bytes();
+        assert_eq!(finish(session), (100_000, 0));
+        bytes
+    };
+    let (of_two, of_thousand) = (bytes_of("2:2"), bytes_of("1000:2"));
+    println!("{of_two} bytes for 2 processors, {of_thousand} for 1,000 possible ones");
+    assert!(of_thousand <= of_two + of_two / 20);
+}
+
+/// A control group with a limit of memory, where one may be made.
+struct Limited(PathBuf);
+
+impl Limited {
+    fn new(name: &str, bytes: u64) -> Option<Limited> {
+        let name = format!("dormouse-{name}-{}", std::process::id());
+        [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")].iter().find_map(
+            |(root, file)| {
+                let limited = Limited(Path::new(root).join(&name));
+                std::fs::create_dir(&limited.0).ok()?;
+                // Dropped, and removed, where it has no such file.
+                let set =
+                    limited.0.join(file).exists() && std::fs::write(limited.0.join(file), bytes.to_string()).is_ok();
+                set.then_some(limited)
+            },
+        )
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Everything in 64 MiB, with the default settings: who records, who is traced, and the session's memory.
+#[test]
+fn a_small_container_on_a_large_machine_is_enough() {
+    const LIMIT: u64 = 64 << 20;
+    for (mode, rseq) in [("discard", true), ("overwrite", true), ("discard", false)] {
+        let record = Record::new().mode(mode).rseq(rseq).option("--pretend-cpus").option("256:256");
+        let limited = Limited::new(mode, LIMIT);
+        let record = match &limited {
+            Some(limited) => record.cgroup(&limited.0),
+            None => {
+                println!("no control group may be made here: the session's memory is counted alone");
+                record
+            }
+        };
+        let session = hold(record, "400000");
+        let state = budget(&session.0, None).unwrap();
+        assert_eq!((number(&state, "budget_bytes"), number(&state, "page_size_bytes")), (16 << 20, 16 << 10));
+        assert!(session.0.memory_bytes() < LIMIT / 2, "{}", session.0.memory_bytes());
+        let (events, lost) = finish(session);
+        assert!(mode == "overwrite" || events + lost == 400_000, "{events} + {lost}");
+        assert!(events > 100_000, "{events} of 400,000 in 16 MiB");
+    }
+}
+
+#[test]
+fn a_live_flight_recorder_grows_and_shrinks() {
+    let record = Record::new().mode("overwrite").budget("4M");
+    let end = record.place().join("end");
+    let mut running = record.start(&[TRACED.as_ref(), "until".as_ref(), end.as_os_str(), "3".as_ref()]);
+    running.wait_for("ready");
+    let before = running.memory_bytes();
+    for (size, bytes) in [("16M", 16 << 20), ("1M", 1 << 20), ("8M", 8 << 20), ("2M", 2 << 20)] {
+        let state = budget(&running, Some(size)).unwrap();
+        assert_eq!((number(&state, "budget_bytes"), number(&state, "budget_max_bytes")), (bytes, 16 << 20));
+        if bytes == 16 << 20 {
+            assert!(running.memory_bytes() >= before + (12 << 20));
+        }
+        if bytes == 2 << 20 {
+            break;
+        }
+        // A snapshot needs more for a while; the next size takes it back.
+        let dir = running.place().join(size);
+        let taken = running.dormouse(&["snapshot".as_ref(), "-o".as_ref(), dir.as_os_str()]);
+        assert!(taken.status.success(), "{taken:?}");
+        let stats = trace::Trace::read(&dir).stats();
+        assert!(stats.warnings.is_empty(), "{stats}");
+    }
+    // Pages beyond the budget go with the next switches.
+    let session = running.session();
+    running.wait_until("waiting for pages to go", || ask_for_budget(&session, None).unwrap().beyond == 0);
+    assert!(running.memory_bytes() < before, "{} of {before}", running.memory_bytes());
+    std::fs::write(end, "").unwrap();
+    let (_, events, lost) = trace::check(&running.wait().succeeded());
+    assert!(events > 0 && lost == 0);
+}
+
+#[test]
+fn a_live_session_grows_and_shrinks() {
+    let session = hold(Record::new().budget("4M"), "50000");
+    let before = session.0.memory_bytes();
+    budget(&session.0, Some("16M")).unwrap();
+    assert!(session.0.memory_bytes() >= before + (12 << 20));
+    let state = budget(&session.0, Some("1M")).unwrap();
+    // What is written to just now stays, the current and the next page of each stream.
+    let beyond = number(&state, "beyond_bytes") / number(&state, "page_size_bytes");
+    assert!(beyond <= 2 * number(&state, "streams"), "{state}");
+    assert!(session.0.memory_bytes() < before);
+    assert_eq!(finish(session), (50_000, 0));
+}
+
+#[test]
+fn a_budget_that_cannot_be_is_refused() {
+    let session = hold(Record::new().budget("1M").option("--budget-max").option("2M"), "10");
+    for (size, reason) in [("3M", "--budget-max"), ("1K", "too small"), ("many", "not a size")] {
+        let error = budget(&session.0, Some(size)).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+    assert_eq!(number(&budget(&session.0, None).unwrap(), "budget_bytes"), 1 << 20);
+    assert_eq!(finish(session), (10, 0));
+    let too_small = Record::new().budget("4M").option("--budget-max").option("2M").run(&[TRACED, "idle"]);
+    assert_eq!(too_small.code(), 2);
+    assert!(too_small.stderr.contains("larger --budget-max"), "{}", too_small.stderr);
+}

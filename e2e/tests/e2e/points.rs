@@ -1,0 +1,196 @@
+//! A process is killed at every instruction of a write and of a page switch, in a session that it shares with two others: they go
+//! on, what it had finished is there, and the trace is valid.
+
+use std::collections::BTreeMap;
+
+use dormouse_e2e::run::{Record, Recording};
+use dormouse_e2e::seed;
+use dormouse_e2e::trace::{self, Trace};
+
+/// The program that kills.
+const POINTS: &str = env!("CARGO_BIN_EXE_e2e-points");
+
+/// Of the instructions outside of critical sections, every so many is died at, unless the environment variable of this name says
+/// otherwise; 1 is all of them, each time that they are reached. Within sections it is always all.
+const STRIDE: (&str, usize) = ("DORMOUSE_KILL_STRIDE", 80);
+
+/// Recordings that share the work where it is all of them.
+const PARTS: usize = 16;
+
+/// The most that has pages of 4 KiB.
+const BUDGET: &str = "500K";
+
+/// The event at which victims die, and whether it finds its page full.
+const SCENES: [[&str; 2]; 5] =
+    [["step", "fits"], ["filled", "fits"], ["step", "full"], ["filled", "full"], ["big", "fits"]];
+
+/// Sums of what was reached, by name.
+type Reached = BTreeMap<String, u64>;
+
+fn stride() -> usize {
+    std::env::var(STRIDE.0).ok().and_then(|text| text.parse().ok()).filter(|stride| *stride > 0).unwrap_or(STRIDE.1)
+}
+
+/// Victims with what they had finished and seen counted as lost.
+fn victims(recording: &Recording) -> Vec<(u32, u64, u64)> {
+    let victim = |line: &str| {
+        let words: Vec<u64> = line.strip_prefix("victim ")?.split(' ').map(|word| word.parse().unwrap()).collect();
+        Some((words[0] as u32, words[1], words[2]))
+    };
+    recording.stdout.lines().filter_map(victim).collect()
+}
+
+/// Siblings with what they had finished.
+fn siblings(recording: &Recording) -> Vec<(u32, u64)> {
+    let sibling = |line: &str| {
+        let (pid, finished) = line.strip_prefix("sibling ")?.split_once(' ')?;
+        Some((pid.parse().unwrap(), finished.parse().unwrap()))
+    };
+    recording.stdout.lines().filter_map(sibling).collect()
+}
+
+/// Everything that was finished is in the trace or counted as lost; of each victim, there may be one event more.
+fn check_discard(recording: &Recording) {
+    let (trace, events, lost) = trace::check(recording);
+    let mut steps = trace.steps();
+    let victims = victims(recording);
+    let (mut finished_all, mut lost_all, mut missing) = (0, 0, 0);
+    for (pid, finished, lost) in &victims {
+        let numbers = steps.remove(&(*pid, 0)).unwrap_or_default();
+        assert!(numbers.last().is_none_or(|last| last <= finished), "{pid}: {:?} after {finished}", numbers.last());
+        finished_all += finished;
+        lost_all += lost;
+        missing += finished.saturating_sub(numbers.len() as u64);
+    }
+    for (pid, finished) in siblings(recording) {
+        let numbers = steps.remove(&(pid, 0)).unwrap_or_default();
+        assert!(numbers.last().is_none_or(|last| *last < finished));
+        finished_all += finished;
+        missing += finished - numbers.len() as u64;
+    }
+    assert!(steps.is_empty(), "events of nobody: {:?}", steps.keys());
+    assert!(missing + lost_all <= lost, "{missing} events are missing, {lost} counted");
+    let in_flight = victims.len() as u64;
+    let expected = finished_all + lost_all..=finished_all + lost_all + in_flight;
+    assert!(expected.contains(&(events + lost)), "{events} + {lost}, {expected:?} emitted");
+}
+
+/// Each snapshot is whole, and has the newest events of everybody who wrote since the one before.
+fn check_overwrite(recording: &Recording) {
+    trace::check(recording).0.steps();
+    let siblings = siblings(recording);
+    let lines = recording.stdout.lines().filter_map(|line| line.strip_prefix("snapshot ")?.split_once('\t'));
+    let mut count = 0;
+    for (dir, kept) in lines {
+        count += 1;
+        let trace = Trace::read(dir.as_ref());
+        assert!(trace.stats().warnings.is_empty(), "{dir}: {}", trace.stats());
+        let steps = trace.steps();
+        let last = |pid: u32| *steps.get(&(pid, 0)).unwrap_or_else(|| panic!("{dir}: none of {pid}")).last().unwrap();
+        for ((pid, _), finished) in siblings.iter().zip(kept.split(' ')) {
+            assert_eq!(last(*pid) + 1, finished.parse::<u64>().unwrap(), "{dir}");
+        }
+        for victim in kept.split(' ').skip(siblings.len()) {
+            let (pid, finished) = victim.split_once('=').unwrap();
+            let finished: u64 = finished.parse().unwrap();
+            let last = last(pid.parse().unwrap());
+            assert!(
+                (finished - 1..=finished).contains(&last),
+                "{dir}: {pid} has finished {finished}, {last} is the last"
+            );
+        }
+        for ((pid, _), numbers) in trace.steps_since(trace.complete_since()) {
+            let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
+            assert_eq!(hole, None, "{dir}, {pid}");
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+    assert!(count > 0);
+}
+
+/// Runs all scenes. `None` where processes may not be traced.
+fn run(mode: &str, rseq: bool) -> Option<Reached> {
+    let stride = stride();
+    let parts = PARTS.div_ceil(stride);
+    let offset = seed(&format!("points, {mode}, rseq {rseq}")) as usize % stride;
+    let choice = if stride == 1 { "all" } else { "first" };
+    let mut reached = Reached::new();
+    for [fatal, room] in SCENES {
+        for part in 0..parts {
+            let (stride, offset) = ((stride * parts).to_string(), (offset + stride * part).to_string());
+            let sections = if part == 0 { "sections" } else { "-" };
+            let record = Record::new().budget(BUDGET).mode(mode).rseq(rseq).env("DORMOUSE_LISTEN", "0");
+            let recording = record.run(&[POINTS, fatal, room, choice, &stride, &offset, sections]).succeeded();
+            if recording.stdout.contains("skipped") {
+                println!("{}", recording.stdout);
+                return None;
+            }
+            match mode {
+                "discard" => check_discard(&recording),
+                _ => check_overwrite(&recording),
+            }
+            for line in recording.stdout.lines() {
+                let Some((name, Ok(count))) = line.rsplit_once(' ').map(|(name, count)| (name, count.parse::<u64>()))
+                else {
+                    continue;
+                };
+                if name.chars().all(|c| c.is_ascii_lowercase() || c == ' ') {
+                    *reached.entry(format!("{name}, {fatal} {room}")).or_default() += count;
+                    *reached.entry(name.into()).or_default() += count;
+                }
+            }
+        }
+    }
+    for (name, count) in &reached {
+        println!("{mode}, rseq {rseq}: {name}: {count}");
+    }
+    Some(reached)
+}
+
+fn at_least(reached: &Reached, name: &str, count: u64) {
+    assert!(reached.get(name).is_some_and(|reached| *reached >= count), "{name}: fewer than {count} of {reached:?}");
+}
+
+fn under_rseq(mode: &str) {
+    let Some(reached) = run(mode, true) else { return };
+    // The sections of a write, and those of the transactions that switch pages, each of whose stores is the last one once.
+    at_least(&reached, "section addresses, step fits", 30);
+    at_least(&reached, "section addresses, filled fits", 30);
+    for scene in ["step full", "filled full"] {
+        at_least(&reached, &format!("section addresses, {scene}"), 60);
+        at_least(&reached, &format!("switch, {scene}"), 10);
+        at_least(&reached, &format!("half, {scene}"), 10);
+    }
+    // Both counters, and a death after each section's abort.
+    at_least(&reached, "section addresses, big fits", 8);
+    at_least(&reached, "aborted", 10);
+    at_least(&reached, "outside", 5 * 300 / stride() as u64);
+}
+
+fn without_rseq(mode: &str) {
+    let Some(reached) = run(mode, false) else { return };
+    for scene in ["step full", "filled full"] {
+        at_least(&reached, &format!("half, {scene}"), 10);
+    }
+    at_least(&reached, "outside", 5 * 300 / stride() as u64);
+}
+
+#[test]
+fn discard_under_rseq() {
+    under_rseq("discard");
+}
+
+#[test]
+fn discard_without_rseq() {
+    without_rseq("discard");
+}
+
+#[test]
+fn overwrite_under_rseq() {
+    under_rseq("overwrite");
+}
+
+#[test]
+fn overwrite_without_rseq() {
+    without_rseq("overwrite");
+}
