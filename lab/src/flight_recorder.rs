@@ -120,12 +120,11 @@ pub fn run_flight_recorder(options: &RunOptions, _: &Host) -> Result<Experiment,
 /// How a session is set up. One line more for each kind of record that there is.
 fn session_options(dir: PathBuf, mode: Mode, budget_bytes: u64) -> Options {
     Options {
-        dir,
         budget_bytes,
         mode,
         patterns: vec!["lab:armed*".into()],
         command_line: ENGINE.into(),
-        may_be_stopped: false,
+        ..Options::new(dir)
     }
 }
 
