@@ -1,28 +1,147 @@
-//! The header of an event record: two words, then the fields, byte-packed, little-endian.
+//! The header of an event record; the fields follow, byte-packed, little-endian. A session has records of one [`RecordKind`].
 //!
+//! With context, two words:
 //! ```text
 //!   0        2                       8                12               16
 //!   ┌────────┬───────────────────────┬────────────────┬────────────────┬─────────
 //!   │ id u16 │ timestamp, low 48 bit │ vpid i32       │ vtid i32       │ fields…
 //!   └────────┴───────────────────────┴────────────────┴────────────────┴─────────
 //! ```
-//!
 //! Forty-eight bits are enough because no page stays current for more than 2^[`PACKET_SPAN_BITS`] ticks: readers rebuild
 //! the rest from the packet's `timestamp_begin` and from the record before.
+//!
+//! Without, one of two forms:
+//! ```text
+//!   0       1                   5             0       1        3                  11
+//!   ┌───────┬───────────────────┬────────     ┌───────┬────────┬──────────────────┬────────
+//!   │ id u8 │ timestamp, low 32 │ fields…     │  255  │ id u16 │ timestamp, 64    │ fields…
+//!   └───────┴───────────────────┴────────     └───────┴────────┴──────────────────┴────────
+//!    compact: id up to 254                     extended
+//! ```
+//!
+//! # When a record may be compact
+//! A reader takes the first time at or after the one before that has the low 32 bits, so there must be less than 2^32 ticks in
+//! between: a second or two, which a page may well have to wait for its next record. A writer does not know the time of the record
+//! before. It knows the stream's *epoch* ([`StreamControl::epoch`](crate::session::StreamControl::epoch)): the upper half of a full
+//! timestamp that was committed to the stream, be it a page's `timestamp_begin` or an extended record's. It writes a compact
+//! record if its own timestamp has that upper half, and otherwise an extended one, whose upper half becomes the epoch.
+//!
+//! That is enough because timestamps of a stream never decrease: between the full timestamp that the epoch is of and the new
+//! record there are only times with the same upper half, and so is the last full one of the current page among them, whichever
+//! that is.
+//!
+//! The epoch is stored *after* the commit, by whoever gets as far as that. So at any instruction where a writer dies, or is
+//! preempted for whatever time, the word is of a timestamp that was committed, if perhaps not of the last one. An older epoch is
+//! no harm: clocks do not return to it, so that no timestamp has its upper half any more, and the next record is extended. It may
+//! even be stored late, by a thread that is on another processor by now, over a younger one.
 
-/// Bytes of a record's header.
+/// Bytes of the header of a record with context.
 pub const HEADER_SIZE_BYTES: usize = 16;
-/// Bits of the timestamp that a record holds.
+/// Bits of the timestamp that such a record holds.
 pub const TIMESTAMP_BITS: u32 = 48;
 /// A page is closed before it spans this many ticks (as a power of two).
 pub const PACKET_SPAN_BITS: u32 = 46;
 
-/// First word of a record: id and timestamp.
+/// Bytes of a compact header.
+pub const COMPACT_HEADER_SIZE_BYTES: usize = 5;
+/// Bits of the timestamp that a compact record holds.
+pub const COMPACT_TIMESTAMP_BITS: u32 = 32;
+/// The greatest class id of a compact record.
+pub const COMPACT_ID_MAX: u8 = 254;
+/// Bytes of an extended header.
+pub const EXTENDED_HEADER_SIZE_BYTES: usize = 11;
+/// The first byte of an extended record.
+pub const EXTENDED: u8 = 255;
+
+/// What headers the event records of a session have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum RecordKind {
+    /// With context: `vpid` and `vtid`.
+    #[default]
+    Ids = 0,
+    /// Without: compact, or extended.
+    Compact = 1,
+}
+
+impl RecordKind {
+    /// The kind that has this number in a session's header.
+    pub const fn from_u32(number: u32) -> Option<RecordKind> {
+        match number {
+            0 => Some(RecordKind::Ids),
+            1 => Some(RecordKind::Compact),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the longest header.
+    pub const fn header_size_bytes_max(self) -> usize {
+        match self {
+            RecordKind::Ids => HEADER_SIZE_BYTES,
+            RecordKind::Compact => EXTENDED_HEADER_SIZE_BYTES,
+        }
+    }
+}
+
+/// First word of a record with context: id and timestamp.
 pub const fn head_word(id: u16, timestamp: u64) -> u64 {
     (timestamp << 16) | id as u64
 }
 
-/// Second word of a record: whose it is, as the program itself sees its ids.
+/// Second word of a record with context: whose it is, as the program itself sees its ids.
 pub const fn context_word(vpid: u32, vtid: u32) -> u64 {
     vpid as u64 | (vtid as u64) << 32
+}
+
+/// A compact header. The id is at most [`COMPACT_ID_MAX`].
+pub const fn compact_header(id: u8, timestamp: u64) -> [u8; COMPACT_HEADER_SIZE_BYTES] {
+    let [a, b, c, d] = (timestamp as u32).to_le_bytes();
+    [id, a, b, c, d]
+}
+
+/// An extended header.
+pub const fn extended_header(id: u16, timestamp: u64) -> [u8; EXTENDED_HEADER_SIZE_BYTES] {
+    let [i, j] = id.to_le_bytes();
+    let [a, b, c, d, e, f, g, h] = timestamp.to_le_bytes();
+    [EXTENDED, i, j, a, b, c, d, e, f, g, h]
+}
+
+/// The epoch of a timestamp: its upper half and one, so that 0, which memory that nobody has written to holds, is none. No clock
+/// gets as far as an upper half of all ones.
+pub const fn epoch(timestamp: u64) -> u64 {
+    (timestamp >> 32) + 1
+}
+
+/// Whether a record of this class and time is compact in a stream of this epoch.
+pub const fn is_compact(id: u16, timestamp: u64, stream_epoch: u64) -> bool {
+    id <= COMPACT_ID_MAX as u16 && stream_epoch == epoch(timestamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_have_their_fields_where_readers_look() {
+        assert_eq!(compact_header(254, 0x1122_3344_5566_7788), [254, 0x88, 0x77, 0x66, 0x55]);
+        let extended = [255, 0x34, 0x12, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11];
+        assert_eq!(extended_header(0x1234, 0x1122_3344_5566_7788), extended);
+    }
+
+    #[test]
+    fn a_record_is_compact_within_the_epoch_alone() {
+        let epoch_of_3 = epoch(3 << 32);
+        for (id, timestamp, expected) in [
+            (0, 3 << 32, true),
+            (254, (4 << 32) - 1, true),
+            (255, 3 << 32, false),
+            (0, 4 << 32, false),
+            (0, (3 << 32) - 1, false),
+        ] {
+            assert_eq!(is_compact(id, timestamp, epoch_of_3), expected, "{id} {timestamp:#x}");
+        }
+        // Nothing is compact in a stream that has no epoch yet, whatever the time.
+        assert!(!is_compact(0, 0, 0) && !is_compact(0, u64::MAX, 0));
+        assert_eq!([0, 1, 2].map(RecordKind::from_u32), [Some(RecordKind::Ids), Some(RecordKind::Compact), None]);
+    }
 }

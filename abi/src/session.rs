@@ -29,7 +29,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::record::PACKET_SPAN_BITS;
+use crate::record::{PACKET_SPAN_BITS, RecordKind};
 use crate::vring::RingLayout;
 
 /// "DORMOUSE", little-endian.
@@ -97,6 +97,8 @@ pub struct SessionHeader {
     pub uuid: [u8; 16],
     /// Pages 0..`reserve_page_count` of the pool are drawn only for the stream whose [`StreamControl::reserve`] they are.
     pub reserve_page_count: u32,
+    /// The [`RecordKind`] of all event records.
+    pub record_kind: u32,
     /// Not zero once the owner has ended the session: producers leave at their next page.
     pub stopped: Line<AtomicU32>,
     /// Futex: producers add one and wake when the consumer asked for it.
@@ -130,6 +132,9 @@ pub struct StreamControl {
     pub claim: AtomicU64,
     /// [`expiry`] of the current page.
     pub expiry: AtomicU64,
+    /// Zero, or the [`epoch`](crate::record::epoch) of a full timestamp that is committed to the stream. Only sessions whose records
+    /// are compact; [`crate::record`] has the rules.
+    pub epoch: AtomicU64,
     /// Pages whose descriptors are written (the driver's shadow of `avail.idx`, not wrapping).
     pub published: Line<AtomicU64>,
     /// Pages that were taken back: used by the consumer, or overwritten. Pages from here on are retained.
@@ -162,6 +167,7 @@ const _: () = assert!(core::mem::offset_of!(StreamControl, state) == 0);
 const _: () = assert!(core::mem::offset_of!(StreamControl, begin_timestamp) == 8);
 
 const _: () = assert!(core::mem::offset_of!(StreamControl, expiry) == 32);
+const _: () = assert!(core::mem::offset_of!(StreamControl, epoch) == 40);
 
 /// The upper half of the first timestamp that a page with this `timestamp_begin` does not take any more. Somewhat early: one
 /// comparison of 32 bits tells that a timestamp is less than 2^[`PACKET_SPAN_BITS`] after the page's beginning.
@@ -397,6 +403,7 @@ impl Geometry {
             && header.mode <= MODE_OVERWRITE
             && header.reserve_page_count <= geometry.page_count
             && header.clock <= CLOCK_MONOTONIC
+            && RecordKind::from_u32(header.record_kind).is_some()
             && header.ring_size == geometry.ring_size()
             && header.owners_offset == geometry.owners_offset() as u64
             && header.streams_offset == geometry.streams_offset() as u64

@@ -141,7 +141,7 @@ fn read(trace: &Path) -> (Vec<String>, u64) {
     let (mut events, mut lost) = (Vec::new(), 0);
     for item in Merge::new(readers) {
         match item {
-            Ok(event) if event.context.is_none() => {}
+            Ok(event) if event.is_state() => {}
             Ok(event) => {
                 let fields = event.fields().map(|(name, value)| format!(" {name}={}", show(value)));
                 events.push(event.class.full_name.clone() + &fields.collect::<String>());
@@ -218,7 +218,7 @@ fn record(trace: &Path) -> Command {
     command
 }
 
-/// Runs the program dormant and recorded, with and without restartable sequences.
+/// Runs the program dormant and recorded, with and without restartable sequences, with and without context in its records.
 fn exercise(dir: &Path) {
     let (program, plugin) = (dir.join("program"), dir.join("plugin.so"));
     let dormant = stdout(&succeed(Command::new(&program).arg(&plugin).arg("asleep")));
@@ -226,10 +226,11 @@ fn exercise(dir: &Path) {
     assert!(number(&dormant, "sites") > 20, "{dormant}");
     assert_eq!(number(&dormant, "differ"), 0, "a dormant site is 0F 1F 44 00 00");
 
-    for no_rseq in ["0", "1"] {
-        let trace = dir.join(format!("trace-{no_rseq}"));
-        let output =
-            succeed(record(&trace).env("DORMOUSE_NO_RSEQ", no_rseq).arg("--").arg(&program).arg(&plugin).arg("awake"));
+    for (no_rseq, context) in [("0", "ids"), ("1", "ids"), ("0", "none"), ("1", "none")] {
+        let trace = dir.join(format!("trace-{no_rseq}-{context}"));
+        let mut command = record(&trace);
+        command.env("DORMOUSE_NO_RSEQ", no_rseq).args(["--context", context, "--"]);
+        let output = succeed(command.arg(&program).arg(&plugin).arg("awake"));
         let printed = stdout(&output);
         assert_eq!(number(&printed, "evaluated"), 1);
         assert_eq!(number(&printed, "differ"), 0, "an armed site is as it was born");

@@ -11,7 +11,7 @@ use dormouse_abi::wire::{ClassStatus, Message};
 use dormouse_consumer::{Program, stop_session};
 use serde::Serialize;
 
-use crate::record::{Memory, default_dir};
+use crate::record::{Memory, Records, default_dir};
 
 /// List the events of a program that runs, and which of them are armed
 #[derive(Debug, Args)]
@@ -39,6 +39,8 @@ pub(crate) struct Arm {
     output: Option<PathBuf>,
     #[command(flatten)]
     memory: Memory,
+    #[command(flatten)]
+    records: Records,
 }
 
 /// Disarm events of a program that runs
@@ -205,6 +207,7 @@ impl Arm {
         let mut owner = Command::new(std::env::current_exe().context("cannot find dormouse itself")?);
         owner.args(["record", "--background", "--attach", &self.pid.to_string(), "--output"]).arg(&dir);
         owner.args(self.memory.arguments());
+        owner.args(["--context", dormouse_consumer::Context::from(self.records.context).name()]);
         for pattern in &self.patterns {
             owner.arg("--event").arg(pattern);
         }

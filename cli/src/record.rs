@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
-use dormouse_consumer::{Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size};
+use dormouse_consumer::{
+    Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Run a command and record the events of all its processes, or join a program that runs already
@@ -22,6 +24,7 @@ Examples:
   dormouse record -- ./server                     all events of an instrumented program
   dormouse record -e 'http:*' -e db:query -- ./server
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … of a whole build
+  dormouse record --context none -- ./server      events without process and thread: small ones take half the space
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
                                                   a flight recorder; `dormouse snapshot` at any time
   dormouse record --attach 1234 -e 'http:*'       a program that runs; Ctrl-C ends it
@@ -47,6 +50,8 @@ pub(crate) struct Record {
     libc: bool,
     #[command(flatten)]
     memory: Memory,
+    #[command(flatten)]
+    records: Records,
     /// Have the traced programs ask for a snapshot, written beside the trace, when this happens: `crash`, `panic` (of Rust), `exit`, a
     /// signal such as `USR2`, an event, or too long a duration between two (see below); several are separated by commas. Needs
     /// `--mode overwrite`; not for `--attach`, because programs are told as they start
@@ -103,6 +108,29 @@ impl Memory {
     }
 }
 
+/// Records of a session.
+#[derive(Debug, Args)]
+pub(crate) struct Records {
+    /// What each event tells of its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
+    #[arg(long, value_enum, default_value = "ids", hide_possible_values = true)]
+    pub(crate) context: ContextArgument,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ContextArgument {
+    Ids,
+    None,
+}
+
+impl From<ContextArgument> for TraceContext {
+    fn from(argument: ContextArgument) -> TraceContext {
+        match argument {
+            ContextArgument::Ids => TraceContext::Ids,
+            ContextArgument::None => TraceContext::None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum ModeArgument {
     Discard,
@@ -154,6 +182,7 @@ impl Record {
             budget_max_bytes: self.memory.budget_max,
             cpus: self.memory.cpus(),
             mode: self.memory.mode.into(),
+            context: self.records.context.into(),
             patterns,
             command_line,
             may_be_stopped: self.attach.is_some(),

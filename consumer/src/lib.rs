@@ -50,6 +50,6 @@ pub use budget::{BudgetState, ask_for_budget};
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
 pub use files::{OpenError, TraceFiles};
 pub use program::{Program, ProgramError, socket_dir, stop_session};
-pub use session::{Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};
+pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};
 pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};
 pub use tunable::{TunableError, Tunables};

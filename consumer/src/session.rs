@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use dormouse_abi::page::STREAM_EVENTS;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
     Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX,
 };
@@ -41,6 +42,33 @@ impl Mode {
     }
 }
 
+/// What records tell of their writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Context {
+    /// Process and thread.
+    #[default]
+    Ids,
+    /// Nothing: records are compact.
+    None,
+}
+
+impl Context {
+    /// As the command line writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Context::Ids => "ids",
+            Context::None => "none",
+        }
+    }
+
+    pub(crate) fn record_kind(self) -> RecordKind {
+        match self {
+            Context::Ids => RecordKind::Ids,
+            Context::None => RecordKind::Compact,
+        }
+    }
+}
+
 /// How a session is to be.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -55,6 +83,8 @@ pub struct Options {
     pub cpus: Cpus,
     /// What happens when no page is free.
     pub mode: Mode,
+    /// What records tell of their writer.
+    pub context: Context,
     /// Patterns of the classes to arm, matched against `provider:name`.
     pub patterns: Vec<String>,
     /// The command that is traced, for the trace.
@@ -72,6 +102,7 @@ impl Options {
             budget_max_bytes: None,
             cpus: Cpus::of_machine(),
             mode: Mode::Discard,
+            context: Context::default(),
             patterns: vec!["*".into()],
             command_line: String::new(),
             may_be_stopped: false,
@@ -263,6 +294,7 @@ impl Session {
             mode: if options.mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD },
             clock: clock.source,
             uuid,
+            kind: options.context.record_kind(),
             page_limit,
             reserved_for: &options.cpus.online,
             reserve_each: reserve_each(page_limit, options.cpus.online.len()),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::CLOCK_TSC;
 use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord};
@@ -82,7 +83,7 @@ impl Trace {
     ) -> Result<Trace, TraceError> {
         let dir = &options.dir;
         make_dir(dir)?;
-        let metadata_options = metadata_options(clock, clock.first_calibration(), uuid);
+        let metadata_options = metadata_options(clock, clock.first_calibration(), uuid, options.context.record_kind());
         let preamble = Metadata::new(metadata_options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
         let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
@@ -107,7 +108,7 @@ impl Trace {
             inner: Mutex::new(Inner {
                 options: metadata_options,
                 decls: Vec::new(),
-                classes: Classes::new(),
+                classes: Classes::of_records(options.context.record_kind()),
                 metadata,
                 metadata_len,
                 state,
@@ -300,7 +301,12 @@ fn ctf_clock(clock: &Clock, calibration: Calibration) -> dormouse_ctf::metadata:
     }
 }
 
-fn metadata_options(clock: &Clock, calibration: Calibration, uuid: [u8; 16]) -> MetadataOptions {
+fn metadata_options(
+    clock: &Clock,
+    calibration: Calibration,
+    uuid: [u8; 16],
+    record_kind: RecordKind,
+) -> MetadataOptions {
     let part = |text: &str| text.parse().unwrap_or(0);
     MetadataOptions {
         uuid,
@@ -308,5 +314,6 @@ fn metadata_options(clock: &Clock, calibration: Calibration, uuid: [u8; 16]) -> 
         clock: ctf_clock(clock, calibration),
         tracer_version: (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR"))),
         start_time_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
+        record_kind,
     }
 }

@@ -2,7 +2,7 @@
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
-use dormouse_abi::record::HEADER_SIZE_BYTES;
+use dormouse_abi::record::{COMPACT_HEADER_SIZE_BYTES, HEADER_SIZE_BYTES, RecordKind};
 use dormouse_abi::wire::ClassDecl;
 
 use crate::state;
@@ -23,12 +23,13 @@ pub struct Class {
 /// Classes by id. Ids up to [`CLASS_ID_MAX`] belong to programs, those above to the state stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Classes {
+    kind: RecordKind,
     /// Indexed by id.
     events: Vec<Option<Box<Class>>>,
     /// Indexed by id - [`CLASS_ID_MAX`] - 1.
     state: Vec<Option<Box<Class>>>,
-    /// Bytes of a record of an event class, its header included, by id; 0 where that depends on the values, and where there is
-    /// no class.
+    /// Bytes of a record of an event class, its header (the compact one, if there are two) included, by id; 0 where that depends on
+    /// the values, and where there is no class.
     record_sizes: Vec<u32>,
 }
 
@@ -39,17 +40,27 @@ impl Default for Classes {
 }
 
 impl Classes {
-    /// The classes that every trace has: those of the state stream.
+    /// The classes that every trace has: those of the state stream. Its event records have context.
     pub fn new() -> Classes {
-        let mut classes = Classes::empty();
+        Classes::of_records(RecordKind::Ids)
+    }
+
+    /// The same of a trace whose event records are of this kind.
+    pub fn of_records(kind: RecordKind) -> Classes {
+        let mut classes = Classes::empty(kind);
         for (id, decl) in state::classes() {
             classes.insert(id, decl);
         }
         classes
     }
 
-    pub(crate) fn empty() -> Classes {
-        Classes { events: Vec::new(), state: Vec::new(), record_sizes: Vec::new() }
+    pub(crate) fn empty(kind: RecordKind) -> Classes {
+        Classes { kind, events: Vec::new(), state: Vec::new(), record_sizes: Vec::new() }
+    }
+
+    /// What headers event records have.
+    pub fn record_kind(&self) -> RecordKind {
+        self.kind
     }
 
     /// Whether the classes of the state stream are those that this crate reads.
@@ -71,7 +82,11 @@ impl Classes {
             let fixed_size_bytes: Option<usize> =
                 decl.fields.iter().map(|(_, field_type)| field_type.fixed_size_bytes()).sum();
             if id <= CLASS_ID_MAX {
-                let size_bytes = fixed_size_bytes.map_or(0, |size| HEADER_SIZE_BYTES + size);
+                let header_size_bytes = match self.kind {
+                    RecordKind::Ids => HEADER_SIZE_BYTES,
+                    RecordKind::Compact => COMPACT_HEADER_SIZE_BYTES,
+                };
+                let size_bytes = fixed_size_bytes.map_or(0, |size| header_size_bytes + size);
                 self.record_sizes.resize(self.record_sizes.len().max(index + 1), 0);
                 self.record_sizes[index] = u32::try_from(size_bytes).unwrap_or(0);
             }
@@ -89,7 +104,8 @@ impl Classes {
         }
     }
 
-    /// Bytes of a record of the event class with this id, its header included, where that is all that there is to know.
+    /// Bytes of a record of the event class with this id, its header (the compact one) included, where that is all that there is to
+    /// know.
     #[inline(always)]
     pub(crate) fn record_size_bytes(&self, id: u16) -> Option<usize> {
         self.record_sizes.get(id as usize).map(|size| *size as usize).filter(|size| *size != 0)

@@ -72,6 +72,9 @@ pub(crate) mod bytes {
         array.copy_from_slice(&bytes[offset..offset + N]);
         array
     }
+    pub fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+        u16::from_le_bytes(array(bytes, offset))
+    }
     pub fn u32_at(bytes: &[u8], offset: usize) -> u32 {
         u32::from_le_bytes(array(bytes, offset))
     }

@@ -1,7 +1,9 @@
 //! The packet header, and a writer of whole packets.
 
 use dormouse_abi::page::*;
-use dormouse_abi::record::{context_word, head_word};
+use dormouse_abi::record::{
+    COMPACT_ID_MAX, COMPACT_TIMESTAMP_BITS, RecordKind, compact_header, context_word, extended_header, head_word,
+};
 
 use crate::bytes::{array, u32_at, u64_at};
 use crate::state::StateRecord;
@@ -113,6 +115,7 @@ impl PacketHeader {
 #[derive(Debug, Clone)]
 pub struct PacketWriter {
     header: PacketHeader,
+    kind: RecordKind,
     /// Room for the header, then the records of the packet at hand.
     content: Vec<u8>,
     /// Time of the first and the last record of the packet at hand.
@@ -120,6 +123,11 @@ pub struct PacketWriter {
 }
 
 impl PacketWriter {
+    /// Starts a stream of records of another kind than those with context.
+    pub fn of_records(self, kind: RecordKind) -> PacketWriter {
+        PacketWriter { kind, ..self }
+    }
+
     /// Starts a stream.
     pub fn new(uuid: [u8; 16], stream_id: u32, stream_instance_id: u32, cpu_id: u32) -> PacketWriter {
         let header = PacketHeader {
@@ -134,7 +142,7 @@ impl PacketWriter {
             packet_seq_num: 0,
             events_discarded: 0,
         };
-        PacketWriter { header, content: vec![0; HEADER_SIZE_BYTES], span: None }
+        PacketWriter { header, kind: RecordKind::Ids, content: vec![0; HEADER_SIZE_BYTES], span: None }
     }
 
     /// Starts the session owner's state stream.
@@ -153,10 +161,16 @@ impl PacketWriter {
     }
 
     /// Appends a record of a program. `timestamp` in ticks; timestamps of a stream must not decrease. The values must be
-    /// those that the class with this id declares.
+    /// those that the class with this id declares. Where records have no context, the ids are not written, and a record is compact
+    /// wherever a reader finds its time.
     pub fn push(&mut self, timestamp: u64, vpid: u32, vtid: u32, id: u16, values: &[Value<'_>]) {
-        self.head(timestamp, id);
-        self.content.extend(context_word(vpid, vtid).to_le_bytes());
+        match self.kind {
+            RecordKind::Ids => {
+                self.head(timestamp, id);
+                self.content.extend(context_word(vpid, vtid).to_le_bytes());
+            }
+            RecordKind::Compact => self.head_without_context(timestamp, id),
+        }
         values.iter().for_each(|value| value.encode(&mut self.content));
     }
 
@@ -167,8 +181,24 @@ impl PacketWriter {
     }
 
     fn head(&mut self, timestamp: u64, id: u16) {
-        self.span = Some((self.span.map_or(timestamp, |(begin, _)| begin), timestamp));
+        self.pass(timestamp);
         self.content.extend(head_word(id, timestamp).to_le_bytes());
+    }
+
+    fn head_without_context(&mut self, timestamp: u64, id: u16) {
+        let before = self.pass(timestamp);
+        if id <= u16::from(COMPACT_ID_MAX) && timestamp.wrapping_sub(before) >> COMPACT_TIMESTAMP_BITS == 0 {
+            self.content.extend(compact_header(id as u8, timestamp));
+        } else {
+            self.content.extend(extended_header(id, timestamp));
+        }
+    }
+
+    /// Goes on to the time of a record, and gives that of the one before, or of itself: a packet begins with its first record.
+    fn pass(&mut self, timestamp: u64) -> u64 {
+        let (begin, before) = self.span.unwrap_or((timestamp, timestamp));
+        self.span = Some((begin, timestamp));
+        before
     }
 
     /// Ends the packet at hand and starts the next. The packet is padded to `size_bytes_min`; `events_discarded` counts

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_abi::record::RecordKind;
 use serde::{Serialize, Serializer};
 
 use crate::merge::Merge;
@@ -28,15 +29,15 @@ pub struct Stats {
     pub packets: u64,
     /// Bytes of all streams, padding included.
     pub bytes: u64,
-    /// Threads that have at least one event.
-    pub threads: u64,
+    /// Threads that have at least one event; `None` where records do not tell.
+    pub threads: Option<u64>,
     /// Time from the first to the last event; `None` without events.
     pub span: Option<Span>,
     /// Event classes that have at least one event, most frequent first.
     pub classes: Vec<ClassStats>,
     /// Processors that have at least one event, unknown ones last.
     pub cpus: Vec<CpuStats>,
-    /// Programs, most busy first.
+    /// Programs, most busy first, or in the order of joining where records do not tell whose they are.
     pub processes: Vec<ProcessStats>,
     /// What is wrong with the trace, one line each.
     pub warnings: Vec<String>,
@@ -93,8 +94,8 @@ pub struct ProcessStats {
     pub vpid: u32,
     /// Path of the executable; empty where the session owner has not named it.
     pub program: String,
-    /// How many.
-    pub count: u64,
+    /// How many; `None` where records do not tell.
+    pub count: Option<u64>,
 }
 
 fn serialize_cpu<S: Serializer>(cpu: &Option<u32>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -111,12 +112,13 @@ impl Stats {
     /// Processes are told apart by `vpid`, so processes of several containers that share one count as one program after
     /// another.
     pub fn collect<'a>(metadata: &'a Metadata, streams: &[(&str, &'a [u8])]) -> Stats {
+        let has_context = metadata.options.record_kind == RecordKind::Ids;
         let mut warnings = Vec::new();
         let (mut events, mut state_events, mut stated_lost) = (0, 0, 0u64);
         let mut classes: HashMap<u16, ClassStats> = HashMap::new();
         let mut lost: BTreeMap<String, u64> = BTreeMap::new();
         let mut cpus: BTreeMap<u32, u64> = BTreeMap::new();
-        let mut processes = Processes::default();
+        let mut processes = Processes { first_count: has_context.then_some(0), ..Processes::default() };
         let mut threads = HashSet::new();
         let mut ticks: Option<(u64, u64)> = None;
 
@@ -132,7 +134,7 @@ impl Stats {
                     continue;
                 }
             };
-            let Some((vpid, vtid)) = event.context else {
+            if event.is_state() {
                 state_events += 1;
                 match StateRecord::decode(&event) {
                     Some(StateRecord::Process { vpid, program, .. }) => processes.name(vpid, program),
@@ -147,7 +149,7 @@ impl Stats {
                     _ => {}
                 }
                 continue;
-            };
+            }
             events += 1;
             let class = classes.entry(event.class.id).or_insert_with(|| ClassStats {
                 name: event.class.full_name.clone(),
@@ -158,8 +160,10 @@ impl Stats {
             class.count += 1;
             class.bytes += event.size_bytes as u64;
             *cpus.entry(event.cpu_id).or_default() += 1;
-            processes.count(vpid);
-            threads.insert((vpid, vtid));
+            if let Some((vpid, vtid)) = event.context {
+                processes.count(vpid);
+                threads.insert((vpid, vtid));
+            }
             let (begin, end) = ticks.unwrap_or((event.timestamp, event.timestamp));
             ticks = Some((begin.min(event.timestamp), end.max(event.timestamp)));
         }
@@ -170,7 +174,9 @@ impl Stats {
         // Stable: those of one count stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
         let mut processes = processes.rows;
-        processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
+        if has_context {
+            processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
+        }
         let packets_lost = merge.streams().iter().map(StreamReader::events_discarded);
         Stats {
             events,
@@ -179,7 +185,7 @@ impl Stats {
             lost_by_class,
             packets: merge.streams().iter().map(StreamReader::packet_count).sum(),
             bytes: streams.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
-            threads: threads.len() as u64,
+            threads: has_context.then_some(threads.len() as u64),
             span: ticks.map(|(begin, end)| {
                 let clock = &metadata.options.clock;
                 let (begin_ns, end_ns) = (clock.epoch_ns(begin), clock.epoch_ns(end));
@@ -203,6 +209,8 @@ struct Processes {
     rows: Vec<ProcessStats>,
     row_of: HashMap<(u32, String), usize>,
     current: HashMap<u32, usize>,
+    /// The count of a process that has no event yet.
+    first_count: Option<u64>,
 }
 
 impl Processes {
@@ -214,7 +222,7 @@ impl Processes {
             self.row_of.insert((vpid, program.to_string()), row);
         }
         let row = *self.row_of.entry((vpid, program.to_string())).or_insert_with(|| {
-            rows.push(ProcessStats { vpid, program: program.to_string(), count: 0 });
+            rows.push(ProcessStats { vpid, program: program.to_string(), count: self.first_count });
             rows.len() - 1
         });
         self.current.insert(vpid, row);
@@ -222,7 +230,10 @@ impl Processes {
 
     fn count(&mut self, vpid: u32) {
         match self.current.get(&vpid) {
-            Some(row) => self.rows[*row].count += 1,
+            Some(row) => {
+                let count = &mut self.rows[*row].count;
+                *count = count.map(|count| count + 1);
+            }
             None => {
                 self.name(vpid, "");
                 self.count(vpid);
@@ -238,7 +249,10 @@ impl fmt::Display for Stats {
         writeln!(f, "events    {} (and {} of the session itself)", self.events, self.state_events)?;
         writeln!(f, "lost      {}", self.events_lost)?;
         writeln!(f, "duration  {duration:.6} s")?;
-        writeln!(f, "threads   {}", self.threads)?;
+        match self.threads {
+            Some(threads) => writeln!(f, "threads   {threads}")?,
+            None => writeln!(f, "threads   not recorded (--context none)")?,
+        }
         writeln!(f, "packets   {}", self.packets)?;
         writeln!(f, "bytes     {}", self.bytes)?;
         let rows = self.classes.iter().map(|class| {
@@ -254,9 +268,12 @@ impl fmt::Display for Stats {
         table(f, &["EVENTS", "CPU"], rows.collect())?;
         let rows = self.processes.iter().map(|process| {
             let program = if process.program.is_empty() { "unknown" } else { &process.program };
-            vec![process.count.to_string(), process.vpid.to_string(), printable(program)]
+            let count = process.count.map(|count| count.to_string());
+            count.into_iter().chain([process.vpid.to_string(), printable(program)]).collect()
         });
-        table(f, &["EVENTS", "VPID", "PROGRAM"], rows.collect())?;
+        let heads = ["EVENTS", "VPID", "PROGRAM"];
+        // Whose events they are is not recorded, so there is no column for it.
+        table(f, if self.threads.is_some() { &heads } else { &heads[1..] }, rows.collect())?;
         self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {warning}"))
     }
 }
@@ -390,6 +407,34 @@ warning: state: 100 events lost: the disk is full
     }
 
     #[test]
+    fn whose_events_they_are_is_not_told_where_it_is_not_recorded() {
+        let mut trace = TraceBuilder::of_records(RecordKind::Compact);
+        let idle = trace.class("sched", "idle", &[]);
+        let stream = trace.stream(0);
+        for (vpid, program) in [(9, "/bin/sh"), (3, "/bin/ls")] {
+            trace.state(10, &StateRecord::Process { process: 1, pid: 9, vpid, program, command_line: "" });
+        }
+        trace.event(stream, 20, 9, 9, idle, &[]);
+        let trace = trace.finish();
+        let metadata = trace.parse();
+        let streams: Vec<_> = ["state", "cpu"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
+        let stats = Stats::collect(&metadata, &streams);
+        assert_eq!((stats.events, stats.state_events), (1, 2));
+        let json = serde_json::to_value(&stats).unwrap();
+        assert_eq!(json["threads"], serde_json::Value::Null);
+        assert_eq!(
+            json["processes"],
+            serde_json::json!([
+                {"vpid": 9, "program": "/bin/sh", "count": null},
+                {"vpid": 3, "program": "/bin/ls", "count": null},
+            ])
+        );
+        let text = stats.to_string();
+        assert!(text.contains("threads   not recorded (--context none)\n"), "{text}");
+        assert!(text.ends_with("\nVPID  PROGRAM\n   9  /bin/sh\n   3  /bin/ls\n"), "{text}");
+    }
+
+    #[test]
     fn what_came_before_the_name_counts_with_it() {
         let mut trace = TraceBuilder::new();
         let idle = trace.class("sched", "idle", &[]);
@@ -403,6 +448,6 @@ warning: state: 100 events lost: the disk is full
         let metadata = trace.parse();
         let streams: Vec<_> = ["state", "cpu"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
         let processes = Stats::collect(&metadata, &streams).processes;
-        assert_eq!(processes, [ProcessStats { vpid: 7, program: "/bin/cc1".into(), count: 2 }]);
+        assert_eq!(processes, [ProcessStats { vpid: 7, program: "/bin/cc1".into(), count: Some(2) }]);
     }
 }

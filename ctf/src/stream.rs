@@ -9,11 +9,12 @@
 //! | record damaged, or outside the packet's time | with the next packet |
 //! | header damaged, packet cut off | not at all |
 
+use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::class::FieldType;
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
-use dormouse_abi::record::TIMESTAMP_BITS;
+use dormouse_abi::record::{self, RecordKind, TIMESTAMP_BITS};
 
-use crate::bytes::{u32_at, u64_at};
+use crate::bytes::{u16_at, u32_at, u64_at};
 use crate::class::{Class, Classes};
 use crate::metadata::Metadata;
 use crate::packet::{HeaderError, PacketHeader};
@@ -125,6 +126,12 @@ pub enum Problem {
         /// What is wrong.
         error: RecordError,
     },
+    /// A record with a full timestamp is earlier than the one before, or than `timestamp_begin`.
+    #[error("is damaged at its byte {record_offset_bytes}: a record is older than the one before")]
+    TimestampDecreases {
+        /// Where the record starts, from the packet's start.
+        record_offset_bytes: u64,
+    },
     /// A record's time is beyond the packet's `timestamp_end`.
     #[error("is damaged at its byte {record_offset_bytes}: a record is younger than the packet's end")]
     Timestamp {
@@ -144,7 +151,7 @@ pub struct Event<'a> {
     pub class: &'a Class,
     /// The packet's processor, or `CPU_UNKNOWN`.
     pub cpu_id: u32,
-    /// `vpid` and `vtid`; `None` in the state stream.
+    /// `vpid` and `vtid`; `None` in the state stream, and in traces whose records have no context.
     pub context: Option<(u32, u32)>,
     /// Bytes of the record, header included.
     pub size_bytes: usize,
@@ -153,6 +160,11 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
+    /// Whether it is the session owner's, in the state stream.
+    pub fn is_state(&self) -> bool {
+        self.class.id > CLASS_ID_MAX
+    }
+
     /// Names and values of the fields, in their order.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
         let mut rest = self.payload;
@@ -164,9 +176,65 @@ impl<'a> Event<'a> {
     }
 }
 
+/// A record's time, as its header has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Time {
+    /// So many low bits of it.
+    Low(u64, u32),
+    Full(u64),
+}
+
+impl Time {
+    /// The time, that of the record before being `before`; `None` if there is none.
+    fn after(self, before: u64) -> Option<u64> {
+        match self {
+            Time::Low(low, bits) => extend(before, low, bits),
+            Time::Full(timestamp) => (timestamp >= before).then_some(timestamp),
+        }
+    }
+}
+
+/// A record's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    id: u16,
+    time: Time,
+    context: Option<(u32, u32)>,
+    size_bytes: usize,
+}
+
+impl Head {
+    /// The header at the start of `bytes`, if all of it is there.
+    #[inline(always)]
+    fn read(bytes: &[u8], stream_id: u32, kind: RecordKind) -> Option<Head> {
+        let two_words = |size_bytes: usize| {
+            let header = bytes.get(..size_bytes)?;
+            let head = u64_at(header, 0);
+            let context = (size_bytes == 16).then(|| (u32_at(header, 8), u32_at(header, 12)));
+            Some(Head { id: head as u16, time: Time::Low(head >> 16, TIMESTAMP_BITS), context, size_bytes })
+        };
+        match (stream_id, kind) {
+            (STREAM_EVENTS, RecordKind::Ids) => two_words(record::HEADER_SIZE_BYTES),
+            (STREAM_EVENTS, RecordKind::Compact) => Head::read_without_context(bytes),
+            _ => two_words(8),
+        }
+    }
+
+    fn read_without_context(bytes: &[u8]) -> Option<Head> {
+        let (id, time, size_bytes) = if *bytes.first()? == record::EXTENDED {
+            let header = bytes.get(..record::EXTENDED_HEADER_SIZE_BYTES)?;
+            (u16_at(header, 1), Time::Full(u64_at(header, 3)), header.len())
+        } else {
+            let header = bytes.get(..record::COMPACT_HEADER_SIZE_BYTES)?;
+            (header[0].into(), Time::Low(u32_at(header, 1).into(), record::COMPACT_TIMESTAMP_BITS), header.len())
+        };
+        Some(Head { id, time, context: None, size_bytes })
+    }
+}
+
 struct Record<'a> {
     class: &'a Class,
-    timestamp_low: u64,
+    time: Time,
     context: Option<(u32, u32)>,
     size_bytes: usize,
     payload: &'a [u8],
@@ -174,18 +242,15 @@ struct Record<'a> {
 
 /// Reads the record at the start of `bytes`, which end where the packet's content ends.
 fn read_record<'a>(bytes: &'a [u8], stream_id: u32, classes: &'a Classes) -> Result<Record<'a>, RecordError> {
-    let header_size = if stream_id == STREAM_EVENTS { dormouse_abi::record::HEADER_SIZE_BYTES } else { 8 };
-    let (header, rest) = bytes.split_at_checked(header_size).ok_or(RecordError::HeaderCut)?;
-    let head = u64_at(header, 0);
-    let id = head as u16;
-    let class = classes.get(stream_id, id).ok_or(RecordError::UnknownClass { id })?;
-    let context = (header_size == 16).then(|| (u32_at(header, 8), u32_at(header, 12)));
+    let head = Head::read(bytes, stream_id, classes.record_kind()).ok_or(RecordError::HeaderCut)?;
+    let rest = &bytes[head.size_bytes..];
+    let class = classes.get(stream_id, head.id).ok_or(RecordError::UnknownClass { id: head.id })?;
     let size = match class.fixed_size_bytes {
         Some(size) if size <= rest.len() => size,
         _ => fields_size(&class.decl.fields, rest)?,
     };
-    let size_bytes = header_size + size;
-    Ok(Record { class, timestamp_low: head >> 16, context, size_bytes, payload: &rest[..size] })
+    let size_bytes = head.size_bytes + size;
+    Ok(Record { class, time: head.time, context: head.context, size_bytes, payload: &rest[..size] })
 }
 
 fn fields_size(fields: &[(String, FieldType)], bytes: &[u8]) -> Result<usize, RecordError> {
@@ -213,7 +278,10 @@ pub fn count_records(page: &[u8], content_size_bytes: usize, classes: &Classes) 
 /// Size of the record at the start of `rest`.
 fn record_size_bytes(rest: &[u8], classes: &Classes) -> Result<usize, RecordError> {
     // Most records need no more than a look at their id: their size is that of their class.
-    let id = rest.first_chunk::<2>().map(|id| u16::from_le_bytes(*id));
+    let id = match classes.record_kind() {
+        RecordKind::Ids => rest.first_chunk::<2>().map(|id| u16::from_le_bytes(*id)),
+        RecordKind::Compact => rest.first().filter(|id| **id != record::EXTENDED).map(|id| (*id).into()),
+    };
     match id.and_then(|id| classes.record_size_bytes(id)) {
         Some(size_bytes) if size_bytes <= rest.len() => Ok(size_bytes),
         _ => Ok(read_record(rest, STREAM_EVENTS, classes)?.size_bytes),
@@ -235,9 +303,10 @@ pub fn first_record_since(
     let content = &page[..content_size_bytes.min(page.len())];
     let mut offset = HEADER_SIZE_BYTES;
     let mut timestamp = timestamp_begin;
-    while let Some(head) = content.get(offset..).and_then(|rest| rest.first_chunk::<8>()) {
-        // After the last moment that there is, none is earlier.
-        timestamp = extend(timestamp, u64::from_le_bytes(*head) >> 16).unwrap_or(u64::MAX);
+    let read = |offset: usize| Head::read(content.get(offset..)?, STREAM_EVENTS, classes.record_kind());
+    while let Some(head) = read(offset) {
+        // After the last moment that there is, none is earlier. A time that goes back is one for whoever reads the packet.
+        timestamp = head.time.after(timestamp).unwrap_or(u64::MAX);
         if timestamp >= earliest {
             return Ok(Some((offset, timestamp)));
         }
@@ -401,12 +470,15 @@ impl<'a> StreamReader<'a> {
                 return (!expected).then_some(Err(Problem::Record { record_offset_bytes, error }));
             }
         };
-        let timestamp = extend(packet.timestamp, record.timestamp_low);
-        match timestamp {
+        match record.time.after(packet.timestamp) {
             Some(timestamp) if timestamp <= packet.header.timestamp_end => packet.timestamp = timestamp,
-            _ => {
+            timestamp => {
                 packet.offset = usize::MAX;
-                return Some(Err(Problem::Timestamp { record_offset_bytes }));
+                let is_earlier = timestamp.is_none() && matches!(record.time, Time::Full(_));
+                return Some(Err(match is_earlier {
+                    true => Problem::TimestampDecreases { record_offset_bytes },
+                    false => Problem::Timestamp { record_offset_bytes },
+                }));
             }
         }
         packet.offset += record.size_bytes;
@@ -422,9 +494,9 @@ impl<'a> StreamReader<'a> {
     }
 }
 
-/// The first time at or after `before` whose low 48 bits are `low`.
-fn extend(before: u64, low: u64) -> Option<u64> {
-    let span = 1u64 << TIMESTAMP_BITS;
+/// The first time at or after `before` whose low `bits` bits are `low`.
+fn extend(before: u64, low: u64, bits: u32) -> Option<u64> {
+    let span = 1u64 << bits;
     let timestamp = before & !(span - 1) | low;
     if timestamp >= before { Some(timestamp) } else { timestamp.checked_add(span) }
 }
@@ -601,9 +673,11 @@ mod tests {
     #[test]
     fn low_bits_extend_to_the_first_time_not_before() {
         let span = 1u64 << 48;
-        assert_eq!(extend(5, 5), Some(5));
-        assert_eq!(extend(5, 4), Some(span + 4));
-        assert_eq!(extend(3 * span - 1, 0), Some(3 * span));
-        assert_eq!(extend(u64::MAX, 0), None);
+        assert_eq!(extend(5, 5, 48), Some(5));
+        assert_eq!(extend(5, 4, 48), Some(span + 4));
+        assert_eq!(extend(3 * span - 1, 0, 48), Some(3 * span));
+        assert_eq!(extend(3 * span - 1, 0, 32), Some(3 * span));
+        assert_eq!(extend(3 * span, 7, 32), Some(3 * span + 7));
+        assert_eq!(extend(u64::MAX, 0, 48), None);
     }
 }

@@ -18,6 +18,7 @@
 
 use dormouse_abi::class::FieldType;
 use dormouse_abi::page::STREAM_EVENTS;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
 use crate::merge::Merge;
@@ -31,6 +32,7 @@ use crate::value::Value;
 #[derive(Debug)]
 pub struct TraceBuilder {
     uuid: [u8; 16],
+    kind: RecordKind,
     metadata: String,
     class_count: u16,
     /// The state stream first.
@@ -62,6 +64,11 @@ impl Default for TraceBuilder {
 impl TraceBuilder {
     /// A trace of host `lair` with a clock of nanoseconds that started at 1 700 000 000 s after the epoch.
     pub fn new() -> TraceBuilder {
+        TraceBuilder::of_records(RecordKind::Ids)
+    }
+
+    /// The same whose event records are of this kind.
+    pub fn of_records(record_kind: RecordKind) -> TraceBuilder {
         TraceBuilder::with_options(MetadataOptions {
             uuid: *b"\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10",
             hostname: "lair".into(),
@@ -74,15 +81,21 @@ impl TraceBuilder {
             },
             tracer_version: (0, 1),
             start_time_s: 1_700_000_000,
+            record_kind,
         })
     }
 
     /// A trace with a preamble of one's own.
     pub fn with_options(options: MetadataOptions) -> TraceBuilder {
-        let uuid = options.uuid;
+        let (uuid, kind) = (options.uuid, options.record_kind);
         let metadata = Metadata::new(options).preamble();
         let state = Stream { writer: PacketWriter::state(uuid), bytes: vec![], events_discarded: 0 };
-        TraceBuilder { uuid, metadata, class_count: 0, streams: vec![state] }
+        TraceBuilder { uuid, kind, metadata, class_count: 0, streams: vec![state] }
+    }
+
+    /// Has the next class this id, instead of one more than the last.
+    pub fn skip_to(&mut self, id: u16) {
+        self.class_count = id;
     }
 
     /// Declares a class and returns its id; ids count from 0.
@@ -97,7 +110,7 @@ impl TraceBuilder {
     /// Starts an event stream and returns its index among all streams, which is also its instance id.
     pub fn stream(&mut self, cpu_id: u32) -> usize {
         let index = self.streams.len();
-        let writer = PacketWriter::new(self.uuid, STREAM_EVENTS, index as u32, cpu_id);
+        let writer = PacketWriter::new(self.uuid, STREAM_EVENTS, index as u32, cpu_id).of_records(self.kind);
         self.streams.push(Stream { writer, bytes: vec![], events_discarded: 0 });
         index
     }

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::CPU_UNKNOWN;
+use dormouse_abi::record::RecordKind;
 use dormouse_ctf::metadata::{Clock, MetadataOptions};
 use dormouse_ctf::testing::{Trace, TraceBuilder};
 use dormouse_ctf::text::{ClockFormat, Formatter};
@@ -71,8 +72,8 @@ fn lines(text: &[u8]) -> Vec<String> {
 }
 
 /// Every kind, sequences of every kind, hard names and texts, several streams, and 48 bits that wrap within a packet.
-fn everything() -> TraceBuilder {
-    let mut trace = TraceBuilder::new();
+fn everything(kind: RecordKind) -> TraceBuilder {
+    let mut trace = TraceBuilder::of_records(kind);
     let scalars: Vec<_> = Kind::ALL.iter().map(|kind| (format!("{kind:?}"), FieldType::scalar(*kind))).collect();
     let sequences: Vec<_> = Kind::ALL
         .iter()
@@ -156,7 +157,48 @@ fn scalar_values(bits: u64, bytes: &[u8]) -> Vec<Value<'_>> {
 
 #[test]
 fn lines_agree_for_every_kind() {
-    let trace = everything().finish();
+    lines_agree(RecordKind::Ids);
+}
+
+#[test]
+fn lines_agree_without_context() {
+    lines_agree(RecordKind::Compact);
+}
+
+/// Gaps around 2^32 ticks, within a packet and from one to the next, and ids around the last compact one.
+#[test]
+fn compact_and_extended_records_agree() {
+    let mut trace = TraceBuilder::of_records(RecordKind::Compact);
+    let ids = [0, 253, 254, 255, 256, 300, 65_000].map(|id| {
+        trace.skip_to(id);
+        trace.class("p", &format!("e{id}"), &[("n", FieldType::scalar(Kind::U64))])
+    });
+    let stream = trace.stream(0);
+    let half = 1u64 << 32;
+    let mut time = 3 * half - 2;
+    let gaps = [0, 1, 1, half - 1, half - 1, half, 1, half + 1, 5 * half - 1, 5 * half, half / 2, half / 2, 1 << 40];
+    for round in 0..2 * gaps.len() {
+        for (index, gap) in gaps.into_iter().enumerate() {
+            trace.event(stream, time, 0, 0, ids[(index + round) % ids.len()], &[Value::U64(time)]);
+            time += gaps[(index + round) % gaps.len()].max(gap);
+        }
+        trace.packet(stream, if round % 2 == 0 { 4096 } else { 0 }, 0);
+    }
+    let trace = trace.finish();
+    let Some((theirs, errors)) = babeltrace2(&trace, "UTC", &[]) else { return };
+    assert_same_lines(&view(&trace, ClockFormat::TimeOfDay, 0).0, &theirs);
+    assert_eq!(errors, "");
+    // The times are those that were written, by both accounts.
+    let metadata = trace.parse();
+    for event in trace.readers(&metadata) {
+        let event = event.unwrap();
+        assert_eq!(event.fields().next(), Some(("n", Value::U64(event.timestamp))));
+    }
+    assert_eq!(lines(&theirs).len(), 2 * gaps.len() * gaps.len() + 1);
+}
+
+fn lines_agree(kind: RecordKind) {
+    let trace = everything(kind).finish();
     for (clock_format, arguments) in [
         (ClockFormat::TimeOfDay, &[][..]),
         (ClockFormat::DateTime, &["--clock-date"]),
@@ -224,6 +266,7 @@ fn clock_agrees(offset_s: i64, offset_cycles: u64) {
         },
         tracer_version: (0, 1),
         start_time_s: 0,
+        record_kind: RecordKind::Ids,
     });
     let class = trace.class("p", "e", &[]);
     let stream = trace.stream(0);

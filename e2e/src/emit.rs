@@ -1,5 +1,7 @@
 //! Events that carry their own proof.
 
+use std::sync::LazyLock;
+
 use crate::mix;
 
 /// What an event's field `check` holds.
@@ -13,9 +15,28 @@ pub const HANDLER: u32 = 0xFFFF;
 /// The longest filler.
 pub const FILLER_LEN_MAX: u64 = 40;
 
+/// Environment variable: `1` has a thread's number hold its process's too.
+pub const ENV_MARKED: &str = "E2E_MARKED";
+
+/// Bits of a thread's own number where it holds the process's too.
+const THREAD_BITS: u32 = 8;
+
+/// The number that a thread's events name: its own, or both, for traces that do not tell processes apart.
+fn marked(thread: u32) -> u32 {
+    static IS_MARKED: LazyLock<bool> = LazyLock::new(|| std::env::var(ENV_MARKED).is_ok_and(|value| value == "1"));
+    // Asked each time: a process may have forked.
+    if *IS_MARKED { std::process::id() << THREAD_BITS | thread } else { thread }
+}
+
+/// Process and thread of a marked number.
+pub fn unmarked(thread: u32) -> (u32, u32) {
+    (thread >> THREAD_BITS, thread & ((1 << THREAD_BITS) - 1))
+}
+
 /// Emits event `number` of thread `thread`: most are of fixed size, every fourth has a filler of bytes.
 #[inline(never)]
 pub fn step(thread: u32, number: u64) {
+    let thread = marked(thread);
     if number % 4 == 3 {
         let filler = [number as u8; FILLER_LEN_MAX as usize];
         let filler = &filler[..filler_len(number)];

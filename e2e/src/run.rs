@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
+use crate::emit;
 use crate::trace::Trace;
 
 /// Nothing that a test runs takes longer, unless it hangs.
@@ -108,6 +109,12 @@ impl Record {
     /// `discard` or `overwrite`.
     pub fn mode(self, mode: &str) -> Record {
         self.option("--mode").option(mode)
+    }
+
+    /// `ids` or `none`. Without ids, the events of [`emit::step`](crate::emit::step) say themselves which process they are of.
+    pub fn context(self, context: &str) -> Record {
+        let is_marked = if context == "none" { "1" } else { "0" };
+        self.option("--context").option(context).env(emit::ENV_MARKED, is_marked)
     }
 
     /// Sets a variable for the command and what it traces.
@@ -352,6 +359,11 @@ impl Recording {
 
 /// How many events `babeltrace2` finds in a trace; `None`, with a note, where it is not installed and need not be.
 pub fn babeltrace2_count(dir: &Path) -> Option<u64> {
+    babeltrace2_lines(dir).map(|lines| lines.lines().count() as u64)
+}
+
+/// What `babeltrace2` prints of a trace; `None` likewise.
+pub fn babeltrace2_lines(dir: &Path) -> Option<String> {
     let output = match Command::new("timeout").args(["50", "babeltrace2"]).arg(dir).output() {
         Ok(output) if output.status.code() != Some(127) => output,
         _ if std::env::var("DORMOUSE_REQUIRE_TOOLS").is_ok_and(|value| value == "1") => {
@@ -364,5 +376,5 @@ pub fn babeltrace2_count(dir: &Path) -> Option<u64> {
     };
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "babeltrace2 cannot read {}: {stderr}", dir.display());
-    Some(output.stdout.iter().filter(|byte| **byte == b'\n').count() as u64)
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -132,8 +132,13 @@ impl Trace {
             if let [("filler", Value::Bytes(filler))] = rest {
                 assert_eq!(*filler, vec![number as u8; emit::filler_len(number)], "torn: {fields:?}");
             }
-            let (vpid, vtid) = event.context.expect("an event has a context");
-            assert!(vpid != 0 && vtid != 0, "no context: {fields:?}");
+            let (vpid, thread) = match event.context {
+                Some((vpid, vtid)) => {
+                    assert!(vpid != 0 && vtid != 0, "no context: {fields:?}");
+                    (vpid, thread)
+                }
+                None => emit::unmarked(thread),
+            };
             let numbers = steps.entry((vpid, thread)).or_default();
             if let Some(last) = numbers.last() {
                 assert!(number > *last, "process {vpid}, thread {thread}: {number} comes after {last}");

@@ -143,12 +143,14 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
     let json: Vec<u8> = live.dormouse(&["list", &pid, "--json"]).stdout;
     assert!(String::from_utf8(json).unwrap().contains("\"session\": null"));
 
-    // And again, in a session of its own.
+    // And again, in a session of its own, whose records have no context.
     let (dir, dir_text) = live.trace_dir("second");
-    live.succeed(&["arm", &pid, "live:t?ck", "-o", &dir_text]);
+    live.succeed(&["arm", &pid, "live:t?ck", "-o", &dir_text, "--context", "none"]);
     live.wait_for_rounds();
     live.succeed(&["disarm", &pid, "*"]);
-    let second = count(&Trace::read(&dir), "live:tick");
+    let trace = Trace::read(&dir);
+    assert!(trace.events().all(|event| event.context.is_none()));
+    let second = count(&trace, "live:tick");
     let evaluated = live.end();
     assert!(second > 0);
     // At most one event was under way at the end of each session.

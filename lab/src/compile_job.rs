@@ -40,7 +40,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_consumer::{Mode, Options, Session, Summary, TraceFiles, find_libc_library};
+use dormouse_consumer::{Context, Mode, Options, Session, Summary, TraceFiles, find_libc_library};
 use dormouse_ctf::Stats;
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -381,6 +381,7 @@ impl Job {
                 let session = Session::create(&Options {
                     budget_bytes: BUDGET_BYTES,
                     mode,
+                    context: Context::Ids,
                     patterns: vec!["libc:*".into()],
                     command_line: "make".into(),
                     ..Options::new(dir.clone())

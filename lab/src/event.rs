@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dormouse_consumer::{Mode, Options, Session, Summary};
+use dormouse_consumer::{Context, Mode, Options, Session, Summary};
 use dormouse_lab_harness::Walk;
 
 use crate::engine::{Engine, engine_path};
@@ -235,6 +235,7 @@ fn in_session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<Start, LabErr
     let session = Session::create(&Options {
         budget_bytes,
         mode,
+        context: Context::Ids,
         patterns: vec!["lab:armed*".into()],
         command_line: ENGINE.into(),
         ..Options::new(engines::own_dir(dir)?.join("trace"))

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::page;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
     Geometry, LOST_CLASS_COUNT, Line, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, State,
     StreamControl, UNIT_BYTES, USED_WORD_COUNT, VERSION, expiry, spare,
@@ -27,6 +28,8 @@ pub struct Setup<'a> {
     pub clock: u32,
     /// The trace's identity.
     pub uuid: [u8; 16],
+    /// Of all event records.
+    pub kind: RecordKind,
     /// Pages that may be drawn; those beyond are withheld.
     pub page_limit: u32,
     /// Streams that have pages of their own.
@@ -108,6 +111,7 @@ impl Memory {
             pages_offset: geometry.pages_offset() as u64,
             uuid: setup.uuid,
             reserve_page_count,
+            record_kind: setup.kind as u32,
             stopped: Line::default(),
             kick: Line::default(),
             freed: Line::default(),
@@ -125,6 +129,12 @@ impl Memory {
             memory.owner(index).store(Owner::Withheld.to_word(), Ordering::Relaxed);
         }
         memory
+    }
+
+    /// What headers event records have.
+    pub fn record_kind(&self) -> RecordKind {
+        // `from_raw` has checked it; whoever scribbles over it gets records that readers refuse.
+        RecordKind::from_u32(self.header().record_kind).unwrap_or_default()
     }
 
     /// Where the memory starts.

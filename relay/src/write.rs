@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use dormouse_abi::page;
-use dormouse_abi::record::{self, PACKET_SPAN_BITS};
-use dormouse_abi::session::{State, UNIT_BYTES};
+use dormouse_abi::record::{self, PACKET_SPAN_BITS, RecordKind};
+use dormouse_abi::session::{State, StreamControl, UNIT_BYTES};
 
 use crate::Memory;
 
@@ -72,10 +72,10 @@ const fn saturated(len: usize) -> u32 {
 pub struct Record<'a> {
     /// Event class id.
     pub id: u16,
-    /// [`record::context_word`].
+    /// [`record::context_word`], for records that have it.
     pub context: u64,
-    /// Bytes of header and fields.
-    pub size_bytes: usize,
+    /// Bytes of the fields.
+    pub fields_size_bytes: usize,
     /// The fields.
     pub segments: &'a [Segment],
 }
@@ -84,11 +84,49 @@ impl<'a> Record<'a> {
     /// A record of these runs.
     #[inline(always)]
     pub fn new(id: u16, context: u64, segments: &'a [Segment]) -> Record<'a> {
-        let mut size_bytes = record::HEADER_SIZE_BYTES;
+        let mut fields_size_bytes = 0;
         for segment in segments {
-            size_bytes += segment.len();
+            fields_size_bytes += segment.len();
         }
-        Record { id, context, size_bytes, segments }
+        Record { id, context, fields_size_bytes, segments }
+    }
+
+    /// How it is written at this time to a stream of this epoch, which is of importance to records without context alone.
+    pub fn form(&self, kind: RecordKind, timestamp: u64, epoch: u64) -> Form {
+        match kind {
+            RecordKind::Ids => Form::Context,
+            RecordKind::Compact if record::is_compact(self.id, timestamp, epoch) => Form::Compact,
+            RecordKind::Compact => Form::Extended,
+        }
+    }
+
+    /// Bytes of header and fields.
+    #[inline(always)]
+    pub fn size_bytes(&self, form: Form) -> usize {
+        form.header_size_bytes() + self.fields_size_bytes
+    }
+}
+
+/// A record's header; [`dormouse_abi::record`] has the pictures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Id, timestamp, context.
+    Context,
+    /// Id and the lower half of the timestamp.
+    Compact,
+    /// Id and timestamp in full.
+    Extended,
+}
+
+impl Form {
+    /// Bytes of the header.
+    #[inline(always)]
+    pub const fn header_size_bytes(self) -> usize {
+        match self {
+            Form::Context => record::HEADER_SIZE_BYTES,
+            Form::Compact => record::COMPACT_HEADER_SIZE_BYTES,
+            Form::Extended => record::EXTENDED_HEADER_SIZE_BYTES,
+        }
     }
 }
 
@@ -116,19 +154,27 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     let control = memory.stream(stream);
     // Relaxed: only the claimant writes the word, and claiming has synchronised with the claimant before.
     let state = State::from_word(control.state.load(Ordering::Relaxed));
-    let end = state.offset as usize + record.size_bytes;
+    let timestamp = now();
+    // (Y) pairs with (Y'), though whoever claims has seen it anyway.
+    let form = record.form(memory.record_kind(), timestamp, control.epoch.load(Ordering::Acquire));
+    let end = state.offset as usize + record.size_bytes(form);
     // The page is looked up again: whoever scribbles over the word must not lead this writer out of the memory.
     if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize || memory.page(state.unit).is_none() {
         return Written::Full;
     }
-    let timestamp = now();
     if timestamp.wrapping_sub(control.begin_timestamp.load(Ordering::Relaxed)) >> PACKET_SPAN_BITS != 0 {
         return Written::Full;
     }
     let start = state.unit as usize * UNIT_BYTES + state.offset as usize;
-    memory.store_bytes(start, &record::head_word(record.id, timestamp).to_le_bytes());
-    memory.store_bytes(start + 8, &record.context.to_le_bytes());
-    let mut at = start + record::HEADER_SIZE_BYTES;
+    match form {
+        Form::Context => {
+            memory.store_bytes(start, &record::head_word(record.id, timestamp).to_le_bytes());
+            memory.store_bytes(start + 8, &record.context.to_le_bytes());
+        }
+        Form::Compact => memory.store_bytes(start, &record::compact_header(record.id as u8, timestamp)),
+        Form::Extended => memory.store_bytes(start, &record::extended_header(record.id, timestamp)),
+    }
+    let mut at = start + form.header_size_bytes();
     for segment in record.segments {
         // SAFETY: the caller vouches for the segment's source; `len` never exceeds what its constructor was told.
         unsafe { memory.copy_in(at, segment.source, segment.len()) };
@@ -137,5 +183,17 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     let committed = State { offset: end as u32, ..state }.to_word();
     // (A) Release pairs with the consumer's Acquire (C) of the state word: the bytes come before the offset that covers them.
     control.state.store(committed, Ordering::Release);
+    if form == Form::Extended {
+        begin_epoch(control, timestamp);
+    }
     Written::Done
+}
+
+/// Notes the epoch of an extended record that was committed to the stream a moment, or any time, ago. Where a writer does not
+/// get here, or gets here late, the next record is extended as well: [`dormouse_abi::record`].
+///
+/// Wait-free. Async-signal-safe.
+pub fn begin_epoch(control: &StreamControl, timestamp: u64) {
+    // (Y') Release pairs with (Y): the record comes before the epoch that is said of it.
+    control.epoch.store(record::epoch(timestamp), Ordering::Release);
 }

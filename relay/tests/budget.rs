@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use dormouse_abi::page;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
     CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, STATE_EMPTY, State, UNIT_BYTES,
 };
@@ -31,6 +32,7 @@ impl Bench {
             mode,
             clock: CLOCK_MONOTONIC,
             uuid: [7; 16],
+            kind: RecordKind::Ids,
             page_limit: 16,
             reserved_for: &ONLINE,
             reserve_each: 2,

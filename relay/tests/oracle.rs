@@ -1,11 +1,12 @@
-//! Operations on a session's memory against an oracle that keeps every record in a list.
+//! Operations on a session's memory against an oracle that keeps every record in a list. Records are read back by the rules of the
+//! format alone, and so are their times.
 #![cfg(target_pointer_width = "64")]
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use dormouse_abi::page;
-use dormouse_abi::record::{self, HEADER_SIZE_BYTES};
+use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, HEADER_SIZE_BYTES, RecordKind, context_word};
 use dormouse_abi::session::{
     CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, State, StreamControl, UNIT_BYTES, spare,
 };
@@ -18,7 +19,7 @@ const PROCESS: u16 = 9;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], page_limit, reserved_for: &[], reserve_each: 0 }
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, reserved_for: &[], reserve_each: 0 }
 }
 
 #[repr(C, align(4096))]
@@ -29,16 +30,20 @@ struct OsPage([u8; 4096]);
 struct Bench {
     _backing: Vec<OsPage>,
     memory: Memory,
+    kind: RecordKind,
     clock: u64,
+    /// Epochs that streams have had.
+    epochs: Vec<Vec<u64>>,
 }
 
 impl Bench {
-    fn new(mode: u32) -> Bench {
+    fn new(mode: u32, kind: RecordKind) -> Bench {
         let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
         // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
-        let memory =
-            unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup(mode, CLOCK_MONOTONIC)) };
-        Bench { _backing: backing, memory, clock: 1 }
+        let setup = Setup { kind, ..setup(mode, CLOCK_MONOTONIC) };
+        let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
+        let epochs = vec![vec![0]; GEOMETRY.stream_count as usize];
+        Bench { _backing: backing, memory, kind, clock: 1, epochs }
     }
 
     fn control(&self, stream: u32) -> &StreamControl {
@@ -75,12 +80,48 @@ impl Bench {
     }
 }
 
+/// A record as it was given.
+struct Given {
+    id: u16,
+    timestamp: u64,
+    fields: Vec<u8>,
+}
+
+const CONTEXT: u64 = context_word(1, 2);
+
+/// Asserts that a page's content, which begins at `begin`, is these records.
+fn check_records(kind: RecordKind, mut content: &[u8], begin: u64, records: &[Given]) {
+    let mut time = begin;
+    for Given { id, timestamp, fields } in records {
+        let number = |range: std::ops::Range<usize>| {
+            content[range].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let low = |low: u64, bits: u32| {
+            let lap = time >> bits << bits | low;
+            if lap < time { lap + (1 << bits) } else { lap }
+        };
+        let (found_id, found_time, len) = match (kind, content[0]) {
+            (RecordKind::Ids, _) => {
+                assert_eq!(number(8..16), CONTEXT);
+                (number(0..2), low(number(2..8), 48), 16)
+            }
+            (RecordKind::Compact, 255) => (number(1..3), number(3..11), 11),
+            (RecordKind::Compact, id) => (id.into(), low(number(1..5), 32), 5),
+        };
+        assert_eq!((found_id, found_time), (u64::from(*id), *timestamp));
+        assert_eq!(content[len..][..fields.len()], *fields);
+        content = &content[len + fields.len()..];
+        time = *timestamp;
+    }
+    assert_eq!(content.len(), 0, "more than the records");
+}
+
 /// What a stream should hold.
 #[derive(Default)]
 struct Oracle {
-    current: Vec<Vec<u8>>,
+    current: Vec<Given>,
     /// Closed pages that are neither used nor overwritten, from number `oldest` on.
-    closed: VecDeque<Vec<Vec<u8>>>,
+    closed: VecDeque<Vec<Given>>,
     oldest: u64,
     has_page: bool,
     lost: u64,
@@ -95,7 +136,11 @@ impl Oracle {
 #[derive(Debug, Clone)]
 enum Operation {
     /// A record of some runs, in `stream`.
-    Write { stream: u32, runs: Vec<Vec<u8>> },
+    Write { stream: u32, id: u16, runs: Vec<Vec<u8>> },
+    /// Time passes.
+    Wait { ticks: u64 },
+    /// A writer was killed before it could note the epoch, or notes that of an earlier record just now.
+    LateEpoch { stream: u32, which: prop::sample::Index },
     /// A writer that is killed after so many stores of the next page switch.
     KilledSwitch { stream: u32, stores: usize },
     /// The consumer has used the oldest closed page (discard mode).
@@ -107,8 +152,15 @@ enum Operation {
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let stream = 0..GEOMETRY.stream_count;
     let run = prop::collection::vec(any::<u8>(), 0..700);
+    let id = prop::sample::select(vec![0u16, 3, 254, 255, 300]);
+    let half = 1u64 << 32;
+    let ticks = prop_oneof![half - 3..half + 3, 0..2 * half, Just(half / 2), Just(7 * half), Just(1 << 46)];
     let operation = prop_oneof![
-        8 => (stream.clone(), prop::collection::vec(run, 0..4)).prop_map(|(stream, runs)| Operation::Write { stream, runs }),
+        8 => (stream.clone(), id, prop::collection::vec(run, 0..4))
+            .prop_map(|(stream, id, runs)| Operation::Write { stream, id, runs }),
+        2 => ticks.prop_map(|ticks| Operation::Wait { ticks }),
+        1 => (stream.clone(), any::<prop::sample::Index>())
+            .prop_map(|(stream, which)| Operation::LateEpoch { stream, which }),
         1 => (stream.clone(), 0..9usize).prop_map(|(stream, stores)| Operation::KilledSwitch { stream, stores }),
         2 => stream.clone().prop_map(|stream| Operation::Use { stream }),
         1 => stream.prop_map(|stream| Operation::Orphan { stream }),
@@ -166,12 +218,12 @@ fn reclaimed(bench: &Bench) -> Vec<u64> {
     (0..GEOMETRY.stream_count).map(|stream| bench.control(stream).reclaimed.load(Ordering::Relaxed)).collect()
 }
 
-fn write(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, runs: &[Vec<u8>]) {
+fn write(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, id: u16, runs: &[Vec<u8>]) {
     let memory = bench.memory;
     let segments: Vec<Segment> = runs.iter().map(|run| Segment::exact(run.as_ptr(), run.len())).collect();
-    let context = record::context_word(1, 2);
-    let record = Record::new(3, context, &segments);
-    if record.size_bytes > page::record_size_max_bytes(GEOMETRY.page_size_bytes as usize) {
+    let record = Record::new(id, CONTEXT, &segments);
+    let size_bytes_max = bench.kind.header_size_bytes_max() + record.fields_size_bytes;
+    if size_bytes_max > page::record_size_max_bytes(GEOMETRY.page_size_bytes as usize) {
         return;
     }
     loop {
@@ -179,11 +231,9 @@ fn write(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, runs: &[Vec<u8>
         // SAFETY: one thread only; the runs are alive.
         if unsafe { write_exclusive(&memory, stream, &record, || now) } == Written::Done {
             bench.clock = now;
-            let mut bytes = record::head_word(3, now).to_le_bytes().to_vec();
-            bytes.extend_from_slice(&context.to_le_bytes());
-            bytes.extend(runs.iter().flatten());
-            assert_eq!(bytes.len(), record.size_bytes);
-            oracles[stream as usize].current.push(bytes);
+            oracles[stream as usize].current.push(Given { id, timestamp: now, fields: runs.concat() });
+            let epoch = bench.control(stream).epoch.load(Ordering::Relaxed);
+            bench.epochs[stream as usize].push(epoch);
             return;
         }
         if !switch(bench, oracles, stream, None) {
@@ -204,16 +254,17 @@ fn check(bench: &Bench, oracles: &[Oracle]) {
         }
         assert_eq!(state.seq as u64, oracle.seq_next() & 0xFFFF);
         assert_eq!(bench.word(state.unit, page::OFFSET_SEQ), oracle.seq_next());
-        let current = bench.bytes(state.unit, state.offset as usize);
-        assert_eq!(current[page::HEADER_SIZE_BYTES..], oracle.current.concat());
+        let check_page = |unit: u32, len: usize, records: &[Given]| {
+            let begin = bench.word(unit, page::OFFSET_TIMESTAMP_BEGIN);
+            check_records(bench.kind, &bench.bytes(unit, len)[page::HEADER_SIZE_BYTES..], begin, records);
+        };
+        check_page(state.unit, state.offset as usize, &oracle.current);
         for (seq, records) in (oracle.oldest..).zip(&oracle.closed) {
             let unit = bench.memory.chain(stream, seq);
-            let content = records.concat();
-            let len = page::HEADER_SIZE_BYTES + content.len();
-            assert_eq!(bench.word(unit, page::OFFSET_CONTENT_SIZE), len as u64 * 8);
+            let len = bench.word(unit, page::OFFSET_CONTENT_SIZE) as usize / 8;
             assert_eq!(bench.word(unit, page::OFFSET_SEQ), seq);
             assert!(bench.word(unit, page::OFFSET_TIMESTAMP_BEGIN) <= bench.word(unit, page::OFFSET_TIMESTAMP_END));
-            assert_eq!(bench.bytes(unit, len)[page::HEADER_SIZE_BYTES..], content);
+            check_page(unit, len, records);
             let index = GEOMETRY.page_of_unit(unit).expect("a page of the pool");
             assert_eq!(bench.memory.owner_of(index), Some(Owner::Queued { stream: stream as u16, seq }));
         }
@@ -234,12 +285,17 @@ fn check(bench: &Bench, oracles: &[Oracle]) {
     assert!(units.iter().all(|unit| *unit as usize * UNIT_BYTES >= GEOMETRY.pages_offset()));
 }
 
-fn run(mode: u32, operations: &[Operation]) {
-    let mut bench = Bench::new(mode);
+fn run(mode: u32, kind: RecordKind, operations: &[Operation]) {
+    let mut bench = Bench::new(mode, kind);
     let mut oracles: Vec<Oracle> = (0..GEOMETRY.stream_count).map(|_| Oracle::default()).collect();
     for operation in operations {
         match operation {
-            Operation::Write { stream, runs } => write(&mut bench, &mut oracles, *stream, runs),
+            Operation::Write { stream, id, runs } => write(&mut bench, &mut oracles, *stream, *id, runs),
+            Operation::Wait { ticks } => bench.clock += ticks,
+            Operation::LateEpoch { stream, which } => {
+                let epoch = which.get(&bench.epochs[*stream as usize]);
+                bench.control(*stream).epoch.store(*epoch, Ordering::Relaxed);
+            }
             Operation::KilledSwitch { stream, stores } => {
                 switch(&mut bench, &mut oracles, *stream, Some(*stores));
             }
@@ -268,22 +324,52 @@ proptest! {
 
     #[test]
     fn discard_mode_holds_what_the_oracle_holds(operations in operations()) {
-        run(MODE_DISCARD, &operations);
+        run(MODE_DISCARD, RecordKind::Ids, &operations);
     }
 
     #[test]
     fn overwrite_mode_holds_what_the_oracle_holds(operations in operations()) {
-        run(MODE_OVERWRITE, &operations);
+        run(MODE_OVERWRITE, RecordKind::Ids, &operations);
+    }
+
+    #[test]
+    fn discard_mode_holds_compact_records(operations in operations()) {
+        run(MODE_DISCARD, RecordKind::Compact, &operations);
+    }
+
+    #[test]
+    fn overwrite_mode_holds_compact_records(operations in operations()) {
+        run(MODE_OVERWRITE, RecordKind::Compact, &operations);
     }
 }
 
 #[test]
 fn a_record_of_the_largest_size_fits_an_empty_page() {
-    let mut bench = Bench::new(MODE_DISCARD);
+    for (kind, header) in [(RecordKind::Ids, HEADER_SIZE_BYTES), (RecordKind::Compact, EXTENDED_HEADER_SIZE_BYTES)] {
+        let mut bench = Bench::new(MODE_DISCARD, kind);
+        let mut oracles: Vec<Oracle> = (0..GEOMETRY.stream_count).map(|_| Oracle::default()).collect();
+        let len = page::record_size_max_bytes(GEOMETRY.page_size_bytes as usize) - header;
+        write(&mut bench, &mut oracles, 0, 3, &[vec![0xAB; len]]);
+        assert_eq!(oracles[0].current.len(), 1);
+        assert_eq!(oracles[0].lost, 0);
+        check(&bench, &oracles);
+    }
+}
+
+/// Most records are compact: one in each epoch of a stream is extended, and those whose ids are too large.
+#[test]
+fn an_epoch_costs_one_extended_record() {
+    let mut bench = Bench::new(MODE_OVERWRITE, RecordKind::Compact);
     let mut oracles: Vec<Oracle> = (0..GEOMETRY.stream_count).map(|_| Oracle::default()).collect();
-    let len = page::record_size_max_bytes(GEOMETRY.page_size_bytes as usize) - HEADER_SIZE_BYTES;
-    write(&mut bench, &mut oracles, 0, &[vec![0xAB; len]]);
-    assert_eq!(oracles[0].current.len(), 1);
-    assert_eq!(oracles[0].lost, 0);
+    let offset = |bench: &Bench| State::from_word(bench.control(0).state.load(Ordering::Relaxed)).offset as usize;
+    let mut sizes = Vec::new();
+    write(&mut bench, &mut oracles, 0, 0, &[]);
+    for (wait, id) in [(0, 0), (0, 255), (0, 254), (1 << 32, 0), (0, 0), (5 << 32, 0), (0, 300), (0, 7)] {
+        let before = offset(&bench);
+        bench.clock += wait;
+        write(&mut bench, &mut oracles, 0, id, &[vec![1; 8]]);
+        sizes.push(offset(&bench) - before - 8);
+    }
     check(&bench, &oracles);
+    assert_eq!(sizes, [5, 11, 5, 11, 5, 11, 11, 5]);
 }

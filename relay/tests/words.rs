@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
 
 use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
 use dormouse_abi::page;
-use dormouse_abi::record::{HEADER_SIZE_BYTES, head_word};
+use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, head_word};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, Words, rseq_write, rseq_write_words, timestamp};
@@ -94,7 +94,7 @@ const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], page_limit, reserved_for: &[], reserve_each: 0 }
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, reserved_for: &[], reserve_each: 0 }
 }
 
 #[repr(C, align(4096))]

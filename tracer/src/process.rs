@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dormouse_abi::record::RecordKind;
 #[cfg(target_arch = "x86_64")]
 use dormouse_abi::session::StreamControl;
 use dormouse_abi::session::{CLOCK_TSC, Line, STREAM_STRIDE_BYTES};
@@ -29,8 +30,13 @@ pub(crate) struct Attached {
     pub(crate) memory: Memory,
     /// Restartable sequences, where the process has them.
     pub(crate) rseq: Option<Rseq>,
-    /// The same, where the clock can be read inside a section as well.
+    /// The same, where the clock can be read inside a section as well, and records have context.
     pub(crate) fast_rseq: Option<Rseq>,
+    /// The same, where records are compact.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) compact_rseq: Option<Rseq>,
+    /// What headers records have.
+    pub(crate) record_kind: RecordKind,
     /// The control blocks of the processors' streams.
     streams: Area,
     clock: u32,
@@ -226,12 +232,17 @@ impl Joining {
         if let Some(rseq) = rseq {
             RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
         }
+        let record_kind = memory.record_kind();
+        let fast_for = |kind| rseq.filter(|_| is_fast && record_kind == kind);
         let attached = Box::leak(Box::new(Attached {
             #[cfg(target_arch = "x86_64")]
             session: dormouse_relay::arch::Session::new(&memory, is_fast),
             memory,
             rseq,
-            fast_rseq: rseq.filter(|_| is_fast),
+            fast_rseq: fast_for(RecordKind::Ids),
+            #[cfg(target_arch = "x86_64")]
+            compact_rseq: fast_for(RecordKind::Compact),
+            record_kind,
             streams,
             clock: header.clock,
             process,

@@ -5,11 +5,15 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
+#[cfg(target_arch = "x86_64")]
+use dormouse_abi::record::COMPACT_ID_MAX;
 use dormouse_abi::record::PACKET_SPAN_BITS;
-use dormouse_abi::session::{Geometry, State, claim, lost_class_index, spare};
+use dormouse_abi::session::{Geometry, State, StreamControl, claim, lost_class_index, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
-use dormouse_relay::{Record, Segment, Written, write_exclusive};
+#[cfg(target_arch = "x86_64")]
+use dormouse_relay::begin_epoch;
+use dormouse_relay::{Form, Record, Segment, Written, write_exclusive};
 use dormouse_vring::SplitDriver;
 
 use crate::class::EventKey;
@@ -171,6 +175,10 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     if id > CLASS_ID_MAX as u32 {
         return;
     }
+    #[cfg(target_arch = "x86_64")]
+    if attached.compact_rseq.is_some_and(|rseq| is_written_compactly(attached, rseq, id as u16, segments)) {
+        return;
+    }
     if thread::is_inside() {
         return;
     }
@@ -193,6 +201,18 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     }
 }
 
+/// One attempt, as those of [`record_bytes`] and [`record_segments`] are in sessions whose records have context.
+#[cfg(target_arch = "x86_64")]
+fn is_written_compactly(attached: &'static Attached, rseq: Rseq, id: u16, segments: &[Segment]) -> bool {
+    let record = Record::new(id, 0, segments);
+    id <= u16::from(COMPACT_ID_MAX)
+        && crate::arch::context() != 0
+        && attached.site(rseq, rseq.cpu_id_start()).is_some_and(|site| {
+            // SAFETY: as in `record_bytes`.
+            unsafe { dormouse_relay::arch::rseq_write_compact(site, &record) == Written::Done }
+        })
+}
+
 /// Whether a record of this time goes into the current page of a stream.
 fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize, timestamp: u64) -> bool {
     let state = State::from_word(state);
@@ -207,8 +227,16 @@ fn fits(attached: &Attached, stream: u32, state: u64, size_bytes: usize, timesta
         && timestamp >> 32 < expiry
 }
 
+/// How a record of this time is written to a stream.
+fn form(attached: &Attached, control: &StreamControl, record: &Record<'_>, timestamp: u64) -> Form {
+    // (Y) pairs with (Y').
+    record.form(attached.record_kind, timestamp, control.epoch.load(Ordering::Acquire))
+}
+
+/// Whether no page can take it. One that would fit if it were compact cannot count on it.
 fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
-    record.size_bytes > page::record_size_max_bytes(attached.memory.geometry().page_size_bytes as usize)
+    let size_bytes = attached.record_kind.header_size_bytes_max() + record.fields_size_bytes;
+    size_bytes > page::record_size_max_bytes(attached.memory.geometry().page_size_bytes as usize)
 }
 
 /// One way to change a stream: under rseq on its processor, or as its claimant.
@@ -276,14 +304,19 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         // (C) pairs with (A), the final store of whoever wrote before.
         let state = control.state.load(Ordering::Acquire);
         let timestamp = attached.now();
-        if fits(attached, cpu, state, record.size_bytes, timestamp) {
+        let form = form(attached, control, record, timestamp);
+        if fits(attached, cpu, state, record.size_bytes(form), timestamp) {
             let written = if attached.fast_rseq.is_some() {
                 // SAFETY: `site` describes the session, which the guard keeps mapped.
                 unsafe { dormouse_relay::arch::rseq_write(site, record) }
             } else {
                 // SAFETY: as above; the clock was read after the state word.
-                unsafe { dormouse_relay::arch::rseq_write_at(site, record, state, timestamp) }
+                unsafe { dormouse_relay::arch::rseq_write_at(site, record, form, state, timestamp) }
             };
+            if (written, form) == (Written::Done, Form::Extended) {
+                // The thread may be on another processor by now: `begin_epoch` may be late.
+                begin_epoch(control, timestamp);
+            }
             match written {
                 Written::Done | Written::Gone => return,
                 Written::Aborted | Written::Full => continue,
@@ -367,9 +400,11 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
     }
     for _ in 0..ATTEMPTS_MAX {
         let state = control.state.load(Ordering::Relaxed);
-        if fits(attached, stream, state, record.size_bytes, attached.now()) {
+        let timestamp = attached.now();
+        let form = form(attached, control, record, timestamp);
+        if fits(attached, stream, state, record.size_bytes(form), timestamp) {
             // SAFETY: the stream is claimed; the segments' sources are those of the call that is running.
-            match unsafe { write_exclusive(memory, stream, record, || attached.now()) } {
+            match unsafe { write_exclusive(memory, stream, record, || timestamp) } {
                 Written::Full => {}
                 _ => return,
             }

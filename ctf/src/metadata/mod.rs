@@ -1,7 +1,8 @@
 //! The metadata: TSDL text (clause 7) that says how the streams are laid out.
 //!
 //! The text grows while a session runs: the preamble comes first, and a block is appended for every event class before the
-//! first record that uses it is written. Three kinds of declaration depend on the session (`env`, `clock`, `event`); all
+//! first record that uses it is written. Three kinds of declaration depend on the session (`env`, `clock`, `event`), and the
+//! header of event records is one of two; all
 //! others are fixed by `dormouse-abi`, and the reader insists on them, because nothing here could read another layout.
 //!
 //! As in other tracers' metadata a field `x` is declared as `_x`, so that names such as `int` or `event` do not collide with
@@ -11,6 +12,7 @@ mod read;
 mod write;
 
 use crate::class::Classes;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
 /// The clock that all timestamps of a trace come from (clause 8).
@@ -60,6 +62,8 @@ pub struct MetadataOptions {
     pub tracer_version: (u32, u32),
     /// When the session began, seconds since the epoch.
     pub start_time_s: i64,
+    /// What headers the records of programs have.
+    pub record_kind: RecordKind,
 }
 
 /// Metadata as they are written or as they have been read.
@@ -101,7 +105,8 @@ pub enum MetadataError {
 impl Metadata {
     /// Metadata without classes but those of the state stream.
     pub fn new(options: MetadataOptions) -> Metadata {
-        Metadata { options, classes: Classes::new() }
+        let classes = Classes::of_records(options.record_kind);
+        Metadata { options, classes }
     }
 
     /// The beginning of the text, up to the first class of a program.
@@ -149,7 +154,21 @@ mod tests {
     }
 
     #[test]
+    fn golden_without_context() {
+        let text = TraceBuilder::of_records(RecordKind::Compact).finish().metadata;
+        let stream = text.find("typealias integer { size = 32; signed = false; align = 8; map").unwrap();
+        let len = text[stream..].find("\nstream {\n\tid = 1;").unwrap();
+        assert_eq!(text[stream..][..len], *include_str!("golden-compact.tsdl"));
+    }
+
+    #[test]
     fn what_is_written_is_read() {
+        for record_kind in [RecordKind::Ids, RecordKind::Compact] {
+            is_read(record_kind);
+        }
+    }
+
+    fn is_read(record_kind: RecordKind) {
         let options = MetadataOptions {
             uuid: [0xfe; 16],
             hostname: "a \"b\" \\ c\n\u{1}7 ü */".into(),
@@ -162,6 +181,7 @@ mod tests {
             },
             tracer_version: (3, 14),
             start_time_s: -1,
+            record_kind,
         };
         let mut written = Metadata::new(options);
         written.classes.insert(7, every_kind());
@@ -216,6 +236,16 @@ mod tests {
         ] {
             assert!(text.contains(from), "{from}");
             let error = Metadata::parse(&text.replacen(from, to, 1)).unwrap_err();
+            assert!(matches!(error, MetadataError::Foreign { .. }), "{from}: {error}");
+        }
+        let compact = TraceBuilder::of_records(RecordKind::Compact).finish().metadata;
+        for (from, to) in [
+            ("0 ... 254", "0 ... 253"),
+            ("variant <id>", "variant <no>"),
+            ("size = 32; signed = false; align = 8; map", "size = 32; signed = false; align = 1; map"),
+        ] {
+            assert!(compact.contains(from), "{from}");
+            let error = Metadata::parse(&compact.replacen(from, to, 1)).unwrap_err();
             assert!(matches!(error, MetadataError::Foreign { .. }), "{from}: {error}");
         }
         let twice = text.clone() + &Metadata::class(7, &every_kind());

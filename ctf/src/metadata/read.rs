@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use dormouse_abi::class::{CLASS_ID_MAX, FIELD_COUNT_MAX, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
 use super::write::{FIRST_LINE, identifier, preamble, type_name};
@@ -44,7 +45,13 @@ pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
         found.ok_or_else(|| foreign(1, format!("there is no {keyword} declaration")))
     };
     let (trace, env, clock) = (block("trace")?, block("env")?, block("clock")?);
-    let options = options(Entries::new(trace), Entries::new(env), Entries::new(clock))?;
+    // Whichever of the two it is, what it has to look like is compared below.
+    let has_variant = |declaration: &Declaration<'_>| {
+        declaration.tokens.first() == Some(&Token::Word("stream"))
+            && declaration.tokens.contains(&Token::Word("variant"))
+    };
+    let record_kind = if declarations.iter().any(has_variant) { RecordKind::Compact } else { RecordKind::Ids };
+    let options = options(Entries::new(trace), Entries::new(env), Entries::new(clock), record_kind)?;
 
     let expected_text = preamble(&options);
     let expected = self::declarations(&expected_text)?;
@@ -61,7 +68,7 @@ pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
         return Err(foreign(1, "there is a declaration missing"));
     }
 
-    let mut classes = Classes::empty();
+    let mut classes = Classes::empty(record_kind);
     for declaration in &declarations {
         if declaration.tokens.first() == Some(&Token::Word("event")) {
             let (id, decl) = event(&declaration.tokens)
@@ -77,7 +84,12 @@ pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
     Ok(Metadata { options, classes })
 }
 
-fn options(trace: Entries<'_>, env: Entries<'_>, clock: Entries<'_>) -> Result<MetadataOptions, MetadataError> {
+fn options(
+    trace: Entries<'_>,
+    env: Entries<'_>,
+    clock: Entries<'_>,
+    record_kind: RecordKind,
+) -> Result<MetadataOptions, MetadataError> {
     let frequency_hz: u64 = clock.number("freq")?;
     if frequency_hz == 0 {
         return Err(foreign(clock.line, "the clock stands still"));
@@ -94,6 +106,7 @@ fn options(trace: Entries<'_>, env: Entries<'_>, clock: Entries<'_>) -> Result<M
             offset_s: clock.number("offset_s")?,
             offset_cycles: clock.number("offset")?,
         },
+        record_kind,
     })
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
 use super::MetadataOptions;
@@ -34,12 +35,40 @@ pub(super) fn type_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Packet header, packet context and event header: `dormouse_abi::page` and `dormouse_abi::record` in TSDL.
-const STREAM_COMMON: &str = "\
+/// Header of records with context and of the state stream: `dormouse_abi::record` in TSDL.
+const EVENT_HEADER: &str = "\
 \tevent.header := struct {
 \t\tuint16_t id;
 \t\tuint48_clock_t timestamp;
 \t} align(8);
+";
+
+/// The context behind it.
+const EVENT_CONTEXT: &str = "\
+\tevent.context := struct {
+\t\tuint32_t vpid;
+\t\tuint32_t vtid;
+\t} align(8);
+";
+
+/// Header of records without context, in the way of LTTng's compact one.
+const COMPACT_EVENT_HEADER: &str = "\
+\tevent.header := struct {
+\t\tenum : uint8_t { compact = 0 ... 254, extended = 255 } id;
+\t\tvariant <id> {
+\t\t\tstruct {
+\t\t\t\tuint32_clock_t timestamp;
+\t\t\t} compact;
+\t\t\tstruct {
+\t\t\t\tuint16_t id;
+\t\t\t\tuint64_clock_t timestamp;
+\t\t\t} extended;
+\t\t} v;
+\t} align(8);
+";
+
+/// Packet context: `dormouse_abi::page` in TSDL.
+const PACKET_CONTEXT: &str = "\
 \tpacket.context := struct {
 \t\tuint32_t cpu_id;
 \t\tuint64_clock_t timestamp_begin;
@@ -52,8 +81,13 @@ const STREAM_COMMON: &str = "\
 ";
 
 pub(super) fn preamble(options: &MetadataOptions) -> String {
-    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s } = options;
+    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind } = options;
     let clock_name = identifier(&clock.name);
+    let (compact_clock, header, context) = match record_kind {
+        RecordKind::Ids => (String::new(), EVENT_HEADER, EVENT_CONTEXT),
+        RecordKind::Compact => (clock_alias(32, &clock_name), COMPACT_EVENT_HEADER, ""),
+    };
+    let (record_clock, full_clock) = (clock_alias(48, &clock_name), clock_alias(64, &clock_name));
     let mut out = format!("{FIRST_LINE}\n\n");
     for kind in Kind::ALL {
         let size = kind.element_size_bytes() * 8;
@@ -104,20 +138,14 @@ clock {{
 \tabsolute = true;
 }};
 
-typealias integer {{ size = 48; signed = false; align = 8; map = clock.{clock_name}.value; }} := uint48_clock_t;
-typealias integer {{ size = 64; signed = false; align = 8; map = clock.{clock_name}.value; }} := uint64_clock_t;
-
+{compact_clock}{record_clock}{full_clock}
 stream {{
 \tid = {STREAM_EVENTS};
-{STREAM_COMMON}\tevent.context := struct {{
-\t\tuint32_t vpid;
-\t\tuint32_t vtid;
-\t}} align(8);
-}};
+{header}{PACKET_CONTEXT}{context}}};
 
 stream {{
 \tid = {STREAM_STATE};
-{STREAM_COMMON}}};
+{EVENT_HEADER}{PACKET_CONTEXT}}};
 ",
             quoted(hostname),
             utc_datetime(*start_time_s),
@@ -131,6 +159,13 @@ stream {{
         out += &event(STREAM_STATE, id, &decl);
     }
     out
+}
+
+/// A type of timestamps.
+fn clock_alias(size_bits: u32, clock_name: &str) -> String {
+    format!(
+        "typealias integer {{ size = {size_bits}; signed = false; align = 8; map = clock.{clock_name}.value; }} := uint{size_bits}_clock_t;\n"
+    )
 }
 
 pub(super) fn event(stream_id: u32, id: u16, decl: &ClassDecl) -> String {

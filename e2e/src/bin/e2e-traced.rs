@@ -20,6 +20,7 @@ fn main() {
     let number = |index: usize| arguments[index].parse::<u64>().expect("a number");
     match arguments[0].as_str() {
         "numbers" => numbers(number(1) as u32, number(2)),
+        "words" => words_of_one_field(number(1)),
         "until" => until(Path::new(&arguments[1]), number(2) as u32),
         "hold" => hold(Path::new(&arguments[1]), number(2)),
         "end" => end(&arguments[1], number(2)),
@@ -59,6 +60,14 @@ fn numbers(threads: u32, events: u64) {
         }
     });
     println!("emitted {}", threads as u64 * events);
+}
+
+/// Emits events of one field of 64 bits.
+fn words_of_one_field(events: u64) {
+    for number in 0..events {
+        dormouse::event!(e2e.word, number);
+    }
+    println!("emitted {events}");
 }
 
 /// Emits numbered events from several threads until a file is there.

@@ -10,8 +10,8 @@ const EVENTS: u64 = 500;
 
 #[test]
 fn children_trace_from_the_fork_on() {
-    for rseq in [true, false] {
-        let record = Record::new().budget(AMPLE).rseq(rseq);
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        let record = Record::new().budget(AMPLE).rseq(rseq).context(context);
         let recording = record.run(&[TRACED, "fork", &CHILDREN.to_string(), &EVENTS.to_string()]).succeeded();
         let (trace, _, lost) = check(&recording);
         assert_eq!(lost, 0);

@@ -17,9 +17,9 @@ fn finished(place: &std::path::Path, round: usize, thread: u32) -> u64 {
     u64::from_le_bytes(word)
 }
 
-fn kill(budget: &str, rseq: bool) {
-    let seed = seed(&format!("kill, {budget}, rseq {rseq}"));
-    let record = Record::new().budget(budget).rseq(rseq);
+fn kill(budget: &str, rseq: bool, context: &str) {
+    let seed = seed(&format!("kill, {budget}, rseq {rseq}, context {context}"));
+    let record = Record::new().budget(budget).rseq(rseq).context(context);
     let place = record.place().to_str().expect("a path of text").to_owned();
     let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
     let recording = record.run(&command).succeeded();
@@ -54,7 +54,7 @@ fn kill(budget: &str, rseq: bool) {
             emitted += EVENTS;
         }
     }
-    println!("{budget} rseq={rseq}: {events} received, {lost} lost, {emitted} finished");
+    println!("{budget} rseq={rseq} context={context}: {events} received, {lost} lost, {emitted} finished");
     assert!((emitted..=emitted + in_flight).contains(&(events + lost)), "{events} + {lost}, {emitted} finished");
     if budget == AMPLE {
         assert_eq!(lost, 0);
@@ -64,9 +64,9 @@ fn kill(budget: &str, rseq: bool) {
 /// What a flight recorder retains is whole although processes died while they wrote to it.
 #[test]
 fn a_flight_recorder_survives_its_programs() {
-    for rseq in [true, false] {
-        let seed = seed(&format!("kill, overwrite, rseq {rseq}"));
-        let record = Record::new().budget("256K").mode("overwrite").rseq(rseq);
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        let seed = seed(&format!("kill, overwrite, rseq {rseq}, context {context}"));
+        let record = Record::new().budget("256K").mode("overwrite").rseq(rseq).context(context);
         let place = record.place().to_str().expect("a path of text").to_owned();
         let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
         let recording = record.run(&command).succeeded();
@@ -84,20 +84,27 @@ fn a_flight_recorder_survives_its_programs() {
 
 #[test]
 fn ample_budget_under_rseq() {
-    kill(AMPLE, true);
+    kill(AMPLE, true, "ids");
 }
 
 #[test]
 fn ample_budget_without_rseq() {
-    kill(AMPLE, false);
+    kill(AMPLE, false, "ids");
 }
 
 #[test]
 fn tiny_budget_under_rseq() {
-    kill(TINY, true);
+    kill(TINY, true, "ids");
 }
 
 #[test]
 fn tiny_budget_without_rseq() {
-    kill(TINY, false);
+    kill(TINY, false, "ids");
+}
+
+#[test]
+fn compact_records() {
+    for (budget, rseq) in [(AMPLE, true), (AMPLE, false), (TINY, true), (TINY, false)] {
+        kill(budget, rseq, "none");
+    }
 }

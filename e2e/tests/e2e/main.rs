@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 mod budgets;
+mod compact;
 mod dormant;
 mod failures;
 mod forks;

@@ -7,10 +7,10 @@ use dormouse_e2e::trace::{Steps, check};
 
 use crate::{AMPLE, TINY, TRACED};
 
-const THREADS: u64 = 4;
-const EVENTS: u64 = 40_000;
+pub(crate) const THREADS: u64 = 4;
+pub(crate) const EVENTS: u64 = 40_000;
 
-fn received(steps: &Steps) -> u64 {
+pub(crate) fn received(steps: &Steps) -> u64 {
     steps.values().map(|numbers| numbers.len() as u64).sum()
 }
 
@@ -22,14 +22,19 @@ fn lost_by_class(summary: &str) -> BTreeMap<String, u64> {
 }
 
 fn record(budget: &str, mode: &str, rseq: bool) -> (Steps, u64) {
-    let record = Record::new().budget(budget).mode(mode).rseq(rseq);
+    record_with("ids", budget, mode, rseq)
+}
+
+/// Records, and checks what every recording has in common. With or without context.
+pub(crate) fn record_with(context: &str, budget: &str, mode: &str, rseq: bool) -> (Steps, u64) {
+    let record = Record::new().context(context).budget(budget).mode(mode).rseq(rseq);
     let recording = record.run(&[TRACED, "numbers", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
     assert_eq!(recording.numbers("emitted"), [THREADS * EVENTS]);
     assert_eq!(recording.summary().processes, 1);
     let (trace, events, lost) = check(&recording);
     let steps = trace.steps();
     assert_eq!(received(&steps), events);
-    println!("{budget} {mode} rseq={rseq}: {events} received, {lost} lost");
+    println!("{context} {budget} {mode} rseq={rseq}: {events} received, {lost} lost");
     // Nobody was killed: each lost event is told of its class too. In discard mode no other is missing.
     let lost_by_class = lost_by_class(&recording.stderr);
     assert_eq!(lost_by_class.values().sum::<u64>(), lost, "{}", recording.stderr);

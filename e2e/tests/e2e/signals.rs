@@ -11,12 +11,12 @@ use crate::{AMPLE, TINY, TRACED};
 const THREADS: u64 = 2;
 const EVENTS: u64 = 30_000;
 
-fn record(budget: &str, rseq: bool) {
-    let record = Record::new().budget(budget).rseq(rseq);
+fn record(budget: &str, rseq: bool, context: &str) {
+    let record = Record::new().budget(budget).rseq(rseq).context(context);
     let recording = record.run(&[TRACED, "signals", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
     let (trace, events, lost) = check(&recording);
     let handled = recording.numbers("handled")[0];
-    println!("{budget} rseq={rseq}: {handled} signals, {events} received, {lost} lost");
+    println!("{budget} rseq={rseq} context={context}: {handled} signals, {events} received, {lost} lost");
     assert!(handled > 0);
     assert_eq!(events + lost, THREADS * EVENTS + handled);
     let (steps, signals) = (trace.steps(), trace.signals());
@@ -29,8 +29,8 @@ fn record(budget: &str, rseq: bool) {
 }
 
 /// What a flight recorder retains is whole, whoever interrupted whom.
-fn retain(rseq: bool) {
-    let record = Record::new().budget(TINY).mode("overwrite").rseq(rseq);
+fn retain(rseq: bool, context: &str) {
+    let record = Record::new().budget(TINY).mode("overwrite").rseq(rseq).context(context);
     let recording = record.run(&[TRACED, "signals", &THREADS.to_string(), &EVENTS.to_string()]).succeeded();
     let (trace, events, lost) = check(&recording);
     let handled = recording.numbers("handled")[0];
@@ -40,20 +40,25 @@ fn retain(rseq: bool) {
 
 #[test]
 fn a_flight_recorder_is_interrupted() {
-    retain(true);
-    retain(false);
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        retain(rseq, context);
+    }
 }
 
 #[test]
 fn handlers_interrupt_sections() {
-    record(AMPLE, true);
-    record(TINY, true);
+    for context in ["ids", "none"] {
+        record(AMPLE, true, context);
+        record(TINY, true, context);
+    }
 }
 
 #[test]
 fn handlers_interrupt_claimants() {
-    record(AMPLE, false);
-    record(TINY, false);
+    for context in ["ids", "none"] {
+        record(AMPLE, false, context);
+        record(TINY, false, context);
+    }
 }
 
 /// As under `nohup`.

@@ -87,14 +87,15 @@ fn many(record: Record) {
 
 #[test]
 fn snapshots_under_writers_are_whole() {
-    for rseq in [true, false] {
-        many(Record::new().budget("1M").rseq(rseq));
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        many(Record::new().budget("1M").rseq(rseq).context(context));
     }
 }
 
 #[test]
 fn snapshots_of_a_tiny_flight_recorder_are_whole() {
     many(Record::new().budget(TINY));
+    many(Record::new().budget(TINY).context("none"));
 }
 
 /// No page can be held, and most are overwritten while they are copied.

@@ -5,8 +5,8 @@ use dormouse_e2e::trace::{Trace, check};
 
 use crate::VALUES;
 
-fn trace(rseq: bool) -> Trace {
-    let recording = Record::new().rseq(rseq).run(&[VALUES]).succeeded();
+fn trace(rseq: bool, context: &str) -> Trace {
+    let recording = Record::new().rseq(rseq).context(context).run(&[VALUES]).succeeded();
     let (trace, _, lost) = check(&recording);
     assert_eq!(lost, 0);
     trace
@@ -16,10 +16,10 @@ fn trace(rseq: bool) -> Trace {
 fn values_come_back() {
     let usize_max = usize::MAX;
     let isize_min = isize::MIN;
-    for rseq in [true, false] {
-        let trace = trace(rseq);
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        let trace = trace(rseq, context);
         let one = |name: &str, expected: &str| {
-            assert_eq!(trace.values(&format!("values:{name}")), [expected], "{name}, rseq {rseq}");
+            assert_eq!(trace.values(&format!("values:{name}")), [expected], "{name}, rseq {rseq}, context {context}");
         };
         one(
             "unsigned",
@@ -60,7 +60,7 @@ fn values_come_back() {
 
 #[test]
 fn sites_stand_anywhere() {
-    let trace = trace(true);
+    let trace = trace(true, "ids");
     let all = |name: &str, expected: &[&str]| assert_eq!(trace.values(&format!("values:{name}")), expected, "{name}");
     let round = |round: u32| {
         ["u8 1", "i64 -2", "str \"three\"", "[u16 4, u16 5]", "f64 6.5"]

@@ -34,10 +34,30 @@
 //!     slow, abort:
 //!       jump to the slow path, with the arguments as they came
 //! ```
-//! The variant with a given timestamp compares the state word with the one that was read before the clock, so that
-//! timestamps never decrease within a stream there either. It asks for no expiry: the caller has, of that very word and time.
+//! Sessions whose records are compact have sections of their own, to which the ones above lead by failing: their `cpu_count` is 0,
+//! so those for records with context cost nothing more. The shortest:
+//! ```text
+//!   rseq_load_session_reserve_rdtsc_cmpeq_epoch_write_commit(id, size, words):          `define_compact_record_words!`
+//!       if context == 0                  → slow
+//!       rseq.rseq_cs = &descriptor
+//!     start:
+//!       session = *session_word
+//!       control = session.streams[rseq.cpu_id]           → slow beyond session.compact_cpu_count
+//!       if *id > COMPACT_ID_MAX          → slow
+//!       page, offset = control.state     → slow as above
+//!       timestamp = rdtsc                → slow unless its epoch is control.epoch
+//!       page[offset] = id, lower half, words…
+//!       control.state += size            ← the final store
+//!     post_commit:
+//!       return
+//! ```
+//! Extended records are given their timestamp: there is one of them every few seconds.
 //!
-//! A control block of zeroes is refused: the expiry 0 has always come, and no caller finds room in a stream without a page.
+//! The variants with a given timestamp compare the state word with the one that was read before the clock, so that
+//! timestamps never decrease within a stream there either. They ask for no expiry or epoch: the caller has, of that very word and time.
+//!
+//! A control block of zeroes is refused: the expiry 0 has always come, no time is of the epoch 0, and no caller finds room in a
+//! stream without a page.
 //!
 //! Register use: the kernel restarts nothing by itself; an abort reports [`Written::Aborted`] and the caller starts over, so
 //! inputs may be overwritten once they have served.
@@ -45,10 +65,11 @@
 use core::arch::asm;
 use core::mem::offset_of;
 
+use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::rseq;
 use dormouse_abi::session::StreamControl;
 
-use crate::{Memory, Record, Written};
+use crate::{Form, Memory, Record, Written};
 
 /// What a writer knows when it enters the section.
 #[derive(Debug, Clone, Copy)]
@@ -75,8 +96,11 @@ pub struct Session {
     streams: *mut u8,
     /// Where a page is full: before the slack.
     page_limit: u32,
-    /// Processors whose streams may be written with the timestamp counter as the clock; 0 if it is not the session's.
+    /// Processors whose streams may be written with the timestamp counter as the clock, in records with context; 0 if the session has
+    /// another clock or other records.
     cpu_count: u32,
+    /// The same in compact records.
+    compact_cpu_count: u32,
 }
 
 // SAFETY: plain values; what they point to is shared memory, which sections write as `Memory` says.
@@ -87,6 +111,7 @@ impl Session {
     pub fn new(memory: &Memory, is_fast: bool) -> Session {
         let geometry = memory.geometry();
         let page_size_bytes = geometry.page_size_bytes as usize;
+        let count_for = |kind| if is_fast && memory.record_kind() == kind { geometry.cpu_count } else { 0 };
         Session {
             base: memory.base(),
             // No page starts further on, and no record leaves its page.
@@ -94,17 +119,26 @@ impl Session {
             page_size_bytes,
             streams: memory.streams_base(),
             page_limit: geometry.page_size_bytes - dormouse_abi::page::SLACK_BYTES as u32,
-            cpu_count: if is_fast { geometry.cpu_count } else { 0 },
+            cpu_count: count_for(RecordKind::Ids),
+            compact_cpu_count: count_for(RecordKind::Compact),
         }
     }
 
     /// No session: every record goes the slow way.
     pub const fn none() -> Session {
         let null = core::ptr::null_mut();
-        Session { base: null, last_page_offset: 0, page_size_bytes: 0, streams: null, page_limit: 0, cpu_count: 0 }
+        Session {
+            base: null,
+            last_page_offset: 0,
+            page_size_bytes: 0,
+            streams: null,
+            page_limit: 0,
+            cpu_count: 0,
+            compact_cpu_count: 0,
+        }
     }
 
-    /// Where [`define_record_words!`] finds what it reads, in bytes.
+    /// Where [`define_record_words!`] and [`define_compact_record_words!`] find what they read, in bytes.
     #[doc(hidden)]
     pub const OFFSETS: SessionOffsets = SessionOffsets {
         base: offset_of!(Session, base),
@@ -112,6 +146,7 @@ impl Session {
         streams: offset_of!(Session, streams),
         page_limit: offset_of!(Session, page_limit),
         cpu_count: offset_of!(Session, cpu_count),
+        compact_cpu_count: offset_of!(Session, compact_cpu_count),
     };
 }
 
@@ -124,6 +159,7 @@ pub struct SessionOffsets {
     pub streams: usize,
     pub page_limit: usize,
     pub cpu_count: usize,
+    pub compact_cpu_count: usize,
 }
 
 /// Defines a function that writes a record of so many words of fields, as short as it can be.
@@ -268,24 +304,146 @@ macro_rules! define_record_words {
     };
 }
 
+/// Defines a function that writes a compact record of so many words of fields, or calls the slow one. It takes the place of the
+/// slow function of [`define_record_words!`], whose arguments it gets and hands on.
+///
+/// ```text
+///   define_compact_record_words! {
+///       /// Documentation.
+///       fn compact_1(words: 1 [w0], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
+///   }
+/// ```
+/// `size_bytes` is still that of a record with context. Wait-free; async-signal-safe if the slow path is.
+///
+/// # Safety
+/// Of the function: as there.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! define_compact_record_words {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident(
+        words: $words:tt [$($word:ident),*], session: $session:path, rseq_offset: $rseq_offset:path, context: $context:literal,
+        slow: $slow:path
+    )) => {
+        $(#[$meta])*
+        #[unsafe(naked)]
+        $vis unsafe extern "C" fn $name(
+            id: *const u32, size_bytes: usize, which: ::core::mem::MaybeUninit<u64>, $($word: u64),*
+        ) {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "66:",
+                ".long 0, 0",
+                ".quad 20f, 40f - 20f, 60f",
+                ".popsection",
+                // Registers as in `define_record_words!`. The context word says that the thread may, and is not recorded.
+                concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]"),
+                "cmp qword ptr fs:[rax], 0",
+                "je 50f",
+                "mov r10, qword ptr [rip + {rseq_offset}]",
+                "lea rax, [rip + 66b]",
+                "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
+                "20:",
+                "mov r11, qword ptr [rip + {session}]",
+                // (X) as there.
+                "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
+                "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
+                "jae 50f",
+                "cmp dword ptr [rdi], {ID_MAX}",
+                "ja 50f",
+                "shl rax, {STRIDE_SHIFT}",
+                "add rax, qword ptr [r11 + {STREAMS}]",
+                // rax is the control block, r10 the state, edx where the record ends in its page. Its header is 11 bytes less
+                // than that which the size is of.
+                "mov r10, qword ptr [rax]",
+                "mov edx, r10d",
+                "and edx, 0xffffff",
+                "add edx, esi",
+                "sub edx, {LESS}",
+                "cmp edx, dword ptr [r11 + {PAGE_LIMIT}]",
+                "ja 50f",
+                "shl r10, 16",
+                "shr r10, 28",
+                "and r10, -4096",
+                "cmp r10, qword ptr [r11 + {LAST_PAGE_OFFSET}]",
+                "ja 50f",
+                "add r10, qword ptr [r11 + {BASE}]",
+                "add r10, rdx",
+                "sub r10, rsi",
+                // r10 is 11 bytes before where the record goes, r11 the control block.
+                "mov r11, rax",
+                "rdtsc",
+                // The epoch of this time: its upper half and one.
+                "inc edx",
+                "cmp edx, dword ptr [r11 + {EPOCH}]",
+                "jne 50f",
+                "movzx edx, byte ptr [rdi]",
+                "mov byte ptr [r10 + {LESS}], dl",
+                "mov dword ptr [r10 + {LESS} + 1], eax",
+                // The words begin 5 bytes on: where they would with context, had the record begun at r10.
+                $crate::define_record_words!(@store $words),
+                "lea rdx, [rsi - {LESS}]",
+                "add qword ptr [r11], rdx",
+                "40:",
+                "ret",
+                // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
+                ".byte 0x0f, 0xb9, 0x3d",
+                ".long {SIGNATURE}",
+                "60:",
+                "50:",
+                "jmp {slow}",
+                ".cfi_endproc",
+                session = sym $session,
+                rseq_offset = sym $rseq_offset,
+                slow = sym $slow,
+                RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
+                CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
+                SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
+                ID_MAX = const $crate::arch::COMPACT_ID_MAX,
+                LESS = const $crate::arch::COMPACT_LESS_BYTES,
+                STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
+                CPU_COUNT = const $crate::arch::Session::OFFSETS.compact_cpu_count,
+                STREAMS = const $crate::arch::Session::OFFSETS.streams,
+                PAGE_LIMIT = const $crate::arch::Session::OFFSETS.page_limit,
+                LAST_PAGE_OFFSET = const $crate::arch::Session::OFFSETS.last_page_offset,
+                BASE = const $crate::arch::Session::OFFSETS.base,
+                EPOCH = const $crate::arch::EPOCH_OFFSET,
+            )
+        }
+    };
+}
+
 /// Offsets of `rseq_cs` and `cpu_id`, and the signature, for [`define_record_words!`].
 #[doc(hidden)]
 pub const RSEQ_OFFSETS: (usize, usize, u32) = (rseq::OFFSET_RSEQ_CS, rseq::OFFSET_CPU_ID, rseq::SIGNATURE_X86);
 /// Offset of the control block's expiry.
 #[doc(hidden)]
 pub const EXPIRY_OFFSET: usize = offset_of!(StreamControl, expiry);
+/// Offset of the control block's epoch.
+#[doc(hidden)]
+pub const EPOCH_OFFSET: usize = offset_of!(StreamControl, epoch);
+/// How much shorter a compact header is.
+#[doc(hidden)]
+pub const COMPACT_LESS_BYTES: usize = record::HEADER_SIZE_BYTES - record::COMPACT_HEADER_SIZE_BYTES;
 /// Control blocks are 2 to this power bytes apart.
 #[doc(hidden)]
 pub const STREAM_STRIDE_SHIFT: u32 = dormouse_abi::session::STREAM_STRIDE_BYTES.trailing_zeros();
 #[doc(hidden)]
 pub use dormouse_abi::class::CLASS_ID_MAX;
+#[doc(hidden)]
+pub use dormouse_abi::record::COMPACT_ID_MAX;
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
-// Where the section puts the words.
-const _: () = assert!(dormouse_abi::record::HEADER_SIZE_BYTES == 16);
+// Where the sections put header and words.
+const _: () =
+    assert!(record::HEADER_SIZE_BYTES == 16 && COMPACT_LESS_BYTES == 11 && record::EXTENDED_HEADER_SIZE_BYTES == 11);
 
 macro_rules! section {
-    (state = [$($state:literal),*], clock = [$($clock:literal),*], copy = [$($copy:literal),*], $($operands:tt)*) => {
+    (
+        state = [$($state:literal),*], clock = [$($clock:literal),*], header = [$($header:literal),*], copy = [$($copy:literal),*],
+        $($operands:tt)*
+    ) => {
         asm!(
             // Descriptor of this section.
             ".pushsection __rseq_cs, \"aw\"",
@@ -322,10 +480,7 @@ macro_rules! section {
             "add {word}, rax",
             "add {word}, {cpu:r}",
             $($clock,)*
-            "shl rdx, 16",
-            "or rdx, {id}",
-            "mov qword ptr [{word}], rdx",
-            "mov qword ptr [{word} + 8], {context}",
+            $($header,)*
             $($copy,)*
             "add {rseq}, {size:r}",
             "mov qword ptr [{control}], {rseq}",
@@ -369,6 +524,7 @@ unsafe fn rseq_reserve_rdtsc_write_words_commit(site: Site, record: Words) -> u6
         section!(
             state = [],
             clock = ["rdtsc", "cmp edx, dword ptr [{control} + {EXPIRY}]", "jae 52f", "shl rdx, 32", "or rdx, rax"],
+            header = ["shl rdx, 16", "or rdx, {id}", "mov qword ptr [{word}], rdx", "mov qword ptr [{word} + 8], {context}"],
             copy = [
                 // Words of the fields: (size - header + 7) / 8.
                 "lea {cpu:r}, [{size:r} - 9]",
@@ -401,7 +557,8 @@ unsafe fn rseq_reserve_rdtsc_write_words_commit(site: Site, record: Words) -> u6
 
 macro_rules! list_section {
     (
-        $name:ident, ($($argument:ident: $type:ty),*), state = [$($state:literal),*], clock = [$($clock:literal),*], $rdx:expr
+        $name:ident, $form:expr, ($($argument:ident: $type:ty),*),
+        state = [$($state:literal),*], clock = [$($clock:literal),*], header = [$($header:literal),*], $rdx:expr
         $(, $operand:ident = $constant:expr)*
     ) => {
         /// A list of runs.
@@ -410,13 +567,13 @@ macro_rules! list_section {
         /// As the public functions.
         unsafe fn $name(site: Site, record: &Record<'_> $(, $argument: $type)*) -> u64 {
             let status: u64;
-            // SAFETY: as above; the runs' lengths add up to the record's size, which the section has checked for room.
+            // SAFETY: as above; the lengths of header and runs add up to the size, which the section has checked for room.
             unsafe {
                 section!(
                     state = [$($state),*],
                     clock = [$($clock),*],
+                    header = [$($header),*],
                     copy = [
-                        "add {word}, 16",
                         "30:",
                         "test {count}, {count}",
                         "jz 31f",
@@ -455,7 +612,7 @@ macro_rules! list_section {
                     word = inout(reg) site.session_word => _,
                     session = in(reg) site.session,
                     control = in(reg) site.control,
-                    size = in(reg) record.size_bytes,
+                    size = in(reg) record.size_bytes($form),
                     id = inout(reg) record.id as u64 => _,
                     context = inout(reg) record.context => _,
                     segment = inout(reg) record.segments.as_ptr() => _,
@@ -473,11 +630,30 @@ macro_rules! list_section {
 
 list_section!(
     rseq_reserve_rdtsc_write_segments_commit,
+    Form::Context,
     (),
     state = [],
     clock = ["rdtsc", "cmp edx, dword ptr [{control} + {EXPIRY}]", "jae 52f", "shl rdx, 32", "or rdx, rax"],
+    header = [
+        "shl rdx, 16",
+        "or rdx, {id}",
+        "mov qword ptr [{word}], rdx",
+        "mov qword ptr [{word} + 8], {context}",
+        "add {word}, 16"
+    ],
     0u64,
     EXPIRY = EXPIRY_OFFSET
+);
+
+list_section!(
+    rseq_reserve_rdtsc_cmpeq_epoch_write_compact_segments_commit,
+    Form::Compact,
+    (),
+    state = [],
+    clock = ["rdtsc", "inc edx", "cmp edx, dword ptr [{control} + {EPOCH}]", "jne 52f"],
+    header = ["mov byte ptr [{word}], {id:l}", "mov dword ptr [{word} + 1], eax", "add {word}, 5"],
+    0u64,
+    EPOCH = EPOCH_OFFSET
 );
 
 /// A state word and the time that was read after it.
@@ -490,10 +666,44 @@ struct Stamp {
 
 list_section!(
     rseq_cmpeq_state_write_segments_commit,
+    Form::Context,
     (stamp: &Stamp),
     state = ["cmp {rseq}, qword ptr [rdx]", "jne 51f"],
     clock = ["mov rdx, qword ptr [rdx + 8]"],
+    header = [
+        "shl rdx, 16",
+        "or rdx, {id}",
+        "mov qword ptr [{word}], rdx",
+        "mov qword ptr [{word} + 8], {context}",
+        "add {word}, 16"
+    ],
     core::ptr::from_ref(stamp)
+);
+
+list_section!(
+    rseq_cmpeq_state_write_compact_segments_commit,
+    Form::Compact,
+    (stamp: &Stamp),
+    state = ["cmp {rseq}, qword ptr [rdx]", "jne 51f"],
+    clock = ["mov edx, dword ptr [rdx + 8]"],
+    header = ["mov byte ptr [{word}], {id:l}", "mov dword ptr [{word} + 1], edx", "add {word}, 5"],
+    core::ptr::from_ref(stamp)
+);
+
+list_section!(
+    rseq_cmpeq_state_write_extended_segments_commit,
+    Form::Extended,
+    (stamp: &Stamp),
+    state = ["cmp {rseq}, qword ptr [rdx]", "jne 51f"],
+    clock = ["mov rdx, qword ptr [rdx + 8]"],
+    header = [
+        "mov byte ptr [{word}], {EXTENDED}",
+        "mov word ptr [{word} + 1], {id:x}",
+        "mov qword ptr [{word} + 3], rdx",
+        "add {word}, 11"
+    ],
+    core::ptr::from_ref(stamp),
+    EXTENDED = record::EXTENDED
 );
 
 fn status(number: u64) -> Written {
@@ -542,16 +752,33 @@ pub unsafe fn rseq_write_words(site: Site, record: Words) -> Written {
     status(unsafe { rseq_reserve_rdtsc_write_words_commit(site, record) })
 }
 
-/// Writes a record with a timestamp that was read after the state word `state`.
-///
-/// As [`rseq_write`]; [`Written::Aborted`] also when the state word has changed. The caller has found that the page takes a record
-/// of that time.
+/// As [`rseq_write`], a compact record in a session of such. `record.id` is at most [`COMPACT_ID_MAX`]. [`Written::Full`] also where
+/// it has to be extended.
 ///
 /// # Safety
 /// As [`rseq_write`].
-pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, state: u64, timestamp: u64) -> Written {
+pub unsafe fn rseq_write_compact(site: Site, record: &Record<'_>) -> Written {
     // SAFETY: the caller's word.
-    status(unsafe { rseq_cmpeq_state_write_segments_commit(site, record, &Stamp { state, timestamp }) })
+    status(unsafe { rseq_reserve_rdtsc_cmpeq_epoch_write_compact_segments_commit(site, record) })
+}
+
+/// Writes a record with a timestamp that was read after the state word `state`.
+///
+/// As [`rseq_write`]; [`Written::Aborted`] also when the state word has changed. The caller has found that the page takes a record
+/// of that form and time; after an extended one it tells [`crate::begin_epoch`].
+///
+/// # Safety
+/// As [`rseq_write`].
+pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: u64, timestamp: u64) -> Written {
+    let stamp = &Stamp { state, timestamp };
+    status(match form {
+        // SAFETY: the caller's word.
+        Form::Context => unsafe { rseq_cmpeq_state_write_segments_commit(site, record, stamp) },
+        // SAFETY: as above.
+        Form::Compact => unsafe { rseq_cmpeq_state_write_compact_segments_commit(site, record, stamp) },
+        // SAFETY: as above.
+        Form::Extended => unsafe { rseq_cmpeq_state_write_extended_segments_commit(site, record, stamp) },
+    })
 }
 
 /// The timestamp counter, in ticks.

@@ -57,7 +57,7 @@ pub(crate) fn context() -> u64 {
 }
 
 macro_rules! define_records {
-    ($($name:ident $of_key:ident $words:tt [$($word:ident),*]),*) => {$(
+    ($($name:ident $of_key:ident $compact:ident $words:tt [$($word:ident),*]),*) => {$(
         dormouse_relay::define_record_words! {
             /// Writes a record with so many words of fields. Of the general registers, only rax, rdx, r10 and r11 change,
             /// and r9 where it holds no word.
@@ -67,7 +67,7 @@ macro_rules! define_records {
             /// and `Joining` keeps the rest of the promise.
             fn $name(
                 words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
-                slow: save_registers_record_slowly
+                slow: $compact
             )
         }
         dormouse_relay::define_record_words! {
@@ -77,15 +77,25 @@ macro_rules! define_records {
             /// As above; `id` is an `EventKey`'s.
             fn $of_key(
                 words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
-                slow: save_registers_record_slowly, other: save_registers_record_other
+                slow: $compact, other: save_registers_record_other
+            )
+        }
+        dormouse_relay::define_compact_record_words! {
+            /// The first part of both functions' slow path: in sessions whose records are compact, it is the short one.
+            ///
+            /// # Safety
+            /// As above.
+            fn $compact(
+                words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
+                slow: save_registers_record_slowly
             )
         }
     )*};
 }
 
 define_records!(
-    record_0 record_key_0 0 [], record_1 record_key_1 1 [w0], record_2 record_key_2 2 [w0, w1],
-    record_3 record_key_3 3 [w0, w1, w2]
+    record_0 record_key_0 record_compact_0 0 [], record_1 record_key_1 record_compact_1 1 [w0],
+    record_2 record_key_2 record_compact_2 2 [w0, w1], record_3 record_key_3 record_compact_3 3 [w0, w1, w2]
 );
 
 macro_rules! save_registers {

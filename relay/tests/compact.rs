@@ -1,0 +1,288 @@
+//! Sections for records without context: what they write, and that everything out of the ordinary goes to the slow path with nothing
+//! written.
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::{asm, global_asm};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
+
+use dormouse_abi::class::CLASS_ID_NONE;
+use dormouse_abi::page;
+use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, compact_header, epoch, extended_header};
+use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, StreamControl, expiry};
+use dormouse_percpu::Rseq;
+use dormouse_relay::arch::{Session, Site, rseq_write_at, rseq_write_compact, timestamp};
+use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
+
+global_asm!(
+    ".pushsection .tbss.test_context, \"awT\", @nobits",
+    ".globl test_context",
+    ".type test_context, @object",
+    ".size test_context, 8",
+    ".balign 8",
+    "test_context:",
+    ".zero 8",
+    ".popsection",
+);
+
+fn set_context(word: u64) {
+    // SAFETY: writes the thread's own word.
+    unsafe {
+        asm!(
+            "mov {address}, qword ptr [rip + test_context@GOTTPOFF]",
+            "mov qword ptr fs:[{address}], {word}",
+            address = out(reg) _,
+            word = in(reg) word,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+static NONE: Session = Session::none();
+static SESSION: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
+static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
+/// How often the slow path was taken, and the sum of its arguments.
+static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64) {
+    SLOW[0].fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the test passes a reference.
+    let id = unsafe { id.read() };
+    let sum = u64::from(id).wrapping_add(size_bytes as u64).wrapping_add(w0).wrapping_add(w1).wrapping_add(w2);
+    SLOW[1].store(sum, Ordering::Relaxed);
+}
+
+macro_rules! define {
+    ($($name:ident $compact:ident $words:tt [$($word:ident),*]),*) => {$(
+        dormouse_relay::define_record_words! {
+            /// # Safety
+            /// As the macro says.
+            fn $name(
+                words: $words [$($word),*], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $compact
+            )
+        }
+        dormouse_relay::define_compact_record_words! {
+            /// # Safety
+            /// As the macro says.
+            fn $compact(
+                words: $words [$($word),*], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow
+            )
+        }
+    )*};
+}
+
+define!(
+    record_0 compact_0 0 [], record_1 compact_1 1 [w0], record_2 compact_2 2 [w0, w1], record_3 compact_3 3 [w0, w1, w2]
+);
+
+const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
+
+#[repr(C, align(4096))]
+#[derive(Clone)]
+struct OsPage([u8; 4096]);
+
+/// A session's memory, the one stream of the processor that the thread stays on, and a page of it.
+struct Bench {
+    _backing: Vec<OsPage>,
+    memory: Memory,
+    session: &'static Session,
+    unit: u32,
+}
+
+impl Bench {
+    fn new(kind: RecordKind) -> Bench {
+        let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
+        let base = backing.as_mut_ptr().cast();
+        let page_limit = GEOMETRY.page_count;
+        let (mode, clock, uuid) = (MODE_OVERWRITE, CLOCK_TSC, [7; 16]);
+        let setup = Setup { mode, clock, uuid, kind, page_limit, reserved_for: &[], reserve_each: 0 };
+        // SAFETY: valid, zeroed, aligned, and never moved.
+        let memory = unsafe { Memory::initialise(base, &GEOMETRY, &setup) };
+        let session = Box::leak(Box::new(Session::new(&memory, true)));
+        let unit = memory.draw(3, 0, |_| 0).expect("a page");
+        Bench { _backing: backing, memory, session, unit }
+    }
+
+    fn control(&self) -> &StreamControl {
+        self.memory.stream(0)
+    }
+
+    /// Sets the stream up: where the next record goes, and the epoch.
+    fn open(&self, offset: usize, epoch: u64) {
+        let state = State { seq: 0, unit: self.unit, offset: offset as u32 };
+        self.open_at(state.to_word(), epoch);
+    }
+
+    fn open_at(&self, state: u64, epoch: u64) {
+        self.control().expiry.store(expiry(timestamp()), Ordering::Relaxed);
+        self.control().epoch.store(epoch, Ordering::Relaxed);
+        self.control().state.store(state, Ordering::Relaxed);
+    }
+
+    fn offset(&self) -> usize {
+        State::from_word(self.control().state.load(Ordering::Relaxed)).offset as usize
+    }
+
+    fn bytes(&self, from: usize, len: usize) -> Vec<u8> {
+        let page = self.memory.page(self.unit).expect("a page");
+        // SAFETY: within the page.
+        unsafe { std::slice::from_raw_parts(page.wrapping_add(from), len) }.to_vec()
+    }
+}
+
+/// Stays on processor 0. None where there are no sections.
+fn on_one_processor() -> Option<Rseq> {
+    let rseq = Rseq::detect()?;
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(0);
+    rustix::thread::sched_setaffinity(None, &set).ok()?;
+    Some(rseq)
+}
+
+/// A record of so many bytes of words, and whether the slow path had to be taken.
+fn write(id: u32, len: usize) -> bool {
+    let before = SLOW[0].load(Ordering::Relaxed);
+    let (id, size, none) = (&raw const id, HEADER_SIZE_BYTES + len, MaybeUninit::uninit());
+    match len.div_ceil(8) {
+        // SAFETY: the test keeps the macro's promises: memory, registration, as many words as the length needs.
+        0 => unsafe { record_0(id, size, none) },
+        // SAFETY: as above.
+        1 => unsafe { record_1(id, size, none, 11) },
+        // SAFETY: as above.
+        2 => unsafe { record_2(id, size, none, 11, 12) },
+        // SAFETY: as above.
+        _ => unsafe { record_3(id, size, none, 11, 12, 13) },
+    }
+    SLOW[0].load(Ordering::Relaxed) == before
+}
+
+#[test]
+fn records_are_written_or_go_the_slow_way() {
+    let Some(rseq) = on_one_processor() else { return };
+    let bench = Bench::new(RecordKind::Compact);
+    let start = page::HEADER_SIZE_BYTES;
+    let now = || epoch(timestamp());
+
+    // Each precondition alone, the others being met.
+    let written = |what: &str, id: u32| {
+        let before = bench.control().state.load(Ordering::Relaxed);
+        let is_written = write(id, 20);
+        assert_eq!(is_written, bench.control().state.load(Ordering::Relaxed) != before, "{what}");
+        is_written
+    };
+    bench.open(start, now());
+    assert!(!written("no rseq, so no thread is known", 5));
+    RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
+    assert!(!written("unknown thread", 5));
+    set_context(1);
+    assert!(!written("no session", 5));
+    let ids = Bench::new(RecordKind::Ids);
+    SESSION.store(core::ptr::from_ref(ids.session).cast_mut(), Ordering::Relaxed);
+    assert!(!written("records with context, no page yet", 5));
+    assert_eq!(ids.control().state.load(Ordering::Relaxed), dormouse_abi::session::STATE_EMPTY);
+    SESSION.store(core::ptr::from_ref(bench.session).cast_mut(), Ordering::Relaxed);
+    assert!(!written("no id", CLASS_ID_NONE));
+    assert!(!written("an id that only an extended record has", 255));
+    assert!(!written("an id beyond 16 bits", 0x1_0005));
+    assert_eq!(SLOW[1].load(Ordering::Relaxed), 0x1_0005 + 36 + 11 + 12 + 13, "arguments arrive");
+    for (what, epoch) in [("no epoch", 0), ("an older epoch", now() - 1), ("a younger epoch", now() + 2)] {
+        bench.open(start, epoch);
+        assert!(!written(what, 5));
+    }
+    bench.open(4096 - page::SLACK_BYTES - 24, now());
+    assert!(!written("a full page", 5));
+    bench.open_at(State { seq: 0, unit: 1 << 20, offset: 80 }.to_word(), now());
+    assert!(!written("a page outside of the memory", 5));
+    bench.open_at(dormouse_abi::session::STATE_EMPTY, now());
+    assert!(!written("no page yet", 5));
+    bench.open_at(0, 0);
+    assert!(!written("memory of zeroes", 5));
+
+    // All lengths, at the first and the last place in a page. A preempted attempt goes the slow way too, so some are tried.
+    for (id, len) in [(0u32, 0), (254, 3), (5, 8), (5, 16), (5, 17), (5, 24)] {
+        for at in [start, 4096 - page::SLACK_BYTES - 5 - len] {
+            let mut started = 0;
+            let done = (0..100).any(|_| {
+                started = timestamp();
+                bench.open(at, epoch(started));
+                write(id, len)
+            });
+            assert!(done, "{len} bytes at {at}");
+            let header: [u8; 5] = bench.bytes(at, 5).try_into().unwrap();
+            assert_eq!(u32::from(header[0]), id);
+            let low = u32::from_le_bytes([header[1], header[2], header[3], header[4]]);
+            let ticks = low.wrapping_sub(started as u32);
+            assert!(u64::from(ticks) <= timestamp() - started, "{ticks}");
+            let words: Vec<u8> = [11u64, 12, 13].iter().flat_map(|word| word.to_le_bytes()).collect();
+            assert_eq!(bench.bytes(at + 5, len), words[..len]);
+            assert_eq!(bench.offset(), at + 5 + len);
+        }
+    }
+    SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
+    longer_records(rseq, &bench);
+}
+
+/// Records of several runs, stamped in the section or before it.
+fn longer_records(rseq: Rseq, bench: &Bench) {
+    let session_word = core::ptr::from_ref(bench.session);
+    let site = || Site {
+        rseq_offset: rseq.offset(),
+        cpu: 0,
+        control: bench.control(),
+        session_word: &raw const session_word,
+        session: session_word,
+    };
+    let fields: Vec<u8> = (1..=40).collect();
+    let not_aborted = |attempt: &dyn Fn() -> Written| {
+        (0..100).map(|_| attempt()).find(|written| *written != Written::Aborted).expect("an attempt is not aborted")
+    };
+    for len in [0, 1, 7, 8, 21] {
+        let (first, second) = fields[..len + 9].split_at(len);
+        let segments = [Segment::exact(first.as_ptr(), len), Segment::exact(second.as_ptr(), 9)];
+        let record = Record::new(254, 0, &segments);
+        let last = |form| 4096 - page::SLACK_BYTES - record.size_bytes(form);
+        let write_compact = |at: usize, epoch: u64| {
+            not_aborted(&|| {
+                bench.open(at, epoch);
+                // SAFETY: the stream of processor 0, where the thread is; the runs are those of an array.
+                unsafe { rseq_write_compact(site(), &record) }
+            })
+        };
+        let now = || epoch(timestamp());
+        assert_eq!(write_compact(last(Form::Compact) + 1, now()), Written::Full);
+        assert_eq!(write_compact(last(Form::Compact), 0), Written::Full);
+        assert_eq!(write_compact(last(Form::Compact), now() - 1), Written::Full);
+        assert_eq!(bench.offset(), last(Form::Compact));
+        let started = timestamp();
+        // The epoch may end in between, once.
+        assert!((0..2).any(|_| write_compact(last(Form::Compact), now()) == Written::Done));
+        let header = bench.bytes(last(Form::Compact), 5);
+        let low = u32::from_le_bytes([header[1], header[2], header[3], header[4]]);
+        assert!(header[0] == 254 && u64::from(low.wrapping_sub(started as u32)) <= timestamp() - started);
+        assert_eq!(bench.bytes(last(Form::Compact) + 5, len + 9), fields[..len + 9]);
+        assert_eq!(bench.offset(), 4096 - page::SLACK_BYTES);
+
+        let time = 0x0123_4567_89ab_cdef;
+        for (form, header) in
+            [(Form::Compact, compact_header(254, time).to_vec()), (Form::Extended, extended_header(254, time).to_vec())]
+        {
+            let write_at = |at: usize, changed: u64| {
+                (0..100)
+                    .map(|_| {
+                        bench.open(at, 0);
+                        let state = bench.control().state.load(Ordering::Relaxed) + changed;
+                        // SAFETY: as above.
+                        unsafe { rseq_write_at(site(), &record, form, state, time) }
+                    })
+                    .find(|written| (*written == Written::Aborted) == (changed != 0))
+            };
+            assert_eq!(write_at(last(form), 1), Some(Written::Aborted));
+            assert_eq!(bench.offset(), last(form));
+            assert_eq!(write_at(last(form) + 1, 0), Some(Written::Full));
+            assert_eq!(write_at(last(form), 0), Some(Written::Done));
+            let expected = [&header, &fields[..len + 9]].concat();
+            assert_eq!(bench.bytes(last(form), expected.len()), expected);
+            assert_eq!(bench.offset(), 4096 - page::SLACK_BYTES);
+        }
+    }
+}
