@@ -28,8 +28,10 @@ fn flight_recorder_has_its_figures() {
         assert_eq!((of(name).n, of(name).unit.as_str()), (6, "ns"));
     }
     // A record's header and field at least, and no more than half as much again for pages.
-    let bytes = of("disk_bytes_per_event.dormouse.ids");
-    assert!((24.0..36.0).contains(&bytes.median), "{bytes:?}");
+    for (record, least) in [("ids", 24.0), ("none", 13.0)] {
+        let bytes = of(&format!("disk_bytes_per_event.dormouse.{record}"));
+        assert!((least..1.5 * least).contains(&bytes.median), "{bytes:?}");
+    }
     assert!(experiment.ratios.iter().any(|ratio| ratio.name == "snapshot_writer_slowdown"));
     assert!(experiment.notes.iter().any(|note| note.contains("snapshots of a session")), "{:#?}", experiment.notes);
 }

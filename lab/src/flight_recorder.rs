@@ -16,8 +16,8 @@
 //! A cost is that of one event, less the empty loop of the same round. With two writers on two processors the owner has none of its own:
 //! what it takes is in the figure.
 //!
-//! `disk_bytes_per_event` is the size of a trace's streams over the events in it, of an event with one `u64`: ours, and that of
-//! LTTng-UST without contexts, each in discard mode. Metadata and indices do not count. It is a count, the same each
+//! `disk_bytes_per_event` is the size of a trace's streams over the events in it, of an event with one `u64`: ours with process and thread
+//! in each record and without, and that of LTTng-UST without contexts, each in discard mode. Metadata and indices do not count. It is a count, the same each
 //! time but for how full the last pages are.
 //!
 //! # What is verified
@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dormouse_consumer::{Mode, Options, Session, Take, ask_for_snapshot};
+use dormouse_consumer::{Context, Mode, Options, Session, Take, ask_for_snapshot};
 use dormouse_lab_harness::{Run, Walk};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -117,7 +117,7 @@ pub fn run_flight_recorder(options: &RunOptions, _: &Host) -> Result<Experiment,
     Ok(experiment)
 }
 
-/// How a session is set up. One line more for each kind of record that there is.
+/// How a session is set up.
 fn session_options(dir: PathBuf, mode: Mode, budget_bytes: u64) -> Options {
     Options {
         budget_bytes,
@@ -373,8 +373,9 @@ fn take_all(session: &Path, dir: &Path, shared: &Shared) -> Result<Totals, Strin
     Ok(totals)
 }
 
-/// Kinds of records of ours: what they are called, and the ratio to LTTng-UST's.
-const RECORDS: [(&str, &str); 1] = [("ids", "disk_bytes_ids_vs_lttng_ust")];
+/// Kinds of records of ours, and the ratio to LTTng-UST's, which has no contexts either unless it is asked for them.
+const RECORDS: [(Context, &str); 2] =
+    [(Context::Ids, "disk_bytes_ids_vs_lttng_ust"), (Context::None, "disk_bytes_vs_lttng_ust")];
 /// Events are emitted so many at a time, so that no reader falls behind.
 const BURST: u64 = 20_000;
 
@@ -390,7 +391,7 @@ fn bytes_on_disk(
     let mut why_not = (!options.has_peers).then(|| "not wanted".to_string());
     for number in 0..effort.traces {
         for ((record, _), samples) in RECORDS.iter().zip(&mut ours) {
-            samples.push(own_bytes(options, effort, &dir.join(format!("bytes-{record}-{number}")))?);
+            samples.push(own_bytes(options, effort, *record, &dir.join(format!("bytes-{}-{number}", record.name())))?);
         }
         if why_not.is_none() {
             match lttng_bytes(options, effort, dir) {
@@ -400,8 +401,8 @@ fn bytes_on_disk(
         }
     }
     for ((record, name), samples) in RECORDS.iter().zip(&ours) {
-        let labels = labels(&[("tool", "dormouse"), ("state", "on-disk"), ("record", record)]);
-        let of = format!("disk_bytes_per_event.dormouse.{record}");
+        let labels = labels(&[("tool", "dormouse"), ("state", "on-disk"), ("record", record.name())]);
+        let of = format!("disk_bytes_per_event.dormouse.{}", record.name());
         experiment.measurements.push(Measurement { labels, ..measurement(&of, "bytes", samples) });
         experiment.ratios.extend(ratio(name, samples, &theirs));
     }
@@ -429,8 +430,9 @@ fn emit(engine: &mut Engine, events: u64) -> Result<(), LabError> {
     Ok(())
 }
 
-fn own_bytes(options: &RunOptions, effort: Effort, dir: &Path) -> Result<f64, LabError> {
-    let session = Session::create(&session_options(dir.into(), Mode::Discard, DISCARD_BUDGET_BYTES))?;
+fn own_bytes(options: &RunOptions, effort: Effort, context: Context, dir: &Path) -> Result<f64, LabError> {
+    let of_session = session_options(dir.into(), Mode::Discard, DISCARD_BUDGET_BYTES);
+    let session = Session::create(&Options { context, ..of_session })?;
     let mut engine = engine_in(&session, options)?;
     emit(&mut engine, effort.events)?;
     let emitted = engine.emitted();
