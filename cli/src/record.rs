@@ -34,7 +34,8 @@ Triggers by event:
   'duration:shop:order_begin..shop:order_end>50ms'
                                                   in one thread, more than 50 ms from the last begin to an end
 Their classes are armed too. The event is in the snapshot. Each trigger of each process asks at most once a second, and ever more
-seldom, down to once an hour, while it goes on firing; a snapshot's record says how often it fired since the one before.
+seldom, down to once an hour, while it goes on firing; a snapshot's record says how often it fired since the one before. All
+processes together get 32 such snapshots, and one more each minute.
 
 Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
 pub(crate) struct Record {

@@ -35,6 +35,7 @@
 //! One owner for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
 //! it before. A snapshot copies: it needs memory for what is retained, up to 64 MiB.
 
+mod allowance;
 mod budget;
 mod clock;
 mod command;

@@ -190,6 +190,8 @@ pub struct Summary {
     pub processes: u64,
     /// Bytes of the trace's streams.
     pub bytes: u64,
+    /// Snapshots that events asked for and that were too many.
+    pub snapshots_refused: u64,
     /// Why something could not be written, the first time.
     pub write_error: Option<String>,
 }
@@ -204,6 +206,9 @@ impl std::fmt::Display for Summary {
             lost.saturating_add(self.lost_on_disk),
             plural(*processes)
         )?;
+        if self.snapshots_refused > 0 {
+            write!(f, "; {} snapshots that events asked for were too many", self.snapshots_refused)?;
+        }
         if let Some(error) = &self.write_error {
             write!(f, "; {} events could not be written: {error}", self.lost_on_disk)?;
         }
@@ -433,6 +438,7 @@ impl Session {
             packets_refused: written.packets_refused,
             processes: self.server.processes().joined(),
             bytes: written.bytes,
+            snapshots_refused: self.server.snapshots_refused(),
             write_error: written.write_error.or_else(|| self.shared.trace.write_error()),
         };
         if let Err(error) = self.shared.trace.finish(
