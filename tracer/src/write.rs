@@ -176,7 +176,8 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
         return;
     }
     #[cfg(target_arch = "x86_64")]
-    if attached.compact_rseq.is_some_and(|rseq| is_written_compactly(attached, rseq, id as u16, segments)) {
+    if marks == 0 && attached.compact_rseq.is_some_and(|rseq| is_written_compactly(attached, rseq, id as u16, segments))
+    {
         return;
     }
     if thread::is_inside() {

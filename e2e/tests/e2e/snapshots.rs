@@ -358,6 +358,23 @@ fn triggers_follow_a_child_and_a_library_that_is_loaded_later() {
 }
 
 #[test]
+fn triggers_wait_for_compact_records_too() {
+    let triggers = "event:e2e:fail,duration:e2e:begin..e2e:end>1ns";
+    let record =
+        Record::new().mode("overwrite").option("--context").option("none").option("--snapshot-on").option(triggers);
+    let words = ["steps=8", "fail=3", "begin", "pause=1", "end"];
+    let recording = record.run(&[&[TRACED, "script", "/"], &words[..]].concat()).succeeded();
+    let all = snapshots(recording.place());
+    let times = |of: &str| -> u64 {
+        let of_it = all.iter().map(|(_, text)| firings(text)).filter(|(text, _)| *text == of);
+        of_it.map(|(_, times)| times).sum()
+    };
+    assert_eq!(triggers.split(',').map(times).collect::<Vec<_>>(), [3, 1]);
+    let (last, _) = all.last().unwrap();
+    assert_eq!((last.values("e2e:fail").len(), last.values("e2e:end").len()), (3, 1));
+}
+
+#[test]
 fn many_processes_fill_no_disk() {
     let record = Record::new().mode("overwrite").option("--snapshot-on").option("event:e2e:step");
     let recording = record.run(&[TRACED, "many", "40", "8"]).succeeded();
