@@ -14,6 +14,8 @@ use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue, is_tunab
 pub const VERSION: u32 = 1;
 /// Longest frame body in bytes.
 pub const FRAME_SIZE_MAX_BYTES: usize = 4 << 20;
+/// Most bytes of a session's memory in one [`Message::MemoryPart`]: a program has room for them while it answers.
+pub const MEMORY_PART_SIZE_BYTES_MAX: u32 = 256 << 10;
 /// Environment variable: path of the session's socket.
 pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
 /// Environment variable: `0` keeps a program from listening.
@@ -275,6 +277,23 @@ pub enum Message {
     TunablesSet {
         /// In the order of the question.
         changes: Vec<TunableChange>,
+    },
+    /// Tool → program: what does the memory of this session hold there, as the program has it mapped? For what a session has left
+    /// whose owner is dead. The answer is [`Message::MemoryPart`].
+    ReadMemory {
+        /// The session's.
+        uuid: [u8; 16],
+        /// Bytes from the memory's start.
+        offset: u64,
+        /// At most [`MEMORY_PART_SIZE_BYTES_MAX`].
+        size_bytes: u32,
+    },
+    /// Program → tool.
+    MemoryPart {
+        /// Bytes of all the memory.
+        memory_size_bytes: u64,
+        /// What was asked for; nothing beyond the memory's end.
+        bytes: Vec<u8>,
     },
     /// Either way: one line that says what is wrong.
     Error {
@@ -585,6 +604,18 @@ impl Message {
                     w.u64(change.value.bits);
                 });
             }
+            Message::ReadMemory { uuid, offset, size_bytes } => {
+                w.u8(20);
+                w.0.extend_from_slice(uuid);
+                w.u64(*offset);
+                w.u32(*size_bytes);
+            }
+            Message::MemoryPart { memory_size_bytes, bytes } => {
+                w.u8(21);
+                w.u64(*memory_size_bytes);
+                w.u32(bytes.len() as u32);
+                w.0.extend_from_slice(bytes);
+            }
         }
         let body_len = (w.0.len() - 4) as u32;
         w.0[..4].copy_from_slice(&body_len.to_le_bytes());
@@ -650,6 +681,21 @@ impl Message {
                 span_ns: r.u64()?,
                 pages_missed: r.u64()?,
                 pages_refused: r.u64()?,
+            },
+            20 => {
+                let uuid = r.take(16)?.try_into().map_err(|_| Malformed)?;
+                let (offset, size_bytes) = (r.u64()?, r.u32()?);
+                if size_bytes > MEMORY_PART_SIZE_BYTES_MAX {
+                    return Err(Malformed);
+                }
+                Message::ReadMemory { uuid, offset, size_bytes }
+            }
+            21 => Message::MemoryPart {
+                memory_size_bytes: r.u64()?,
+                bytes: {
+                    let len = r.u32()? as usize;
+                    r.take(len)?.into()
+                },
             },
             24 => Message::Budget { bytes: r.u64()? },
             25 => Message::BudgetIs {
@@ -748,6 +794,8 @@ mod tests {
                     value: TunableValue { value_type: TunableType::U32, bits: 64 },
                 }],
             },
+            Message::ReadMemory { uuid: [7; 16], offset: 1 << 40, size_bytes: MEMORY_PART_SIZE_BYTES_MAX },
+            Message::MemoryPart { memory_size_bytes: 9, bytes: vec![1, 2, 3] },
         ]
     }
 
@@ -780,7 +828,8 @@ mod tests {
         assert!(Message::decode(&set(TUNABLE_SET_COUNT_MAX).encode()[4..]).is_ok());
         assert_eq!(Message::decode(&set(TUNABLE_SET_COUNT_MAX + 1).encode()[4..]), Err(Malformed));
 
-        let mut unknown_type = samples().pop().unwrap().encode();
+        let set = samples().into_iter().find(|message| matches!(message, Message::TunablesSet { .. }));
+        let mut unknown_type = set.unwrap().encode();
         let at = unknown_type.len() - 17;
         assert_eq!(unknown_type[at], TunableType::U32 as u8);
         unknown_type[at] = TunableType::ALL.len() as u8;
@@ -797,6 +846,12 @@ mod tests {
                 assert_eq!(Message::decode(&frame[4..len]), Err(Malformed), "{message:?} cut at {len}");
             }
         }
+    }
+
+    #[test]
+    fn no_program_is_asked_for_more_than_it_has_room_for() {
+        let question = Message::ReadMemory { uuid: [0; 16], offset: 0, size_bytes: MEMORY_PART_SIZE_BYTES_MAX + 1 };
+        assert_eq!(Message::decode(&question.encode()[4..]), Err(Malformed));
     }
 
     #[test]

@@ -22,6 +22,18 @@ pub enum BackingError {
     NotSealed,
     /// The file is no memory file.
     NotMemory,
+    /// The file that is to be memory is somebody else's, or others may write to it, or it is no regular file.
+    NotOurs,
+    /// The file system cannot promise that a store to a mapped file finds its block.
+    FileSystem {
+        /// Its `f_type`, of statfs(2).
+        magic: u64,
+    },
+    /// The file system has not as much space.
+    NoSpace {
+        /// Bytes that are wanted.
+        wanted_bytes: u64,
+    },
     /// The range is not inside the memory.
     Range {
         /// Where it starts.
@@ -83,6 +95,20 @@ impl fmt::Display for BackingError {
             BackingError::NotMemory => {
                 write!(f, "the file is no memory file (memfd); only a session owner's memory is used")
             }
+            BackingError::NotOurs => write!(
+                f,
+                "the file is not a regular one of this user or root alone; only a session owner's buffers are used"
+            ),
+            BackingError::FileSystem { magic } => write!(
+                f,
+                "its file system (type {magic:#x}) does not promise that a mapped file can be written; give a place in /dev/shm, or \
+                 on ext4 or xfs"
+            ),
+            BackingError::NoSpace { wanted_bytes } => write!(
+                f,
+                "there is no room for {} on its file system; choose a smaller --budget, free space, or give another place",
+                Mib(wanted_bytes)
+            ),
             BackingError::Range { start, end, size_bytes } => {
                 write!(f, "bytes {start} to {end} are not inside memory of {size_bytes} bytes")
             }

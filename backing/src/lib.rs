@@ -29,6 +29,9 @@
 //! The size belongs to nobody: after [`Pool::new`] the seals forbid any change of it, and of the seals, to everybody. Each
 //! [`Mapping`] belongs to its process and is unmapped when dropped.
 //!
+//! A file on a file system ([`Pool::on_file_system`], [`Mapping::map_file`]) has no seals: whoever may write to it, its user and root,
+//! can truncate it, and kills by that everybody who has it mapped. So it is made only for a user who asks for it.
+//!
 //! # Ordering
 //! None: the memory is made before anybody else has the file. Prefaulting may run beside users of the memory: what it
 //! stores, on kernels that leave it to us, is an atomic exchange of a byte for itself.
@@ -39,6 +42,7 @@
 //!
 //! # Limits
 //! * The kernel lets whoever has the file punch holes in it; the next access to one allocates anew, as zeroes.
+//! * A mapped file on a disk is written out now and then; the first store to an `os_page` afterwards faults, and may wait.
 //! * Memory that is there may be swapped out later; where that matters, there should be no swap, or `mlock`.
 //! * That there is enough memory is asked before it is taken. Between the two, others can take it.
 //! * Linux 3.17 or later. Before 5.14 prefaulting touches page by page; before 6.7 the audit cannot see the zero page;

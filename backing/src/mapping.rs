@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use rustix::fs::{FallocateFlags, SealFlags};
+use rustix::fs::{FallocateFlags, FileType, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -16,11 +16,12 @@ use crate::{os_page_size, unbacked_os_pages};
 /// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
 pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 
-/// All of a memory file, mapped readable, writable and shared. Unmapped when dropped.
+/// All of a memory file, or of a file that is used as one, mapped readable, writable and shared. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    is_sealed: bool,
 }
 
 // SAFETY: an address range that this value owns; whatever is done through the address is `unsafe` where it is done.
@@ -47,11 +48,35 @@ impl Mapping {
         // Read after the seal is known: from here on it cannot become less.
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
         let len = usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })?;
-        let mapping = Mapping::map_len(file, len)?;
+        let mut mapping = Mapping::map_len(file, len)?;
+        mapping.is_sealed = true;
         if populate {
             mapping.prefault(file, 0..len)?;
         }
         Ok(mapping)
+    }
+
+    /// Maps all of a regular file of this user's (or root's) that nobody else may write to: the buffers of a session on a file
+    /// system. No seal keeps it from being truncated, and then the next access is a `SIGBUS`: the user who puts buffers there
+    /// answers for that.
+    ///
+    /// # Errors
+    /// [`BackingError::NotOurs`], [`BackingError::Size`] (it is empty), [`BackingError::System`].
+    pub fn map_file(file: impl AsFd) -> Result<Mapping, BackingError> {
+        let file = file.as_fd();
+        let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
+        let is_regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let is_ours = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
+        if !is_regular || !is_ours || stat.st_mode & 0o022 != 0 {
+            return Err(BackingError::NotOurs);
+        }
+        let len = usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })?;
+        Mapping::map_len(file, len)
+    }
+
+    /// Whether the memory is sealed against becoming less: no access is a `SIGBUS`.
+    pub fn is_sealed(&self) -> bool {
+        self.is_sealed
     }
 
     /// Maps the first `len` bytes, whatever the seals. What is as large as a huge page starts where one may start, since huge
@@ -100,7 +125,7 @@ impl Mapping {
     fn of(base: Result<*mut c_void, Errno>, len: usize) -> Result<Mapping, BackingError> {
         let base = base.map_err(BackingError::system("map the memory"))?;
         let base = NonNull::new(base.cast()).ok_or(BackingError::Size { size_bytes: len })?;
-        Ok(Mapping { base, len })
+        Ok(Mapping { base, len, is_sealed: false })
     }
 
     /// Asks the kernel to put huge pages in place of the `os_page`s in `range`, for everybody who maps the file. Returns how many bytes
@@ -215,8 +240,8 @@ impl Drop for Mapping {
 /// Bytes allocated in one call: a signal makes the kernel give back what a call has allocated so far.
 const ALLOCATE_STEP_BYTES: usize = 16 << 20;
 
-/// Allocates a range of a memory file, or says why not, instead of leaving it to the first write and its SIGBUS.
-fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) -> Result<(), BackingError> {
+/// Allocates a range of a memory file, where there is memory for it, or says why not, instead of leaving it to the first write and its SIGBUS.
+pub(crate) fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) -> Result<(), BackingError> {
     let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
     // At most this is missing: `st_blocks` counts what is allocated, in units of 512 bytes (stat(2)).
     let missing = (len as u64).saturating_sub(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
@@ -224,6 +249,11 @@ fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) -> Result<(),
     if let Some(available_bytes) = available_bytes().filter(|available| wanted_bytes > *available) {
         return Err(BackingError::NotEnough { wanted_bytes, available_bytes });
     }
+    set_aside(file, range).map_err(BackingError::system("allocate the memory"))
+}
+
+/// Has a file's system set blocks aside for a range of it.
+pub(crate) fn set_aside(file: BorrowedFd<'_>, range: Range<usize>) -> Result<(), Errno> {
     for start in range.clone().step_by(ALLOCATE_STEP_BYTES) {
         let step = ALLOCATE_STEP_BYTES.min(range.end - start);
         loop {
@@ -231,7 +261,7 @@ fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) -> Result<(),
             match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, start as u64, step as u64) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(BackingError::System { purpose: "allocate the memory", errno }),
+                Err(errno) => return Err(errno),
             }
         }
     }

@@ -1,11 +1,12 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::BackingError;
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, allocate, set_aside};
 use crate::os_page_size;
 
 /// How a pool is made.
@@ -22,7 +23,13 @@ impl Default for PoolOptions {
     }
 }
 
-/// Memory that is to be shared: a sealed memory file, and this process's mapping of it.
+/// File systems by their `f_type` (linux/magic.h) whose mapped files can be written once their blocks are set aside. An overlay hides
+/// which one lies below; network file systems and those that write elsewhere than before promise nothing.
+const TMPFS: u64 = 0x0102_1994;
+const EXT: u64 = 0xEF53;
+const XFS: u64 = 0x5846_5342;
+
+/// Memory that is to be shared: a sealed memory file (or a file on a file system), and this process's mapping of it.
 #[derive(Debug)]
 pub struct Pool {
     file: OwnedFd,
@@ -39,10 +46,7 @@ impl Pool {
     /// [`BackingError::Size`] (none, or too many for an address space), [`BackingError::NotEnough`] (only when prefaulted),
     /// [`BackingError::System`].
     pub fn new(name: &str, size_bytes: usize, options: PoolOptions) -> Result<Pool, BackingError> {
-        let size_bytes = match size_bytes.checked_next_multiple_of(os_page_size()) {
-            Some(rounded) if (1..=isize::MAX as usize).contains(&rounded) => rounded,
-            _ => return Err(BackingError::Size { size_bytes }),
-        };
+        let size_bytes = whole_os_pages(size_bytes)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
             // Linux before 6.3 does not know that memory may be sealed against being a program.
@@ -59,6 +63,52 @@ impl Pool {
             pool.prefault(0..size_bytes)?;
         }
         Ok(pool)
+    }
+
+    /// As [`Pool::new`], but on a file system: makes a file at `path` that nobody else may read or write, has the blocks of its first
+    /// `promised_bytes` set aside, and maps it. The rest has to be prefaulted before it is used. It outlives all who use it until somebody removes it; nothing protects them from its being truncated.
+    ///
+    /// Allowed are tmpfs (`/dev/shm`), ext2 to ext4, and xfs. On a disk a store may wait for the disk.
+    ///
+    /// # Errors
+    /// [`BackingError::Size`], [`BackingError::NotEnough`] (memory, on tmpfs), [`BackingError::NoSpace`],
+    /// [`BackingError::FileSystem`], [`BackingError::System`] (it exists already, among others). No file is left then.
+    pub fn on_file_system(path: &Path, size_bytes: usize, promised_bytes: usize) -> Result<Pool, BackingError> {
+        let size_bytes = whole_os_pages(size_bytes)?;
+        if promised_bytes > size_bytes {
+            return Err(BackingError::Range { start: 0, end: promised_bytes, size_bytes });
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file =
+            rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(BackingError::system("make the file"))?;
+        Pool::fill(file, size_bytes, promised_bytes).inspect_err(|_| {
+            let _ = rustix::fs::unlink(path);
+        })
+    }
+
+    fn fill(file: OwnedFd, size_bytes: usize, promised_bytes: usize) -> Result<Pool, BackingError> {
+        let stat = rustix::fs::fstatfs(&file).map_err(BackingError::system("ask for the file system"))?;
+        let magic = stat.f_type as u64;
+        if ![TMPFS, EXT, XFS].contains(&magic) {
+            return Err(BackingError::FileSystem { magic });
+        }
+        rustix::fs::ftruncate(&file, size_bytes as u64).map_err(BackingError::system("size the file"))?;
+        let promised = 0..promised_bytes;
+        let allocated = if magic == TMPFS {
+            allocate(file.as_fd(), promised_bytes, promised)
+        } else {
+            set_aside(file.as_fd(), promised).map_err(BackingError::system("set blocks of the file aside"))
+        };
+        allocated.map_err(|error| match error {
+            BackingError::System { errno: Errno::NOSPC | Errno::DQUOT, .. } => {
+                BackingError::NoSpace { wanted_bytes: promised_bytes as u64 }
+            }
+            // Those that came before ext4 cannot set blocks aside.
+            BackingError::System { errno: Errno::OPNOTSUPP, .. } => BackingError::FileSystem { magic },
+            error => error,
+        })?;
+        let mapping = Mapping::map_len(file.as_fd(), size_bytes)?;
+        Ok(Pool { file, mapping })
     }
 
     /// The memory file, to hand out.
@@ -128,6 +178,13 @@ impl Pool {
     /// [`BackingError::Range`], [`BackingError::System`].
     pub fn unbacked_os_pages(&self, range: Range<usize>) -> Result<usize, BackingError> {
         self.mapping.unbacked_os_pages(range)
+    }
+}
+
+fn whole_os_pages(size_bytes: usize) -> Result<usize, BackingError> {
+    match size_bytes.checked_next_multiple_of(os_page_size()) {
+        Some(rounded) if (1..=isize::MAX as usize).contains(&rounded) => Ok(rounded),
+        _ => Err(BackingError::Size { size_bytes }),
     }
 }
 

@@ -1,6 +1,8 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::ptr::null_mut;
 
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -234,4 +236,54 @@ fn a_mapping_may_be_left_in_place() {
     assert_eq!(len, os_page_size());
     // SAFETY: nobody unmaps it any more, and no reference exists.
     unsafe { base.write_volatile(1) };
+}
+
+#[test]
+fn a_pool_on_a_file_system_is_all_there_and_stays() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = place.path().join("buffers");
+    let pool = Pool::on_file_system(&path, 20_000, 10_000).unwrap();
+    assert_eq!(pool.size_bytes(), 20_480);
+    pool.prefault(0..10_000).unwrap();
+    assert_eq!(pool.unbacked_os_pages(0..20_000), Ok(2));
+    // Never one that is there already.
+    let again = Pool::on_file_system(&path, 20_000, 10_000).map(|_| ());
+    assert!(matches!(again, Err(BackingError::System { errno: Errno::EXIST, .. })), "{again:?}");
+    let metadata = std::fs::metadata(&path).unwrap();
+    assert_eq!((metadata.mode() & 0o777, metadata.blocks() * 512), (0o600, 12_288));
+
+    // No seal: refused as a session owner's memory, and accepted as a file of this user's.
+    assert_eq!(Mapping::map(&pool, false).map(|_| ()), Err(BackingError::NotSealed));
+    let other = Mapping::map_file(&pool).unwrap();
+    assert!(!other.is_sealed());
+    // SAFETY: inside the mapping, of which no reference exists.
+    unsafe { other.base().write_volatile(7) };
+    drop((pool, other));
+    assert_eq!(std::fs::read(&path).unwrap()[0], 7);
+}
+
+#[test]
+fn files_that_others_may_write_to_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let file = File::create_new(place.path().join("file")).unwrap();
+    file.set_len(4096).unwrap();
+    for (mode, is_accepted) in [(0o600, true), (0o620, false), (0o602, false), (0o644, true)] {
+        file.set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+        let file = File::options().read(true).write(true).open(place.path().join("file")).unwrap();
+        assert_eq!(Mapping::map_file(&file).is_ok(), is_accepted, "{mode:o}");
+    }
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    assert_eq!(Mapping::map_file(&reader).map(|_| ()), Err(BackingError::NotOurs));
+}
+
+#[test]
+fn a_place_that_cannot_hold_buffers_is_left_as_it_was() {
+    // The kernel's own file system makes no files; the error names what was tried.
+    let refused = Pool::on_file_system(Path::new("/proc/dormouse"), 4096, 4096).map(|_| ());
+    assert!(matches!(refused, Err(BackingError::System { .. })), "{refused:?}");
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = place.path().join("buffers");
+    let error = Pool::on_file_system(&path, 64 << 40, 64 << 40).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("choose a smaller --budget"), "{error}");
+    assert!(!path.exists());
 }

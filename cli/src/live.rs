@@ -1,6 +1,7 @@
 //! `dormouse list`, `arm` and `disarm`: programs that run.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -190,7 +191,7 @@ impl Arm {
         let is_in_session = program
             .ask(&Message::List)?
             .iter()
-            .any(|answer| matches!(answer, Message::Classes { session, .. } if Path::new(session).exists()));
+            .any(|answer| matches!(answer, Message::Classes { session, .. } if UnixStream::connect(session).is_ok()));
         if !is_in_session {
             return self.start_session(&program);
         }
@@ -208,6 +209,9 @@ impl Arm {
         owner.args(["record", "--background", "--attach", &self.pid.to_string(), "--output"]).arg(&dir);
         owner.args(self.memory.arguments());
         owner.args(["--context", dormouse_consumer::Context::from(self.records.context).name()]);
+        if let Some(place) = &self.memory.buffers {
+            owner.arg("--buffers").arg(place);
+        }
         for pattern in &self.patterns {
             owner.arg("--event").arg(pattern);
         }

@@ -8,6 +8,7 @@ mod lab;
 mod live;
 mod read;
 mod record;
+mod salvage;
 mod snapshot;
 mod style;
 
@@ -31,6 +32,7 @@ enum Command {
     Disarm(live::Disarm),
     Snapshot(snapshot::Snapshot),
     Budget(budget::Budget),
+    Salvage(salvage::Salvage),
     Imv(imv::Imv),
     View(read::View),
     Stats(read::StatsCommand),
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Disarm(disarm) => disarm.run(),
         Command::Snapshot(snapshot) => snapshot.run(),
         Command::Budget(budget) => budget.run(),
+        Command::Salvage(salvage) => salvage.run(),
         Command::Imv(imv) => imv.run(),
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),

@@ -34,7 +34,8 @@ Triggers by event:
   'duration:shop:order_begin..shop:order_end>50ms'
                                                   in one thread, more than 50 ms from the last begin to an end
 Their classes are armed too. The event is in the snapshot. Each trigger of each process asks at most once a second, and ever more
-seldom, down to once an hour, while it goes on firing; a snapshot's record says how often it fired since the one before.
+seldom, down to once an hour, while it goes on firing; a snapshot's record says how often it fired since the one before. All
+processes together get 32 such snapshots, and one more each minute.
 
 Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
 pub(crate) struct Record {
@@ -90,6 +91,11 @@ pub(crate) struct Memory {
     /// When the memory is full: drop and count new events, or overwrite the oldest and keep the end of the story
     #[arg(long, value_enum, default_value = "discard")]
     pub(crate) mode: ModeArgument,
+    /// Keep that memory in FILE, new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that `dormouse salvage` finds
+    /// it even if this command and the programs are killed. A proper end removes it. Whoever cuts the file short kills the programs, and on
+    /// a disk they may wait for it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) buffers: Option<PathBuf>,
 }
 
 impl Memory {
@@ -185,6 +191,7 @@ impl Record {
             patterns,
             command_line,
             may_be_stopped: self.attach.is_some(),
+            buffers: self.memory.buffers.clone(),
         }
     }
 

@@ -39,7 +39,8 @@ fn nanoseconds(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn ticks(source: u32) -> u64 {
+/// Now, of this clock.
+pub(crate) fn ticks(source: u32) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if source == CLOCK_TSC {
         return dormouse_relay::arch::timestamp();

@@ -102,7 +102,7 @@ pub(crate) fn run_once(shared: &Shared) -> Drained {
 
 impl<'a> Drainer<'a> {
     fn new(shared: &'a Shared) -> Drainer<'a> {
-        let (source, geometry) = (Source(shared), shared.memory.geometry());
+        let (source, geometry) = (Source::new(shared), shared.memory.geometry());
         Drainer {
             source,
             streams: std::iter::repeat_with(Stream::default).take(geometry.stream_count as usize).collect(),

@@ -19,6 +19,9 @@
 //! *open* (programs join, pages flow) → *stopped* (the flag in the header: producers leave at their next page switch) →
 //! *drained* (what the state words cover is on disk, nothing else is touched).
 //!
+//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage`] puts both together; nobody else needs
+//! to have been told.
+//!
 //! # What is checked
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
 //! the metadata, frames by `abi::wire`, and who connects by peer credentials. A packet that fails is counted, not written.
@@ -32,6 +35,7 @@
 //! One owner for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
 //! it before. A snapshot copies: it needs memory for what is retained, up to 64 MiB.
 
+mod allowance;
 mod budget;
 mod clock;
 mod command;
@@ -42,16 +46,20 @@ mod files;
 pub mod fuzzing;
 mod packets;
 mod program;
+mod remains;
+mod salvage;
 mod server;
 mod session;
 mod snapshot;
 mod trace;
 mod tunable;
+mod whereabouts;
 
 pub use budget::{BudgetState, ask_for_budget};
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
 pub use files::{OpenError, TraceFiles};
 pub use program::{Program, ProgramError, socket_dir, stop_session};
+pub use salvage::{Salvage, SalvageError, salvage};
 pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};
 pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};
 pub use tunable::{TunableError, Tunables};

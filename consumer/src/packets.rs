@@ -17,13 +17,33 @@ use crate::trace::create_file;
 /// in files that last as long as one input of a fuzzer.
 const RESERVE_BYTES: u64 = if cfg!(feature = "fuzzing") { 1 } else { 4 << 20 };
 
-/// What packets come from.
+/// The pages of a session, and what its packets have to be.
 #[derive(Clone, Copy)]
-pub(crate) struct Source<'a>(pub(crate) &'a Shared);
+pub(crate) struct Pages {
+    pub(crate) memory: Memory,
+    pub(crate) uuid: [u8; 16],
+}
 
-impl Source<'_> {
+/// What packets come from while the session is open.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a>(pub(crate) &'a Shared, Pages);
+
+impl<'a> Source<'a> {
+    pub(crate) fn new(shared: &'a Shared) -> Source<'a> {
+        Source(shared, Pages { memory: shared.memory, uuid: shared.trace.uuid() })
+    }
+}
+
+impl std::ops::Deref for Source<'_> {
+    type Target = Pages;
+    fn deref(&self) -> &Pages {
+        &self.1
+    }
+}
+
+impl Pages {
     pub(crate) fn memory(self) -> Memory {
-        self.0.memory
+        self.memory
     }
 
     /// Copies the beginning of a page: a producer that scribbles cannot change it after it is checked. False where there is no such
@@ -48,7 +68,7 @@ impl Source<'_> {
     }
 
     /// Of a stream's file.
-    fn name_of(self, stream: u32) -> String {
+    pub(crate) fn name_of(self, stream: u32) -> String {
         let cpu_count = self.memory().geometry().cpu_count;
         if stream < cpu_count { format!("cpu_{stream}") } else { format!("claimed_{}", stream - cpu_count) }
     }
@@ -61,7 +81,7 @@ impl Source<'_> {
     /// The header of a closed page of `content_len` bytes, if it is what the stream's writers leave.
     pub(crate) fn closed_header(self, stream: u32, bytes: &[u8], content_len: u64) -> Option<PacketHeader> {
         PacketHeader::decode(bytes).ok().filter(|header| {
-            header.uuid == self.0.trace.uuid()
+            header.uuid == self.uuid
                 && header.stream_id == STREAM_EVENTS
                 && header.stream_instance_id == stream
                 && header.cpu_id == self.cpu_of(stream)
@@ -98,7 +118,7 @@ impl Source<'_> {
     /// The header of a packet that states nothing but losses.
     pub(crate) fn empty_header(self, stream: u32, now: u64, discarded: u64) -> PacketHeader {
         PacketHeader {
-            uuid: self.0.trace.uuid(),
+            uuid: self.uuid,
             stream_id: STREAM_EVENTS,
             stream_instance_id: stream,
             cpu_id: self.cpu_of(stream),

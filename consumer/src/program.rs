@@ -93,6 +93,11 @@ impl Program {
         Ok(Program { pid, sockets })
     }
 
+    /// How many tracers the process has.
+    pub(crate) fn tracer_count(&self) -> usize {
+        self.sockets.len()
+    }
+
     /// Asks one of the tracers in the process, by its place in the answers of [`Program::ask`].
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::wire::{self, ClassDecl, Grant, Message};
@@ -18,6 +18,7 @@ use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::allowance::Allowance;
 use crate::program::{Program, read_message, socket_dir, sweep};
 use crate::session::{Options, SessionError, Shared, Summary};
 use crate::snapshot::{self, Snapshot, Take};
@@ -34,6 +35,7 @@ pub(crate) struct Server {
     thread: Option<JoinHandle<()>>,
     processes: Arc<Processes>,
     stop: Arc<StopRequest>,
+    snapshots_refused: Arc<AtomicU64>,
 }
 
 /// A tool that waits for the session's end.
@@ -130,7 +132,7 @@ impl Processes {
 }
 
 /// A pidfd is readable once the last thread of the process has ended.
-fn is_dead(pidfd: &OwnedFd) -> bool {
+pub(crate) fn is_dead(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
 }
@@ -139,11 +141,15 @@ fn is_dead(pidfd: &OwnedFd) -> bool {
 /// code, stack and arguments start, as the kernel has placed them. Where it does not tell, or places everything alike, all
 /// are one, and what a former program held comes back at the end of the process.
 fn image(pid: u32) -> String {
+    stat_fields(pid, [26, 28, 48]).join(" ")
+}
+
+/// Fields of proc_pid_stat(5), from the third on; empty where there is no such process.
+pub(crate) fn stat_fields<const N: usize>(pid: u32, numbers: [usize; N]) -> [String; N] {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The command in parentheses may hold anything; field 3 of proc_pid_stat(5) follows it.
+    // The command in parentheses may hold anything; field 3 follows it.
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).copied().unwrap_or_default();
-    [field(26), field(28), field(48)].join(" ")
+    numbers.map(|number| fields.get(number - 3).copied().unwrap_or_default().to_owned())
 }
 
 /// Takes back what a process held that writes no more.
@@ -177,6 +183,7 @@ impl Server {
             .map_err(|error| SessionError::System { what: "pipe", error: error.into() })?;
         let processes = Arc::new(Processes::default());
         let stop = Arc::new(StopRequest::default());
+        let snapshots_refused = Arc::new(AtomicU64::new(0));
         let desk = Desk {
             shared,
             patterns: options.patterns.clone(),
@@ -184,12 +191,14 @@ impl Server {
             stop: Arc::clone(&stop),
             may_be_stopped: options.may_be_stopped,
             answering: RefCell::default(),
+            allowance: RefCell::new(Allowance::new(Instant::now())),
+            snapshots_refused: Arc::clone(&snapshots_refused),
         };
         let thread = std::thread::Builder::new()
             .name("dormouse-serve".into())
             .spawn(move || desk.serve(&listener, &wakened))
             .map_err(SessionError::Thread)?;
-        Ok(Server { path, closer: Some(closer), thread: Some(thread), processes, stop })
+        Ok(Server { path, closer: Some(closer), thread: Some(thread), processes, stop, snapshots_refused })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -198,6 +207,11 @@ impl Server {
 
     pub(crate) fn processes(&self) -> Arc<Processes> {
         Arc::clone(&self.processes)
+    }
+
+    /// Snapshots that events asked for and that were too many.
+    pub(crate) fn snapshots_refused(&self) -> u64 {
+        self.snapshots_refused.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_stop_requested(&self) -> bool {
@@ -252,6 +266,9 @@ struct Desk {
     may_be_stopped: bool,
     /// Threads that take their time to answer.
     answering: RefCell<Vec<JoinHandle<()>>>,
+    /// Of snapshots that events ask for.
+    allowance: RefCell<Allowance>,
+    snapshots_refused: Arc<AtomicU64>,
 }
 
 impl Desk {
@@ -340,6 +357,11 @@ impl Desk {
     fn snapshot(&self, mut stream: UnixStream, wanted: Take) -> std::io::Result<()> {
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             return refuse(&mut stream, "a snapshot's directory has to be an absolute path");
+        }
+        let is_by_event = ["event:", "duration:"].iter().any(|kind| wanted.trigger.starts_with(kind));
+        if is_by_event && !self.allowance.borrow_mut().take(Instant::now()) {
+            self.snapshots_refused.fetch_add(1, Ordering::Relaxed);
+            return refuse(&mut stream, "events have asked for too many snapshots; `dormouse snapshot` takes one");
         }
         let shared = Arc::clone(&self.shared);
         self.answer_from_thread("dormouse-snapshot", stream, move || {

@@ -21,6 +21,7 @@ use crate::packets::Tally;
 use crate::program::{Program, ProgramError};
 use crate::server::Server;
 use crate::trace::{Trace, TraceError};
+use crate::whereabouts::{LeftBehind, buffers_file};
 
 /// What happens when no page is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,6 +92,9 @@ pub struct Options {
     pub command_line: String,
     /// Whether a tool may end the session ([`dormouse_abi::wire::Message::Stop`]).
     pub may_be_stopped: bool,
+    /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a memory
+    /// file without a name, which ends with the last process that maps it.
+    pub buffers: Option<PathBuf>,
 }
 
 impl Options {
@@ -106,6 +110,7 @@ impl Options {
             patterns: vec!["*".into()],
             command_line: String::new(),
             may_be_stopped: false,
+            buffers: None,
         }
     }
 }
@@ -135,6 +140,14 @@ pub enum SessionError {
     /// The memory is not to be had.
     #[error(transparent)]
     Backing(#[from] BackingError),
+    /// The memory cannot be where it was wanted.
+    #[error("cannot put the buffers into {path}: {error}")]
+    Buffers {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        error: BackingError,
+    },
     /// The trace cannot be written.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -177,6 +190,8 @@ pub struct Summary {
     pub processes: u64,
     /// Bytes of the trace's streams.
     pub bytes: u64,
+    /// Snapshots that events asked for and that were too many.
+    pub snapshots_refused: u64,
     /// Why something could not be written, the first time.
     pub write_error: Option<String>,
 }
@@ -191,6 +206,9 @@ impl std::fmt::Display for Summary {
             lost.saturating_add(self.lost_on_disk),
             plural(*processes)
         )?;
+        if self.snapshots_refused > 0 {
+            write!(f, "; {} snapshots that events asked for were too many", self.snapshots_refused)?;
+        }
         if let Some(error) = &self.write_error {
             write!(f, "; {} events could not be written: {error}", self.lost_on_disk)?;
         }
@@ -217,7 +235,7 @@ impl std::fmt::Display for Summary {
 const LOST_CLASSES_SHOWN_MAX: usize = 5;
 
 /// What was lost of which class, the most first. The counts are a program's word: one of a class that there is not is nobody's.
-fn name_losses(counts: &[u64], classes: &Classes) -> Vec<(String, u64)> {
+pub(crate) fn name_losses(counts: &[u64], classes: &Classes) -> Vec<(String, u64)> {
     let mut named: Vec<(String, u64)> = counts
         .iter()
         .enumerate()
@@ -257,6 +275,8 @@ pub(crate) struct Shared {
     pub(crate) memory: Memory,
     pub(crate) clock: Clock,
     pub(crate) trace: Trace,
+    /// What a proper end removes.
+    pub(crate) left: LeftBehind,
     pub(crate) stop: AtomicBool,
     /// Held by whoever takes a snapshot, or moves pages.
     pub(crate) snapshots: Mutex<()>,
@@ -283,7 +303,16 @@ impl Session {
         trace: Trace,
     ) -> Result<Session, SessionError> {
         let uuid = trace.uuid();
-        let pool = Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: false })?;
+        let buffers = options.buffers.as_deref().map(buffers_file).transpose()?;
+        let pool = match &buffers {
+            Some(path) => {
+                let promised_bytes = geometry.pages_offset() + page_limit as usize * geometry.page_size_bytes as usize;
+                Pool::on_file_system(path, geometry.size_bytes(), promised_bytes)
+                    .map_err(|error| SessionError::Buffers { path: path.clone(), error })?
+            }
+            None => Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: false })?,
+        };
+        let left = LeftBehind::new(buffers);
         let budget = Budget::new(&pool, geometry, page_limit, &options.cpus)?;
         let setup = Setup {
             mode: if options.mode == Mode::Overwrite { MODE_OVERWRITE } else { MODE_DISCARD },
@@ -302,11 +331,14 @@ impl Session {
             memory,
             clock,
             trace,
+            left,
             stop: AtomicBool::new(false),
             snapshots: Mutex::new(()),
             budget,
         });
         let server = Server::start(options, Arc::clone(&shared))?;
+        // Nobody joins before the session's path is known.
+        shared.left.tell(shared.trace.dir(), uuid, server.path())?;
         let drainer = {
             let shared = Arc::clone(&shared);
             let processes = server.processes();
@@ -406,6 +438,7 @@ impl Session {
             packets_refused: written.packets_refused,
             processes: self.server.processes().joined(),
             bytes: written.bytes,
+            snapshots_refused: self.server.snapshots_refused(),
             write_error: written.write_error.or_else(|| self.shared.trace.write_error()),
         };
         if let Err(error) = self.shared.trace.finish(
@@ -416,6 +449,7 @@ impl Session {
         ) {
             summary.write_error.get_or_insert(error.to_string());
         }
+        self.shared.left.remove();
         self.server.answer_stop(&summary);
         summary
     }

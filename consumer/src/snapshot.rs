@@ -130,7 +130,7 @@ pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotE
     }
     let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(shared.trace.dir()));
     make_dir(&dir)?;
-    let source = Source(shared);
+    let source = Source::new(shared);
     let mut taking = Taking {
         source,
         files: StreamFiles::new(source, &dir),

@@ -150,6 +150,12 @@ impl PacketWriter {
         PacketWriter::new(uuid, STREAM_STATE, 0, CPU_UNKNOWN)
     }
 
+    /// Goes on with a stream behind its packet with this header. Records are those with context.
+    pub fn behind(last: &PacketHeader) -> PacketWriter {
+        let header = PacketHeader { packet_seq_num: last.packet_seq_num.wrapping_add(1), ..*last };
+        PacketWriter { header, kind: RecordKind::Ids, content: vec![0; HEADER_SIZE_BYTES], span: None }
+    }
+
     /// Bytes of the packet at hand.
     pub fn len_bytes(&self) -> usize {
         self.content.len()
@@ -213,7 +219,7 @@ impl PacketWriter {
         self.header.packet_size_bytes = packet.len() as u64;
         self.header.events_discarded = events_discarded;
         packet[..HEADER_SIZE_BYTES].copy_from_slice(&self.header.encode());
-        self.header.packet_seq_num += 1;
+        self.header.packet_seq_num = self.header.packet_seq_num.wrapping_add(1);
         packet
     }
 }
@@ -235,6 +241,8 @@ mod tests {
         assert_eq!(header.content_size_bytes, 80 + 2 * 17);
         let next = PacketHeader::decode(&writer.finish(0, 9)).unwrap();
         assert_eq!((next.packet_seq_num, next.timestamp_begin, next.packet_size_bytes), (1, 50, 80));
+        let mut other = PacketWriter::behind(&header);
+        assert_eq!(other.finish(0, 9), next.encode());
 
         let with = |offset: usize, byte: u8| {
             let mut packet = packet.clone();

@@ -16,6 +16,8 @@ pub const ID_SESSION: u16 = CLASS_ID_MAX + 3;
 pub const ID_LOST_CLASS: u16 = CLASS_ID_MAX + 4;
 /// Id of `dormouse:snapshot`.
 pub const ID_SNAPSHOT: u16 = CLASS_ID_MAX + 5;
+/// Id of `dormouse:salvage`.
+pub const ID_SALVAGE: u16 = CLASS_ID_MAX + 6;
 
 /// A record of the state stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +58,19 @@ pub enum StateRecord<'a> {
         /// Pages that were not valid.
         pages_refused: u64,
     },
+    /// The trace was salvaged from what a session has left whose owner was killed.
+    Salvage {
+        /// Where its memory was found, or why it was not.
+        memory: &'a str,
+        /// What could not be had; empty if all was.
+        missing: &'a str,
+        /// Packets that are neither on disk nor in the memory, but behind which there are others.
+        packets_missing: u64,
+        /// Packets that were not valid, or not to their end.
+        packets_refused: u64,
+        /// Pages that programs that lived on have overwritten before they could be copied.
+        pages_missed: u64,
+    },
     /// How the session was set up.
     Session {
         /// `discard` or `overwrite`.
@@ -78,6 +93,7 @@ impl<'a> StateRecord<'a> {
             StateRecord::Session { .. } => ID_SESSION,
             StateRecord::LostClass { .. } => ID_LOST_CLASS,
             StateRecord::Snapshot { .. } => ID_SNAPSHOT,
+            StateRecord::Salvage { .. } => ID_SALVAGE,
         }
     }
 
@@ -96,6 +112,10 @@ impl<'a> StateRecord<'a> {
             StateRecord::Snapshot { trigger, pages_missed, pages_refused } => {
                 put(Value::Str(trigger.as_bytes()));
                 [pages_missed, pages_refused].into_iter().for_each(|number| put(Value::U64(number)));
+            }
+            StateRecord::Salvage { memory, missing, packets_missing, packets_refused, pages_missed } => {
+                [memory, missing].into_iter().for_each(|text| put(Value::Str(text.as_bytes())));
+                [packets_missing, packets_refused, pages_missed].into_iter().for_each(|number| put(Value::U64(number)));
             }
             StateRecord::Session { mode, budget_bytes, page_size_bytes, command_line } => {
                 put(Value::Str(mode.as_bytes()));
@@ -127,6 +147,13 @@ impl<'a> StateRecord<'a> {
                 pages_missed: number(next()?)?,
                 pages_refused: number(next()?)?,
             },
+            ID_SALVAGE => StateRecord::Salvage {
+                memory: text(next()?)?,
+                missing: text(next()?)?,
+                packets_missing: number(next()?)?,
+                packets_refused: number(next()?)?,
+                pages_missed: number(next()?)?,
+            },
             ID_SESSION => StateRecord::Session {
                 mode: text(next()?)?,
                 budget_bytes: number(next()?)?,
@@ -154,7 +181,7 @@ fn text(value: Value<'_>) -> Option<&str> {
 }
 
 /// Ids and declarations of the state stream's classes.
-pub(crate) fn classes() -> [(u16, ClassDecl); 5] {
+pub(crate) fn classes() -> [(u16, ClassDecl); 6] {
     let class = |id: u16, name: &str, fields: &[(&str, Kind)]| {
         let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
         (id, ClassDecl { provider: "dormouse".into(), name: name.into(), fields })
@@ -187,6 +214,17 @@ pub(crate) fn classes() -> [(u16, ClassDecl); 5] {
             ID_SNAPSHOT,
             "snapshot",
             &[("trigger", Kind::Str), ("pages_missed", Kind::U64), ("pages_refused", Kind::U64)],
+        ),
+        class(
+            ID_SALVAGE,
+            "salvage",
+            &[
+                ("memory", Kind::Str),
+                ("missing", Kind::Str),
+                ("packets_missing", Kind::U64),
+                ("packets_refused", Kind::U64),
+                ("pages_missed", Kind::U64),
+            ],
         ),
     ]
 }

@@ -146,6 +146,9 @@ impl Stats {
                         let lost = lost.entry(class.into()).or_default();
                         *lost = lost.saturating_add(count);
                     }
+                    Some(StateRecord::Salvage { missing, .. }) if !missing.is_empty() => {
+                        warnings.push(format!("{}: salvaged, but not whole: {missing}", streams[event.stream].0));
+                    }
                     _ => {}
                 }
                 continue;

@@ -254,6 +254,23 @@ impl Running {
         kill_process(Pid::from_child(&self.child), signal).expect("dormouse is there");
     }
 
+    /// Kills `dormouse` itself, and nothing that it has started, and waits for its end.
+    pub fn kill_owner(&mut self) {
+        self.kill(Signal::KILL);
+        self.child.wait().expect("the child can be awaited");
+    }
+
+    /// Kills whatever the traced command has left running, and waits until these processes have ended.
+    pub fn kill_programs(&mut self, pids: &[u32]) {
+        self.kill_all();
+        self.wait_until("killing programs", || pids.iter().all(|pid| has_ended(*pid)));
+    }
+
+    /// The trace's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn kill_all(&self) {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
     }
@@ -283,6 +300,12 @@ impl Running {
             place: self.place,
         }
     }
+}
+
+/// Whether a process is no more, but perhaps for whoever waits for it.
+fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// What a recording came to.

@@ -37,7 +37,7 @@ impl Trace {
         let mut streams: Vec<(String, Vec<u8>)> = std::fs::read_dir(dir)
             .expect("the trace has a directory")
             .map(|entry| entry.expect("an entry"))
-            .filter(|entry| entry.file_name() != "metadata")
+            .filter(|entry| entry.file_name() != "metadata" && !entry.file_name().to_string_lossy().starts_with('.'))
             .map(|entry| {
                 (entry.file_name().to_string_lossy().into_owned(), std::fs::read(entry.path()).expect("a file"))
             })

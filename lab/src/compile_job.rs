@@ -15,6 +15,10 @@
 //!                       products, compared                lttng-ust-dormant  + LTTng's library, no session
 //!                                                         lttng-ust          + a session that keeps the last events
 //! ```
+//! In full runs, the third seed's steps besides, where `cargo xtask lab` has built them: `armed-overwrite-memcpy`, our library with the
+//! fields copied by a called memcpy, and `armed-overwrite-specialised`, by a called function's single stores; `armed-overwrite` writes
+//! them inlined. [`VARIANTS`] are in the directory `variants` beside this program, or where [`ENV_VARIANTS`] says.
+//!
 //! What is timed is make alone, from its start to its end, with wall clock and `wait4(2)`; sessions are made before and ended
 //! afterwards. Each way is compared with `none` of its own round.
 //!
@@ -28,6 +32,7 @@
 //! * A trace is removed after its build, mostly before the system writes it back: the cost of the disk itself is not in here.
 
 pub(crate) mod project;
+pub(crate) mod seed;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -48,6 +53,12 @@ use project::{Build, Products, Project};
 /// Environment variable: the project that is built, where the command line names none.
 pub const ENV_PROJECT: &str = "DORMOUSE_LAB_PROJECT";
 
+/// Environment variable: the directory of the variants of the preload library.
+pub const ENV_VARIANTS: &str = "DORMOUSE_LAB_VARIANTS";
+/// Variants of the preload library: the file, and the cargo feature that it is built with.
+pub const VARIANTS: [(&str, &str); 2] =
+    [("libdormouse_libc-memcpy.so", "write-called"), ("libdormouse_libc-specialised.so", "write-specialised")];
+
 /// Memory of a session: what `dormouse record` takes by default.
 const BUDGET_BYTES: u64 = 16 << 20;
 
@@ -64,10 +75,12 @@ pub struct CompileJobOptions {
     pub with_lttng: bool,
     /// The preload library, if it is not to be looked for.
     pub preload: Option<PathBuf>,
+    /// The directory of [`VARIANTS`], if these are to be measured too, as far as they are there.
+    pub variants: Option<PathBuf>,
 }
 
 impl CompileJobOptions {
-    /// All of the project and twenty rounds, or a few files and two rounds.
+    /// All of the project, twenty rounds, and every variant; or a few files, two rounds, and none.
     pub fn new(options: &RunOptions) -> CompileJobOptions {
         CompileJobOptions {
             project: options.project.clone(),
@@ -75,9 +88,23 @@ impl CompileJobOptions {
             file_count_max: options.is_quick.then_some(3),
             with_lttng: options.has_peers,
             preload: None,
+            variants: (!options.is_quick).then(variants_dir).flatten(),
         }
     }
 }
+
+fn variants_dir() -> Option<PathBuf> {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("variants"));
+    std::env::var_os(ENV_VARIANTS).map(PathBuf::from).or_else(beside)
+}
+
+const NAME: &str = "compile-job";
+
+/// Name, numerator, denominator.
+const VARIANT_RATIOS: [(&str, Way, Way); 2] = [
+    ("armed_specialised_vs_memcpy", Way::ArmedOverwriteSpecialised, Way::ArmedOverwriteMemcpy),
+    ("armed_inlined_vs_memcpy", Way::ArmedOverwrite, Way::ArmedOverwriteMemcpy),
+];
 
 /// One way to build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,13 +112,23 @@ enum Way {
     None,
     Dormant,
     ArmedOverwrite,
+    ArmedOverwriteMemcpy,
+    ArmedOverwriteSpecialised,
     ArmedDiscard,
     LttngUstDormant,
     LttngUst,
 }
 
-const WAYS: [Way; 6] =
-    [Way::None, Way::Dormant, Way::ArmedOverwrite, Way::ArmedDiscard, Way::LttngUstDormant, Way::LttngUst];
+const WAYS: [Way; 8] = [
+    Way::None,
+    Way::Dormant,
+    Way::ArmedOverwriteMemcpy,
+    Way::ArmedOverwriteSpecialised,
+    Way::ArmedOverwrite,
+    Way::ArmedDiscard,
+    Way::LttngUstDormant,
+    Way::LttngUst,
+];
 
 impl Way {
     fn name(self) -> &'static str {
@@ -99,6 +136,8 @@ impl Way {
             Way::None => "none",
             Way::Dormant => "dormant",
             Way::ArmedOverwrite => "armed-overwrite",
+            Way::ArmedOverwriteMemcpy => "armed-overwrite-memcpy",
+            Way::ArmedOverwriteSpecialised => "armed-overwrite-specialised",
             Way::ArmedDiscard => "armed-discard",
             Way::LttngUstDormant => "lttng-ust-dormant",
             Way::LttngUst => "lttng-ust",
@@ -107,8 +146,17 @@ impl Way {
 
     fn mode(self) -> Option<Mode> {
         match self {
-            Way::ArmedOverwrite => Some(Mode::Overwrite),
+            Way::ArmedOverwrite | Way::ArmedOverwriteMemcpy | Way::ArmedOverwriteSpecialised => Some(Mode::Overwrite),
             Way::ArmedDiscard => Some(Mode::Discard),
+            _ => None,
+        }
+    }
+
+    /// File of the preload library, where it is another.
+    fn variant(self) -> Option<&'static str> {
+        match self {
+            Way::ArmedOverwriteMemcpy => Some(VARIANTS[0].0),
+            Way::ArmedOverwriteSpecialised => Some(VARIANTS[1].0),
             _ => None,
         }
     }
@@ -185,9 +233,21 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
     let reference = Products::reference(&project.build(&NOTHING)?.products, &project.build(&NOTHING)?.products);
     notes.push(reference.describe());
 
-    let ways: Vec<Way> = WAYS.into_iter().filter(|way| lttng.is_some() || !way.needs_lttng()).collect();
-    let mut job =
-        Job { project, preload, traces, lttng, reference, samples: ways.iter().map(|_| Samples::default()).collect() };
+    let variant = |way: Way| way.variant().zip(options.variants.as_ref()).map(|(file, dir)| dir.join(file));
+    let is_there = |way: &Way| variant(*way).is_some_and(|file| file.is_file());
+    if let Some(dir) = &options.variants
+        && let Some(way) = WAYS.iter().find(|way| way.variant().is_some() && !is_there(way))
+    {
+        notes.push(format!("{}: not built in {}; `cargo xtask lab` does so", way.name(), dir.display()));
+    }
+    let ways: Vec<Way> = WAYS
+        .into_iter()
+        .filter(|way| lttng.is_some() || !way.needs_lttng())
+        .filter(|way| way.variant().is_none() || is_there(way))
+        .collect();
+    let libraries = ways.iter().map(|way| variant(*way).unwrap_or_else(|| preload.clone())).collect();
+    let samples = ways.iter().map(|_| Samples::default()).collect();
+    let mut job = Job { project, libraries, traces, lttng, reference, samples };
     let progress = progress("compile-job", (options.rounds + 1) as usize * ways.len());
     for round in 0..=options.rounds {
         for index in order(ways.len(), round) {
@@ -301,7 +361,8 @@ const NOTHING: [(&str, &str); 0] = [];
 
 struct Job {
     project: Project,
-    preload: PathBuf,
+    /// By way.
+    libraries: Vec<PathBuf>,
     traces: tempfile::TempDir,
     lttng: Option<Lttng>,
     reference: Products,
@@ -326,7 +387,7 @@ impl Job {
                     ..Options::new(dir.clone())
                 })?;
                 let before = project::own_cpu_s();
-                let preload = self.preload.as_os_str();
+                let preload = self.libraries[index].as_os_str();
                 let build =
                     self.project.build(&[("LD_PRELOAD", preload), ("DORMOUSE_SESSION", session.socket().as_os_str())]);
                 owner_s = project::own_cpu_s() - before;
@@ -339,7 +400,7 @@ impl Job {
             }
             (Way::None, _) => self.project.build(&NOTHING)?,
             (Way::LttngUst | Way::LttngUstDormant, _) => self.run_lttng(way, round)?,
-            _ => self.project.build(&[("LD_PRELOAD", self.preload.as_os_str())])?,
+            _ => self.project.build(&[("LD_PRELOAD", self.libraries[index].as_os_str())])?,
         };
         self.reference.compare(&build.products, way.name())?;
         if round > 0 {
@@ -401,7 +462,14 @@ impl Job {
                 ratios.extend(ratio(&format!("{name}_cpu"), &samples.cpu_s, &none.cpu_s));
             }
         }
-        Experiment { name: "compile-job".into(), measurements, ratios, notes }
+        let of = |way: Way| ways.iter().position(|other| *other == way).map(|index| &self.samples[index]);
+        for (name, way, to) in VARIANT_RATIOS {
+            if let (Some(here), Some(to)) = (of(way), of(to)) {
+                ratios.extend(ratio(name, &here.wall_s, &to.wall_s));
+                ratios.extend(ratio(&format!("{name}_cpu"), &here.cpu_s, &to.cpu_s));
+            }
+        }
+        Experiment { name: NAME.into(), measurements, ratios, notes }
     }
 }
 

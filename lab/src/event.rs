@@ -251,7 +251,7 @@ fn in_session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<Start, LabErr
 }
 
 /// What a session came to; that not all events are accounted for is an error.
-fn verified(summary: &Summary, mode: Mode, emitted: u64) -> Result<Verification, LabError> {
+pub(crate) fn verified(summary: &Summary, mode: Mode, emitted: u64) -> Result<Verification, LabError> {
     let is_ring = mode == Mode::Overwrite;
     let (arrived, lost) = (Some(summary.events), summary.lost + summary.lost_on_disk);
     let found = Verification { emitted, arrived, lost, is_ring, text: String::new() };
@@ -347,7 +347,7 @@ const RATIOS: [(&str, &str, &str); 28] = [
     ("armed_vs_tracing", "dormouse.armed.u64", "tracing.armed.u64"),
     ("armed_vs_perfetto", "dormouse.armed.u64", "perfetto.armed.u64"),
     ("armed_2_threads_vs_1", "dormouse.armed.u64.2-threads", "dormouse.armed.u64"),
-    ("armed_discard_vs_overwrite", "dormouse.armed.u64.discard", "dormouse.armed.u64"),
+    ("overwrite_vs_discard_event", "dormouse.armed.u64", "dormouse.armed.u64.discard"),
     ("lttng_ust_2_threads_vs_1", "lttng-ust.armed.u64.2-threads", "lttng-ust.armed.u64"),
     ("dormant_vs_lttng_ust", "dormouse.dormant.u64", "lttng-ust.dormant.u64"),
     ("dormant_cold_vs_lttng_ust", "dormouse.dormant.u64.L2.1000-sites", "lttng-ust.dormant.u64.L2.1000-sites"),

@@ -25,6 +25,7 @@
 //! | module | what is in it |
 //! | --- | --- |
 //! | `event` | experiment: a dormant and an armed event beside the tracers that people use |
+//! | `flight_recorder` | experiment: writers beside snapshots, and bytes of an event on disk |
 //! | `imv` | experiment: static branches and immediate values, and changing them, beside global variables |
 //! | `relay_write` | experiment: the write to a buffer of pages, by memcpy called, by single stores, inlined |
 //! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
@@ -52,6 +53,7 @@ pub mod doctor;
 mod engine;
 mod engines;
 mod event;
+mod flight_recorder;
 pub mod host;
 mod imv;
 pub mod lttng;
@@ -68,9 +70,10 @@ mod table;
 
 use std::path::PathBuf;
 
-pub use compile_job::{CompileJobOptions, ENV_PROJECT, find_project, run_compile_job};
+pub use compile_job::{CompileJobOptions, ENV_PROJECT, ENV_VARIANTS, VARIANTS, find_project, run_compile_job};
 pub use dormouse_lab_harness::Policy;
 pub use event::run_event;
+pub use flight_recorder::run_flight_recorder;
 pub use host::Host;
 pub use imv::run_imv;
 pub use neighbours::Neighbours;
@@ -82,6 +85,7 @@ pub use table::table;
 /// Names of the experiments with what they measure.
 pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("event", "cost of a dormant and of an armed event, beside the tracers that people use"),
+    ("flight-recorder", "what writers pay for snapshots, and how many bytes an event takes on disk"),
     ("imv", "cost of a static branch, an immediate value, and their updates, beside global variables"),
     (
         "percpu",
@@ -93,7 +97,11 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
 
 /// What the document that an experiment grew out of says, beside what was found; empty for most.
 pub(crate) fn seed_tables(experiment: &Experiment) -> String {
-    imv::seed::tables(experiment) + &percpu::seed::tables(experiment) + &relay_write::seed::tables(experiment)
+    let of_builds = compile_job::seed::tables(experiment);
+    imv::seed::tables(experiment)
+        + &percpu::seed::tables(experiment)
+        + &relay_write::seed::tables(experiment)
+        + &of_builds
 }
 
 /// Why an experiment could not be run.
@@ -180,6 +188,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
         let mut experiment = match name.as_str() {
             "event" => run_event(options, &host)?,
+            "flight-recorder" => run_flight_recorder(options, &host)?,
             "imv" => run_imv(options, &host)?,
             "percpu" => run_percpu(options, &host)?,
             "relay-write" => run_relay_write(options, &host)?,

@@ -55,6 +55,8 @@ pub struct LttngCounts {
     pub arrived: u64,
     /// Events that LTTng says were discarded.
     pub discarded: u64,
+    /// Bytes of the trace's streams: neither metadata nor indices.
+    pub bytes: u64,
 }
 
 /// A session that records.
@@ -171,7 +173,7 @@ impl LttngSession {
         let mut reader = Command::new("babeltrace2");
         reader.arg(&self.trace).args(["--component=sink.utils.counter", "--params=step=+0"]).stdin(Stdio::null());
         let arrived = counted(&succeed(&mut reader, "babeltrace2")?).ok_or("babeltrace2 tells no count of events")?;
-        Ok(LttngCounts { arrived, discarded })
+        Ok(LttngCounts { arrived, discarded, bytes: stream_bytes(&self.trace) })
     }
 }
 
@@ -201,6 +203,17 @@ fn succeed(command: &mut Command, name: &str) -> Result<String, String> {
     }
     let stderr = String::from_utf8_lossy(&stderr);
     Err(format!("`{name}` fails: {}", stderr.lines().next().unwrap_or_default()))
+}
+
+/// Bytes of the streams in a trace's directory.
+fn stream_bytes(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match (entry.file_type(), entry.file_name().to_str()) {
+        (_, Some("metadata" | "index")) => 0,
+        (Ok(kind), _) if kind.is_dir() => stream_bytes(&entry.path()),
+        _ => entry.metadata().map_or(0, |metadata| metadata.len()),
+    });
+    bytes.sum()
 }
 
 /// The events that a session's channels discarded, of what `lttng list SESSION` prints.

@@ -154,9 +154,18 @@ impl Prepared {
 
     /// Ends the session. `emitted` are the events that the engine emitted, `arrived` is its answer when it was asked.
     pub fn finish(self, emitted: u64, arrived: &Arrived) -> Verification {
+        self.finish_with_bytes(emitted, arrived).0
+    }
+
+    /// The same, and the bytes of the trace's streams, where there is one.
+    pub fn finish_with_bytes(self, emitted: u64, arrived: &Arrived) -> (Verification, Option<u64>) {
+        let mut bytes = None;
         let (arrived, lost, text) = match self.session {
             Some(session) => match session.finish() {
-                Ok(counts) => (Some(counts.arrived), counts.discarded, "babeltrace2's count".into()),
+                Ok(counts) => {
+                    bytes = Some(counts.bytes);
+                    (Some(counts.arrived), counts.discarded, "babeltrace2's count".into())
+                }
                 Err(why) => (None, 0, why),
             },
             None => {
@@ -167,7 +176,7 @@ impl Prepared {
                 (arrived.events, lost, arrived.why.clone().unwrap_or_else(|| text.into()))
             }
         };
-        Verification { emitted, arrived, lost, is_ring: self.is_ring, text }
+        (Verification { emitted, arrived, lost, is_ring: self.is_ring, text }, bytes)
     }
 }
 

@@ -71,6 +71,25 @@ fn a_project_is_built_in_all_ways_and_nothing_is_lost() {
 }
 
 #[test]
+fn variants_of_the_write_are_measured_where_they_are_there() {
+    let (project, variants) = (project(MAKEFILE), tempfile::tempdir().unwrap());
+    // Whatever they write by: what is tried here is that they are built with.
+    for (file, _) in dormouse_lab::VARIANTS {
+        fs::copy(library(), variants.path().join(file)).unwrap();
+    }
+    let options = CompileJobOptions { variants: Some(variants.path().into()), rounds: 1, ..options(project.path()) };
+    let experiment = run_compile_job(&options).unwrap();
+    for way in ["armed-overwrite-memcpy", "armed-overwrite-specialised"] {
+        let events = format!("{way}.events");
+        assert!(experiment.measurements.iter().any(|found| found.name == events && found.median > 0.0), "{way}");
+    }
+    for name in ["armed_inlined_vs_memcpy", "armed_specialised_vs_memcpy"] {
+        assert!(experiment.ratios.iter().any(|ratio| ratio.name == name), "{name}");
+    }
+    assert!(dormouse_lab::table(&experiment).contains("91.135"));
+}
+
+#[test]
 fn a_build_that_fails_says_why() {
     let project = project("all:\n\t@echo out of ideas >&2; false\n");
     let error = run_compile_job(&options(project.path())).unwrap_err();

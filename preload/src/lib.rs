@@ -56,7 +56,7 @@
 //! * Cancellation, exceptions and `longjmp` pass through the wrappers, which have nothing to clean up around the call.
 //! * Each wrapper is async-signal-safe where the original is. A handler's calls are recorded whatever it interrupts, except
 //!   while its thread joins a session (at start and in a forked child).
-//! * No thread (unless `DORMOUSE_LISTEN=1` asks for one), no descriptor, no output.
+//! * No thread (unless `DORMOUSE_LISTEN=1` or a snapshot's trigger by event asks for one), no descriptor, no output.
 //! * `vfork` goes through a door that tells the tracer; the child's events carry the child's ids.
 //!
 //! # Limits

@@ -25,6 +25,7 @@
 //!   keeps stores in order, so whoever reads the word (Acquire) reads the bytes. A killed or aborted writer leaves nothing.
 //! * Closing a page and opening the next is one transaction that ends in the same word ([`Memory::plan_switch`]).
 //!   All that follows from it (a page is to be offered) is derived from the word, by whoever comes next.
+//! * A compact record has half of its time. [`dormouse_abi::record`] argues why a reader finds the other half, wherever a writer dies.
 //! * A page goes from hand to hand by one compare-and-swap of its owner word; words carry who and which page number,
 //!   so a late repetition finds another value and does nothing.
 //!

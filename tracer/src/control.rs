@@ -1,6 +1,7 @@
 //! The process's own affairs, all under one lock: the registry of classes, the session, what is armed, fork.
 
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -129,6 +130,8 @@ impl Control {
                 if let Some(attached) = current()
                     // (P) pairs with (P').
                     && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
+                    // One whose owner was killed is over too: nobody drains it.
+                    && UnixStream::connect(&attached.socket).is_ok()
                 {
                     let text = format!("the program is already in the session {}", attached.socket.display());
                     return Message::Error { text };
@@ -141,6 +144,10 @@ impl Control {
             Message::Detach => {
                 self.leave();
                 self.changed(0)
+            }
+            Message::ReadMemory { uuid, offset, size_bytes } => {
+                let part = self.joining.read_memory(uuid, offset, size_bytes);
+                part.unwrap_or_else(|text| Message::Error { text })
             }
             Message::ListTunables => crate::tunable::list(),
             Message::SetTunables { values } => crate::tunable::set(&values),

@@ -55,6 +55,7 @@ mod start;
 mod thread;
 mod tunable;
 mod value;
+mod variant;
 mod watch;
 mod write;
 

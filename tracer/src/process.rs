@@ -13,8 +13,8 @@ use dormouse_abi::record::RecordKind;
 #[cfg(target_arch = "x86_64")]
 use dormouse_abi::session::StreamControl;
 use dormouse_abi::session::{CLOCK_TSC, Line, STREAM_STRIDE_BYTES};
-use dormouse_abi::wire::{ClassDecl, FRAME_SIZE_MAX_BYTES, Grant, Message, VERSION};
-use dormouse_backing::Mapping;
+use dormouse_abi::wire::{ClassDecl, FRAME_SIZE_MAX_BYTES, Grant, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
+use dormouse_backing::{BackingError, Mapping};
 #[cfg(target_arch = "x86_64")]
 use dormouse_percpu::PerCpu;
 use dormouse_percpu::{Area, Rseq};
@@ -254,7 +254,12 @@ impl Joining {
 
     /// Maps the memory, or keeps the mapping when it is of the same session (in a forked child).
     fn adopt(&mut self, fd: OwnedFd) -> Result<(), String> {
-        let fresh = Mapping::map(&fd, false).map_err(|error| error.to_string())?;
+        // The session's owner is this program's user or root, and has put its buffers where they are: `check_owner`.
+        let fresh = Mapping::map(&fd, false).or_else(|error| match error {
+            BackingError::NotSealed | BackingError::NotMemory => Mapping::map_file(&fd),
+            error => Err(error),
+        });
+        let fresh = fresh.map_err(|error| error.to_string())?;
         // SAFETY: just mapped, and not unmapped before the end of the function.
         let uuid = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?.header().uuid;
         if self.mapping.is_none() || self.uuid != uuid {
@@ -275,6 +280,28 @@ impl Joining {
             Message::Welcome { grants, .. } => Ok(grants),
             other => Err(refusal(other)),
         }
+    }
+
+    /// A part of the mapped memory, for a tool that salvages what a dead owner has left. Whatever writers do meanwhile, the tool
+    /// checks what it gets.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<Message, String> {
+        // Not of a former session whose mapping could not be taken down: nobody would know its identity.
+        let mapping =
+            self.mapping.as_ref().filter(|_| self.uuid == uuid).ok_or("the program is not in that session")?;
+        if !mapping.is_sealed() {
+            return Err("the session's buffers are a file, which may be shorter by now; read that".into());
+        }
+        let memory_size_bytes = mapping.len() as u64;
+        let begin = offset.min(memory_size_bytes) as usize;
+        let mut bytes = vec![0; (size_bytes.min(MEMORY_PART_SIZE_BYTES_MAX) as usize).min(mapping.len() - begin)];
+        let source = mapping.base().wrapping_add(begin);
+        // SAFETY: inside the mapping by the two bounds, which is unmapped by `leave` alone, and that needs `&mut self`; sealed, so no
+        // access is a SIGBUS. Others write meanwhile: bytes that are committed do not change, others are not interpreted here.
+        unsafe { core::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(Message::MemoryPart { memory_size_bytes, bytes })
     }
 
     /// Leaves the session, if any, and unmaps its memory once no thread uses it.

@@ -12,8 +12,8 @@
 //! A class without marks costs what it costs without triggers: its id is compared with the same bound in any case. Marks go where
 //! ids go, so they follow a class into another session, a forked child, and an object that is loaded later.
 //!
-//! A firing is counted until a request that tells of it is sent: by the thread, or at the program's end. So none is forgotten by a
-//! program that ends by `exit`; in the instant between the two, one may be told of twice.
+//! A firing is counted until a request that tells of it is sent: by the thread, or at the end of a program that ends by `exit`, so that it
+//! forgets none.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::io::Read;
@@ -49,11 +49,15 @@ const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS)
 /// Futex: moves on when a trigger fires that has not fired since its last request.
 static BELL: AtomicU32 = AtomicU32::new(0);
 static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
+/// Held by who sends: the thread, and at the end of the program whoever ends it, who does not give it back.
+static IS_SENDING: AtomicBool = AtomicBool::new(false);
+/// How often the end of the program looks whether a request is on its way, which takes microseconds.
+const LOOKS_MAX: u32 = 1_000;
 static EXIT_HANDLED: AtomicBool = AtomicBool::new(false);
 
 fn watch(mark: usize) -> Option<&'static Watch> {
     let slot = WATCHES.get(mark)?;
-    // (Y) pairs with (Y'). SAFETY: null, or never freed.
+    // (T) pairs with (T'). SAFETY: null, or never freed.
     unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
@@ -104,7 +108,7 @@ pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> 
     let watch = Watch { trigger, snapshot: snapshot.clone(), mark, firings: firings.into() };
     let watch = Box::into_raw(Box::new(watch));
     for slot in &WATCHES[mark..mark + mark_count] {
-        // (Y') pairs with (Y): complete before it is found. The one before is left where it is.
+        // (T') pairs with (T): complete before it is found. The one before is left where it is.
         slot.store(watch, Ordering::Release);
     }
     control.mark_again();
@@ -171,14 +175,18 @@ impl Watch {
 
     /// Asks for a snapshot, and waits for it.
     fn ask(&self) {
-        let firings = self.firings.load(Ordering::Relaxed);
-        let sent = self.prepare(firings).send();
-        if matches!(sent, Err(rustix::io::Errno::AGAIN)) {
-            // Too many ask at once: later.
+        // (O) Acquire pairs with (O'): what was told of is not counted any more.
+        if IS_SENDING.swap(true, Ordering::Acquire) {
             return;
         }
-        // Without a session, or an owner, nobody wants them any more.
-        self.firings.fetch_sub(firings, Ordering::Relaxed);
+        let firings = self.firings.load(Ordering::Relaxed);
+        let sent = self.prepare(firings).send();
+        // Where too many ask at once, later. Without a session, or an owner, nobody wants them any more.
+        if !matches!(sent, Err(rustix::io::Errno::AGAIN)) {
+            self.firings.fetch_sub(firings, Ordering::Relaxed);
+        }
+        // (O') Release pairs with (O).
+        IS_SENDING.store(false, Ordering::Release);
         if let Ok(socket) = sent {
             let mut stream = UnixStream::from(socket);
             let answered = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
@@ -259,6 +267,13 @@ fn serve() {
 /// What the thread had no time for. Does not wait for snapshots.
 extern "C" fn at_exit() {
     let _inside = thread::enter_tracer();
+    // (O) pairs with (O'). A thread that does not get on has told of its firings or not: better twice than never.
+    for _ in 0..LOOKS_MAX {
+        if !IS_SENDING.swap(true, Ordering::Acquire) {
+            break;
+        }
+        std::thread::yield_now();
+    }
     for watch in watches() {
         let firings = watch.firings.swap(0, Ordering::Relaxed);
         if firings != 0 {
@@ -271,6 +286,7 @@ extern "C" fn at_exit() {
 pub(crate) fn after_fork() {
     watches().for_each(|watch| watch.firings.store(0, Ordering::Relaxed));
     IS_ATTENDED.store(false, Ordering::Relaxed);
+    IS_SENDING.store(false, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -25,12 +25,36 @@ pub(crate) struct Lab {
     pub(crate) html: Option<PathBuf>,
 }
 
+/// Builds the preload library with each of the tracer's other ways to write, into `release/variants` of the target directory. Apart
+/// from the workspace's own, which is never built so.
+fn variants() -> Result<()> {
+    let target = run::target_dir()?;
+    let dir = target.join("release/variants");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    for (file, feature) in VARIANTS {
+        let built = target.join("variants");
+        let mut build =
+            run::cargo(["build", "--quiet", "--release", "--package", "dormouse-preload", "--features", feature]);
+        succeed(build.arg("--target-dir").arg(&built))?;
+        let library = built.join("release/libdormouse_libc.so");
+        std::fs::copy(&library, dir.join(file)).with_context(|| format!("cannot copy {}", library.display()))?;
+    }
+    Ok(())
+}
+
+/// File and feature, as the lab's `compile-job` knows them.
+const VARIANTS: [(&str, &str); 2] =
+    [("libdormouse_libc-memcpy.so", "write-called"), ("libdormouse_libc-specialised.so", "write-specialised")];
+
 impl Lab {
     /// The task.
     pub(crate) fn run(self) -> Result<()> {
         test::tools()?;
         run::build_release()?;
         peers::build()?;
+        if !self.quick && (self.experiments.is_empty() || self.experiments.iter().any(|name| name == "compile-job")) {
+            variants()?;
+        }
         let target = run::target_dir()?;
         let project = target.join("lab/lua");
         lua::fetch(&project)?;

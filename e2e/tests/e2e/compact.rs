@@ -45,6 +45,29 @@ fn an_event_of_one_field_takes_little_on_disk() {
     }
 }
 
+/// Ids from 255 on are in extended records alone.
+#[test]
+fn classes_beyond_a_byte_have_extended_records() {
+    const CLASSES: u64 = 17 * 16;
+    const ROUNDS: u64 = 50;
+    for rseq in [true, false] {
+        let record = Record::new().rseq(rseq).context("none");
+        let recording = record.run(&[env!("CARGO_BIN_EXE_e2e-classes"), &ROUNDS.to_string()]).succeeded();
+        let (trace, events, lost) = check(&recording);
+        assert_eq!((events, lost), (CLASSES * ROUNDS, 0));
+        let classes = trace.stats().classes;
+        assert_eq!(classes.len() as u64, CLASSES);
+        for class in classes {
+            let numbers = trace.values(&class.name);
+            assert!(numbers.iter().enumerate().all(|(number, value)| *value == format!("number=u64 {number}")));
+            let compact = if class.id < 255 { 5 + 8 } else { 11 + 8 };
+            assert!(class.bytes >= ROUNDS * compact, "{class:?}");
+            assert!(class.id < 255 || class.bytes == ROUNDS * compact, "{class:?}");
+        }
+        views_agree(&recording);
+    }
+}
+
 #[test]
 fn threads_lose_nothing_or_count_it() {
     for rseq in [true, false] {

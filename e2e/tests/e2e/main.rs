@@ -10,6 +10,7 @@ mod hostile;
 mod kills;
 mod numbers;
 mod points;
+mod salvage;
 mod signals;
 mod snapshots;
 mod values;

@@ -358,6 +358,15 @@ fn triggers_follow_a_child_and_a_library_that_is_loaded_later() {
 }
 
 #[test]
+fn many_processes_fill_no_disk() {
+    let record = Record::new().mode("overwrite").option("--snapshot-on").option("event:e2e:step");
+    let recording = record.run(&[TRACED, "many", "40", "8"]).succeeded();
+    let count = (1..).take_while(|number| recording.place().join(format!("trace-snapshot-{number}")).exists()).count();
+    assert!((32..40).contains(&count), "{count}: {}", recording.stderr);
+    assert!(recording.stderr.contains("snapshots that events asked for were too many"), "{}", recording.stderr);
+}
+
+#[test]
 fn a_trigger_that_no_class_matches_is_told_of() {
     let (running, _) = script(true, "event:e2e:faild", &["steps=8", "fail"]);
     let recording = running.wait().succeeded();

@@ -1,0 +1,114 @@
+//! `dormouse salvage`.
+
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::Args;
+use dormouse_consumer::salvage;
+use serde_json::json;
+
+/// Make a valid trace of what is left of a session whose `dormouse record` was killed
+///
+/// A recorder that is killed (kill -9, the OOM killer) leaves a directory with the events that had reached the disk, perhaps with a
+/// torn packet at the end. The others are in the session's memory, and that outlives it: programs that are alive still have it mapped,
+/// and with `dormouse record --buffers` it is a file, which outlives the programs too. Salvage puts both together into a new
+/// trace; the old directory stays as it is.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What can be had:
+  programs alive                 every event that they had finished; also of those that have died before
+  programs dead, --buffers FILE  the same, from FILE
+  programs dead, no --buffers    what had reached the disk; in overwrite mode nothing has
+Events that were lost while the session ran stay lost, and counted. Nothing is guessed: a packet that is damaged is left out, or its
+end is, and the trace says so: the event `dormouse:salvage`, which `dormouse view` shows and `dormouse stats` warns of.
+
+Programs that are alive go on writing into the lost session, until its memory is full or for ever in overwrite mode. `dormouse disarm
+PID '*'` stops one; it can be salvaged again afterwards. `dormouse arm` has it join a new session, and gives the old memory up.
+
+Examples:
+  dormouse salvage trace                          into trace-salvaged
+  dormouse salvage trace -o rescued --json
+  dormouse record --buffers /dev/shm -o trace -- ./server
+                                                  survives the recorder and the server
+
+Exit code: 0 if all was had that was committed; 1 if something was not (the trace is valid, and says what); 2 if there was nothing to
+salvage, the session is alive, or the new trace cannot be written.")]
+pub(crate) struct Salvage {
+    /// Directory that the session was recorded into
+    #[arg(value_name = "TRACE")]
+    dir: PathBuf,
+    /// Directory of the new trace, new or empty [default: TRACE-salvaged]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Remove the buffers' file (see `dormouse record --buffers`) if all was had
+    #[arg(long)]
+    remove_buffers: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Salvage {
+    pub(crate) fn run(self) -> anyhow::Result<u8> {
+        let output = match self.output {
+            Some(output) => output,
+            None => {
+                let name = self.dir.file_name().ok_or_else(|| anyhow!("name the new trace's directory with -o"))?;
+                let mut name = name.to_owned();
+                name.push("-salvaged");
+                self.dir.with_file_name(name)
+            }
+        };
+        let salvage = salvage(&self.dir, &output)?;
+        let is_whole = salvage.missing.is_empty();
+        let mut buffers = salvage.buffers.clone();
+        if self.remove_buffers
+            && is_whole
+            && let Some(path) = &buffers
+        {
+            std::fs::remove_file(path).map_err(|error| anyhow!("cannot remove {}: {error}", path.display()))?;
+            buffers = None;
+        }
+        let code = if is_whole { 0 } else { 1 };
+        if self.json {
+            let text = json!({
+                "dir": salvage.dir,
+                "is_whole": is_whole,
+                "memory": salvage.memory,
+                "missing": salvage.missing,
+                "events": salvage.events,
+                "lost": salvage.lost,
+                "bytes": salvage.bytes,
+                "packets_from_disk": salvage.packets_from_disk,
+                "packets_from_memory": salvage.packets_from_memory,
+                "packets_missing": salvage.packets_missing,
+                "packets_refused": salvage.packets_refused,
+                "pages_missed": salvage.pages_missed,
+                "writers": salvage.writers,
+                "buffers": buffers,
+            });
+            println!("{text:#}");
+            return Ok(code);
+        }
+        let (events, lost, disk, memory) =
+            (salvage.events, salvage.lost, salvage.packets_from_disk, salvage.packets_from_memory);
+        println!(
+            "{events} events, {lost} lost: {disk} packets from disk, {memory} from memory ({}); look at them with `dormouse view {}`",
+            salvage.memory,
+            output.display()
+        );
+        if salvage.pages_missed > 0 {
+            println!("{} older pages were overwritten meanwhile", salvage.pages_missed);
+        }
+        for line in &salvage.missing {
+            println!("missing: {line}");
+        }
+        for pid in &salvage.writers {
+            println!("process {pid} still writes into the lost session; `dormouse disarm {pid} '*'` stops it");
+        }
+        if let Some(path) = buffers {
+            println!("the buffers are still in {}; remove the file when you have all that you want", path.display());
+        }
+        Ok(code)
+    }
+}

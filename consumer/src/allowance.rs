@@ -1,0 +1,52 @@
+//! How many snapshots events may ask for: each process keeps a distance between its own, but a thousand short ones would fill a disk.
+
+use std::time::{Duration, Instant};
+
+/// Snapshots that may be taken at once, and one more each [`Allowance::EACH`].
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    left: u32,
+    /// When one was added last.
+    added: Instant,
+}
+
+impl Allowance {
+    const MAX: u32 = 32;
+    const EACH: Duration = Duration::from_secs(60);
+
+    pub(crate) fn new(now: Instant) -> Allowance {
+        Allowance { left: Allowance::MAX, added: now }
+    }
+
+    /// Whether there is one left, which is then taken.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        let count = now.duration_since(self.added).as_secs() / Allowance::EACH.as_secs();
+        let more = count.min(Allowance::MAX.into()) as u32;
+        if self.left + more >= Allowance::MAX {
+            *self = Allowance::new(now);
+        } else {
+            self.left += more;
+            self.added += more * Allowance::EACH;
+        }
+        let is_left = self.left > 0;
+        self.left -= u32::from(is_left);
+        is_left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_more_each_minute() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let mut allowance = Allowance::new(begin);
+        assert_eq!((0..100).filter(|_| allowance.take(at(1))).count(), 32);
+        assert!(!allowance.take(at(60)), "the last was taken a second ago when it was full");
+        assert!(allowance.take(at(61)) && !allowance.take(at(62)));
+        assert!(allowance.take(at(121)) && !allowance.take(at(122)));
+        assert_eq!((0..100).filter(|_| allowance.take(at(1_000_000))).count(), 32);
+    }
+}

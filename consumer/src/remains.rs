@@ -1,0 +1,266 @@
+//! What is left of a session's memory: a file, or a process that has it mapped. Read, never mapped: it may be shorter by now.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use dormouse_abi::session::SessionHeader;
+use dormouse_abi::wire::{MEMORY_PART_SIZE_BYTES_MAX, Message};
+
+use crate::program::Program;
+
+/// A session's memory, wherever it is.
+#[derive(Debug)]
+pub(crate) struct Remains {
+    place: Place,
+    uuid: [u8; 16],
+    size_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// A file on a file system.
+    File { file: File, path: PathBuf },
+    /// A program that answers at its socket, by the number of its tracer.
+    Program { program: Program, index: usize },
+    /// A process that does not, but may be looked into.
+    Process { pid: u32, start: u64 },
+}
+
+/// A mapping of a session's memory in a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Region {
+    start: u64,
+    len: u64,
+}
+
+/// What the kernel calls the memory files of sessions.
+const MEMORY_FILE: &str = "/memfd:dormouse-session";
+
+impl Remains {
+    /// Those of session `uuid` in a file.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn of_file(path: &Path, uuid: [u8; 16]) -> Result<Remains, String> {
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        // Not a link to something else, and not something to wait at.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(format!("{} is not a regular file", path.display()));
+        }
+        Remains { place: Place::File { file, path: path.into() }, uuid, size_bytes: metadata.len() }.checked()
+    }
+
+    /// Those of session `uuid` in a program that answers.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<Remains, String> {
+        let program = Program::find(pid).map_err(|error| error.to_string())?;
+        let mut reason = String::new();
+        for index in 0..program.tracer_count() {
+            match part(&program, index, uuid, 0, 0) {
+                Ok((size_bytes, _)) => {
+                    return Ok(Remains { place: Place::Program { program, index }, uuid, size_bytes });
+                }
+                Err(error) => reason = error,
+            }
+        }
+        Err(reason)
+    }
+
+    /// Those of session `uuid` that a process has mapped, where the kernel lets this process look into it. `buffers` is the file that
+    /// they lie in, if they do.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn of_process(pid: u32, uuid: [u8; 16], buffers: Option<&Path>) -> Result<Remains, String> {
+        let mut reason = format!("process {pid} does not have it mapped");
+        for Region { start, len } in regions(pid, buffers)? {
+            match (Remains { place: Place::Process { pid, start }, uuid, size_bytes: len }).checked() {
+                Ok(remains) => return Ok(remains),
+                Err(error) => reason = error,
+            }
+        }
+        Err(reason)
+    }
+
+    /// As they are, if they are of this session.
+    fn checked(self) -> Result<Remains, String> {
+        let mut uuid = [0; 16];
+        self.read(std::mem::offset_of!(SessionHeader, uuid) as u64, &mut uuid)?;
+        if uuid == self.uuid { Ok(self) } else { Err(format!("{self} is not the memory of this session")) }
+    }
+
+    /// Whether a process has them, and not only a file.
+    pub(crate) fn is_live(&self) -> bool {
+        !matches!(self.place, Place::File { .. })
+    }
+
+    /// Bytes, by the word of whoever has them.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Fills `target` with what lies at `offset`.
+    ///
+    /// # Errors
+    /// One line; `target` may be filled in part.
+    pub(crate) fn read(&self, offset: u64, target: &mut [u8]) -> Result<(), String> {
+        match &self.place {
+            Place::File { file, .. } => {
+                file.read_exact_at(target, offset).map_err(|error| format!("cannot read {self}: {error}"))
+            }
+            Place::Program { program, index } => {
+                let mut at = offset;
+                for piece in target.chunks_mut(MEMORY_PART_SIZE_BYTES_MAX as usize) {
+                    let (_, bytes) = part(program, *index, self.uuid, at, piece.len() as u32)?;
+                    if bytes.len() != piece.len() {
+                        return Err(format!("{self} is shorter than it says"));
+                    }
+                    piece.copy_from_slice(&bytes);
+                    at += bytes.len() as u64;
+                }
+                Ok(())
+            }
+            Place::Process { pid, start } => read_process(*pid, start.wrapping_add(offset), target)
+                .map_err(|error| format!("cannot read {self}: {error}")),
+        }
+    }
+}
+
+/// Says where.
+impl std::fmt::Display for Remains {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.place {
+            Place::File { path, .. } => write!(f, "the file {}", path.display()),
+            Place::Program { program, .. } => write!(f, "what process {} has sent", program.pid),
+            Place::Process { pid, .. } => write!(f, "the memory of process {pid}"),
+        }
+    }
+}
+
+/// Size of all, and a part.
+fn part(
+    program: &Program,
+    index: usize,
+    uuid: [u8; 16],
+    offset: u64,
+    size_bytes: u32,
+) -> Result<(u64, Vec<u8>), String> {
+    match program
+        .ask_one(index, &Message::ReadMemory { uuid, offset, size_bytes })
+        .map_err(|error| error.to_string())?
+    {
+        Message::MemoryPart { memory_size_bytes, bytes } => Ok((memory_size_bytes, bytes)),
+        Message::Error { text } => Err(format!("process {} refused: {text}", program.pid)),
+        _ => Err(format!("process {} answered something else; is it of the same version?", program.pid)),
+    }
+}
+
+/// `process_vm_readv(2)`, all of it.
+fn read_process(pid: u32, start: u64, target: &mut [u8]) -> std::io::Result<()> {
+    let mut done = 0;
+    while done < target.len() {
+        let rest = &mut target[done..];
+        let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let address = start.wrapping_add(done as u64) as usize;
+        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: rest.len() };
+        // SAFETY: one buffer of this process, as long as it says; the other is an address in another process, which the kernel checks.
+        match unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) } {
+            ..=-1 => return Err(std::io::Error::last_os_error()),
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => done += count as usize,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process has a session's memory mapped, as far as this process may know.
+pub(crate) fn has_mapped(pid: u32, buffers: Option<&Path>) -> bool {
+    regions(pid, buffers).is_ok_and(|regions| !regions.is_empty())
+}
+
+/// Where a process has memory of sessions mapped.
+fn regions(pid: u32, buffers: Option<&Path>) -> Result<Vec<Region>, String> {
+    let maps = std::fs::read(format!("/proc/{pid}/maps"))
+        .map_err(|error| format!("cannot read the mappings of process {pid}: {error}"))?;
+    Ok(regions_in(&String::from_utf8_lossy(&maps), &buffers.map_or(MEMORY_FILE.into(), Path::to_string_lossy)))
+}
+
+/// Those of the file `name`, whole: the kernel may show one mapping in several lines.
+fn regions_in(maps: &str, name: &str) -> Vec<Region> {
+    let mut regions: Vec<Region> = Vec::new();
+    for line in maps.lines() {
+        let mut fields = line.splitn(6, ' ');
+        let mut field = || fields.next().unwrap_or_default();
+        let (range, _, offset, _, _, path) = (field(), field(), field(), field(), field(), field());
+        let path = path.trim_start();
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let range = range.split_once('-').and_then(|(start, end)| Some((hex(start)?, hex(end)?)));
+        let (Some((start, end)), Some(offset)) = (range, hex(offset)) else { continue };
+        if path.strip_suffix(" (deleted)").unwrap_or(path) != name || end < start {
+            continue;
+        }
+        match regions.last_mut() {
+            _ if offset == 0 => regions.push(Region { start, len: end - start }),
+            Some(last) if last.start + last.len == start && last.len == offset => last.len += end - start,
+            _ => {}
+        }
+    }
+    regions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_found_whole() {
+        let maps = "\
+00400000-00401000 r-xp 00000000 08:01 5                          /bin/x
+7f0000000000-7f0000001000 rw-s 00000000 00:01 7                  /memfd:dormouse-session (deleted)
+7f0000001000-7f0000003000 rw-s 00001000 00:01 7                  /memfd:dormouse-session (deleted)
+7f0000005000-7f0000006000 rw-s 00003000 00:01 7                  /memfd:dormouse-session (deleted)
+7f0000008000-7f0000009000 rw-s 00000000 00:01 9                  /memfd:dormouse-session (deleted)
+7f000000a000-7f000000b000 rw-s 00000000 00:01 9                  /dev/shm/a b
+x-y rw-s 00000000 00:01 9                  /memfd:dormouse-session
+7f000000c000-7f000000d000 rw-s 00000000 00:01 9                  /memfd:dormouse-session-not
+7fff00000000-7fff00001000 rw-p 00000000 00:00 0
+";
+        let region = |start, len| Region { start, len };
+        assert_eq!(regions_in(maps, MEMORY_FILE), [region(0x7f0000000000, 0x3000), region(0x7f0000008000, 0x1000)]);
+        assert_eq!(regions_in(maps, "/dev/shm/a b"), [region(0x7f000000a000, 0x1000)]);
+        assert_eq!(regions_in("", MEMORY_FILE), []);
+    }
+
+    #[test]
+    fn another_process_is_read_as_far_as_it_is_mapped() {
+        let bytes = [5u8, 6, 7];
+        let mut target = [0; 3];
+        let me = std::process::id();
+        read_process(me, bytes.as_ptr().addr() as u64, &mut target).unwrap();
+        assert_eq!(target, bytes);
+        assert!(read_process(me, 8, &mut target).is_err());
+        assert!(read_process(me, u64::MAX, &mut target).is_err());
+    }
+
+    #[test]
+    fn files_that_are_not_the_sessions_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| Remains::of_file(&dir.path().join(name), [7; 16]).map(|_| ());
+        let mut bytes = vec![0; 4096];
+        std::fs::write(dir.path().join("short"), [7; 10]).unwrap();
+        std::fs::write(dir.path().join("other"), &bytes).unwrap();
+        bytes[std::mem::offset_of!(SessionHeader, uuid)..][..16].fill(7);
+        std::fs::write(dir.path().join("ours"), &bytes).unwrap();
+        std::os::unix::fs::symlink("ours", dir.path().join("link")).unwrap();
+        assert_eq!(of("ours"), Ok(()));
+        for name in ["short", "other", "link", "none", "."] {
+            assert!(of(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What a session says of itself in its trace's directory while it lasts, for whoever finds the directory when its owner is dead.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::server::{is_dead, stat_fields};
+use crate::session::SessionError;
+use crate::trace::{TraceError, create_file};
+
+/// The file's name. Readers of traces pass over names that begin with a dot.
+pub(crate) const FILE_NAME: &str = ".session";
+
+/// First entry of the file.
+const FORMAT: &str = "dormouse-session=1";
+
+/// Where a session's owner and memory are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Whereabouts {
+    /// The session's.
+    pub(crate) uuid: [u8; 16],
+    /// Of the boot that the clock counts from, if the kernel tells.
+    pub(crate) boot: String,
+    /// Process id of the owner.
+    pub(crate) owner: u32,
+    /// When the owner started, in the kernel's words: process ids come again.
+    pub(crate) owner_start: String,
+    /// The session's socket.
+    pub(crate) socket: PathBuf,
+    /// The file that its memory lies in, if it has a name.
+    pub(crate) buffers: Option<PathBuf>,
+}
+
+/// The identity of this boot; empty where the kernel does not tell.
+pub(crate) fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
+}
+
+impl Whereabouts {
+    /// Entries `name=value`, each ended by a NUL, as in `/proc/PID/environ`: a path holds any other byte.
+    fn encode(&self) -> Vec<u8> {
+        let uuid: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut out = format!(
+            "{FORMAT}\0uuid={uuid}\0boot={}\0owner={}\0owner_start={}\0",
+            self.boot, self.owner, self.owner_start
+        )
+        .into_bytes();
+        let mut put = |name: &str, path: &Path| {
+            out.extend(name.as_bytes());
+            out.extend(path.as_os_str().as_bytes());
+            out.push(0);
+        };
+        put("socket=", &self.socket);
+        self.buffers.iter().for_each(|path| put("buffers=", path));
+        out
+    }
+
+    /// Reads it; `None` for anything that [`Whereabouts::encode`] cannot have written, or not to its end.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Whereabouts> {
+        let mut entries = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
+        if entries.next()? != FORMAT.as_bytes() {
+            return None;
+        }
+        let entries: Vec<&[u8]> = entries.collect();
+        let find = |name: &str| entries.iter().find_map(|entry| entry.strip_prefix(name.as_bytes()));
+        let text = |name: &str| std::str::from_utf8(find(name)?).ok();
+        let path = |name: &str| find(name).map(|bytes| PathBuf::from(OsStr::from_bytes(bytes)));
+        let uuid =
+            text("uuid=").filter(|text| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        Some(Whereabouts {
+            uuid: u128::from_str_radix(uuid, 16).ok()?.to_be_bytes(),
+            boot: text("boot=")?.into(),
+            owner: text("owner=")?.parse().ok()?,
+            owner_start: text("owner_start=")?.into(),
+            socket: path("socket=")?,
+            buffers: path("buffers="),
+        })
+    }
+
+    /// Whether the owner is still there: its process, or somebody who answers at its socket (from another container, say).
+    pub(crate) fn is_owner_alive(&self) -> bool {
+        let pid = rustix::process::Pid::from_raw(self.owner as i32);
+        let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
+        // A dead process may be waited for a long time.
+        let is_running = pidfd.is_some_and(|pidfd| !is_dead(&pidfd));
+        is_running && start_of(self.owner) == self.owner_start || UnixStream::connect(&self.socket).is_ok()
+    }
+}
+
+/// When a process started, in clock ticks since the boot; empty if there is none.
+fn start_of(pid: u32) -> String {
+    let [start] = stat_fields(pid, [22]);
+    start
+}
+
+/// What an owner leaves behind that is killed, and removes at a proper end.
+#[derive(Debug)]
+pub(crate) struct LeftBehind(Mutex<Vec<PathBuf>>);
+
+impl LeftBehind {
+    /// The buffers' file, if there is one.
+    pub(crate) fn new(buffers: Option<PathBuf>) -> LeftBehind {
+        LeftBehind(Mutex::new(buffers.into_iter().collect()))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says in the trace's directory where everything is.
+    pub(crate) fn tell(&self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), TraceError> {
+        let owner = std::process::id();
+        let mut files = self.lock();
+        let buffers = files.first().cloned();
+        let (boot, owner_start, socket) = (boot(), start_of(owner), socket.into());
+        let path = dir.join(FILE_NAME);
+        create_file(&path, &Whereabouts { uuid, boot, owner, owner_start, socket, buffers }.encode())?;
+        files.push(path);
+        Ok(())
+    }
+
+    /// Removes it, once: somebody else's may be there later.
+    pub(crate) fn remove(&self) {
+        for path in self.lock().drain(..) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// The file that buffers are to lie in: `place` itself, or a new one in the directory `place`. Absolute, for whoever looks from
+/// elsewhere.
+pub(crate) fn buffers_file(place: &Path) -> Result<PathBuf, SessionError> {
+    let place =
+        std::path::absolute(place).map_err(|error| SessionError::System { what: "the buffers' place", error })?;
+    if !place.is_dir() {
+        return Ok(place);
+    }
+    let numbered = |number: u32| place.join(format!("dormouse-{}-{number}.buffers", std::process::id()));
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    Ok((0..u32::MAX).map(numbered).find(is_free).unwrap_or_else(|| numbered(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here(dir: &Path) -> Whereabouts {
+        Whereabouts {
+            uuid: [0xA7; 16],
+            boot: boot(),
+            owner: std::process::id(),
+            owner_start: start_of(std::process::id()),
+            socket: dir.join("a\nb \u{ff}.sock"),
+            buffers: None,
+        }
+    }
+
+    #[test]
+    fn whereabouts_come_back_and_every_cut_is_none() {
+        let without = here(Path::new("/run"));
+        let with = Whereabouts { buffers: Some("/dev/shm/x=y".into()), ..without.clone() };
+        for whereabouts in [without, with] {
+            let bytes = whereabouts.encode();
+            assert_eq!(Whereabouts::decode(&bytes).as_ref(), Some(&whereabouts));
+            for len in 0..bytes.len() {
+                let cut = Whereabouts::decode(&bytes[..len]);
+                assert!(cut.is_none_or(|cut| cut.buffers.is_none() && cut.socket == whereabouts.socket), "{len}");
+            }
+        }
+        assert_eq!(Whereabouts::decode(b"dormouse-session=2\0"), None);
+    }
+
+    #[test]
+    fn an_owner_is_alive_until_its_process_is_dead_or_another_has_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let me = here(dir.path());
+        assert!(me.is_owner_alive());
+        assert!(!Whereabouts { owner_start: "1".into(), ..me.clone() }.is_owner_alive());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = Whereabouts { owner: child.id(), owner_start: start_of(child.id()), ..me.clone() };
+        let pidfd =
+            rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty());
+        let pidfd = pidfd.unwrap();
+        while !is_dead(&pidfd) {
+            std::thread::yield_now();
+        }
+        // Not waited for yet.
+        assert!(!dead.is_owner_alive());
+        child.wait().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(&me.socket).unwrap();
+        assert!(dead.is_owner_alive());
+        drop(listener);
+        assert!(!dead.is_owner_alive());
+    }
+
+    #[test]
+    fn what_is_left_behind_is_removed_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let buffers = buffers_file(dir.path()).unwrap();
+        assert_eq!(buffers.parent(), Some(dir.path()));
+        assert_eq!(buffers_file(&dir.path().join("new")).unwrap(), dir.path().join("new"));
+        std::fs::write(&buffers, "").unwrap();
+        assert_ne!(buffers_file(dir.path()).unwrap(), buffers);
+        let left = LeftBehind::new(Some(buffers.clone()));
+        left.tell(dir.path(), [7; 16], Path::new("/none")).unwrap();
+        let told = Whereabouts::decode(&std::fs::read(dir.path().join(FILE_NAME)).unwrap()).unwrap();
+        assert_eq!((told.uuid, told.buffers), ([7; 16], Some(buffers.clone())));
+        left.remove();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        std::fs::write(&buffers, "another's").unwrap();
+        drop(left);
+        assert!(buffers.exists());
+    }
+}
