@@ -377,7 +377,7 @@ fn an_epoch_costs_one_extended_record() {
 
 #[test]
 fn counts_of_lost_classes_end_where_no_stream_is_in_use() {
-    let bench = Bench::new(MODE_DISCARD);
+    let bench = Bench::new(MODE_DISCARD, RecordKind::Ids);
     assert_eq!(bench.memory.used_streams().count(), 0);
     let counts: Vec<u64> = (0..).map_while(|index| bench.memory.discarded_by_class(index)).collect();
     assert_eq!(counts, [0; LOST_CLASS_COUNT]);
