@@ -5,14 +5,15 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use dormouse_abi::session::Geometry;
+use dormouse_abi::record::RecordKind;
+use dormouse_abi::session::{Geometry, MODE_DISCARD};
 use dormouse_abi::wire::ClassDecl;
 use dormouse_backing::{Pool, PoolOptions};
 use dormouse_relay::{Memory, Setup};
 
 use crate::budget::Budget;
 use crate::clock::Clock;
-use crate::session::{Cpus, Options, Shared};
+use crate::session::{Context, Cpus, Options, Shared};
 use crate::snapshot::{Snapshot, SnapshotError, Take};
 use crate::trace::Trace;
 use crate::{drain, snapshot};
@@ -21,6 +22,7 @@ use crate::{drain, snapshot};
 #[derive(Debug)]
 pub struct Owner {
     shared: Shared,
+    kind: RecordKind,
 }
 
 /// What was drained.
@@ -39,16 +41,17 @@ pub const UUID: [u8; 16] = [7; 16];
 
 impl Owner {
     /// Of a session without processors, all of whose streams are claimed. The trace goes to `dir`, which is new or empty.
-    pub fn new(dir: &Path, geometry: Geometry) -> Owner {
-        let options = Options::new(dir.into());
+    pub fn new(dir: &Path, geometry: Geometry, kind: RecordKind) -> Owner {
+        let context = if kind == RecordKind::Compact { Context::None } else { Context::Ids };
+        let options = Options { context, ..Options::new(dir.into()) };
         let clock = Clock::new();
         let trace = Trace::create(&options, &clock, UUID, geometry.page_size_bytes).expect("a directory for the trace");
         let pool = Pool::new("dormouse-fuzz", geometry.size_bytes(), PoolOptions { prefault: true }).expect("memory");
         let cpus = Cpus { online: Vec::new(), ..options.cpus };
         let budget = Budget::new(&pool, geometry, geometry.page_count, &cpus).expect("memory");
-        let memory = lay_out(&pool, &geometry, dormouse_abi::session::MODE_DISCARD, clock.source);
+        let memory = lay_out(&pool, &geometry, MODE_DISCARD, clock.source, kind);
         let (stop, snapshots) = (AtomicBool::new(false), Mutex::new(()));
-        Owner { shared: Shared { pool, memory, clock, trace, stop, snapshots, budget } }
+        Owner { shared: Shared { pool, memory, clock, trace, stop, snapshots, budget }, kind }
     }
 
     /// The id of a class.
@@ -66,7 +69,7 @@ impl Owner {
         let geometry = self.shared.memory.geometry();
         // SAFETY: the pool is that long, and nobody reads it meanwhile.
         unsafe { self.shared.pool.base().write_bytes(0, geometry.size_bytes()) };
-        lay_out(&self.shared.pool, geometry, mode, self.shared.clock.source);
+        lay_out(&self.shared.pool, geometry, mode, self.shared.clock.source, self.kind);
     }
 
     /// Takes a snapshot.
@@ -85,9 +88,9 @@ impl Owner {
     }
 }
 
-fn lay_out(pool: &Pool, geometry: &Geometry, mode: u32, clock: u32) -> Memory {
+fn lay_out(pool: &Pool, geometry: &Geometry, mode: u32, clock: u32, kind: RecordKind) -> Memory {
     let page_limit = geometry.page_count;
-    let setup = Setup { mode, clock, uuid: UUID, page_limit, reserved_for: &[], reserve_each: 0 };
+    let setup = Setup { mode, clock, uuid: UUID, kind, page_limit, reserved_for: &[], reserve_each: 0 };
     // SAFETY: the pool is that long, zeroed and this process's alone; it lives as long as the view, in the same owner.
     unsafe { Memory::initialise(pool.base(), geometry, &setup) }
 }

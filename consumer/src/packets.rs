@@ -219,6 +219,11 @@ impl<'a> StreamFiles<'a> {
         }
     }
 
+    /// Packets of a stream so far.
+    pub(crate) fn packet_count(&self, stream: u32) -> u64 {
+        self.files[stream as usize].packets
+    }
+
     /// Takes back what a stream has so far, and gives the number of packets. What cannot be taken back stays, and readers tell of
     /// the gap behind it.
     pub(crate) fn take_back(&mut self, stream: u32) -> u64 {

@@ -375,7 +375,11 @@ impl Taking<'_> {
                 leave_out_later(&mut header, &self.arena[begin..end], &classes, cut.moment);
             }
             let is_empty = header.content_size_bytes == HEADER_SIZE_BYTES as u64;
-            if is_empty && header.events_discarded == self.files.discarded_last(candidate.stream) {
+            // A page that was closed without an event counts all the same: without its number, readers would tell of a gap.
+            let is_between = candidate.current.is_none()
+                && candidate.len == HEADER_SIZE_BYTES
+                && self.files.packet_count(candidate.stream) > 0;
+            if is_empty && !is_between && header.events_discarded == self.files.discarded_last(candidate.stream) {
                 continue;
             }
             let packet = &mut self.arena[begin..][..header.packet_size_bytes as usize];

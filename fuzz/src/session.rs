@@ -137,7 +137,7 @@ impl Bench {
         let streams = 0..geometry.stream_count;
         Bench {
             memory,
-            metadata: trace::metadata_of_class(),
+            metadata: trace::metadata_of_class(memory.record_kind()),
             devices: streams.clone().map(device).collect(),
             oracles: streams.map(|_| Oracle::default()).collect(),
             clock: 1,
@@ -308,7 +308,8 @@ impl Bench {
         let (second, third) = rest.split_at(cuts[1] % (rest.len() + 1));
         let segments = [&count[..], first, second, third].map(|run| Segment::exact(run.as_ptr(), run.len()));
         let record = dormouse_relay::Record::new(0, record::context_word(1, 2), &segments);
-        if record.size_bytes > page::record_size_max_bytes(memory.geometry().page_size_bytes as usize) {
+        let size_bytes_max = memory.record_kind().header_size_bytes_max() + record.fields_size_bytes;
+        if size_bytes_max > page::record_size_max_bytes(memory.geometry().page_size_bytes as usize) {
             return self.lose(stream, true);
         }
         // Honest memory needs one switch.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::metadata::Clock;
 use dormouse_ctf::{Metadata, MetadataOptions, Problem, StreamReader, Value};
@@ -17,7 +18,7 @@ pub fn class() -> ClassDecl {
 }
 
 /// Metadata with these classes, whose ids count from 0.
-pub fn metadata(classes: &[ClassDecl]) -> Metadata {
+pub fn metadata(classes: &[ClassDecl], record_kind: RecordKind) -> Metadata {
     let clock = Clock {
         name: "monotonic".into(),
         description: "Monotonic clock".into(),
@@ -31,6 +32,7 @@ pub fn metadata(classes: &[ClassDecl]) -> Metadata {
         clock,
         tracer_version: (0, 1),
         start_time_s: 0,
+        record_kind,
     };
     let mut text = Metadata::new(options).preamble();
     for (id, class) in (0..).zip(classes) {
@@ -40,11 +42,12 @@ pub fn metadata(classes: &[ClassDecl]) -> Metadata {
 }
 
 /// Metadata with the class [`class`] alone.
-pub fn metadata_of_class() -> Rc<Metadata> {
+pub fn metadata_of_class(kind: RecordKind) -> Rc<Metadata> {
     thread_local! {
-        static METADATA: Rc<Metadata> = Rc::new(metadata(&[class()]));
+        static METADATA: [Rc<Metadata>; 2] =
+            [RecordKind::Ids, RecordKind::Compact].map(|kind| Rc::new(metadata(&[class()], kind)));
     }
-    METADATA.with(Rc::clone)
+    METADATA.with(|both| Rc::clone(&both[kind as usize]))
 }
 
 /// What a stream holds.

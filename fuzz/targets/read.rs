@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use arbitrary::Arbitrary;
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES};
+use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_abi::wire::ClassDecl;
 use dormouse_consumer::fuzzing::{Owner, UUID};
@@ -55,13 +56,18 @@ fn classes() -> Vec<ClassDecl> {
     each.chain([class("all".into(), &types)]).collect()
 }
 
-fn encode(packets: &[Packet]) -> Vec<u8> {
+fn encode(is_compact: bool, packets: &[Packet]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for packet in packets {
         let mut content = Vec::new();
         for (id, timestamp, fields) in &packet.records {
-            content.extend((timestamp << 16 | u64::from(*id)).to_le_bytes());
-            if packet.stream_id % 4 != 1 {
+            let is_state = packet.stream_id % 4 == 1;
+            match (is_compact && !is_state, id) {
+                (true, 255) => content.extend(record::extended_header(*timestamp as u16, *timestamp)),
+                (true, id) => content.extend(record::compact_header(*id, *timestamp)),
+                (false, id) => content.extend(record::head_word((*id).into(), *timestamp).to_le_bytes()),
+            }
+            if !is_compact && !is_state {
                 content.extend([1; 8]);
             }
             content.extend(fields);
@@ -107,17 +113,18 @@ struct Place {
     owner: Owner,
     dir: PathBuf,
     metadata: Metadata,
+    kind: RecordKind,
 }
 
 thread_local! {
-    static PLACE: Place = place();
+    static PLACES: [Place; 2] = [RecordKind::Ids, RecordKind::Compact].map(place);
 }
 
-fn place() -> Place {
-    let dir = dormouse_fuzz::session::scratch_dir("read").join("trace");
-    let owner = Owner::new(&dir, GEOMETRY);
+fn place(kind: RecordKind) -> Place {
+    let dir = dormouse_fuzz::session::scratch_dir("read").join(format!("{kind:?}"));
+    let owner = Owner::new(&dir, GEOMETRY, kind);
     assert_eq!(owner.declare(&trace::class()), 0);
-    Place { owner, dir, metadata: trace::metadata(&classes()) }
+    Place { owner, dir, metadata: trace::metadata(&classes(), kind), kind }
 }
 
 /// Asks memory everything that somebody might ask it, in whatever state it is.
@@ -144,24 +151,25 @@ fn ask(memory: &Memory) {
     }
 }
 
-fuzz_target!(|input: Input| {
-    PLACE.with(|place| match input {
-        Input::Packets(packets) => read(&place.metadata, &encode(&packets)),
-        Input::Bytes(bytes) => read(&place.metadata, &bytes),
-        Input::Text(has_preamble, text) => {
+fuzz_target!(|input: (bool, Input)| {
+    let (is_compact, input) = input;
+    PLACES.with(|places| match (input, &places[usize::from(is_compact)]) {
+        (Input::Packets(packets), place) => read(&place.metadata, &encode(is_compact, &packets)),
+        (Input::Bytes(bytes), place) => read(&place.metadata, &bytes),
+        (Input::Text(has_preamble, text), place) => {
             let preamble = if has_preamble { place.metadata.preamble() } else { String::new() };
             if let Ok(metadata) = Metadata::parse(&(preamble + &text)) {
                 read(&metadata, &[]);
             }
         }
-        Input::Page(mut page, len, [begin, earliest]) => {
+        (Input::Page(mut page, len, [begin, earliest]), place) => {
             page.splice(0..0, [0; HEADER_SIZE_BYTES]);
             let classes = &place.metadata.classes;
             let counted = count_records(&page, len.into(), classes);
             let found = first_record_since(&page, len.into(), classes, begin, earliest);
             assert!(counted.is_err() || found.is_ok(), "{counted:?}, {found:?}");
         }
-        Input::Session(is_overwrite, operations, noise) => {
+        (Input::Session(is_overwrite, operations, noise), place) => {
             place.owner.reset(if is_overwrite { MODE_OVERWRITE } else { MODE_DISCARD });
             let mut bench = Bench::new(place.owner.memory());
             let mut noise = noise.iter();
@@ -176,12 +184,12 @@ fuzz_target!(|input: Input| {
             for stream in 0..GEOMETRY.stream_count {
                 let path = place.dir.join(format!("claimed_{stream}"));
                 if let Ok(bytes) = std::fs::read(&path) {
-                    trace::read(&trace::metadata_of_class(), &bytes);
+                    trace::read(&trace::metadata_of_class(place.kind), &bytes);
                     std::fs::remove_file(path).expect("a file of ours");
                 }
             }
         }
-        Input::Memory(noise, header) => {
+        (Input::Memory(noise, header), place) => {
             place.owner.reset(MODE_OVERWRITE);
             let (memory, mut bench) = (place.owner.memory(), Bench::new(place.owner.memory()));
             noise.iter().for_each(|noise| bench.disturb(noise));

@@ -3,13 +3,15 @@
 #![no_main]
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use arbitrary::Arbitrary;
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::MODE_OVERWRITE;
 use dormouse_consumer::Take;
 use dormouse_consumer::fuzzing::Owner;
-use dormouse_ctf::Problem;
+use dormouse_ctf::{Metadata, Problem};
 use dormouse_fuzz::session::{Bench, GEOMETRY, Noise, Operation};
 use dormouse_fuzz::trace;
 use libfuzzer_sys::fuzz_target;
@@ -29,17 +31,18 @@ enum Step {
 struct Place {
     owner: Owner,
     dir: PathBuf,
+    metadata: Rc<Metadata>,
 }
 
 thread_local! {
-    static PLACE: Place = place();
+    static PLACES: [Place; 2] = [RecordKind::Ids, RecordKind::Compact].map(place);
 }
 
-fn place() -> Place {
-    let dir = dormouse_fuzz::session::scratch_dir("snapshot");
-    let owner = Owner::new(&dir.join("trace"), GEOMETRY);
+fn place(kind: RecordKind) -> Place {
+    let dir = dormouse_fuzz::session::scratch_dir("snapshot").join(format!("{kind:?}"));
+    let owner = Owner::new(&dir.join("trace"), GEOMETRY, kind);
     assert_eq!(owner.declare(&trace::class()), 0);
-    Place { owner, dir: dir.join("taken") }
+    Place { owner, dir: dir.join("taken"), metadata: trace::metadata_of_class(kind) }
 }
 
 fn take(place: &Place, bench: &Bench, wanted: Take) {
@@ -47,11 +50,10 @@ fn take(place: &Place, bench: &Bench, wanted: Take) {
     let taken = place.owner.snapshot(&Take { dir: Some(place.dir.clone()), ..wanted });
     let taken = taken.expect("a directory for a snapshot, and room");
     assert!(place.dir.join("metadata").exists());
-    let metadata = trace::metadata_of_class();
     let mut events = 0;
     for (stream, oracle) in bench.oracles().iter().enumerate() {
         let bytes = std::fs::read(place.dir.join(format!("claimed_{stream}"))).unwrap_or_default();
-        let read = trace::read(&metadata, &bytes);
+        let read = trace::read(&place.metadata, &bytes);
         events += read.records.len() as u64;
         let (records, lost) = oracle.retained();
         if !bench.is_honest() {
@@ -82,8 +84,10 @@ fn take(place: &Place, bench: &Bench, wanted: Take) {
     std::fs::remove_dir_all(&place.dir).expect("a snapshot can be removed");
 }
 
-fuzz_target!(|steps: Vec<Step>| {
-    PLACE.with(|place| {
+fuzz_target!(|input: (bool, Vec<Step>)| {
+    let (is_compact, steps) = input;
+    PLACES.with(|places| {
+        let place = &places[usize::from(is_compact)];
         place.owner.reset(MODE_OVERWRITE);
         let mut bench = Bench::new(place.owner.memory());
         let mut snapshots = 0;

@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{CLOCK_MONOTONIC, MODE_DISCARD, MODE_OVERWRITE};
 use dormouse_consumer::fuzzing::UUID;
 use dormouse_fuzz::session::{Bench, GEOMETRY, Operation};
@@ -18,7 +19,7 @@ thread_local! {
     static BACKING: OnceCell<&'static mut [OsPage]> = const { OnceCell::new() };
 }
 
-fn memory(mode: u32) -> Memory {
+fn memory(mode: u32, kind: RecordKind) -> Memory {
     let base = BACKING.with(|backing| {
         let fresh = || vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)].leak();
         backing.get_or_init(fresh).as_ptr().cast_mut().cast::<u8>()
@@ -26,14 +27,16 @@ fn memory(mode: u32) -> Memory {
     // SAFETY: all of the backing, which nobody else uses, and whose views from earlier inputs are gone.
     unsafe { base.write_bytes(0, GEOMETRY.size_bytes()) };
     let page_limit = GEOMETRY.page_count;
-    let setup = Setup { mode, clock: CLOCK_MONOTONIC, uuid: UUID, page_limit, reserved_for: &[], reserve_each: 0 };
+    let setup =
+        Setup { mode, clock: CLOCK_MONOTONIC, uuid: UUID, kind, page_limit, reserved_for: &[], reserve_each: 0 };
     // SAFETY: zeroed just now, aligned, and never freed.
     unsafe { Memory::initialise(base, &GEOMETRY, &setup) }
 }
 
-fuzz_target!(|input: (bool, Vec<Operation>)| {
-    let (is_overwrite, operations) = input;
-    let mut bench = Bench::new(memory(if is_overwrite { MODE_OVERWRITE } else { MODE_DISCARD }));
+fuzz_target!(|input: (bool, bool, Vec<Operation>)| {
+    let (is_overwrite, is_compact, operations) = input;
+    let kind = if is_compact { RecordKind::Compact } else { RecordKind::Ids };
+    let mut bench = Bench::new(memory(if is_overwrite { MODE_OVERWRITE } else { MODE_DISCARD }, kind));
     for (number, operation) in operations.iter().enumerate() {
         bench.apply(operation);
         if number % 8 == 0 {

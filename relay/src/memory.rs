@@ -448,7 +448,9 @@ impl Memory {
     /// Fewer: whoever holds one of the others keeps it until it is closed, and [`Memory::withhold`] takes it then. At least the pages
     /// that are reserved stay.
     pub fn set_page_limit(&self, limit: u32) {
-        let limit = limit.clamp(self.header().reserve_page_count.max(1), self.geometry.page_count);
+        // Whatever a stray pointer has left in the header, there are no more pages than there are.
+        let least = self.header().reserve_page_count.clamp(1, self.geometry.page_count);
+        let limit = limit.clamp(least, self.geometry.page_count);
         for index in 0..limit {
             let word = self.owner(index);
             // (D) pairs with (B).
