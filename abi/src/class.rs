@@ -147,8 +147,8 @@ pub struct CClass {
     pub reserved: u32,
 }
 
-/// Bits of a class's id word from here on are the tracer's own: which of the program's triggers wait for the class. A word that has any
-/// is above [`CLASS_ID_MAX`], so that the record path takes its slow way for such a class, and for no other.
+/// Bits of a class's id word from here on are the tracer's own: which of the program's triggers wait for the class. A word that
+/// has any is above [`CLASS_ID_MAX`], so that the record path takes its slow way for such a class, and for no other.
 pub const CLASS_MARKS_SHIFT: u32 = 16;
 /// No id yet: the class is not in a session.
 pub const CLASS_ID_NONE: u32 = u32::MAX;

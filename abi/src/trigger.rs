@@ -10,7 +10,8 @@ pub const ENV_SNAPSHOT_ON: &str = "DORMOUSE_SNAPSHOT_ON";
 /// When a program asks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Trigger {
-    /// A signal that tells of a fault in the program is about to end it: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS, SIGABRT.
+    /// A signal that tells of a fault in the program is about to end it: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS,
+    /// SIGABRT.
     Crash,
     /// A Rust thread panics, whether or not somebody catches it.
     Panic,
@@ -20,8 +21,8 @@ pub enum Trigger {
     Signal(i32),
     /// An armed event occurs whose class matches this pattern.
     Event(String),
-    /// In one thread, more than `limit` passes from the last event that matches `begin` to the next that matches `end`. Where an event
-    /// matches both, it ends one duration and begins another.
+    /// In one thread, more than `limit` passes from the last event that matches `begin` to the next that matches `end`. Where
+    /// an event matches both, it ends one duration and begins another.
     Duration {
         /// Pattern of the classes that begin it.
         begin: String,

@@ -52,9 +52,9 @@ pub(crate) struct Record {
     memory: Memory,
     #[command(flatten)]
     records: Records,
-    /// Have the traced programs ask for a snapshot, written beside the trace, when this happens: `crash`, `panic` (of Rust), `exit`, a
-    /// signal such as `USR2`, an event, or too long a duration between two (see below); several are separated by commas. Needs
-    /// `--mode overwrite`; not for `--attach`, because programs are told as they start
+    /// Have the traced programs ask for a snapshot, written beside the trace, when this happens: `crash`, `panic` (of Rust),
+    /// `exit`, a signal such as `USR2`, an event, or too long a duration between two (see below); several are separated by
+    /// commas. Needs `--mode overwrite`; not for `--attach`, because programs are told as they start
     #[arg(long, value_name = "TRIGGER", value_delimiter = ',', value_parser = Trigger::parse, conflicts_with = "attach")]
     snapshot_on: Vec<Trigger>,
     /// Join the program PID instead of running a command
@@ -81,8 +81,8 @@ pub(crate) struct Memory {
     /// Memory for events that are not on disk yet, such as 512K, 16M or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
     pub(crate) budget: u64,
-    /// What the budget may grow to while the session is live (`dormouse budget --set`) [default: four times the budget; on machines with
-    /// more than 32 possible processors the budget itself]
+    /// What the budget may grow to while the session is live (`dormouse budget --set`) [default: four times the budget; on
+    /// machines with more than 32 possible processors the budget itself]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) budget_max: Option<u64>,
     /// As if the machine had so many processors, of which so many are online

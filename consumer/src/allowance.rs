@@ -1,4 +1,5 @@
-//! How many snapshots events may ask for: each process keeps a distance between its own, but a thousand short ones would fill a disk.
+//! How many snapshots events may ask for: each process keeps a distance between its own, but a thousand short ones would fill a
+//! disk.
 
 use std::time::{Duration, Instant};
 

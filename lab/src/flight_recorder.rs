@@ -1,8 +1,9 @@
 //! Experiment `flight-recorder`: what writers pay for snapshots, and how many bytes an event takes on disk.
 //!
 //! # The problem
-//! A flight recorder is read while it is written. A snapshot stops no writer and takes nothing from it but what processors share: caches,
-//! the way to memory, and the processor itself where there is none to spare. How much that is, only writers that go on can tell.
+//! A flight recorder is read while it is written. A snapshot stops no writer and takes nothing from it but what processors
+//! share: caches, the way to memory, and the processor itself where there is none to spare. How much that is, only writers that
+//! go on can tell.
 //!
 //! # The picture
 //! ```text
@@ -13,16 +14,16 @@
 //!   engine, pinned      round 1:   armed   armed + snapshots   empty        in an order drawn for each round;
 //!                       round 2:   empty   armed   …                        a turn is long enough for several snapshots
 //! ```
-//! A cost is that of one event, less the empty loop of the same round. With two writers on two processors the owner has none of its own:
-//! what it takes is in the figure.
+//! A cost is that of one event, less the empty loop of the same round. With two writers on two processors the owner has none of
+//! its own: what it takes is in the figure.
 //!
-//! `disk_bytes_per_event` is the size of a trace's streams over the events in it, of an event with one `u64`: ours with process and thread
-//! in each record and without, and that of LTTng-UST without contexts, each in discard mode. Metadata and indices do not count. It is a count, the same each
-//! time but for how full the last pages are.
+//! `disk_bytes_per_event` is the size of a trace's streams over the events in it, of an event with one `u64`: ours with process
+//! and thread in each record and without, and that of LTTng-UST without contexts, each in discard mode. Metadata and indices do
+//! not count. It is a count, the same each time but for how full the last pages are.
 //!
 //! # What is verified
-//! Each snapshot has events and is whole; the session's last events are in its trace; on disk, what arrived and what was lost is what was
-//! emitted.
+//! Each snapshot has events and is whole; the session's last events are in its trace; on disk, what arrived and what was lost
+//! is what was emitted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

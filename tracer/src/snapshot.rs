@@ -141,17 +141,18 @@ impl Snapshot {
     /// Sends such a request whenever something happens, from now on and in forked children too. A later call for the same
     /// trigger takes the place of an earlier one.
     ///
-    /// [`Trigger::Crash`] and [`Trigger::Signal`] install signal handlers. For an overflow of its stack a thread needs an alternate one:
-    /// the calling thread, and threads that trace an event from now on, get one if they have none. After a crash what was installed
-    /// before takes over, so the program ends as it would have; after another signal a former handler runs. [`Trigger::Panic`]
-    /// sends before the former hook runs.
+    /// [`Trigger::Crash`] and [`Trigger::Signal`] install signal handlers. For an overflow of its stack a thread needs an
+    /// alternate one: the calling thread, and threads that trace an event from now on, get one if they have none. After a crash
+    /// what was installed before takes over, so the program ends as it would have; after another signal a former handler runs.
+    /// [`Trigger::Panic`] sends before the former hook runs.
     ///
-    /// [`Trigger::Event`] and [`Trigger::Duration`] wait for events that are armed in the session; such an event's record is written first,
-    /// so that it is in the snapshot, by a path that is slower than that of other events. A thread of the tracer, which is started where
-    /// there are such classes, sends the request and waits for the snapshot; what fires meanwhile is counted, and the next snapshot
-    /// says how often it was. A trigger asks at most once a second, and each time that it fires again within as long as it had to wait,
-    /// it waits for twice as long, up to an hour. What has fired is asked for at the latest when the program ends by `exit`; a program
-    /// that is killed, or crashes without [`Trigger::Crash`], may take it along.
+    /// [`Trigger::Event`] and [`Trigger::Duration`] wait for events that are armed in the session; such an event's record is
+    /// written first, so that it is in the snapshot, by a path that is slower than that of other events. A thread of the
+    /// tracer, which is started where there are such classes, sends the request and waits for the snapshot; what fires
+    /// meanwhile is counted, and the next snapshot says how often it was. A trigger asks at most once a second, and each time
+    /// that it fires again within as long as it had to wait, it waits for twice as long, up to an hour. What has fired is asked
+    /// for at the latest when the program ends by `exit`; a program that is killed, or crashes without [`Trigger::Crash`], may
+    /// take it along.
     ///
     /// # Errors
     /// What sigaction(2) says; more triggers by event than there is room for (16, of which one by duration takes two).
@@ -193,8 +194,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Sends it to the owner of the session that the process is in, and does not wait for the snapshot: the session's memory outlives
-    /// the program. Returns whether it was sent.
+    /// Sends it to the owner of the session that the process is in, and does not wait for the snapshot: the session's memory
+    /// outlives the program. Returns whether it was sent.
     ///
     /// Wait-free but for the kernel; async-signal-safe; leaves errno as it is.
     pub fn request(&self) -> bool {
@@ -238,8 +239,8 @@ struct Hook {
 
 static HOOKS: [AtomicPtr<Hook>; SIGNAL_MAX as usize + 1] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; SIGNAL_MAX as usize + 1];
-/// Hooks of crashes that the environment asks for, until the first event. As `main` starts, Rust's runtime looks whether anybody
-/// handles SIGSEGV, and if so does without its own handler, which tells of overflows of stacks.
+/// Hooks of crashes that the environment asks for, until the first event. As `main` starts, Rust's runtime looks whether
+/// anybody handles SIGSEGV, and if so does without its own handler, which tells of overflows of stacks.
 static UNTIL_FIRST_EVENT: AtomicPtr<Hooks> = AtomicPtr::new(core::ptr::null_mut());
 /// Each where it will stay: installing one allocates nothing.
 type Hooks = Vec<Box<Hook>>;
@@ -317,7 +318,8 @@ pub(crate) fn meet_thread() {
 /// Bytes of an alternate stack, most of which are never touched.
 const STACK_SIZE_BYTES: usize = 64 << 10;
 
-/// Gives the calling thread an alternate stack if it has none, so that an overflow of its own can be told of. Async-signal-safe.
+/// Gives the calling thread an alternate stack if it has none, so that an overflow of its own can be told of.
+/// Async-signal-safe.
 fn ensure_alternate_stack() {
     // SAFETY: zeroes are a valid description.
     let mut stack: libc::stack_t = unsafe { core::mem::zeroed() };

@@ -9,11 +9,11 @@
 //!   thread "dormouse-watch"  ◀──────────────────────────────────────────────────────┘
 //!     asks the session's owner, waits until the snapshot is complete, and then as long as the trigger's pace says
 //! ```
-//! A class without marks costs what it costs without triggers: its id is compared with the same bound in any case. Marks go where
-//! ids go, so they follow a class into another session, a forked child, and an object that is loaded later.
+//! A class without marks costs what it costs without triggers: its id is compared with the same bound in any case. Marks go
+//! where ids go, so they follow a class into another session, a forked child, and an object that is loaded later.
 //!
-//! A firing is counted until a request that tells of it is sent: by the thread, or at the end of a program that ends by `exit`, so that it
-//! forgets none.
+//! A firing is counted until a request that tells of it is sent: by the thread, or at the end of a program that ends by `exit`,
+//! so that it forgets none.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::io::Read;
@@ -34,8 +34,8 @@ use crate::{control, listen};
 struct Watch {
     trigger: Trigger,
     snapshot: Snapshot,
-    /// Its first mark. A duration has two: the first for its end, the next for its begin, so that an event that is both ends one
-    /// before it begins another.
+    /// Its first mark. A duration has two: the first for its end, the next for its begin, so that an event that is both ends
+    /// one before it begins another.
     mark: usize,
     /// How often it has fired since the last request.
     firings: AtomicU64,
