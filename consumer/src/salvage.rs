@@ -21,7 +21,8 @@
 //!
 //! # Limits
 //! The copy takes as much memory as the pages that are not on disk. The clock's pace is the one that was known when the session
-//! began. Buffers that have lived through a reboot are as whole as the kernel had written them.
+//! began. Files that have lived through a crash of the machine are as whole as the kernel had written them: zeroes that it puts in place of
+//! bytes can look like values.
 
 use std::collections::BTreeMap;
 use std::fs::File;

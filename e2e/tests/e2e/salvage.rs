@@ -85,29 +85,31 @@ const MODES: [(&str, bool); 2] = [("discard", true), ("overwrite", false)];
 
 #[test]
 fn a_program_that_lives_has_everything() {
-    for (mode, is_discard) in MODES {
-        for rseq in if is_discard { &[true, false][..] } else { &[true] } {
-            let mut running = abandoned(Record::new().mode(mode).rseq(*rseq), is_discard);
-            let pid = pids(running.dir())[0];
-            let before = files(running.dir());
-            // Names with a dot are nothing to other tools.
-            babeltrace2_count(running.dir());
-            let (code, json, dir) = run(&running, "salvaged", &[]);
-            check_whole(&dir, (code, &json));
-            assert_eq!(json["memory"], format!("what process {pid} has sent"));
-            assert_eq!(json["writers"], serde_json::json!([pid]));
-            assert_eq!(json["packets_from_disk"].as_u64().unwrap() > 0, is_discard, "{json}");
-            assert_eq!(files(running.dir()), before, "the old trace stays as it is");
-            let record = Trace::read(&dir).values("dormouse:salvage").remove(0);
-            assert!(record.contains("missing=str \"\""), "{record}");
+    let discard = || Record::new().mode("discard");
+    let overwrite = || Record::new().mode("overwrite");
+    for (record, is_discard) in
+        [(discard(), true), (discard().rseq(false), true), (overwrite(), false), (overwrite().context("none"), false)]
+    {
+        let mut running = abandoned(record, is_discard);
+        let pid = pids(running.dir())[0];
+        let before = files(running.dir());
+        // Names with a dot are nothing to other tools.
+        babeltrace2_count(running.dir());
+        let (code, json, dir) = run(&running, "salvaged", &[]);
+        check_whole(&dir, (code, &json));
+        assert_eq!(json["memory"], format!("what process {pid} has sent"));
+        assert_eq!(json["writers"], serde_json::json!([pid]));
+        assert_eq!(json["packets_from_disk"].as_u64().unwrap() > 0, is_discard, "{json}");
+        assert_eq!(files(running.dir()), before, "the old trace stays as it is");
+        let record = Trace::read(&dir).values("dormouse:salvage").remove(0);
+        assert!(record.contains("missing=str \"\""), "{record}");
 
-            // Told to stop, it can still be asked.
-            assert!(running.dormouse(&["disarm", &pid.to_string(), "*"]).status.success());
-            let (code, json, dir) = run(&running, "again", &[]);
-            check_whole(&dir, (code, &json));
-            assert_eq!(json["writers"], serde_json::json!([]));
-            running.kill_programs(&[pid]);
-        }
+        // Told to stop, it can still be asked.
+        assert!(running.dormouse(&["disarm", &pid.to_string(), "*"]).status.success());
+        let (code, json, dir) = run(&running, "again", &[]);
+        check_whole(&dir, (code, &json));
+        assert_eq!(json["writers"], serde_json::json!([]));
+        running.kill_programs(&[pid]);
     }
 }
 
@@ -272,14 +274,18 @@ fn without_the_memory_there_is_what_reached_the_disk() {
 
     let (name, bytes) =
         files(running.dir()).into_iter().find(|(name, bytes)| name.starts_with('c') && !bytes.is_empty()).unwrap();
+    let mut left_bytes = bytes.len();
     let cut = |name: &str, len: usize| {
         std::fs::OpenOptions::new().write(true).open(running.dir().join(name)).unwrap().set_len(len as u64).unwrap();
     };
     for (round, len) in
-        [bytes.len() - 1, bytes.len() - 100, bytes.len() - 64_000, 65_536 + 79, 100, 10, 0].into_iter().enumerate()
+        [bytes.len() - 1, bytes.len() - 100, bytes.len().saturating_sub(64_000), 65_536 + 79, 100, 10, 0]
+            .into_iter()
+            .enumerate()
     {
-        let len = len.min(bytes.len());
-        cut(&name, len);
+        // Never longer again: zeroes are what no kill leaves.
+        left_bytes = len.min(left_bytes);
+        cut(&name, left_bytes);
         let (code, json, dir) = run(&running, &format!("torn-{round}"), &[]);
         assert_eq!(code, 1, "{json}");
         let trace = check(&dir, &json);
@@ -334,6 +340,7 @@ fn hostile_buffers_harm_nobody() {
         let shm = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = shm.path().join("buffers");
         let record = Record::new().mode(mode).budget("1M").option("--buffers").option(&path);
+        let record = if is_discard { record } else { record.context("none") };
         let mut running = abandoned(record, is_discard);
         let pids = pids(running.dir());
         running.kill_programs(&pids);
