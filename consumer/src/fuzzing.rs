@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::session::{Context, Cpus, Options, Shared};
 use crate::snapshot::{Snapshot, SnapshotError, Take};
 use crate::trace::Trace;
+use crate::whereabouts::LeftBehind;
 use crate::{drain, snapshot};
 
 /// A session that nobody joins.
@@ -51,7 +52,8 @@ impl Owner {
         let budget = Budget::new(&pool, geometry, geometry.page_count, &cpus).expect("memory");
         let memory = lay_out(&pool, &geometry, MODE_DISCARD, clock.source, kind);
         let (stop, snapshots) = (AtomicBool::new(false), Mutex::new(()));
-        Owner { shared: Shared { pool, memory, clock, trace, stop, snapshots, budget }, kind }
+        let left = LeftBehind::new(None);
+        Owner { shared: Shared { pool, memory, clock, trace, left, stop, snapshots, budget }, kind }
     }
 
     /// The id of a class.
