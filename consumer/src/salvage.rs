@@ -571,6 +571,9 @@ impl Assembly<'_> {
         let Candidate { mut header, packet, is_from_disk, is_current } = candidate;
         let latest = moment.filter(|_| !is_from_disk).unwrap_or(u64::MAX);
         if header.timestamp_begin > latest {
+            // Begun since, or never.
+            let is_honest = header.timestamp_begin >> PACKET_SPAN_BITS <= (latest >> PACKET_SPAN_BITS) + 1;
+            self.result.packets_refused += u64::from(!is_honest);
             return Ok(());
         }
         let found = content(self.metadata, &header, packet, latest)
@@ -589,7 +592,8 @@ impl Assembly<'_> {
             // Losses have gone on until now, records have not.
             let until = moment.filter(|_| tells_losses).unwrap_or(found.end);
             header.timestamp_end = until.max(found.end);
-        } else if found.stop == Stop::Later {
+        } else {
+            // Closed since, or never: other tools reckon with no time that is centuries away.
             header.timestamp_end = latest.min(header.timestamp_end);
         }
         let is_shorter = found.stop != Stop::End || !is_whole(&header, packet);
