@@ -278,8 +278,8 @@ pub enum Message {
         /// In the order of the question.
         changes: Vec<TunableChange>,
     },
-    /// Tool → program: what does the memory of this session hold there, as the program has it mapped? For what a session has left
-    /// whose owner is dead. The answer is [`Message::MemoryPart`].
+    /// Tool → program: what does the memory of this session hold there, as the program has it mapped? For what a session has
+    /// left whose owner is dead. The answer is [`Message::MemoryPart`].
     ReadMemory {
         /// The session's.
         uuid: [u8; 16],

@@ -29,8 +29,8 @@
 //! The size belongs to nobody: after [`Pool::new`] the seals forbid any change of it, and of the seals, to everybody. Each
 //! [`Mapping`] belongs to its process and is unmapped when dropped.
 //!
-//! A file on a file system ([`Pool::on_file_system`], [`Mapping::map_file`]) has no seals: whoever may write to it, its user and root,
-//! can truncate it, and kills by that everybody who has it mapped. So it is made only for a user who asks for it.
+//! A file on a file system ([`Pool::on_file_system`], [`Mapping::map_file`]) has no seals: whoever may write to it, its user
+//! and root, can truncate it, and kills by that everybody who has it mapped. So it is made only for a user who asks for it.
 //!
 //! # Ordering
 //! None: the memory is made before anybody else has the file. Prefaulting may run beside users of the memory: what it

@@ -240,7 +240,8 @@ impl Drop for Mapping {
 /// Bytes allocated in one call: a signal makes the kernel give back what a call has allocated so far.
 const ALLOCATE_STEP_BYTES: usize = 16 << 20;
 
-/// Allocates a range of a memory file, where there is memory for it, or says why not, instead of leaving it to the first write and its SIGBUS.
+/// Allocates a range of a memory file, where there is memory for it, or says why not, instead of leaving it to the first write
+/// and its SIGBUS.
 pub(crate) fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) -> Result<(), BackingError> {
     let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
     // At most this is missing: `st_blocks` counts what is allocated, in units of 512 bytes (stat(2)).

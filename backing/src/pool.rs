@@ -23,8 +23,8 @@ impl Default for PoolOptions {
     }
 }
 
-/// File systems by their `f_type` (linux/magic.h) whose mapped files can be written once their blocks are set aside. An overlay hides
-/// which one lies below; network file systems and those that write elsewhere than before promise nothing.
+/// File systems by their `f_type` (linux/magic.h) whose mapped files can be written once their blocks are set aside. An overlay
+/// hides which one lies below; network file systems and those that write elsewhere than before promise nothing.
 const TMPFS: u64 = 0x0102_1994;
 const EXT: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
@@ -65,8 +65,9 @@ impl Pool {
         Ok(pool)
     }
 
-    /// As [`Pool::new`], but on a file system: makes a file at `path` that nobody else may read or write, has the blocks of its first
-    /// `promised_bytes` set aside, and maps it. The rest has to be prefaulted before it is used. It outlives all who use it until somebody removes it; nothing protects them from its being truncated.
+    /// As [`Pool::new`], but on a file system: makes a file at `path` that nobody else may read or write, has the blocks of its
+    /// first `promised_bytes` set aside, and maps it. The rest has to be prefaulted before it is used. It outlives all who use
+    /// it until somebody removes it; nothing protects them from its being truncated.
     ///
     /// Allowed are tmpfs (`/dev/shm`), ext2 to ext4, and xfs. On a disk a store may wait for the disk.
     ///

@@ -91,9 +91,9 @@ pub(crate) struct Memory {
     /// When the memory is full: drop and count new events, or overwrite the oldest and keep the end of the story
     #[arg(long, value_enum, default_value = "discard")]
     pub(crate) mode: ModeArgument,
-    /// Keep that memory in FILE, new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that `dormouse salvage` finds
-    /// it even if this command and the programs are killed. A proper end removes it. Whoever cuts the file short kills the programs, and on
-    /// a disk they may wait for it
+    /// Keep that memory in FILE, new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that `dormouse
+    /// salvage` finds it even if this command and the programs are killed. A proper end removes it. Whoever cuts the file short
+    /// kills the programs, and on a disk they may wait for it
     #[arg(long, value_name = "FILE")]
     pub(crate) buffers: Option<PathBuf>,
 }

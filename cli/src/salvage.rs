@@ -9,21 +9,23 @@ use serde_json::json;
 
 /// Make a valid trace of what is left of a session whose `dormouse record` was killed
 ///
-/// A recorder that is killed (kill -9, the OOM killer) leaves a directory with the events that had reached the disk, perhaps with a
-/// torn packet at the end. The others are in the session's memory, and that outlives it: programs that are alive still have it mapped,
-/// and with `dormouse record --buffers` it is a file, which outlives the programs too. Salvage puts both together into a new
-/// trace; the old directory stays as it is.
+/// A recorder that is killed (kill -9, the OOM killer) leaves a directory with the events that had reached the disk, perhaps
+/// with a torn packet at the end. The others are in the session's memory, and that outlives it: programs that are alive still
+/// have it mapped, and with `dormouse record --buffers` it is a file, which outlives the programs too. Salvage puts both
+/// together into a new trace; the old directory stays as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 What can be had:
-  programs alive                 every event that they had finished; also of those that have died before
+  programs alive                 every event that they and those before them had finished
   programs dead, --buffers FILE  the same, from FILE
   programs dead, no --buffers    what had reached the disk; in overwrite mode nothing has
-Events that were lost while the session ran stay lost, and counted. Nothing is guessed: a packet that is damaged is left out, or its
-end is, and the trace says so: the event `dormouse:salvage`, which `dormouse view` shows and `dormouse stats` warns of.
+Events that were lost while the session ran stay lost, and counted. Nothing is guessed: a packet \
+that is damaged is left out, or its end is, and the trace says so: the event `dormouse:salvage`, \
+which `dormouse view` shows and `dormouse stats` warns of.
 
-Programs that are alive go on writing into the lost session, until its memory is full or for ever in overwrite mode. `dormouse disarm
-PID '*'` stops one; it can be salvaged again afterwards. `dormouse arm` has it join a new session, and gives the old memory up.
+Programs that are alive go on writing into the lost session, until its memory is full or, in overwrite \
+mode, for ever. `dormouse disarm PID '*'` stops one; it can be salvaged again afterwards. `dormouse arm` \
+has it join a new session, and gives the old memory up.
 
 Examples:
   dormouse salvage trace                          into trace-salvaged
@@ -31,8 +33,8 @@ Examples:
   dormouse record --buffers /dev/shm -o trace -- ./server
                                                   survives the recorder and the server
 
-Exit code: 0 if all was had that was committed; 1 if something was not (the trace is valid, and says what); 2 if there was nothing to
-salvage, the session is alive, or the new trace cannot be written.")]
+Exit code: 0 if all was had that was committed; 1 if something was not (the trace is valid, and says what); \
+2 if there was nothing to salvage, the session is alive, or the new trace cannot be written.")]
 pub(crate) struct Salvage {
     /// Directory that the session was recorded into
     #[arg(value_name = "TRACE")]
@@ -93,7 +95,8 @@ impl Salvage {
         let (events, lost, disk, memory) =
             (salvage.events, salvage.lost, salvage.packets_from_disk, salvage.packets_from_memory);
         println!(
-            "{events} events, {lost} lost: {disk} packets from disk, {memory} from memory ({}); look at them with `dormouse view {}`",
+            "{events} events, {lost} lost: {disk} packets from disk, {memory} from memory ({}); look at them with \
+             `dormouse view {}`",
             salvage.memory,
             output.display()
         );

@@ -19,8 +19,8 @@
 //! *open* (programs join, pages flow) → *stopped* (the flag in the header: producers leave at their next page switch) →
 //! *drained* (what the state words cover is on disk, nothing else is touched).
 //!
-//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage`] puts both together; nobody else needs
-//! to have been told.
+//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage`] puts both together;
+//! nobody else needs to have been told.
 //!
 //! # What is checked
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by

@@ -72,8 +72,8 @@ impl Remains {
         Err(reason)
     }
 
-    /// Those of session `uuid` that a process has mapped, where the kernel lets this process look into it. `buffers` is the file that
-    /// they lie in, if they do.
+    /// Those of session `uuid` that a process has mapped, where the kernel lets this process look into it. `buffers` is the
+    /// file that they lie in, if they do.
     ///
     /// # Errors
     /// One line.
@@ -169,7 +169,8 @@ fn read_process(pid: u32, start: u64, target: &mut [u8]) -> std::io::Result<()> 
         let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
         let address = start.wrapping_add(done as u64) as usize;
         let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: rest.len() };
-        // SAFETY: one buffer of this process, as long as it says; the other is an address in another process, which the kernel checks.
+        // SAFETY: one buffer of this process, as long as it says; the other is an address in another process, which the kernel
+        // checks.
         match unsafe { libc::process_vm_readv(pid as libc::pid_t, &local, 1, &remote, 1, 0) } {
             ..=-1 => return Err(std::io::Error::last_os_error()),
             0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),

@@ -2,27 +2,28 @@
 //!
 //! # How
 //! ```text
-//!   DIR/metadata, DIR/state, DIR/cpu_0, …     the trace as far as it got: whole declarations, whole packets, perhaps a torn one
+//!   DIR/metadata, DIR/state, DIR/cpu_0, …     the trace as far as it got: whole declarations and packets, perhaps a torn one
 //!   DIR/.session                              who the owner was, and where its memory is
 //!   the memory                                a file; or programs that live still have it mapped
 //!        │ read: header, control blocks, chains, then pages, those first that would be overwritten first
 //!        ▼
 //!   a copy that nobody changes ── pages behind those on disk, the current one as far as it is committed ──▶ DIR-salvaged
 //! ```
-//! Packets are known by their stream and `packet_seq_num`: what is on disk is taken from there, and of a packet that both have, the
-//! longer. In discard mode nothing in the memory changes but by writers that go on behind what is committed, since pages come back by
-//! their owner alone. In overwrite mode programs that live on may overwrite: after a page is copied its stream's `reclaimed` is read again,
-//! as for a snapshot, and as there, events later than the moment at which the streams were looked at are left out, so that no
-//! thread's story has a hole.
+//! Packets are known by their stream and `packet_seq_num`: what is on disk is taken from there, and of a packet that both have,
+//! the longer. In discard mode nothing in the memory changes but by writers that go on behind what is committed, since pages
+//! come back by their owner alone. In overwrite mode programs that live on may overwrite: after a page is copied its stream's
+//! `reclaimed` is read again, as for a snapshot, and as there, events later than the moment at which the streams were looked at
+//! are left out, so that no thread's story has a hole.
 //!
 //! # What is checked
-//! Everything: directory and memory are whatever somebody has made of them. Each packet is read to its end by the reader that people
-//! will use, and has to follow the one before; what cannot be read is left out, and the trace says so (`dormouse:salvage`).
+//! Everything: directory and memory are whatever somebody has made of them. Each packet is read to its end by the reader that
+//! people will use, and has to follow the one before; what cannot be read is left out, and the trace says so
+//! (`dormouse:salvage`).
 //!
 //! # Limits
 //! The copy takes as much memory as the pages that are not on disk. The clock's pace is the one that was known when the session
-//! began. Files that have lived through a crash of the machine are as whole as the kernel had written them: zeroes that it puts in place of
-//! bytes can look like values.
+//! began. Files that have lived through a crash of the machine are as whole as the kernel had written them: zeroes that it puts
+//! in place of bytes can look like values.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -84,7 +85,8 @@ pub struct Salvage {
 pub enum SalvageError {
     /// The owner is there.
     #[error(
-        "the session of {dir} is alive, process {owner} owns it: let it finish, or take what it holds with `dormouse snapshot {socket}`"
+        "the session of {dir} is alive, process {owner} owns it: let it finish, or take what it holds with \
+         `dormouse snapshot {socket}`"
     )]
     Alive {
         /// The trace.
@@ -193,8 +195,8 @@ fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
     if file.metadata()?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: a file of a session that is over, which nobody writes any more; who cuts it under a reader gets the reader killed, not
-    // a wrong answer.
+    // SAFETY: a file of a session that is over, which nobody writes any more; who cuts it under a reader gets the reader
+    // killed, not a wrong answer.
     unsafe { Mmap::map(&file) }.map(Some)
 }
 

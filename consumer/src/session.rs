@@ -92,8 +92,8 @@ pub struct Options {
     pub command_line: String,
     /// Whether a tool may end the session ([`dormouse_abi::wire::Message::Stop`]).
     pub may_be_stopped: bool,
-    /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a memory
-    /// file without a name, which ends with the last process that maps it.
+    /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a
+    /// memory file without a name, which ends with the last process that maps it.
     pub buffers: Option<PathBuf>,
 }
 

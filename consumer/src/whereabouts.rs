@@ -1,4 +1,5 @@
-//! What a session says of itself in its trace's directory while it lasts, for whoever finds the directory when its owner is dead.
+//! What a session says of itself in its trace's directory while it lasts, for whoever finds the directory when its owner is
+//! dead.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

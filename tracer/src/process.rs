@@ -282,8 +282,8 @@ impl Joining {
         }
     }
 
-    /// A part of the mapped memory, for a tool that salvages what a dead owner has left. Whatever writers do meanwhile, the tool
-    /// checks what it gets.
+    /// A part of the mapped memory, for a tool that salvages what a dead owner has left. Whatever writers do meanwhile, the
+    /// tool checks what it gets.
     ///
     /// # Errors
     /// One line.
@@ -298,8 +298,9 @@ impl Joining {
         let begin = offset.min(memory_size_bytes) as usize;
         let mut bytes = vec![0; (size_bytes.min(MEMORY_PART_SIZE_BYTES_MAX) as usize).min(mapping.len() - begin)];
         let source = mapping.base().wrapping_add(begin);
-        // SAFETY: inside the mapping by the two bounds, which is unmapped by `leave` alone, and that needs `&mut self`; sealed, so no
-        // access is a SIGBUS. Others write meanwhile: bytes that are committed do not change, others are not interpreted here.
+        // SAFETY: inside the mapping by the two bounds, which is unmapped by `leave` alone, and that needs `&mut self`; sealed,
+        // so no access is a SIGBUS. Others write meanwhile: bytes that are committed do not change, others are not interpreted
+        // here.
         unsafe { core::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
         Ok(Message::MemoryPart { memory_size_bytes, bytes })
     }

@@ -1,4 +1,5 @@
-//! The recorder is killed, perhaps with its programs: what they had finished is found where it still is, and nothing is invented.
+//! The recorder is killed, perhaps with its programs: what they had finished is found where it still is, and nothing is
+//! invented.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
