@@ -413,14 +413,21 @@ impl Desk {
         }
     }
 
+    /// Classes that are to be armed get their ids first, because small ids take fewer bytes in records without context.
     fn grants(&self, classes: &[ClassDecl]) -> Vec<Grant> {
-        let grant = |decl: &ClassDecl| {
-            let id = self.shared.trace.class_id(decl);
+        let is_wanted = |decl: &ClassDecl| {
             let name = decl.full_name();
-            let wanted = self.patterns.iter().any(|pattern| wire::matches(pattern, &name));
+            self.patterns.iter().any(|pattern| wire::matches(pattern, &name))
+        };
+        let wanted: Vec<bool> = classes.iter().map(is_wanted).collect();
+        for (decl, _) in classes.iter().zip(&wanted).filter(|(_, wanted)| **wanted) {
+            self.shared.trace.class_id(decl);
+        }
+        let grant = |(decl, wanted): (&ClassDecl, bool)| {
+            let id = self.shared.trace.class_id(decl);
             Grant { id, armed: wanted && id != CLASS_ID_NONE }
         };
-        classes.iter().map(grant).collect()
+        classes.iter().zip(wanted).map(grant).collect()
     }
 }
 

@@ -179,7 +179,7 @@ impl Record {
             .process_group(0)
             .spawn()
             .expect("dormouse runs");
-        Running { child, dir, place: self.place, started: Instant::now() }
+        Running { group: Group(Pid::from_child(&child)), child, dir, place: self.place, started: Instant::now() }
     }
 
     /// Runs the command to its end.
@@ -188,9 +188,26 @@ impl Record {
     }
 }
 
+/// Processes that end with the test, also with one that fails.
+#[derive(Debug)]
+struct Group(Pid);
+
+impl Group {
+    fn kill(&self) {
+        let _ = kill_process_group(self.0, Signal::KILL);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// A `dormouse record` under way, with a process group of its own.
 #[derive(Debug)]
 pub struct Running {
+    group: Group,
     child: Child,
     dir: PathBuf,
     place: TempDir,
@@ -272,7 +289,7 @@ impl Running {
     }
 
     fn kill_all(&self) {
-        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        self.group.kill();
     }
 
     fn check_patience(&mut self, doing: &str) {

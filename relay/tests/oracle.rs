@@ -40,8 +40,8 @@ struct Bench {
 impl Bench {
     fn new(mode: u32, kind: RecordKind) -> Bench {
         let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
-        // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
         let setup = Setup { kind, ..setup(mode, CLOCK_MONOTONIC) };
+        // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
         let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
         let epochs = vec![vec![0]; GEOMETRY.stream_count as usize];
         Bench { _backing: backing, memory, kind, clock: 1, epochs }
