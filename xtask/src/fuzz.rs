@@ -233,6 +233,8 @@ fn watch(name: &str, mut command: Command) -> Result<Outcome> {
         }
     }
     let status = child.wait().context("a child can be awaited")?;
+    // libFuzzer ends by `_exit`, so the target cannot do it.
+    let _ = std::fs::remove_dir_all(format!("/dev/shm/dormouse-fuzz-{name}-{}", child.id()));
     Ok(Outcome { is_success: status.success(), figures: last, failure, elapsed: started.elapsed() })
 }
 
