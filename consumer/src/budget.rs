@@ -236,7 +236,7 @@ impl Budget {
         let geometry = memory.geometry();
         let page_size_bytes = u64::from(geometry.page_size_bytes);
         // Half of it is anybody's.
-        let least = BUDGET_BYTES_MIN.max(u64::from(memory.header().reserve_page_count) * 2 * page_size_bytes);
+        let least = BUDGET_BYTES_MIN.max(u64::from(memory.reserve_page_count()) * 2 * page_size_bytes);
         let most = u64::from(geometry.page_count) * page_size_bytes;
         if bytes < least {
             return Err(BudgetError::TooSmall(bytes, least));

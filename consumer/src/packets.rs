@@ -24,6 +24,9 @@ pub(crate) struct Pages {
     pub(crate) uuid: [u8; 16],
 }
 
+/// No clock gets there in a hundred years, and readers can still make nanoseconds since 1970 of what is below.
+const TIMESTAMP_MAX: u64 = 1 << 62;
+
 /// What packets come from while the session is open.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'a>(pub(crate) &'a Shared, Pages);
@@ -88,6 +91,7 @@ impl Pages {
                 && header.content_size_bytes == content_len
                 && header.packet_size_bytes == self.memory().geometry().page_size_bytes as u64
                 && header.timestamp_begin <= header.timestamp_end
+                && header.timestamp_end < TIMESTAMP_MAX
         })
     }
 
@@ -104,10 +108,11 @@ impl Pages {
         discarded: u64,
     ) -> PacketHeader {
         let begin = bytes.get(page::OFFSET_TIMESTAMP_BEGIN..).and_then(|rest| rest.first_chunk());
-        let timestamp_begin = u64::from_le_bytes(*begin.unwrap_or(&[0; 8]));
+        // No page of honest writers has begun later.
+        let timestamp_begin = u64::from_le_bytes(*begin.unwrap_or(&[0; 8])).min(now);
         PacketHeader {
             timestamp_begin,
-            timestamp_end: now.max(timestamp_begin),
+            timestamp_end: now,
             content_size_bytes: state.offset.into(),
             packet_size_bytes: u64::from(state.offset).next_multiple_of(8),
             packet_seq_num: seq,

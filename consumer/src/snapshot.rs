@@ -92,6 +92,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that are copied before they are written. Writers that are quicker than a disk do not meet one.
 const ARENA_BYTES_MAX: usize = 64 << 20;
 
+/// The same of pages that are held: they wait for a disk where they are.
+const ARENA_BYTES_HELD: usize = 4 << 20;
+
 /// A page that is to be copied.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
@@ -131,10 +134,12 @@ pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotE
     let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(shared.trace.dir()));
     make_dir(&dir)?;
     let source = Source::new(shared);
+    let room = shared.budget.make_room(shared);
     let mut taking = Taking {
         source,
         files: StreamFiles::new(source, &dir),
-        arena: arena(source),
+        room,
+        arena: arena(source, room.is_some()),
         used: 0,
         copied: Vec::new(),
         first_kept: vec![0; shared.memory.geometry().stream_count as usize],
@@ -156,11 +161,13 @@ pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotE
     Ok(Snapshot { dir, events: *events, bytes: *bytes, span, pages_missed, pages_refused: *packets_refused })
 }
 
-/// Room for what is retained now and for a little more, whose pages are there before the streams are looked at.
-fn arena(source: Source<'_>) -> Vec<u8> {
+/// Memory for copies, which is there before the streams are looked at: for what is retained now and for a little more or, where that is held,
+/// for a part of it.
+fn arena(source: Source<'_>, is_held: bool) -> Vec<u8> {
     let memory = source.memory();
     let page_count = memory.used_streams().fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
-    vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(ARENA_BYTES_MAX)]
+    let bytes_max = if is_held { ARENA_BYTES_HELD } else { ARENA_BYTES_MAX };
+    vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(bytes_max)]
 }
 
 /// `DIR-snapshot-1`, `DIR-snapshot-2`, … beside the session's directory.
@@ -222,6 +229,8 @@ struct Cut {
 struct Taking<'a> {
     source: Source<'a>,
     files: StreamFiles<'a>,
+    /// How many pages may be held.
+    room: Option<u32>,
     arena: Vec<u8>,
     used: usize,
     /// Copied and not yet written, oldest first.
@@ -239,9 +248,8 @@ impl Taking<'_> {
         let memory = self.source.memory();
         let frequency_hz = self.source.0.clock.last_calibration().frequency_hz;
         let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
-        let room = self.source.0.budget.make_room(self.source.0);
         let page_size_bytes = u64::from(memory.geometry().page_size_bytes);
-        let room_bytes = room.map(|page_count| u64::from(page_count) * page_size_bytes);
+        let room_bytes = self.room.map(|page_count| u64::from(page_count) * page_size_bytes);
         let bytes_max = [wanted.bytes_max, room_bytes].into_iter().flatten().min();
         let moment = self.source.0.clock.now();
         for stream in memory.used_streams() {
@@ -252,7 +260,7 @@ impl Taking<'_> {
         let cut = Cut { earliest, moment };
         let mut chosen = within_limits(&candidates, cut.earliest, bytes_max).to_vec();
         // The newest, because the oldest may be given up already.
-        for candidate in chosen.iter_mut().rev().take(room.unwrap_or(0) as usize) {
+        for candidate in chosen.iter_mut().rev().take(self.room.unwrap_or(0) as usize) {
             candidate.is_held = match candidate.current {
                 None => memory.hold(candidate.stream, candidate.seq, candidate.unit),
                 Some(_) => self.keep_current(candidate),

@@ -164,6 +164,16 @@ impl Record {
             child = Command::new("sh");
             child.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(cgroup.join("cgroup.procs")).arg(dormouse());
         }
+        // Whoever runs the tests may ignore signals, and programs would inherit that.
+        let default_signals = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM] {
+                // SAFETY: no handler; async-signal-safe.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: what runs between fork and exec is one async-signal-safe function.
+        unsafe { child.pre_exec(default_signals) };
         let child = child
             .arg("record")
             .arg("-o")
@@ -301,6 +311,8 @@ impl Running {
 
     /// Waits for the end of `dormouse`, then ends whatever the traced command has left running.
     pub fn wait(mut self) -> Recording {
+        // What the test did before may have taken long.
+        self.started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the child can be awaited") {
                 break status;

@@ -58,6 +58,7 @@ pub struct Census {
 pub struct Memory {
     base: *mut u8,
     geometry: Geometry,
+    reserve_page_count: u32,
 }
 
 // SAFETY: the view is an address and numbers; everything behind it that can change is reached through atomics, through raw
@@ -82,7 +83,7 @@ impl Memory {
         // after the owner has handed the memory out.
         let header = unsafe { &*base.cast::<SessionHeader>() };
         let geometry = Geometry::from_header(header, size_bytes)?;
-        Ok(Memory { base, geometry })
+        Ok(Memory { base, geometry, reserve_page_count: header.reserve_page_count })
     }
 
     /// Lays a session out: the header, and whose pages are whose. Zeroes are empty streams and rings already.
@@ -120,7 +121,7 @@ impl Memory {
         };
         // SAFETY: the caller's word; the geometry begins with room for a header.
         unsafe { base.cast::<SessionHeader>().write(header) };
-        let memory = Memory { base, geometry: *geometry };
+        let memory = Memory { base, geometry: *geometry, reserve_page_count };
         for (place, &stream) in setup.reserved_for.iter().enumerate() {
             let first = place as u64 * setup.reserve_each as u64;
             memory.stream(stream).reserve.store(first << 32 | setup.reserve_each as u64, Ordering::Relaxed);
@@ -272,6 +273,11 @@ impl Memory {
             .take_while(move |stream| *stream < count)
     }
 
+    /// How many pages are kept for one stream or another: the first ones of the pool.
+    pub fn reserve_page_count(&self) -> u32 {
+        self.reserve_page_count
+    }
+
     /// How many pages may be drawn: the first ones of the pool.
     pub fn page_limit(&self) -> u32 {
         // (V) pairs with (V'): pages below it are there.
@@ -283,7 +289,7 @@ impl Memory {
         // Relaxed: written before the memory is handed out.
         let word = self.stream(stream).reserve.load(Ordering::Relaxed);
         let first = (word >> 32) as u32;
-        let end = first.saturating_add(word as u32).min(self.header().reserve_page_count);
+        let end = first.saturating_add(word as u32).min(self.reserve_page_count);
         first.min(end)..end
     }
 
@@ -293,29 +299,35 @@ impl Memory {
     /// free. Lock-free; async-signal-safe.
     pub fn draw(&self, process: u16, stream: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
         let limit = self.page_limit();
-        let reserved = self.header().reserve_page_count.min(limit);
+        let reserved = self.reserve_page_count.min(limit);
         // Processors begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
         let Geometry { cpu_count, stream_count, .. } = self.geometry;
         let (place, places) =
             if stream < cpu_count { (stream, cpu_count) } else { (stream - cpu_count, stream_count - cpu_count) };
         let first = reserved + (place as u64 * (limit - reserved) as u64 / places as u64) as u32;
-        let all = (first..limit).chain(reserved..first).chain(self.reserve(stream));
-        all.into_iter().find_map(|index| self.draw_page(process, stream, index, &used))
+        let own = self.reserve(stream);
+        let own = own.start.min(limit)..own.end.min(limit);
+        let drawn = Owner::Drawn { process, stream: stream as u16 };
+        let index =
+            (first..limit).chain(reserved..first).chain(own).find(|index| self.take_if_free(*index, drawn, &used))?;
+        Some(self.prepared(index, stream))
     }
 
     /// As [`Memory::draw`], of one page only. Panics when there is no page `index`. Wait-free; async-signal-safe.
     pub fn draw_page(&self, process: u16, stream: u32, index: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
-        let is_kept_for_another = index < self.header().reserve_page_count && !self.reserve(stream).contains(&index);
+        let is_kept_for_another = index < self.reserve_page_count && !self.reserve(stream).contains(&index);
         if is_kept_for_another || index >= self.page_limit() {
             return None;
         }
         let drawn = Owner::Drawn { process, stream: stream as u16 };
-        if !self.take_if_free(index, drawn, used) {
-            return None;
-        }
+        self.take_if_free(index, drawn, used).then(|| self.prepared(index, stream))
+    }
+
+    /// The unit of a page that was just drawn, with its header.
+    fn prepared(&self, index: u32, stream: u32) -> u32 {
         let unit = self.geometry.unit_of_page(index);
         self.prepare(unit, stream);
-        Some(unit)
+        unit
     }
 
     /// Makes a page that nobody needs `taker`'s.
@@ -449,7 +461,7 @@ impl Memory {
     /// that are reserved stay.
     pub fn set_page_limit(&self, limit: u32) {
         // Whatever a stray pointer has left in the header, there are no more pages than there are.
-        let least = self.header().reserve_page_count.clamp(1, self.geometry.page_count);
+        let least = self.reserve_page_count.clamp(1, self.geometry.page_count);
         let limit = limit.clamp(least, self.geometry.page_count);
         for index in 0..limit {
             let word = self.owner(index);

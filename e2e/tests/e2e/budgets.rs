@@ -113,6 +113,12 @@ fn a_small_container_on_a_large_machine_is_enough() {
         let state = budget(&session.0, None).unwrap();
         assert_eq!((number(&state, "budget_bytes"), number(&state, "page_size_bytes")), (16 << 20, 16 << 10));
         assert!(session.0.memory_bytes() < LIMIT / 2, "{}", session.0.memory_bytes());
+        if mode == "overwrite" {
+            let dir = session.0.place().join("snapshot");
+            let taken = session.0.dormouse(&["snapshot".as_ref(), "-o".as_ref(), dir.as_os_str()]);
+            assert!(taken.status.success(), "{taken:?}");
+            assert!(trace::Trace::read(&dir).stats().events > 100_000);
+        }
         let (events, lost) = finish(session);
         assert!(mode == "overwrite" || events + lost == 400_000, "{events} + {lost}");
         assert!(events > 100_000, "{events} of 400,000 in 16 MiB");
