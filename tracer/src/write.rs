@@ -471,8 +471,8 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     if !memory.is_overwrite() {
         return None;
     }
-    // Others may draw what this one evicts, and what a snapshot holds stays, but not for ever.
-    let evicted = (0..memory.page_limit()).find_map(|_| {
+    // Others may draw what this one evicts, and what a snapshot holds or the budget no longer has is none; but not for ever.
+    let evicted = (0..memory.geometry().page_count).find_map(|_| {
         let evicted = memory.evict(stream)?;
         memory.draw_page(attached.process, stream, evicted, used)
     });
