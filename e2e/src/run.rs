@@ -221,6 +221,7 @@ pub struct Running {
     child: Child,
     dir: PathBuf,
     place: TempDir,
+    /// When the test began to wait for something.
     started: Instant,
 }
 
@@ -270,6 +271,7 @@ impl Running {
 
     /// Waits until something is so.
     pub fn wait_until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
+        self.started = Instant::now();
         while !is_so() {
             self.check_patience(what);
             std::thread::sleep(Duration::from_millis(2));
@@ -311,7 +313,6 @@ impl Running {
 
     /// Waits for the end of `dormouse`, then ends whatever the traced command has left running.
     pub fn wait(mut self) -> Recording {
-        // What the test did before may have taken long.
         self.started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the child can be awaited") {

@@ -254,6 +254,7 @@ impl Bench {
         self.clock += 1;
         let stores_max = breaks_off.filter(|(is_early, _)| !is_early).map(|(_, stores)| stores);
         if self.commit(&memory.plan_switch(stream, state, unit, self.clock), stores_max) {
+            memory.open(stream, self.clock);
             let oracle = &mut self.oracles[stream as usize];
             let records = std::mem::take(&mut oracle.current);
             if oracle.has_page {

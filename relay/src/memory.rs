@@ -572,7 +572,7 @@ impl Memory {
         Txn::new(word.as_ptr(), seen, last)
     }
 
-    /// Plans to close the current page (if there is one) and to open `unit` as the next.
+    /// Plans to close the current page (if there is one) and to make `unit` the next, which [`Memory::open`] opens.
     ///
     /// `timestamp` was read after `seen`, the stream's state word: the guard makes sure that nothing was written since, so it
     /// is neither before the old page's last record nor after the new page's first.
@@ -598,8 +598,17 @@ impl Memory {
         txn.store(field(page::OFFSET_SEQ), seq_next, 8);
         txn.store(field(page::OFFSET_TIMESTAMP_BEGIN), timestamp, 8);
         txn.store(control.begin_timestamp.as_ptr().cast(), timestamp, 8);
-        txn.store(control.expiry.as_ptr().cast(), expiry(timestamp), 8);
+        // Until the new page is open: whoever dies before that leaves the old one to be closed by the next writer, and not to be
+        // written to for longer than it may be.
+        txn.store(control.expiry.as_ptr().cast(), 0, 8);
         txn
+    }
+
+    /// After a switch with this timestamp was committed: lets records go into the page. However late that is, it does no harm: later pages
+    /// have later expiries, and an earlier one only has a page closed early.
+    pub fn open(&self, stream: u32, timestamp: u64) {
+        // (A) pairs with (C).
+        self.stream(stream).expiry.store(expiry(timestamp), Ordering::Release);
     }
 
     /// Events of a stream that were dropped so far, for whatever cause.

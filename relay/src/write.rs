@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use dormouse_abi::page;
-use dormouse_abi::record::{self, PACKET_SPAN_BITS, RecordKind};
+use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::session::{State, StreamControl, UNIT_BYTES};
 
 use crate::Memory;
@@ -162,7 +162,7 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize || memory.page(state.unit).is_none() {
         return Written::Full;
     }
-    if timestamp.wrapping_sub(control.begin_timestamp.load(Ordering::Relaxed)) >> PACKET_SPAN_BITS != 0 {
+    if timestamp >> 32 >= control.expiry.load(Ordering::Relaxed) {
         return Written::Full;
     }
     let start = state.unit as usize * UNIT_BYTES + state.offset as usize;

@@ -205,6 +205,7 @@ fn switch(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, break_off_afte
     };
     bench.clock += 1;
     if bench.commit(&memory.plan_switch(stream, state, unit, bench.clock), break_off_after) {
+        memory.open(stream, bench.clock);
         let oracle = &mut oracles[stream as usize];
         let records = std::mem::take(&mut oracle.current);
         if oracle.has_page {

@@ -439,8 +439,11 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     };
     // The clock is read after the state word, which guards the transaction.
     let timestamp = attached.now();
-    if hold.commit(&memory.plan_switch(stream, state, unit, timestamp)) == Commit::Done && !memory.is_overwrite() {
-        offer(attached, hold);
+    if hold.commit(&memory.plan_switch(stream, state, unit, timestamp)) == Commit::Done {
+        memory.open(stream, timestamp);
+        if !memory.is_overwrite() {
+            offer(attached, hold);
+        }
     }
     Switch::Again
 }
