@@ -111,7 +111,7 @@ impl Record {
         self.option("--mode").option(mode)
     }
 
-    /// `ids` or `none`. Without ids, the events of [`emit::step`](crate::emit::step) say themselves which process they are of.
+    /// `ids` or `none`. Without ids, the events of [`crate::emit::step`] say themselves which process they are of.
     pub fn context(self, context: &str) -> Record {
         let is_marked = if context == "none" { "1" } else { "0" };
         self.option("--context").option(context).env(emit::ENV_MARKED, is_marked)

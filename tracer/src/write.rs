@@ -426,6 +426,12 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     let seq_next = State::from_word(state).seq.wrapping_add(1);
     // (C) pairs with (A): the final store that linked the page.
     let seen = control.spare.load(Ordering::Acquire);
+    // A spare of a stream that has moved on since is another number's: it would be replaced by one that nobody ever uses. As long as the
+    // stream is where it was, it does not move on without a change of the spare, which is the guard below.
+    // (C) as above.
+    if control.state.load(Ordering::Acquire) != state {
+        return Switch::Again;
+    }
     let unit = match spare::unit_for(seen, seq_next) {
         Some(unit) => unit,
         None => {
@@ -475,12 +481,16 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
         return None;
     }
     // Others may draw what this one evicts, and what a snapshot holds or the budget no longer has is none; but not for ever.
-    let evicted = (0..memory.geometry().page_count).find_map(|_| {
+    let evicted = (0..memory.geometry().page_count.max(SEARCHES_MAX)).find_map(|attempt| {
         let evicted = memory.evict(stream)?;
-        memory.draw_page(attached.process, stream, evicted, used)
+        let drawn = memory.draw_page(attached.process, stream, evicted, used);
+        if attempt < SEARCHES_MAX { drawn.or_else(search) } else { drawn }
     });
     evicted.or_else(search)
 }
+
+/// After how many evictions whose page somebody else has drawn, a writer looks at all pages again.
+const SEARCHES_MAX: u32 = 32;
 
 fn ring(attached: &Attached, stream: u32) -> Option<SplitDriver> {
     let memory = &attached.memory;
