@@ -18,6 +18,8 @@ pub struct Desc {
 pub const DESC_F_NEXT: u16 = 1;
 /// The device writes the buffer (clause 2.7.5).
 pub const DESC_F_WRITE: u16 = 2;
+/// The buffer is a table of descriptors (clause 2.7.5.3).
+pub const DESC_F_INDIRECT: u16 = 4;
 
 /// Used ring element (clause 2.7.8).
 #[repr(C)]

@@ -17,7 +17,7 @@ use dormouse_abi::session::{Geometry, STREAM_STRIDE_BYTES};
 use dormouse_abi::wire::Message;
 use dormouse_backing::{BackingError, Pool};
 use dormouse_relay::Memory;
-use dormouse_vring::SplitDriver;
+use dormouse_vring::split::PlannedDriver;
 
 use crate::program::ask;
 use crate::session::{BUDGET_BYTES_MIN, Cpus, Shared};
@@ -71,7 +71,7 @@ fn used(memory: &Memory, stream: u32) -> u64 {
     }
     let published = control.published.0.as_ptr();
     // SAFETY: the geometry places a ring of this size there; what it holds is only read, by atomics.
-    let driver = unsafe { SplitDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) };
+    let driver = unsafe { PlannedDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) };
     driver.map_or(0, |driver| driver.used_count())
 }
 

@@ -7,7 +7,8 @@ use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_abi::session::{State, UNIT_BYTES};
 use dormouse_ctf::PacketHeader;
 use dormouse_relay::Memory;
-use dormouse_vring::Device;
+use dormouse_vring::Segment;
+use dormouse_vring::split::Device;
 use rustix::thread::futex;
 
 use crate::packets::{Source, StreamFiles, Tally};
@@ -128,11 +129,11 @@ impl Drainer<'_> {
         let count_max = self.memory().geometry().ring_size();
         for stream in self.memory().used_streams().map(|stream| stream as usize) {
             for _ in 0..count_max {
-                let Some(buffer) = self.pop(stream) else { break };
+                let Some((id, Segment { addr, len })) = self.pop(stream) else { break };
                 any = true;
-                self.packet_offered(stream, buffer.addr, buffer.len);
+                self.packet_offered(stream, addr, len);
                 if let Some(device) = &mut self.streams[stream].device {
-                    device.push_used(buffer.id, 0);
+                    device.push_used_id(id, 0);
                     device.publish_used();
                 }
                 // (J') pairs with (J): after the used index, which a producer that sees the new count then sees too.
@@ -142,14 +143,14 @@ impl Drainer<'_> {
         any
     }
 
-    fn pop(&mut self, stream: usize) -> Option<dormouse_vring::Buffer> {
+    fn pop(&mut self, stream: usize) -> Option<(u16, Segment)> {
         let memory = self.memory();
         let Stream { device, is_refused, .. } = &mut self.streams[stream];
         if device.is_none() && !*is_refused {
             // SAFETY: the geometry places a ring of this size there, mapped as long as the session; nobody else is its device.
-            *device = unsafe { Device::new(memory.ring(stream as u32), memory.geometry().ring_size()) }.ok();
+            *device = unsafe { Device::at(memory.ring(stream as u32), memory.geometry().ring_size()) }.ok();
         }
-        match device.as_mut()?.pop() {
+        match device.as_mut()?.pop_single() {
             Ok(Some(buffer)) => {
                 self.streams[stream].taken += 1;
                 Some(buffer)

@@ -15,7 +15,7 @@ use dormouse_abi::txn::Txn;
 use dormouse_consumer::fuzzing::UUID;
 use dormouse_ctf::{Metadata, PacketHeader};
 use dormouse_relay::{Memory, Segment, Written, write_exclusive};
-use dormouse_vring::{Device, SplitDriver};
+use dormouse_vring::split::{Device, PlannedDriver};
 
 use crate::trace::{self, Record};
 
@@ -132,7 +132,7 @@ impl Bench {
         let device = |stream| {
             // SAFETY: the geometry places a ring of this size there, which stays mapped by the caller's word; there is one
             // thread.
-            unsafe { Device::new(memory.ring(stream), geometry.ring_size()) }.expect("a ring")
+            unsafe { Device::at(memory.ring(stream), geometry.ring_size()) }.expect("a ring")
         };
         let streams = 0..geometry.stream_count;
         Bench {
@@ -155,10 +155,10 @@ impl Bench {
         self.is_honest
     }
 
-    fn driver(&self, stream: u32) -> SplitDriver {
+    fn driver(&self, stream: u32) -> PlannedDriver {
         let published = self.memory.stream(stream).published.0.as_ptr();
         // SAFETY: the geometry places a ring of this size there, which stays mapped by the word of `new`'s caller.
-        unsafe { SplitDriver::new(self.memory.ring(stream), self.memory.geometry().ring_size(), published) }
+        unsafe { PlannedDriver::new(self.memory.ring(stream), self.memory.geometry().ring_size(), published) }
             .expect("a ring")
     }
 
@@ -332,23 +332,23 @@ impl Bench {
     /// The consumer takes the oldest page that is offered, and gives it back. False when there is none.
     fn use_one(&mut self, stream: u32) -> bool {
         let device = &mut self.devices[stream as usize];
-        let popped = device.pop();
-        let Ok(Some(buffer)) = popped else {
+        let popped = device.pop_single();
+        let Ok(Some((id, segment))) = popped else {
             assert!(!self.is_honest || popped == Ok(None), "{popped:?}");
             return false;
         };
         if self.is_honest {
             let oracle = &mut self.oracles[stream as usize];
             let records = oracle.closed.pop_front().expect("a page that is offered was closed");
-            let unit = (buffer.addr / UNIT_BYTES as u64) as u32;
-            assert_eq!((buffer.len as u64) * 8, self.memory.page_field(unit, page::OFFSET_CONTENT_SIZE));
+            let unit = (segment.addr / UNIT_BYTES as u64) as u32;
+            assert_eq!((segment.len as u64) * 8, self.memory.page_field(unit, page::OFFSET_CONTENT_SIZE));
             assert_eq!(self.memory.page_field(unit, page::OFFSET_SEQ), oracle.oldest);
             oracle.oldest += 1;
             let read = trace::read(&self.metadata, &self.page(unit));
             assert_eq!((read.records, read.problems), (records, vec![]));
         }
         let device = &mut self.devices[stream as usize];
-        device.push_used(buffer.id, 0);
+        device.push_used_id(id, 0);
         device.publish_used();
         self.memory.header().freed.0.fetch_add(1, Ordering::Relaxed);
         true

@@ -14,7 +14,7 @@ use dormouse_percpu::{Commit, Rseq, apply_exclusive};
 #[cfg(target_arch = "x86_64")]
 use dormouse_relay::begin_epoch;
 use dormouse_relay::{Form, Record, Segment, Written, write_exclusive};
-use dormouse_vring::SplitDriver;
+use dormouse_vring::split::PlannedDriver;
 
 use crate::class::EventKey;
 use crate::process::{Attached, CURRENT, Guard};
@@ -258,7 +258,7 @@ impl Hold {
 
     fn commit(self, txn: &Txn) -> Commit {
         match self {
-            // SAFETY: `Memory` and `SplitDriver` plan inside the mapping; streams of processors are only written so.
+            // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping; streams of processors are only written so.
             Hold::Rseq(rseq, cpu) => unsafe { rseq.commit(cpu, txn) },
             // SAFETY: as above, and the stream is claimed.
             Hold::Claim(_) => unsafe { apply_exclusive(txn) },
@@ -492,11 +492,11 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
 /// After how many evictions whose page somebody else has drawn, a writer looks at all pages again.
 const SEARCHES_MAX: u32 = 32;
 
-fn ring(attached: &Attached, stream: u32) -> Option<SplitDriver> {
+fn ring(attached: &Attached, stream: u32) -> Option<PlannedDriver> {
     let memory = &attached.memory;
     let published = memory.stream(stream).published.0.as_ptr();
     // SAFETY: the geometry places a ring of this size there, initialised by the session owner and used by atomics only.
-    unsafe { SplitDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) }.ok()
+    unsafe { PlannedDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) }.ok()
 }
 
 /// Puts every closed page that is not there yet into the virtqueue, also those that a killed writer has left, and wakes the

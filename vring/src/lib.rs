@@ -64,19 +64,35 @@
 //!
 //! # Source
 //! VirtIO 1.2, clause 2.7; V. Srinivas's change to the virtio driver that shadows the avail index (2015).
-#![cfg_attr(not(test), no_std)]
+#![no_std]
 
-mod device;
-mod driver;
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod buffer;
+mod bus;
 mod error;
-mod owned;
-mod region;
+mod features;
+mod memory;
+pub mod packed;
+mod side;
+pub mod split;
 
-pub use device::{Buffer, Device};
-pub use driver::{SplitDriver, Used, need_event};
+pub use buffer::{Chain, Completion, Segment};
+pub use bus::{Area, Areas, Bus, Direct, Word};
 pub use error::RingError;
-pub use owned::OwnedDriver;
-pub use region::init;
+pub use features::{Cached, CachedUnshadowed, Features, Refined, RefinedUnshadowed, Refinement, Shadowed, Unshadowed};
+pub use memory::{AddressSpace, IndirectTables, NoMemory, Region, Regions};
+pub use side::{DeviceSide, DriverSide};
+
+/// Whether the step from `old` to `new` passed `event`, in wrapping arithmetic (2.7.10.1: `vring_need_event`).
+///
+/// Wait-free, async-signal-safe.
+#[inline]
+pub const fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
 
 #[cfg(test)]
 mod tests;

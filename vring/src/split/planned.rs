@@ -1,25 +1,41 @@
-use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst, fence};
+//! A driver that several threads or processes are together.
+
+use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 use dormouse_abi::txn::{Store, Txn};
-use dormouse_abi::vring::UsedElem;
+use dormouse_abi::vring::{RING_SIZE_MAX, UsedElem};
 
+use super::{Layout, contiguous};
+use crate::bus::{Area, Bus, Direct};
 use crate::error::RingError;
-use crate::region::Region;
+use crate::need_event;
+
+/// Whether a ring of `size` entries can begin at `base`.
+pub(super) fn check(base: *mut u8, size: u32) -> Result<(), RingError> {
+    if !size.is_power_of_two() || size > RING_SIZE_MAX {
+        return Err(RingError::Size { size });
+    }
+    if !base.addr().is_multiple_of(64) {
+        return Err(RingError::Alignment { address: base.addr() });
+    }
+    Ok(())
+}
 
 /// The driver side, planned as transactions. `Copy`, without private state: all of it is in the shadow word.
 #[derive(Debug, Clone, Copy)]
-pub struct SplitDriver {
-    region: Region,
+pub struct PlannedDriver {
+    bus: Direct,
+    layout: Layout,
     published: *mut u64,
 }
 
 // SAFETY: addresses and a size. Through them a driver only loads atomically; what it plans is committed by others, whose
 // `unsafe` it is.
-unsafe impl Send for SplitDriver {}
+unsafe impl Send for PlannedDriver {}
 // SAFETY: as for `Send`; nothing in it can be changed through a shared reference.
-unsafe impl Sync for SplitDriver {}
+unsafe impl Sync for PlannedDriver {}
 
-impl SplitDriver {
+impl PlannedDriver {
     /// The driver of the ring of `size` entries at `ring`, whose shadow of `avail.idx` is `published`: a 64-bit word that
     /// counts the descriptors written and does not wrap.
     ///
@@ -32,13 +48,14 @@ impl SplitDriver {
     /// The region of [`dormouse_abi::vring::RingLayout::size_bytes`] bytes and the shadow are mapped readable and
     /// writable as long as any copy of the driver or any of its transactions is used, and Rust code accesses them only
     /// atomically.
-    pub unsafe fn new(ring: *mut u8, size: u32, published: *mut u64) -> Result<SplitDriver, RingError> {
-        // SAFETY: the caller's promise.
-        let region = unsafe { Region::new(ring, size) }?;
+    pub unsafe fn new(ring: *mut u8, size: u32, published: *mut u64) -> Result<PlannedDriver, RingError> {
+        let areas = contiguous(ring, size)?;
         if !published.is_aligned() {
             return Err(RingError::Alignment { address: published.addr() });
         }
-        Ok(SplitDriver { region, published })
+        // SAFETY: the caller's promise.
+        let bus = unsafe { Direct::new(areas) };
+        Ok(PlannedDriver { bus, layout: Layout::new(&bus, size)?, published })
     }
 
     /// Plans to write descriptor number `k` (not wrapping), for a device-readable buffer, and to enter it in the avail
@@ -49,14 +66,14 @@ impl SplitDriver {
     /// Wait-free, async-signal-safe.
     #[inline]
     pub fn plan_descriptor(&self, k: u64, addr: u64, len: u32) -> Txn {
-        let slot = self.region.slot(k);
+        let slot = self.layout.slot(k as u16);
         let last = Store { target: self.published.cast(), value: k.wrapping_add(1), width: 8 };
         let mut txn = Txn::new(self.published, k, last);
-        let desc = self.region.desc_offset(slot);
-        txn.store(self.region.ptr(desc), addr.to_le(), 8);
+        let at = self.layout.descriptor(slot);
+        txn.store(self.bus.pointer(Area::Descriptor, at), addr.to_le(), 8);
         // Length, and zero for flags and next.
-        txn.store(self.region.ptr(desc + 8), u64::from(len).to_le(), 8);
-        txn.store(self.region.ptr(self.region.avail_ring_offset(slot)), u64::from(slot.to_le()), 2);
+        txn.store(self.bus.pointer(Area::Descriptor, at + 8), u64::from(len).to_le(), 8);
+        txn.store(self.bus.pointer(Area::Driver, self.layout.avail_entry(slot)), u64::from(slot.to_le()), 2);
         txn
     }
 
@@ -68,7 +85,7 @@ impl SplitDriver {
     /// Wait-free, async-signal-safe.
     #[inline]
     pub fn plan_publish(&self, k1: u64) -> Txn {
-        let target = self.region.ptr(self.region.layout.avail_idx());
+        let target = self.bus.pointer(Area::Driver, Layout::INDEX);
         Txn::new(self.published, k1, Store { target, value: u64::from((k1 as u16).to_le()), width: 2 })
     }
 
@@ -78,8 +95,8 @@ impl SplitDriver {
     #[inline]
     pub fn needs_kick(&self, old: u16, new: u16) -> bool {
         // (E) pairs with (F): `avail.idx` is stored before the event index is loaded.
-        fence(SeqCst);
-        need_event(u16::from_le(self.region.avail_event().load(Relaxed)), new, old)
+        self.bus.fence();
+        need_event(self.bus.load(Area::Device, self.layout.avail_event(), Relaxed), new, old)
     }
 
     /// How many descriptors the device has used since the beginning (not wrapping), for those who only want to know what
@@ -92,7 +109,7 @@ impl SplitDriver {
         // SAFETY: `new`'s contract.
         let published = unsafe { AtomicU64::from_ptr(self.published) }.load(Acquire);
         // (D') pairs with (C), as (D).
-        let used = u16::from_le(self.region.used_idx().load(Acquire));
+        let used: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
         let pending = (published as u16).wrapping_sub(used);
         published.saturating_sub(pending as u64)
     }
@@ -107,22 +124,23 @@ impl SplitDriver {
     pub fn used(&self, from: u64) -> Used {
         let index = from as u16;
         // (D) pairs with (C): the elements, and the device's last reads of the buffers, come before.
-        let value = u16::from_le(self.region.used_idx().load(Acquire));
+        let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
         let remaining = value.wrapping_sub(index);
-        if remaining > self.region.size() {
-            return Used { region: self.region, index, remaining: 0, lie: Some(value) };
+        if remaining > self.layout.size() {
+            return Used { bus: self.bus, layout: self.layout, index, remaining: 0, lie: Some(value) };
         }
-        Used { region: self.region, index, remaining, lie: None }
+        Used { bus: self.bus, layout: self.layout, index, remaining, lie: None }
     }
 }
 
-/// Used elements, or what is wrong with them. See [`SplitDriver::used`].
+/// Used elements, or what is wrong with them. See [`PlannedDriver::used`].
 ///
 /// Each item, right or wrong, stands for one element; only [`RingError::UsedIndex`] stands for none, and is alone.
 #[derive(Debug, Clone)]
 #[must_use = "an iterator does nothing until it is asked"]
 pub struct Used {
-    region: Region,
+    bus: Direct,
+    layout: Layout,
     index: u16,
     remaining: u16,
     lie: Option<u16>,
@@ -139,19 +157,12 @@ impl Iterator for Used {
         self.remaining = self.remaining.checked_sub(1)?;
         let index = self.index;
         self.index = index.wrapping_add(1);
-        let (id, len) = self.region.used_ring(self.region.slot(index.into()));
-        let elem = UsedElem { id: u32::from_le(id.load(Relaxed)), len: u32::from_le(len.load(Relaxed)) };
-        if elem.id >= self.region.layout.size {
+        let at = self.layout.used_entry(self.layout.slot(index));
+        let id = self.bus.load(Area::Device, at, Relaxed);
+        let elem = UsedElem { id, len: self.bus.load(Area::Device, at + 4, Relaxed) };
+        if elem.id >= u32::from(self.layout.size()) {
             return Some(Err(RingError::UsedId { index, value: elem.id }));
         }
         Some(Ok(elem))
     }
-}
-
-/// Whether the step from `old` to `new` passed `event`, in wrapping arithmetic (2.7.10.1: `vring_need_event`).
-///
-/// Wait-free, async-signal-safe.
-#[inline]
-pub const fn need_event(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

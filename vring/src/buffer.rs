@@ -1,0 +1,85 @@
+//! What is handed over: chains of segments, and what became of them.
+
+use alloc::vec::Vec;
+
+/// A contiguous part of a buffer, at an address that the device understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Segment {
+    /// Where it starts, in the device's address space.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A buffer that came back to the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Completion {
+    /// What the driver gave with it.
+    pub token: u64,
+    /// Bytes that the device says it wrote, at most those that it was allowed to write.
+    pub len: u32,
+}
+
+/// A buffer that the device has been given: segments to be read, then segments to be written (2.7.4.2).
+///
+/// One value is used again and again, so that its memory is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chain {
+    /// The head descriptor of a split queue, the buffer id of a packed one.
+    pub(crate) id: u16,
+    /// Descriptors of the ring itself that it takes.
+    pub(crate) descriptors: u16,
+    pub(crate) segments: Vec<Segment>,
+    /// How many of them are to be read.
+    pub(crate) readable: usize,
+}
+
+impl Chain {
+    /// The head descriptor of a split queue, the buffer id of a packed one.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// What the device reads. Addresses and lengths are what the driver says.
+    pub fn readable(&self) -> &[Segment] {
+        &self.segments[..self.readable]
+    }
+
+    /// What the device writes. Addresses and lengths are what the driver says.
+    pub fn writable(&self) -> &[Segment] {
+        &self.segments[self.readable..]
+    }
+
+    /// Bytes that the device may read.
+    pub fn readable_len(&self) -> u64 {
+        total(self.readable())
+    }
+
+    /// Bytes that the device may write.
+    pub fn writable_len(&self) -> u64 {
+        total(self.writable())
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.segments.clear();
+        self.readable = 0;
+        self.descriptors = 0;
+    }
+
+    /// Adds a segment; false: one to be read comes after one to be written.
+    pub(crate) fn push(&mut self, segment: Segment, is_writable: bool) -> bool {
+        let is_in_order = is_writable || self.readable == self.segments.len();
+        self.segments.push(segment);
+        self.readable += usize::from(!is_writable && is_in_order);
+        is_in_order
+    }
+}
+
+/// Bytes of the segments.
+#[inline]
+pub(crate) fn total(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| u64::from(segment.len)).sum()
+}
+
+/// The most bytes that a chain may have (2.7.4.2, 2.8.5).
+pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;

@@ -1,0 +1,177 @@
+//! How one side reaches the memory that it shares with the other.
+
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::SeqCst, fence};
+
+/// The three parts of a virtqueue (2.6), which need not lie together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Area {
+    /// The descriptor table (2.7.5), or the ring of a packed queue (2.8.13).
+    Descriptor,
+    /// What the driver writes: the avail ring (2.7.6), or the driver's event suppression (2.8.14).
+    Driver,
+    /// What the device writes: the used ring (2.7.8), or the device's event suppression (2.8.14).
+    Device,
+}
+
+impl Area {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Area::Descriptor => "descriptor",
+            Area::Driver => "driver's",
+            Area::Device => "device's",
+        }
+    }
+}
+
+/// A little-endian number of the ring, of 2, 4 or 8 bytes.
+pub trait Word: Copy + Eq + sealed::Word {
+    /// Loads it, from whatever byte order the processor has.
+    ///
+    /// # Safety
+    /// `at` is aligned, readable, and accessed by Rust code only atomically.
+    unsafe fn load(at: *mut u8, order: Ordering) -> Self;
+    /// Stores it.
+    ///
+    /// # Safety
+    /// `at` is aligned, writable, and accessed by Rust code only atomically.
+    unsafe fn store(self, at: *mut u8, order: Ordering);
+    /// Widened.
+    fn to_u64(self) -> u64;
+    /// Its low bytes.
+    fn from_u64(value: u64) -> Self;
+}
+
+mod sealed {
+    pub trait Word {}
+}
+
+macro_rules! word {
+    ($word:ty, $atomic:ty) => {
+        impl sealed::Word for $word {}
+
+        impl Word for $word {
+            #[inline(always)]
+            unsafe fn load(at: *mut u8, order: Ordering) -> Self {
+                // SAFETY: the caller's promise.
+                let at = unsafe { <$atomic>::from_ptr(at.cast()) };
+                Self::from_le(at.load(order))
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, at: *mut u8, order: Ordering) {
+                // SAFETY: the caller's promise.
+                let at = unsafe { <$atomic>::from_ptr(at.cast()) };
+                at.store(self.to_le(), order);
+            }
+
+            #[inline(always)]
+            fn to_u64(self) -> u64 {
+                self.into()
+            }
+
+            #[inline(always)]
+            fn from_u64(value: u64) -> Self {
+                value as Self
+            }
+        }
+    };
+}
+
+word!(u16, AtomicU16);
+word!(u32, AtomicU32);
+word!(u64, AtomicU64);
+
+/// One side's way to a ring's memory. Queues go through it for every access, so a model can stand where memory would be.
+///
+/// Offsets are bytes from the beginning of an area, multiples of the word's size, and inside of what [`Bus::len`] says: a queue checks
+/// that once, when it is made.
+pub trait Bus {
+    /// Bytes of an area that may be accessed.
+    fn len(&self, area: Area) -> usize;
+    /// Loads a word; `order` is `Relaxed` or `Acquire`.
+    fn load<W: Word>(&self, area: Area, offset: usize, order: Ordering) -> W;
+    /// Stores a word; `order` is `Relaxed` or `Release`.
+    fn store<W: Word>(&self, area: Area, offset: usize, value: W, order: Ordering);
+    /// A sequentially consistent fence.
+    fn fence(&self);
+}
+
+/// Where the areas are in this program's memory, and how many bytes each has.
+#[derive(Debug, Clone, Copy)]
+pub struct Areas {
+    /// [`Area::Descriptor`]: begins on a multiple of 16.
+    pub descriptor: (*mut u8, usize),
+    /// [`Area::Driver`]: begins on a multiple of 4.
+    pub driver: (*mut u8, usize),
+    /// [`Area::Device`]: begins on a multiple of 4.
+    pub device: (*mut u8, usize),
+}
+
+/// Mapped memory, accessed as it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Direct(Areas);
+
+// SAFETY: addresses and sizes. Access through them is atomic.
+unsafe impl Send for Direct {}
+// SAFETY: as for `Send`; nothing in it can be changed through a shared reference.
+unsafe impl Sync for Direct {}
+
+impl Direct {
+    /// The memory of these areas. Whether they are aligned and large enough is checked by the queue that is made of it.
+    ///
+    /// # Safety
+    /// The areas are mapped readable and writable as long as any copy of the value or any queue of it is used, and Rust code accesses them
+    /// only atomically.
+    pub const unsafe fn new(areas: Areas) -> Direct {
+        Direct(areas)
+    }
+
+    #[inline(always)]
+    fn area(&self, area: Area) -> (*mut u8, usize) {
+        match area {
+            Area::Descriptor => self.0.descriptor,
+            Area::Driver => self.0.driver,
+            Area::Device => self.0.device,
+        }
+    }
+
+    /// The address of a word.
+    #[inline(always)]
+    pub(crate) fn pointer(&self, area: Area, offset: usize) -> *mut u8 {
+        self.area(area).0.wrapping_add(offset)
+    }
+
+    #[inline(always)]
+    fn at<W>(&self, area: Area, offset: usize) -> *mut u8 {
+        let (base, len) = self.area(area);
+        debug_assert!(offset + size_of::<W>() <= len && (base.addr() + offset).is_multiple_of(size_of::<W>()));
+        base.wrapping_add(offset)
+    }
+}
+
+impl Bus for Direct {
+    #[inline(always)]
+    fn len(&self, area: Area) -> usize {
+        // Of an area that is not aligned nothing can be used.
+        let (base, len) = self.area(area);
+        let alignment = if area == Area::Descriptor { 16 } else { 4 };
+        if base.addr().is_multiple_of(alignment) { len } else { 0 }
+    }
+
+    #[inline(always)]
+    fn load<W: Word>(&self, area: Area, offset: usize, order: Ordering) -> W {
+        // SAFETY: `new`'s contract; queues stay inside the areas, and their words are aligned.
+        unsafe { W::load(self.at::<W>(area, offset), order) }
+    }
+
+    #[inline(always)]
+    fn store<W: Word>(&self, area: Area, offset: usize, value: W, order: Ordering) {
+        // SAFETY: as in `load`.
+        unsafe { value.store(self.at::<W>(area, offset), order) }
+    }
+
+    #[inline(always)]
+    fn fence(&self) {
+        fence(SeqCst);
+    }
+}

@@ -1,0 +1,128 @@
+//! What both sides have agreed upon, and what the experiment can switch off.
+
+use crate::need_event;
+
+/// Feature bits (clause 6) that change how a ring is used. Offer and accept no others for a queue's sake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// `VIRTIO_F_INDIRECT_DESC`: a descriptor may stand for a table of them (2.7.5.3, 2.8.7).
+    pub indirect: bool,
+    /// `VIRTIO_F_EVENT_IDX`: each side says at which index it wants to be notified (2.7.10, 2.8.10).
+    pub event_idx: bool,
+    /// `VIRTIO_F_IN_ORDER`: buffers are used in the order in which they were made available (2.7.9, 2.8.9).
+    pub in_order: bool,
+}
+
+impl Features {
+    /// The bit of `VIRTIO_F_INDIRECT_DESC`.
+    pub const INDIRECT: u64 = 1 << 28;
+    /// The bit of `VIRTIO_F_EVENT_IDX`.
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// The bit of `VIRTIO_F_VERSION_1`, without which a queue is a legacy one, which is not implemented here.
+    pub const VERSION_1: u64 = 1 << 32;
+    /// The bit of `VIRTIO_F_RING_PACKED`.
+    pub const PACKED: u64 = 1 << 34;
+    /// The bit of `VIRTIO_F_IN_ORDER`.
+    pub const IN_ORDER: u64 = 1 << 35;
+
+    /// As negotiated bits.
+    pub const fn from_bits(bits: u64) -> Features {
+        Features {
+            indirect: bits & Features::INDIRECT != 0,
+            event_idx: bits & Features::EVENT_IDX != 0,
+            in_order: bits & Features::IN_ORDER != 0,
+        }
+    }
+
+    /// As bits to offer or to accept.
+    pub const fn to_bits(self) -> u64 {
+        let mut bits = 0;
+        if self.indirect {
+            bits |= Features::INDIRECT;
+        }
+        if self.event_idx {
+            bits |= Features::EVENT_IDX;
+        }
+        if self.in_order {
+            bits |= Features::IN_ORDER;
+        }
+        bits
+    }
+}
+
+/// What has been refined since 2015. A type each, so that what is off costs nothing; for measurements and tests.
+///
+/// Batched publishing is no matter of types: who publishes after each buffer does without.
+pub trait Refinement: 'static {
+    /// Indexes and flags that this side writes are kept in private memory too, and not read back.
+    const SHADOW: bool;
+    /// The index that the other side writes is read when all is done that was seen last, rather than each time.
+    const CACHED_PEER: bool;
+    /// Free descriptors are listed in private memory, rather than chained through their `next`. Without it a peer that scribbles over
+    /// descriptors gives the driver a list that is wrong, though never one that leaves the ring.
+    const PRIVATE_FREE_LIST: bool;
+
+    /// Whether the step from `old` to `new` passed `event`.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn need_event(event: u16, new: u16, old: u16) -> bool {
+        need_event(event, new, old)
+    }
+}
+
+macro_rules! refinement {
+    ($(#[$attribute:meta])* $name:ident, $shadow:literal, $cached:literal, $private:literal) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, Default)]
+        pub struct $name;
+
+        impl Refinement for $name {
+            const SHADOW: bool = $shadow;
+            const CACHED_PEER: bool = $cached;
+            const PRIVATE_FREE_LIST: bool = $private;
+        }
+    };
+}
+
+refinement!(
+    /// All of it: what is used.
+    Refined,
+    true,
+    true,
+    true
+);
+refinement!(
+    /// As [`Refined`], but indexes and flags are read back.
+    RefinedUnshadowed,
+    false,
+    true,
+    true
+);
+refinement!(
+    /// Shadow and cached index, with free descriptors chained in shared memory.
+    Cached,
+    true,
+    true,
+    false
+);
+refinement!(
+    /// As [`Cached`], but indexes and flags are read back.
+    CachedUnshadowed,
+    false,
+    true,
+    false
+);
+refinement!(
+    /// What the seed's change made of the ring: the shadow alone.
+    Shadowed,
+    true,
+    false,
+    false
+);
+refinement!(
+    /// What the seed began with.
+    Unshadowed,
+    false,
+    false,
+    false
+);

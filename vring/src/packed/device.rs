@@ -1,0 +1,358 @@
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+
+use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, check, passed, second};
+use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
+use crate::bus::{Area, Bus};
+use crate::error::RingError;
+use crate::features::{Features, Refined, Refinement};
+use crate::memory::{AddressSpace, read_words};
+use crate::side::DeviceSide;
+
+/// The device side of a packed virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
+///
+/// Used descriptors are written at once, all but the flags of the first, which [`Device::publish_used`] writes last.
+#[derive(Debug)]
+pub struct Device<B, R = Refined> {
+    bus: B,
+    size: u16,
+    features: Features,
+    /// Where the next buffer will be.
+    next: Position,
+    /// Where the next used descriptor goes.
+    used: Position,
+    /// Descriptors popped and not pushed.
+    held: u16,
+    /// The first used descriptor that is not published, with its second word.
+    withheld: Option<(Position, u64)>,
+    /// Descriptors published since the last [`Device::needs_interrupt`], and those pushed since then.
+    unannounced: u32,
+    pushed: u32,
+    /// In order: a batch of which nothing is written: where its descriptor goes, id and length of its last buffer.
+    batch: Option<Batch>,
+    event_flags: u16,
+    first_lie: Option<RingError>,
+    lies: u64,
+    refinement: PhantomData<R>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Batch {
+    at: Position,
+    id: u16,
+    len: u32,
+    has_writable: bool,
+}
+
+impl<B: Bus, R: Refinement> Device<B, R> {
+    /// The device of an empty ring (see [`super::init`]) of `size` descriptors.
+    ///
+    /// # Errors
+    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
+        let size = check(&bus, size)?;
+        Ok(Device {
+            bus,
+            size,
+            features,
+            next: Position::START,
+            used: Position::START,
+            held: 0,
+            withheld: None,
+            unannounced: 0,
+            pushed: 0,
+            batch: None,
+            event_flags: ENABLE,
+            first_lie: None,
+            lies: 0,
+            refinement: PhantomData,
+        })
+    }
+
+    /// What the driver did that no honest one does, so often.
+    pub fn lies(&self) -> u64 {
+        self.lies
+    }
+
+    /// The first lie of the driver's, if it ever told one.
+    pub fn first_lie(&self) -> Option<RingError> {
+        self.first_lie
+    }
+
+    /// The memory of the ring.
+    pub fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// The next available buffer, with the table that it names in `space`, into `chain`; false: there is none (2.8.21).
+    ///
+    /// Each descriptor is read once, and checked as it was read. Wait-free.
+    ///
+    /// # Errors
+    /// The driver lied. [`RingError::DescriptorFlags`], [`RingError::TotalLength`], [`RingError::Order`], [`RingError::IndirectTable`]: the
+    /// buffer is skipped, and never comes back to the driver. [`RingError::TooLong`], [`RingError::NotAvailable`],
+    /// [`RingError::BufferId`]: it comes again, for it cannot be told where the next one is.
+    #[inline]
+    pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
+        if self.held == self.size {
+            return Ok(false);
+        }
+        // (B) pairs with (A): address and the descriptors behind are read after these flags.
+        let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Acquire);
+        if (word >> 48) as u16 & (AVAIL | USED) != self.next.available() {
+            return Ok(false);
+        }
+        chain.clear();
+        match self.walk(word, space, chain) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                self.lies += 1;
+                self.first_lie.get_or_insert(error);
+                Err(error)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn walk(&mut self, mut word: u64, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
+        let (mut at, mut bytes) = (self.next, 0);
+        let mut wrong = None;
+        loop {
+            let flags = (word >> 48) as u16;
+            let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
+            chain.descriptors += 1;
+            let entered = if flags & DESC_F_INDIRECT == 0 {
+                enter(at.offset, addr, word, chain, &mut bytes)
+            } else if !self.features.indirect || flags & DESC_F_NEXT != 0 || chain.descriptors > 1 {
+                Err(RingError::DescriptorFlags { index: at.offset, value: flags })
+            } else {
+                self.walk_table(at.offset, addr, word as u32, space, chain, &mut bytes)
+            };
+            // The first that is wrong is told; where the buffer ends is looked for all the same.
+            wrong = wrong.or(entered.err());
+            at = at.after(1, self.size);
+            if flags & DESC_F_NEXT == 0 {
+                chain.id = (word >> 32) as u16;
+                break;
+            }
+            if chain.descriptors + self.held >= self.size {
+                return Err(RingError::TooLong { segments: chain.descriptors as usize + 1 });
+            }
+            word = self.bus.load(Area::Descriptor, at.at() + 8, Relaxed);
+            let flags = (word >> 48) as u16;
+            if flags & (AVAIL | USED) != at.available() {
+                return Err(RingError::NotAvailable { index: at.offset });
+            }
+        }
+        if chain.id >= self.size {
+            return Err(RingError::BufferId { index: self.next.offset, value: chain.id });
+        }
+        self.next = at;
+        match wrong {
+            None => {
+                self.held += chain.descriptors;
+                Ok(())
+            }
+            // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
+            Some(wrong) => {
+                self.held += chain.descriptors;
+                Err(wrong)
+            }
+        }
+    }
+
+    /// The segments of a table (2.8.7): all of it, one after another.
+    fn walk_table(
+        &self,
+        index: u16,
+        addr: u64,
+        len: u32,
+        space: &impl AddressSpace,
+        chain: &mut Chain,
+        bytes: &mut u64,
+    ) -> Result<(), RingError> {
+        let wrong = RingError::IndirectTable { index, addr, len };
+        let entries = len / 16;
+        if entries == 0 || !len.is_multiple_of(16) {
+            return Err(wrong);
+        }
+        if entries > u32::from(self.size) {
+            return Err(RingError::TooLong { segments: entries as usize });
+        }
+        let table = space.translate(addr, len.into()).ok_or(wrong)?;
+        for entry in 0..entries {
+            // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.
+            let (addr, word) = unsafe { read_words(table.wrapping_add(16 * entry as usize)) };
+            let flags = (word >> 48) as u16;
+            if flags & (DESC_F_INDIRECT | DESC_F_NEXT) != 0 {
+                return Err(RingError::DescriptorFlags { index: entry as u16, value: flags });
+            }
+            enter(entry as u16, addr, word, chain, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.21).
+    /// [`Device::publish_used`] shows it to the driver.
+    ///
+    /// In a ring in order, buffers come in the order in which they were popped, and only the last of a batch is written, as long as those
+    /// before it were written to completely (2.8.9).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn push_used(&mut self, chain: &Chain, len: u32) {
+        debug_assert!(chain.descriptors <= self.held);
+        let at = self.used;
+        self.used = at.after(chain.descriptors, self.size);
+        self.held = self.held.saturating_sub(chain.descriptors);
+        self.pushed += u32::from(chain.descriptors);
+        let writable = chain.writable_len();
+        let batch = Batch { at, id: chain.id, len, has_writable: writable > 0 };
+        if !self.features.in_order {
+            return self.enter_used(batch);
+        }
+        let at = self.batch.take().map_or(at, |batch| batch.at);
+        self.batch = Some(Batch { at, ..batch });
+        if u64::from(len) < writable {
+            self.end_batch();
+        }
+    }
+
+    fn end_batch(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.enter_used(batch);
+        }
+    }
+
+    /// Writes a used descriptor, or keeps its second word if it is the first that is not published.
+    #[inline(always)]
+    fn enter_used(&mut self, Batch { at, id, len, has_writable }: Batch) {
+        let write = if has_writable { DESC_F_WRITE } else { 0 };
+        let word = second(len, id, at.used() | write);
+        if self.withheld.is_none() {
+            self.withheld = Some((at, word));
+        } else {
+            // Relaxed: the driver gets here only behind (C).
+            self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
+        }
+    }
+
+    /// Shows the driver all that was pushed. Do it before polling for available buffers again.
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn publish_used(&mut self) {
+        self.end_batch();
+        if let Some((at, word)) = self.withheld.take() {
+            // (C) pairs with (D): what the device did to the buffers, and the used descriptors behind, come before.
+            self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
+            self.unannounced += core::mem::take(&mut self.pushed);
+        }
+    }
+
+    /// Whether the driver wants to be notified of what was published since the last call (2.8.21.1).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn needs_interrupt(&mut self) -> bool {
+        let count = core::mem::take(&mut self.unannounced);
+        // (H) pairs with (G): descriptors are stored before it is read what the driver wants.
+        self.bus.fence();
+        let word: u32 = self.bus.load(Area::Driver, EVENT_OFFSET, Relaxed);
+        let (event, flags) = (word as u16, (word >> 16) as u16);
+        match flags {
+            _ if count == 0 => false,
+            AT_DESCRIPTOR if self.features.event_idx => {
+                // Up to what was published: what was pushed since is of no concern yet.
+                let first = self.withheld.map(|(at, _)| at).or(self.batch.map(|batch| batch.at));
+                let new = first.unwrap_or(self.used);
+                passed(new, count, self.size, event, R::need_event)
+            }
+            DISABLE => false,
+            _ => true,
+        }
+    }
+
+    /// Asks to be woken at the next buffer (2.8.14), and tells whether one came meanwhile: then pop before sleeping.
+    ///
+    /// Wait-free.
+    pub fn arm_notification(&mut self) -> bool {
+        if self.features.event_idx {
+            self.bus.store(Area::Device, EVENT_OFFSET, self.next.event(), Relaxed);
+        }
+        self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
+        // (F) pairs with (E): what is wanted is stored before the ring is read.
+        self.bus.fence();
+        let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Relaxed);
+        self.held < self.size && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
+    }
+
+    /// Wants no notifications for now. A hint: some may still come.
+    ///
+    /// Wait-free.
+    pub fn disarm_notification(&mut self) {
+        self.set_flags(DISABLE);
+    }
+
+    fn set_flags(&mut self, flags: u16) {
+        if self.event_flags != flags {
+            self.event_flags = flags;
+            // After the offset that it is about (2.8.14).
+            self.bus.store(Area::Device, EVENT_FLAGS, flags, Release);
+        }
+    }
+}
+
+/// Enters a segment: what is the same within tables and without.
+#[inline(always)]
+fn enter(index: u16, addr: u64, word: u64, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
+    let (len, flags) = (word as u32, (word >> 48) as u16);
+    if flags & !(DESC_F_NEXT | DESC_F_WRITE | AVAIL | USED) != 0 {
+        return Err(RingError::DescriptorFlags { index, value: flags });
+    }
+    *bytes += u64::from(len);
+    if *bytes > CHAIN_BYTES_MAX {
+        return Err(RingError::TotalLength);
+    }
+    if !chain.push(Segment { addr, len }, flags & DESC_F_WRITE != 0) {
+        return Err(RingError::Order { index });
+    }
+    Ok(())
+}
+
+impl<B: Bus, R: Refinement> DeviceSide for Device<B, R> {
+    #[inline]
+    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        Device::pop(self, space, chain)
+    }
+
+    #[inline]
+    fn push_used(&mut self, chain: &Chain, len: u32) {
+        Device::push_used(self, chain, len);
+    }
+
+    #[inline]
+    fn publish_used(&mut self) {
+        Device::publish_used(self);
+    }
+
+    #[inline]
+    fn needs_interrupt(&mut self) -> bool {
+        Device::needs_interrupt(self)
+    }
+
+    fn arm_notification(&mut self) -> bool {
+        Device::arm_notification(self)
+    }
+
+    fn disarm_notification(&mut self) {
+        Device::disarm_notification(self);
+    }
+
+    fn lies(&self) -> u64 {
+        Device::lies(self)
+    }
+}

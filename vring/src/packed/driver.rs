@@ -1,0 +1,391 @@
+use alloc::boxed::Box;
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+
+use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, check, passed, second};
+use crate::buffer::{CHAIN_BYTES_MAX, Completion, Segment, total};
+use crate::bus::{Area, Bus};
+use crate::error::RingError;
+use crate::features::{Features, Refined, Refinement};
+use crate::memory::IndirectTables;
+use crate::side::DriverSide;
+
+/// What the driver knows of a buffer id, in its own memory.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    token: u64,
+    /// Bytes that the device may write.
+    writable: u32,
+    /// Descriptors that it takes in the ring; 0: the device does not have it.
+    descriptors: u16,
+    /// Which one it is of all that were added, wrapping.
+    number: u16,
+    /// The next free id; in a ring in order, the id of the buffer that was added next.
+    next: u16,
+}
+
+/// The driver side of a packed virtqueue: one thread's, with all that it goes by in its own memory.
+///
+/// What is added is written at once, all but the flags of the first descriptor, which [`Driver::publish`] writes last (2.8.19.1): nothing
+/// behind it is looked at before.
+#[derive(Debug)]
+pub struct Driver<B, R = Refined> {
+    bus: B,
+    size: u16,
+    features: Features,
+    slots: Box<[Slot]>,
+    tables: Option<IndirectTables>,
+    free_ids: u16,
+    free_count: u16,
+    /// Where the next buffer goes.
+    next: Position,
+    /// The first descriptor that was added and not published, with its second word.
+    withheld: Option<(Position, u64)>,
+    /// Buffers added, wrapping.
+    added: u16,
+    /// Buffers added and not published.
+    unpublished: u16,
+    /// Descriptors of theirs.
+    unpublished_descriptors: u16,
+    /// Descriptors published since the last [`Driver::needs_kick`].
+    unannounced: u32,
+    in_flight: u16,
+    /// Where the next used descriptor will be.
+    used: Position,
+    /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
+    batch: Option<(u16, u32)>,
+    /// In order: ids of the oldest buffer that the device has, and of the newest that was added.
+    oldest: u16,
+    newest: u16,
+    event_flags: u16,
+    lies: u64,
+    refinement: PhantomData<R>,
+}
+
+impl<B: Bus, R: Refinement> Driver<B, R> {
+    /// The driver of an empty ring (see [`super::init`]) of `size` descriptors.
+    ///
+    /// # Errors
+    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
+        let size = check(&bus, size)?;
+        let mut slots: Box<[Slot]> = (0..size).map(|_| Slot::default()).collect();
+        for (index, slot) in slots.iter_mut().enumerate() {
+            slot.next = index as u16 + 1;
+        }
+        Ok(Driver {
+            bus,
+            size,
+            features,
+            slots,
+            tables: None,
+            free_ids: 0,
+            free_count: size,
+            next: Position::START,
+            withheld: None,
+            added: 0,
+            unpublished: 0,
+            unpublished_descriptors: 0,
+            unannounced: 0,
+            in_flight: 0,
+            used: Position::START,
+            batch: None,
+            oldest: 0,
+            newest: 0,
+            event_flags: ENABLE,
+            lies: 0,
+            refinement: PhantomData,
+        })
+    }
+
+    /// Puts buffers of two segments and more into these tables from now on, where they fit (2.8.7).
+    ///
+    /// # Errors
+    /// [`RingError::IndirectNotNegotiated`].
+    ///
+    /// # Safety
+    /// [`IndirectTables::size_bytes`] are mapped writable as long as the driver lives, aligned to 16, and nobody else of this program
+    /// writes there.
+    pub unsafe fn use_indirect(&mut self, tables: IndirectTables) -> Result<(), RingError> {
+        if !self.features.indirect {
+            return Err(RingError::IndirectNotNegotiated);
+        }
+        self.tables = Some(tables);
+        Ok(())
+    }
+
+    /// The memory of the ring.
+    pub fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// Writes a buffer's descriptors (2.8.19.1): segments that the device reads, then those that it writes. [`Driver::publish`] shows them
+    /// to the device. `token` comes back with the buffer.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
+    /// this size takes such a buffer. Nothing was changed.
+    #[inline]
+    pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        let count = readable.len() + writable.len();
+        if count == 0 {
+            return Err(RingError::Empty);
+        }
+        let writable_bytes = total(writable);
+        if total(readable) + writable_bytes > CHAIN_BYTES_MAX {
+            return Err(RingError::TotalLength);
+        }
+        if count > self.size as usize {
+            return Err(RingError::TooLong { segments: count });
+        }
+        let table = self.tables.filter(|tables| count > 1 && count <= tables.entries as usize);
+        let needed = if table.is_some() { 1 } else { count as u16 };
+        if needed > self.free_count {
+            return Err(RingError::Full { index: self.next.offset });
+        }
+
+        // As many ids as descriptors, and no buffer takes less than one of these.
+        let id = self.free_ids;
+        self.free_ids = self.slots[id as usize].next;
+        let segments = readable.iter().map(|segment| (segment, 0));
+        let segments = segments.chain(writable.iter().map(|segment| (segment, DESC_F_WRITE)));
+        match table {
+            Some(tables) => {
+                for (entry, (segment, flags)) in segments.enumerate() {
+                    let words = (segment.addr, second(segment.len, 0, flags));
+                    // SAFETY: `use_indirect`'s contract; ids are below the ring's size, the entry below the table's.
+                    unsafe { tables.write(id, entry as u16, words) };
+                }
+                let segment = Segment { addr: tables.addr_of(id), len: 16 * count as u32 };
+                self.write(segment, id, DESC_F_INDIRECT);
+            }
+            None => {
+                for (index, (segment, flags)) in segments.enumerate() {
+                    let more = if index + 1 < count { DESC_F_NEXT } else { 0 };
+                    self.write(*segment, id, flags | more);
+                }
+            }
+        }
+        self.free_count -= needed;
+        if self.features.in_order {
+            // An id's `next` is free while it is the device's.
+            if self.in_flight + self.unpublished == 0 {
+                self.oldest = id;
+            } else {
+                self.slots[self.newest as usize].next = id;
+            }
+            self.newest = id;
+        }
+        self.unpublished_descriptors += needed;
+        let slot = &mut self.slots[id as usize];
+        slot.token = token;
+        slot.descriptors = needed;
+        slot.number = self.added;
+        slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
+        self.added = self.added.wrapping_add(1);
+        self.unpublished += 1;
+        Ok(())
+    }
+
+    /// Writes the next descriptor, or keeps its second word if it is the first that is not published.
+    #[inline(always)]
+    fn write(&mut self, segment: Segment, id: u16, flags: u16) {
+        let at = self.next;
+        let word = second(segment.len, id, flags | at.available());
+        self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
+        if self.withheld.is_none() {
+            self.withheld = Some((at, word));
+        } else {
+            self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
+        }
+        self.next = at.after(1, self.size);
+    }
+
+    /// Shows the device all that was added (2.8.19.2).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn publish(&mut self) {
+        if let Some((at, word)) = self.withheld.take() {
+            // (A) pairs with (B): whoever sees this descriptor sees those behind it.
+            self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
+            self.in_flight += core::mem::take(&mut self.unpublished);
+            self.unannounced += u32::from(core::mem::take(&mut self.unpublished_descriptors));
+        }
+    }
+
+    /// Whether the device wants to be notified of what was published since the last call (2.8.19.3).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn needs_kick(&mut self) -> bool {
+        let count = core::mem::take(&mut self.unannounced);
+        // (E) pairs with (F): descriptors are stored before it is read what the device wants.
+        self.bus.fence();
+        let word: u32 = self.bus.load(Area::Device, EVENT_OFFSET, Relaxed);
+        let (event, flags) = (word as u16, (word >> 16) as u16);
+        match flags {
+            _ if count == 0 => false,
+            AT_DESCRIPTOR if self.features.event_idx => {
+                // Up to what was published: what was added since is of no concern yet.
+                let new = self.withheld.map_or(self.next, |(at, _)| at);
+                passed(new, count, self.size, event, R::need_event)
+            }
+            DISABLE => false,
+            _ => true,
+        }
+    }
+
+    /// The next buffer that the device has used, whose descriptors are free again (2.8.20); `None`: there is none.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// The device lied: [`RingError::UsedId`], again and again, for without the buffer it cannot be told where the next one is.
+    #[inline]
+    pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+        if let Some((last, len)) = self.batch {
+            return Ok(Some(self.take_batched(last, len)));
+        }
+        if self.in_flight == 0 {
+            return Ok(None);
+        }
+        // (D) pairs with (C): what the device did to the buffer comes before.
+        let word: u64 = self.bus.load(Area::Descriptor, self.used.at() + 8, Acquire);
+        let flags = (word >> 48) as u16;
+        if flags & (AVAIL | USED) != self.used.used() {
+            return Ok(None);
+        }
+        let (id, len) = ((word >> 32) as u16, word as u32);
+        // 2.8.6: only where WRITE is set does the length mean anything.
+        let len = if flags & DESC_F_WRITE == 0 { 0 } else { len };
+        if !self.is_in_flight(id) {
+            return Err(self.lie(id));
+        }
+        if !self.features.in_order {
+            return Ok(Some(self.take(id, len)));
+        }
+        // All buffers up to this one are used (2.8.9).
+        self.batch = Some((id, len));
+        Ok(Some(self.take_batched(id, len)))
+    }
+
+    /// Whether the device has the buffer, published and not taken back.
+    #[inline(always)]
+    fn is_in_flight(&self, id: u16) -> bool {
+        let Some(slot) = self.slots.get(id as usize) else { return false };
+        // Counting back from the newest, those that are not published come first.
+        slot.descriptors != 0 && self.added.wrapping_sub(1).wrapping_sub(slot.number) >= self.unpublished
+    }
+
+    fn lie(&mut self, id: u16) -> RingError {
+        self.lies += 1;
+        RingError::UsedId { index: self.used.offset, value: id.into() }
+    }
+
+    /// Takes the oldest buffer of a batch whose last one is `last`.
+    fn take_batched(&mut self, last: u16, len: u32) -> Completion {
+        let id = self.oldest;
+        let slot = self.slots[id as usize];
+        self.oldest = slot.next;
+        if id == last {
+            self.batch = None;
+            return self.take(id, len);
+        }
+        // Those that the device did not name are used completely (2.8.9).
+        self.take(id, slot.writable)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, id: u16, len: u32) -> Completion {
+        let slot = &mut self.slots[id as usize];
+        let Slot { token, writable, descriptors, .. } = *slot;
+        slot.descriptors = 0;
+        slot.next = self.free_ids;
+        self.free_ids = id;
+        self.free_count += descriptors;
+        self.in_flight -= 1;
+        self.used = self.used.after(descriptors, self.size);
+        self.lies += u64::from(len > writable);
+        Completion { token, len: len.min(writable) }
+    }
+
+    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: then take it before waiting.
+    ///
+    /// Wait-free.
+    pub fn arm_interrupt(&mut self) -> bool {
+        if self.features.event_idx {
+            self.bus.store(Area::Driver, EVENT_OFFSET, self.used.event(), Relaxed);
+        }
+        self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
+        // (G) pairs with (H): what is wanted is stored before the ring is read.
+        self.bus.fence();
+        let word: u64 = self.bus.load(Area::Descriptor, self.used.at() + 8, Relaxed);
+        self.batch.is_some() || self.in_flight > 0 && (word >> 48) as u16 & (AVAIL | USED) == self.used.used()
+    }
+
+    /// Wants no notifications for now. A hint: some may still come.
+    ///
+    /// Wait-free.
+    pub fn disarm_interrupt(&mut self) {
+        self.set_flags(DISABLE);
+    }
+
+    fn set_flags(&mut self, flags: u16) {
+        if self.event_flags != flags {
+            self.event_flags = flags;
+            // After the offset that it is about (2.8.14).
+            self.bus.store(Area::Driver, EVENT_FLAGS, flags, Release);
+        }
+    }
+}
+
+impl<B: Bus, R: Refinement> DriverSide for Driver<B, R> {
+    #[inline]
+    fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        Driver::add(self, readable, writable, token)
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        Driver::publish(self);
+    }
+
+    #[inline]
+    fn needs_kick(&mut self) -> bool {
+        Driver::needs_kick(self)
+    }
+
+    #[inline]
+    fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+        Driver::take_used(self)
+    }
+
+    fn arm_interrupt(&mut self) -> bool {
+        Driver::arm_interrupt(self)
+    }
+
+    fn disarm_interrupt(&mut self) {
+        Driver::disarm_interrupt(self);
+    }
+
+    fn free_count(&self) -> u16 {
+        self.free_count
+    }
+
+    fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    fn unpublished(&self) -> u16 {
+        self.unpublished
+    }
+
+    fn lies(&self) -> u64 {
+        self.lies
+    }
+}

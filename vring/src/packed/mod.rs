@@ -1,0 +1,125 @@
+//! The packed virtqueue (2.8).
+
+mod device;
+mod driver;
+
+pub use device::Device;
+pub use driver::Driver;
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use dormouse_abi::vring::RING_SIZE_MAX;
+
+use crate::bus::{Area, Bus};
+use crate::error::RingError;
+
+/// `VIRTQ_DESC_F_AVAIL` (2.8.1).
+const AVAIL: u16 = 1 << 7;
+/// `VIRTQ_DESC_F_USED` (2.8.1).
+const USED: u16 = 1 << 15;
+
+/// `RING_EVENT_FLAGS_ENABLE`, `_DISABLE` and `_DESC` (2.8.14).
+const ENABLE: u16 = 0;
+const DISABLE: u16 = 1;
+const AT_DESCRIPTOR: u16 = 2;
+
+/// Offset of `desc` in either event suppression structure (2.8.14): an offset in the ring, and the wrap counter on top.
+const EVENT_OFFSET: usize = 0;
+/// Offset of `flags` there.
+const EVENT_FLAGS: usize = 2;
+
+/// A descriptor's second word (2.8.13).
+#[inline(always)]
+const fn second(len: u32, id: u16, flags: u16) -> u64 {
+    len as u64 | (id as u64) << 32 | (flags as u64) << 48
+}
+
+/// A position in the ring, with the wrap counter of whoever is there (2.8.1): what is 1 in the first lap, and changes with each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Position {
+    offset: u16,
+    wrap: bool,
+}
+
+impl Position {
+    const START: Position = Position { offset: 0, wrap: true };
+
+    /// `count` descriptors on, at most the ring's `size`.
+    #[inline(always)]
+    fn after(self, count: u16, size: u16) -> Position {
+        let offset = u32::from(self.offset) + u32::from(count);
+        if offset >= u32::from(size) {
+            Position { offset: (offset - u32::from(size)) as u16, wrap: !self.wrap }
+        } else {
+            Position { offset: offset as u16, wrap: self.wrap }
+        }
+    }
+
+    /// The flags with which a descriptor here is available.
+    #[inline(always)]
+    const fn available(self) -> u16 {
+        if self.wrap { AVAIL } else { USED }
+    }
+
+    /// The flags with which a descriptor here is used.
+    #[inline(always)]
+    const fn used(self) -> u16 {
+        if self.wrap { AVAIL | USED } else { 0 }
+    }
+
+    /// Offset and wrap counter as they are in an event suppression structure.
+    const fn event(self) -> u16 {
+        self.offset | (self.wrap as u16) << 15
+    }
+
+    /// Bytes from the beginning of the ring.
+    #[inline(always)]
+    const fn at(self) -> usize {
+        16 * self.offset as usize
+    }
+}
+
+/// Checks size, alignment and memory. A packed ring may have any size up to 2^15 (2.8.10.1).
+fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
+    if size == 0 || size > RING_SIZE_MAX {
+        return Err(RingError::Size { size });
+    }
+    for (area, needed) in [(Area::Descriptor, 16 * size as usize), (Area::Driver, 4), (Area::Device, 4)] {
+        let found = bus.len(area);
+        if found < needed {
+            return Err(RingError::Area { area, needed, found });
+        }
+    }
+    Ok(size as u16)
+}
+
+/// Whether whoever went from `old` by `count` descriptors wants to tell the other side, which stored `flags` and `event`
+/// (2.8.14, and 2.8.10 for those who have not negotiated event indexes).
+#[inline]
+fn passed(new: Position, count: u32, size: u16, event: u16, need_event: impl Fn(u16, u16, u16) -> bool) -> bool {
+    if count > u32::from(size) {
+        return true;
+    }
+    // In one line of numbers: where the event is in the lap before this one, it is that much less.
+    let mut at = event & 0x7FFF;
+    if (event >> 15 == 1) != new.wrap {
+        at = at.wrapping_sub(size);
+    }
+    need_event(at, new.offset, new.offset.wrapping_sub(count as u16))
+}
+
+/// Makes an empty ring: no descriptor is available, and both sides want to be notified. Before either side uses it.
+///
+/// # Errors
+/// [`RingError::Size`] and [`RingError::Area`].
+pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
+    for slot in 0..check(bus, size)? {
+        bus.store(Area::Descriptor, 16 * slot as usize, 0_u64, Relaxed);
+        bus.store(Area::Descriptor, 16 * slot as usize + 8, 0_u64, Relaxed);
+    }
+    for area in [Area::Driver, Area::Device] {
+        bus.store(area, EVENT_OFFSET, 0_u16, Relaxed);
+        bus.store(area, EVENT_FLAGS, ENABLE, Relaxed);
+    }
+    Ok(())
+}

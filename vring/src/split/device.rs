@@ -1,0 +1,431 @@
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+
+use super::{Layout, NO_NOTIFICATION, contiguous};
+use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
+use crate::bus::{Area, Bus, Direct};
+use crate::error::RingError;
+use crate::features::{Features, Refined, Refinement};
+use crate::memory::{AddressSpace, Words, read_words};
+use crate::side::DeviceSide;
+
+/// The device side of a split virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
+#[derive(Debug)]
+pub struct Device<B = Direct, R = Refined> {
+    bus: B,
+    layout: Layout,
+    features: Features,
+    popped: u16,
+    /// `avail.idx` as it was last read, checked: at most `size` ahead of `popped`.
+    avail_seen: u16,
+    /// Chains pushed so far: what `used.idx` will be.
+    pushed: u16,
+    /// What `used.idx` holds.
+    published: u16,
+    /// Shadow of `used.flags`.
+    flags: u16,
+    /// Chains published since the last [`Device::needs_interrupt`].
+    unannounced: u32,
+    /// In order: the last chain of a batch whose element is not yet written, and how many chains the batch has.
+    batch: Option<(u16, u32, u16)>,
+    first_lie: Option<RingError>,
+    lies: u64,
+    refinement: PhantomData<R>,
+}
+
+impl Device {
+    /// The device of an empty ring whose areas lie together, see [`super::contiguous`]; with event indexes, and nothing else.
+    ///
+    /// Wait-free, async-signal-safe.
+    ///
+    /// # Errors
+    /// [`RingError::Size`] and [`RingError::Alignment`].
+    ///
+    /// # Safety
+    /// The [`dormouse_abi::vring::RingLayout::size_bytes`] bytes at `ring` are mapped readable and writable as long as the device lives,
+    /// Rust code accesses them only atomically, and nobody else of this program writes the device's side.
+    pub unsafe fn at(ring: *mut u8, size: u32) -> Result<Device, RingError> {
+        let areas = contiguous(ring, size)?;
+        // SAFETY: the caller's promise.
+        let bus = unsafe { Direct::new(areas) };
+        Device::new(bus, size, Features { event_idx: true, ..Features::default() })
+    }
+}
+
+impl<B: Bus, R: Refinement> Device<B, R> {
+    /// The device of an empty ring (see [`super::init`]) of `size` entries.
+    ///
+    /// # Errors
+    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
+        Device::with_base(bus, size, features, 0)
+    }
+
+    /// The device of a ring of which everything before `base` has been taken and used: what vhost calls the ring's base.
+    ///
+    /// # Errors
+    /// As [`Device::new`].
+    pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
+        let layout = Layout::new(&bus, size)?;
+        Ok(Device {
+            bus,
+            layout,
+            features,
+            popped: base,
+            avail_seen: base,
+            pushed: base,
+            published: base,
+            flags: 0,
+            unannounced: 0,
+            batch: None,
+            first_lie: None,
+            lies: 0,
+            refinement: PhantomData,
+        })
+    }
+
+    /// What the driver did that no honest one does, so often.
+    pub fn lies(&self) -> u64 {
+        self.lies
+    }
+
+    /// The first lie of the driver's, if it ever told one.
+    pub fn first_lie(&self) -> Option<RingError> {
+        self.first_lie
+    }
+
+    /// Where the device is in the avail ring.
+    pub fn base(&self) -> u16 {
+        self.popped
+    }
+
+    /// The memory of the ring.
+    pub fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// The head of the next available chain, if there is one (2.7.7, 2.7.13).
+    #[inline(always)]
+    fn pop_head(&mut self) -> Result<Option<u16>, RingError> {
+        if !R::CACHED_PEER || self.popped == self.avail_seen {
+            // (B) pairs with (A): entries and descriptors are read after the index that covers them.
+            let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Acquire);
+            // No more than the ring has can be with the device: that includes what was popped and not yet pushed.
+            if value.wrapping_sub(self.pushed) > self.layout.size()
+                || value.wrapping_sub(self.popped) > self.layout.size()
+            {
+                return Err(self.lie(RingError::AvailIndex { index: self.popped, value }));
+            }
+            self.avail_seen = value;
+            if value == self.popped {
+                return Ok(None);
+            }
+        }
+        let index = self.popped;
+        self.popped = index.wrapping_add(1);
+        let head: u16 = self.bus.load(Area::Driver, self.layout.avail_entry(self.layout.slot(index)), Relaxed);
+        if head >= self.layout.size() {
+            return Err(self.lie(RingError::AvailId { index, value: head }));
+        }
+        Ok(Some(head))
+    }
+
+    /// The next available buffer, of the one kind that has neither chains nor tables nor anything to be written.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// The driver lied, and the device goes on. [`RingError::AvailIndex`]: nothing was taken, and it comes again until the index is
+    /// possible. Else that entry is skipped, and its descriptor never comes back to the driver.
+    #[inline]
+    pub fn pop_single(&mut self) -> Result<Option<(u16, Segment)>, RingError> {
+        let Some(id) = self.pop_head()? else { return Ok(None) };
+        let (addr, rest) = self.descriptor(id);
+        let flags = (rest >> 32) as u16;
+        if flags != 0 {
+            return Err(self.lie(RingError::DescriptorFlags { index: id, value: flags }));
+        }
+        Ok(Some((id, Segment { addr, len: rest as u32 })))
+    }
+
+    /// The next available chain, with the tables that it names in `space`, into `chain`; false: there is none (2.7.7, 2.7.13).
+    ///
+    /// Each descriptor is read once, and checked as it was read. Wait-free.
+    ///
+    /// # Errors
+    /// As [`Device::pop_single`]: [`RingError::AvailIndex`], or the entry is skipped, with [`RingError::AvailId`],
+    /// [`RingError::DescriptorFlags`], [`RingError::NextIndex`], [`RingError::TooLong`] (a loop among them), [`RingError::TotalLength`],
+    /// [`RingError::Order`], [`RingError::IndirectTable`].
+    #[inline]
+    pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        let Some(head) = self.pop_head()? else { return Ok(false) };
+        chain.clear();
+        chain.id = head;
+        match self.walk(head, space, chain) {
+            Ok(()) => Ok(true),
+            Err(error) => Err(self.lie(error)),
+        }
+    }
+
+    #[inline(always)]
+    fn descriptor(&self, slot: u16) -> Words {
+        let at = self.layout.descriptor(slot);
+        (self.bus.load(Area::Descriptor, at, Relaxed), self.bus.load(Area::Descriptor, at + 8, Relaxed))
+    }
+
+    #[inline(always)]
+    fn walk(&self, head: u16, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
+        let mut index = head;
+        let mut bytes = 0;
+        loop {
+            let words = self.descriptor(index);
+            let (flags, next) = ((words.1 >> 32) as u16, (words.1 >> 48) as u16);
+            chain.descriptors += 1;
+            if flags & DESC_F_INDIRECT != 0 {
+                return self.walk_table(index, words, space, chain, bytes);
+            }
+            self.enter(index, words, chain, &mut bytes)?;
+            if flags & DESC_F_NEXT == 0 {
+                return Ok(());
+            }
+            if next >= self.layout.size() {
+                return Err(RingError::NextIndex { index, value: next });
+            }
+            index = next;
+        }
+    }
+
+    /// Enters a segment: what is the same within tables and without.
+    #[inline(always)]
+    fn enter(&self, index: u16, (addr, rest): Words, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
+        let (len, flags) = (rest as u32, (rest >> 32) as u16);
+        if flags & !(DESC_F_NEXT | DESC_F_WRITE) != 0 {
+            return Err(RingError::DescriptorFlags { index, value: flags });
+        }
+        if chain.segments.len() >= self.layout.size() as usize {
+            return Err(RingError::TooLong { segments: chain.segments.len() + 1 });
+        }
+        *bytes += u64::from(len);
+        if *bytes > CHAIN_BYTES_MAX {
+            return Err(RingError::TotalLength);
+        }
+        if !chain.push(Segment { addr, len }, flags & DESC_F_WRITE != 0) {
+            return Err(RingError::Order { index });
+        }
+        Ok(())
+    }
+
+    /// The rest of a chain, which is in a table (2.7.5.3).
+    fn walk_table(
+        &self,
+        index: u16,
+        (addr, rest): Words,
+        space: &impl AddressSpace,
+        chain: &mut Chain,
+        mut bytes: u64,
+    ) -> Result<(), RingError> {
+        let (len, flags) = (rest as u32, (rest >> 32) as u16);
+        // 2.7.5.3.1: never with NEXT; 2.7.5.3.2: the device ignores WRITE.
+        if !self.features.indirect || flags & !(DESC_F_INDIRECT | DESC_F_WRITE) != 0 {
+            return Err(RingError::DescriptorFlags { index, value: flags });
+        }
+        let wrong = RingError::IndirectTable { index, addr, len };
+        let entries = len / 16;
+        if entries == 0 || !len.is_multiple_of(16) {
+            return Err(wrong);
+        }
+        let table = space.translate(addr, len.into()).ok_or(wrong)?;
+        let mut entry = 0_u32;
+        loop {
+            // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.
+            let words = unsafe { read_words(table.wrapping_add(16 * entry as usize)) };
+            let (flags, next) = ((words.1 >> 32) as u16, (words.1 >> 48) as u16);
+            self.enter(entry as u16, words, chain, &mut bytes)?;
+            if flags & DESC_F_NEXT == 0 {
+                return Ok(());
+            }
+            if u32::from(next) >= entries {
+                return Err(RingError::NextIndex { index: entry as u16, value: next });
+            }
+            entry = next.into();
+        }
+    }
+
+    fn lie(&mut self, error: RingError) -> RingError {
+        self.lies += 1;
+        self.first_lie.get_or_insert(error);
+        error
+    }
+
+    /// Enters a popped chain in the used ring, with the number of bytes that the device wrote to it (2.7.8).
+    /// [`Device::publish_used`] shows it to the driver.
+    ///
+    /// In a ring in order, chains come in the order in which they were popped, and only the last of a batch is entered, as long as those
+    /// before it were written to completely (2.7.9).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn push_used(&mut self, chain: &Chain, len: u32) {
+        if !self.features.in_order {
+            return self.push_used_id(chain.id, len);
+        }
+        let count = self.batch.take().map_or(0, |(_, _, count)| count) + 1;
+        self.pushed = self.pushed.wrapping_add(1);
+        self.batch = Some((chain.id, len, count));
+        if u64::from(len) < chain.writable_len() {
+            self.end_batch();
+        }
+    }
+
+    /// As [`Device::push_used`], for a chain of which only the head is kept.
+    #[inline]
+    pub fn push_used_id(&mut self, id: u16, len: u32) {
+        debug_assert!(id < self.layout.size());
+        self.end_batch();
+        let at = if R::SHADOW { self.pushed } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        self.pushed = self.pushed.wrapping_add(1);
+        self.enter_used(at, id, len);
+    }
+
+    /// Writes the element of a batch where that of its first chain would be (2.7.9).
+    #[inline(always)]
+    fn end_batch(&mut self) {
+        if let Some((id, len, count)) = self.batch.take() {
+            self.enter_used(self.pushed.wrapping_sub(count), id, len);
+        }
+    }
+
+    #[inline(always)]
+    fn enter_used(&self, index: u16, id: u16, len: u32) {
+        let at = self.layout.used_entry(self.layout.slot(index));
+        // Relaxed: the driver reads the element only behind (C).
+        self.bus.store(Area::Device, at, u32::from(id), Relaxed);
+        self.bus.store(Area::Device, at + 4, len, Relaxed);
+    }
+
+    /// A word of the device's own that the shadow spares it to read.
+    fn read_back(&self, offset: usize) -> u16 {
+        self.bus.load(Area::Device, offset, Relaxed)
+    }
+
+    /// Chains pushed and not yet published.
+    pub fn unpublished(&self) -> u16 {
+        self.pushed.wrapping_sub(self.published)
+    }
+
+    /// Shows the driver all that was pushed (2.7.8). Do it before polling for available buffers again.
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn publish_used(&mut self) {
+        self.end_batch();
+        self.unannounced += u32::from(self.unpublished());
+        self.published = self.pushed;
+        // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
+        self.bus.store(Area::Device, Layout::INDEX, self.published, Release);
+    }
+
+    /// Whether the driver wants to be notified of what was published since the last call (2.7.7.2).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn needs_interrupt(&mut self) -> bool {
+        let count = core::mem::take(&mut self.unannounced);
+        // (H) pairs with (G): the index is stored before it is read what the driver wants.
+        self.bus.fence();
+        if self.features.event_idx {
+            let event = self.bus.load(Area::Driver, self.layout.used_event(), Relaxed);
+            let old = self.published.wrapping_sub(count as u16);
+            return count > u32::from(u16::MAX) || R::need_event(event, self.published, old);
+        }
+        let flags: u16 = self.bus.load(Area::Driver, Layout::FLAGS, Relaxed);
+        count > 0 && flags & NO_NOTIFICATION == 0
+    }
+
+    /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: then pop before sleeping.
+    ///
+    /// A driver whose index is a lie always seems to have something; after an error from [`Device::pop`], sleep anyway.
+    ///
+    /// Wait-free.
+    pub fn arm_notification(&mut self) -> bool {
+        self.arm_notification_after(1)
+    }
+
+    /// Asks to be woken once there are `count` buffers that were not popped, as the event index can say (2.7.10; without it, at the next
+    /// one), and tells whether there are that many already: then pop before sleeping. `count` is 1 to the ring's size.
+    ///
+    /// Fewer buffers wait unseen, so whoever sleeps must look again after some time.
+    ///
+    /// As [`Device::arm_notification`] otherwise.
+    pub fn arm_notification_after(&mut self, count: u16) -> bool {
+        debug_assert!((1..=self.layout.size()).contains(&count));
+        if self.features.event_idx {
+            let event = self.popped.wrapping_add(count - 1);
+            self.bus.store(Area::Device, self.layout.avail_event(), event, Relaxed);
+        } else {
+            self.set_flags(0);
+        }
+        // (F) pairs with (E): what is wanted is stored before `avail.idx` is read.
+        self.bus.fence();
+        let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Relaxed);
+        value.wrapping_sub(self.popped) >= count
+    }
+
+    /// Wants no notifications for now. A hint: some may still come.
+    ///
+    /// Wait-free.
+    pub fn disarm_notification(&mut self) {
+        if self.features.event_idx {
+            // An index that is passed last of all.
+            self.bus.store(Area::Device, self.layout.avail_event(), self.popped.wrapping_sub(1), Relaxed);
+        } else {
+            self.set_flags(NO_NOTIFICATION);
+        }
+    }
+
+    fn set_flags(&mut self, flags: u16) {
+        if self.flags != flags {
+            self.flags = flags;
+            if !R::SHADOW {
+                self.read_back(Layout::FLAGS);
+            }
+            self.bus.store(Area::Device, Layout::FLAGS, flags, Relaxed);
+        }
+    }
+}
+
+impl<B: Bus, R: Refinement> DeviceSide for Device<B, R> {
+    #[inline]
+    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        Device::pop(self, space, chain)
+    }
+
+    #[inline]
+    fn push_used(&mut self, chain: &Chain, len: u32) {
+        Device::push_used(self, chain, len);
+    }
+
+    #[inline]
+    fn publish_used(&mut self) {
+        Device::publish_used(self);
+    }
+
+    #[inline]
+    fn needs_interrupt(&mut self) -> bool {
+        Device::needs_interrupt(self)
+    }
+
+    fn arm_notification(&mut self) -> bool {
+        Device::arm_notification(self)
+    }
+
+    fn disarm_notification(&mut self) {
+        Device::disarm_notification(self);
+    }
+
+    fn lies(&self) -> u64 {
+        Device::lies(self)
+    }
+}

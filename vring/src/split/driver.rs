@@ -1,0 +1,451 @@
+use alloc::boxed::Box;
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+
+use super::{Layout, NO_NOTIFICATION};
+use crate::buffer::{CHAIN_BYTES_MAX, Completion, Segment, total};
+use crate::bus::{Area, Bus};
+use crate::error::RingError;
+use crate::features::{Features, Refined, Refinement};
+use crate::memory::{IndirectTables, Words};
+use crate::side::DriverSide;
+
+/// What the driver knows of a descriptor, in its own memory.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    token: u64,
+    /// Bytes that the device may write, of the chain that begins here.
+    writable: u32,
+    /// Descriptors of the chain that begins here; 0: none of the device's begins here.
+    descriptors: u16,
+    /// The next one in the chain, or in the free list.
+    next: u16,
+}
+
+/// The driver side of a split virtqueue: one thread's, with all that it goes by in its own memory.
+///
+/// ```text
+///   free ──add──▶ written ──publish──▶ available ──(device)──▶ used ──take_used──▶ free
+/// ```
+#[derive(Debug)]
+pub struct Driver<B, R = Refined> {
+    bus: B,
+    layout: Layout,
+    features: Features,
+    slots: Box<[Slot]>,
+    tables: Option<IndirectTables>,
+    /// First of the free list; in a ring in order, where the next chain begins.
+    free_head: u16,
+    free_count: u16,
+    /// Chains added so far: what `avail.idx` will be.
+    added: u16,
+    /// What `avail.idx` holds.
+    published: u16,
+    /// Shadow of `avail.flags`.
+    flags: u16,
+    /// Chains published since the last [`Driver::needs_kick`].
+    unannounced: u32,
+    /// The used elements that were taken.
+    taken: u16,
+    /// `used.idx` as it was last read, checked: no more than was published.
+    used_seen: u16,
+    /// In order: the head of the last chain of the batch that is being taken, which the device did name, and what it wrote there.
+    batch: Option<(u16, u32)>,
+    /// In order: the head of the oldest chain that the device has.
+    oldest: u16,
+    lies: u64,
+    refinement: PhantomData<R>,
+}
+
+impl<B: Bus, R: Refinement> Driver<B, R> {
+    /// The driver of an empty ring (see [`super::init`]) of `size` entries.
+    ///
+    /// # Errors
+    /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
+    pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
+        Driver::with_base(bus, size, features, 0)
+    }
+
+    /// The driver of a ring all of whose buffers up to `base` have come and gone (see [`super::start_at`]).
+    ///
+    /// # Errors
+    /// As [`Driver::new`].
+    pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
+        let layout = Layout::new(&bus, size)?;
+        let mut slots: Box<[Slot]> = (0..size).map(|_| Slot::default()).collect();
+        for (index, slot) in slots.iter_mut().enumerate() {
+            slot.next = layout.slot(index as u16 + 1);
+            if !R::PRIVATE_FREE_LIST {
+                bus.store(Area::Descriptor, layout.descriptor(index as u16) + 8, u64::from(slot.next) << 48, Relaxed);
+            }
+        }
+        Ok(Driver {
+            layout,
+            features,
+            slots,
+            tables: None,
+            free_head: 0,
+            free_count: size as u16,
+            added: base,
+            published: base,
+            flags: 0,
+            unannounced: 0,
+            taken: base,
+            used_seen: base,
+            batch: None,
+            oldest: 0,
+            lies: 0,
+            refinement: PhantomData,
+            bus,
+        })
+    }
+
+    /// Puts chains of two segments and more into these tables from now on, where they fit (2.7.5.3).
+    ///
+    /// # Errors
+    /// [`RingError::IndirectNotNegotiated`].
+    ///
+    /// # Safety
+    /// [`IndirectTables::size_bytes`] are mapped writable as long as the driver lives, aligned to 16, and nobody else of this program
+    /// writes there.
+    pub unsafe fn use_indirect(&mut self, tables: IndirectTables) -> Result<(), RingError> {
+        if !self.features.indirect {
+            return Err(RingError::IndirectNotNegotiated);
+        }
+        self.tables = Some(tables);
+        Ok(())
+    }
+
+    /// Descriptors that are free.
+    pub fn free_count(&self) -> u16 {
+        self.free_count
+    }
+
+    /// Chains that were published and not yet taken back.
+    pub fn in_flight(&self) -> u16 {
+        self.published.wrapping_sub(self.taken)
+    }
+
+    /// Chains that were added and not yet published.
+    pub fn unpublished(&self) -> u16 {
+        self.added.wrapping_sub(self.published)
+    }
+
+    /// Used elements that no honest device writes, so far.
+    pub fn lies(&self) -> u64 {
+        self.lies
+    }
+
+    /// The memory of the ring.
+    pub fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// Writes a chain's descriptors and enters it in the avail ring (2.7.13.1, 2.7.13.2): segments that the device reads, then those that
+    /// it writes. [`Driver::publish`] shows it to the device. `token` comes back with it.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
+    /// this size takes such a chain. Nothing was changed.
+    #[inline]
+    pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        let count = readable.len() + writable.len();
+        if count == 0 {
+            return Err(RingError::Empty);
+        }
+        let writable_bytes = total(writable);
+        if total(readable) + writable_bytes > CHAIN_BYTES_MAX {
+            return Err(RingError::TotalLength);
+        }
+        let table = self.tables.filter(|tables| count > 1 && count <= tables.entries as usize);
+        let needed = if table.is_some() { 1 } else { count };
+        if count > self.layout.size() as usize {
+            return Err(RingError::TooLong { segments: count });
+        }
+        if needed > self.free_count as usize {
+            return Err(RingError::Full { index: self.free_head });
+        }
+
+        let head = self.free_head;
+        let segments = readable.iter().map(|segment| (segment, 0));
+        let segments = segments.chain(writable.iter().map(|segment| (segment, DESC_F_WRITE)));
+        let next = match table {
+            Some(tables) => {
+                for (entry, (segment, flags)) in segments.enumerate() {
+                    let more = entry + 1 < count;
+                    let flags = if more { flags | DESC_F_NEXT } else { flags };
+                    let words = words(*segment, flags, if more { entry as u16 + 1 } else { 0 });
+                    // SAFETY: `use_indirect`'s contract; the head is below the ring's size, the entry below the table's.
+                    unsafe { tables.write(head, entry as u16, words) };
+                }
+                let segment = Segment { addr: tables.addr_of(head), len: 16 * count as u32 };
+                let next = self.next_of(head);
+                self.write(head, words(segment, DESC_F_INDIRECT, next));
+                next
+            }
+            None => {
+                let mut slot = head;
+                for (index, (segment, flags)) in segments.enumerate() {
+                    let next = self.next_of(slot);
+                    let flags = if index + 1 < count { flags | DESC_F_NEXT } else { flags };
+                    self.write(slot, words(*segment, flags, next));
+                    slot = next;
+                }
+                slot
+            }
+        };
+        self.free_head = next;
+        self.free_count -= needed as u16;
+        let slot = &mut self.slots[head as usize];
+        slot.token = token;
+        slot.descriptors = needed as u16;
+        slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
+
+        let added = if R::SHADOW { self.added } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        let entry = self.layout.avail_entry(self.layout.slot(added));
+        self.bus.store(Area::Driver, entry, head, Relaxed);
+        self.added = self.added.wrapping_add(1);
+        Ok(())
+    }
+
+    /// A word of the driver's own that the shadow spares it to read. Only for measurements, so what it says is not gone by.
+    fn read_back(&self, offset: usize) -> u16 {
+        self.bus.load(Area::Driver, offset, Relaxed)
+    }
+
+    /// The next descriptor in the chain or free list.
+    #[inline(always)]
+    fn next_of(&self, slot: u16) -> u16 {
+        if R::PRIVATE_FREE_LIST {
+            return self.slots[slot as usize].next;
+        }
+        let rest: u64 = self.bus.load(Area::Descriptor, self.layout.descriptor(slot) + 8, Relaxed);
+        self.layout.slot((rest >> 48) as u16)
+    }
+
+    #[inline(always)]
+    fn write(&self, slot: u16, (addr, rest): Words) {
+        let at = self.layout.descriptor(slot);
+        self.bus.store(Area::Descriptor, at, addr, Relaxed);
+        self.bus.store(Area::Descriptor, at + 8, rest, Relaxed);
+    }
+
+    /// Shows the device all that was added (2.7.13.3).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.unannounced += u32::from(self.unpublished());
+        self.published = self.added;
+        // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
+        self.bus.store(Area::Driver, Layout::INDEX, self.published, Release);
+    }
+
+    /// Whether the device wants to be notified of what was published since the last call (2.7.13.4).
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn needs_kick(&mut self) -> bool {
+        let count = core::mem::take(&mut self.unannounced);
+        // (E) pairs with (F): the index is stored before it is read what the device wants.
+        self.bus.fence();
+        if self.features.event_idx {
+            let event = self.bus.load(Area::Device, self.layout.avail_event(), Relaxed);
+            let old = self.published.wrapping_sub(count as u16);
+            return count > u32::from(u16::MAX) || R::need_event(event, self.published, old);
+        }
+        let flags: u16 = self.bus.load(Area::Device, Layout::FLAGS, Relaxed);
+        count > 0 && flags & NO_NOTIFICATION == 0
+    }
+
+    /// The next buffer that the device has used, whose descriptors are free again (2.7.14); `None`: there is none.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// The device lied, and the driver goes on. [`RingError::UsedIndex`]: nothing was taken, and it comes again until the index is
+    /// possible. [`RingError::UsedId`]: the element is skipped; in a ring in order it comes again too, for it cannot be told what is used.
+    #[inline]
+    pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+        if let Some((last, len)) = self.batch {
+            return Ok(Some(self.take_batched(last, len)));
+        }
+        if !R::CACHED_PEER || self.taken == self.used_seen {
+            // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
+            let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
+            if value.wrapping_sub(self.taken) > self.in_flight() {
+                return Err(self.lie(RingError::UsedIndex { index: self.taken, value }));
+            }
+            self.used_seen = value;
+            if value == self.taken {
+                return Ok(None);
+            }
+        }
+        let index = self.taken;
+        let at = self.layout.used_entry(self.layout.slot(index));
+        let value: u32 = self.bus.load(Area::Device, at, Relaxed);
+        let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
+        let wrong = RingError::UsedId { index, value };
+        let head = value as u16;
+        if value >= u32::from(self.layout.size()) || self.slots[head as usize].descriptors == 0 {
+            self.taken = index.wrapping_add(1);
+            return Err(self.lie(wrong));
+        }
+        if !self.features.in_order {
+            return Ok(Some(self.take(head, len)));
+        }
+        // All chains up to this one are used (2.7.9). It must be among as many as the index says.
+        let mut reached = self.oldest;
+        for _ in 0..self.used_seen.wrapping_sub(index) {
+            if reached == head {
+                self.batch = Some((head, len));
+                return Ok(Some(self.take_batched(head, len)));
+            }
+            reached = self.layout.slot(reached.wrapping_add(self.slots[reached as usize].descriptors));
+        }
+        // Which of them are used cannot be told; none is taken to be.
+        Err(self.lie(wrong))
+    }
+
+    /// Takes the oldest chain of a batch whose last one is `last`.
+    fn take_batched(&mut self, last: u16, len: u32) -> Completion {
+        let head = self.oldest;
+        let slot = self.slots[head as usize];
+        self.oldest = self.layout.slot(head.wrapping_add(slot.descriptors));
+        if head == last {
+            self.batch = None;
+            return self.take(head, len);
+        }
+        // Those that the device did not name are used completely (2.7.9).
+        self.take(head, slot.writable)
+    }
+
+    fn lie(&mut self, error: RingError) -> RingError {
+        self.lies += 1;
+        error
+    }
+
+    /// Frees the chain at `head`, which the device has.
+    #[inline(always)]
+    fn take(&mut self, head: u16, len: u32) -> Completion {
+        let slot = &mut self.slots[head as usize];
+        let Slot { token, writable, descriptors, .. } = *slot;
+        slot.descriptors = 0;
+        self.free_count += descriptors;
+        self.taken = self.taken.wrapping_add(1);
+        if !self.features.in_order {
+            let mut last = head;
+            for _ in 1..descriptors {
+                last = self.next_of(last);
+            }
+            self.link(last, self.free_head);
+            self.free_head = head;
+        }
+        self.lies += u64::from(len > writable);
+        Completion { token, len: len.min(writable) }
+    }
+
+    #[inline(always)]
+    fn link(&mut self, slot: u16, next: u16) {
+        if R::PRIVATE_FREE_LIST {
+            self.slots[slot as usize].next = next;
+        } else {
+            let at = self.layout.descriptor(slot) + 8;
+            let rest: u64 = self.bus.load(Area::Descriptor, at, Relaxed);
+            self.bus.store(Area::Descriptor, at, rest & 0xFFFF_FFFF_FFFF | u64::from(next) << 48, Relaxed);
+        }
+    }
+
+    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: then take it before waiting.
+    ///
+    /// Wait-free.
+    pub fn arm_interrupt(&mut self) -> bool {
+        if self.features.event_idx {
+            self.bus.store(Area::Driver, self.layout.used_event(), self.taken, Relaxed);
+        } else {
+            self.set_flags(0);
+        }
+        // (G) pairs with (H): what is wanted is stored before `used.idx` is read.
+        self.bus.fence();
+        let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Relaxed);
+        value != self.taken
+    }
+
+    /// Wants no notifications for now. A hint: some may still come.
+    ///
+    /// Wait-free.
+    pub fn disarm_interrupt(&mut self) {
+        if self.features.event_idx {
+            // An index that is passed last of all.
+            self.bus.store(Area::Driver, self.layout.used_event(), self.taken.wrapping_sub(1), Relaxed);
+        } else {
+            self.set_flags(NO_NOTIFICATION);
+        }
+    }
+
+    fn set_flags(&mut self, flags: u16) {
+        if self.flags != flags {
+            self.flags = flags;
+            if !R::SHADOW {
+                self.read_back(Layout::FLAGS);
+            }
+            self.bus.store(Area::Driver, Layout::FLAGS, flags, Relaxed);
+        }
+    }
+}
+
+/// A descriptor's second word (2.7.5).
+#[inline(always)]
+fn words(segment: Segment, flags: u16, next: u16) -> Words {
+    (segment.addr, u64::from(segment.len) | u64::from(flags) << 32 | u64::from(next) << 48)
+}
+
+impl<B: Bus, R: Refinement> DriverSide for Driver<B, R> {
+    #[inline]
+    fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        Driver::add(self, readable, writable, token)
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        Driver::publish(self);
+    }
+
+    #[inline]
+    fn needs_kick(&mut self) -> bool {
+        Driver::needs_kick(self)
+    }
+
+    #[inline]
+    fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+        Driver::take_used(self)
+    }
+
+    fn arm_interrupt(&mut self) -> bool {
+        Driver::arm_interrupt(self)
+    }
+
+    fn disarm_interrupt(&mut self) {
+        Driver::disarm_interrupt(self);
+    }
+
+    fn free_count(&self) -> u16 {
+        Driver::free_count(self)
+    }
+
+    fn in_flight(&self) -> u16 {
+        Driver::in_flight(self)
+    }
+
+    fn unpublished(&self) -> u16 {
+        Driver::unpublished(self)
+    }
+
+    fn lies(&self) -> u64 {
+        Driver::lies(self)
+    }
+}

@@ -1,0 +1,130 @@
+//! The split virtqueue (2.7).
+
+mod device;
+mod driver;
+mod planned;
+
+use dormouse_abi::vring::RING_SIZE_MAX;
+
+pub use device::Device;
+pub use driver::Driver;
+pub use planned::{PlannedDriver, Used};
+
+use crate::bus::{Area, Areas, Bus};
+use crate::error::RingError;
+
+/// Where the fields of a ring of `size` entries are in their areas.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    size: u32,
+}
+
+impl Layout {
+    /// Checks size, alignment and memory.
+    pub(crate) fn new(bus: &impl Bus, size: u32) -> Result<Layout, RingError> {
+        if !size.is_power_of_two() || size > RING_SIZE_MAX {
+            return Err(RingError::Size { size });
+        }
+        let layout = Layout { size };
+        for (area, needed) in [
+            (Area::Descriptor, layout.descriptor_len()),
+            (Area::Driver, layout.driver_len()),
+            (Area::Device, layout.device_len()),
+        ] {
+            let found = bus.len(area);
+            if found < needed {
+                return Err(RingError::Area { area, needed, found });
+            }
+        }
+        Ok(layout)
+    }
+
+    pub(crate) const fn size(self) -> u16 {
+        self.size as u16
+    }
+
+    /// The entry of a wrapping index.
+    #[inline(always)]
+    pub(crate) const fn slot(self, index: u16) -> u16 {
+        index & (self.size as u16).wrapping_sub(1)
+    }
+
+    /// Flags of either ring.
+    pub(crate) const FLAGS: usize = 0;
+    /// Index of either ring.
+    pub(crate) const INDEX: usize = 2;
+
+    pub(crate) const fn descriptor(self, slot: u16) -> usize {
+        16 * slot as usize
+    }
+
+    pub(crate) const fn avail_entry(self, slot: u16) -> usize {
+        4 + 2 * slot as usize
+    }
+
+    pub(crate) const fn used_event(self) -> usize {
+        4 + 2 * self.size as usize
+    }
+
+    pub(crate) const fn used_entry(self, slot: u16) -> usize {
+        4 + 8 * slot as usize
+    }
+
+    pub(crate) const fn avail_event(self) -> usize {
+        4 + 8 * self.size as usize
+    }
+
+    pub(crate) const fn descriptor_len(self) -> usize {
+        16 * self.size as usize
+    }
+
+    pub(crate) const fn driver_len(self) -> usize {
+        6 + 2 * self.size as usize
+    }
+
+    pub(crate) const fn device_len(self) -> usize {
+        6 + 8 * self.size as usize
+    }
+}
+
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.6) and `VIRTQ_USED_F_NO_NOTIFY` (2.7.8): the same bit.
+pub(crate) const NO_NOTIFICATION: u16 = 1;
+
+/// The areas of a ring of `size` entries that lie together from `base` on, on cache lines of their own, in the order and with the
+/// distances of [`dormouse_abi::vring::RingLayout`].
+///
+/// # Errors
+/// [`RingError::Size`] and [`RingError::Alignment`] (64 bytes).
+pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
+    planned::check(base, size)?;
+    let layout = dormouse_abi::vring::RingLayout { size };
+    let of = Layout { size };
+    Ok(Areas {
+        descriptor: (base.wrapping_add(layout.desc()), of.descriptor_len()),
+        driver: (base.wrapping_add(layout.avail()), of.driver_len()),
+        device: (base.wrapping_add(layout.used()), of.device_len()),
+    })
+}
+
+/// Makes an empty ring: both indexes, both flags and both event indexes are zero. Before either side uses it.
+///
+/// # Errors
+/// [`RingError::Size`] and [`RingError::Area`].
+pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
+    start_at(bus, size, 0)
+}
+
+/// Makes a ring all of whose buffers up to `index` have come and gone, as if it had been used so often.
+///
+/// # Errors
+/// [`RingError::Size`] and [`RingError::Area`].
+pub fn start_at(bus: &impl Bus, size: u32, index: u16) -> Result<(), RingError> {
+    use core::sync::atomic::Ordering::Relaxed;
+    let layout = Layout::new(bus, size)?;
+    for (area, event) in [(Area::Driver, layout.used_event()), (Area::Device, layout.avail_event())] {
+        bus.store(area, Layout::FLAGS, 0_u16, Relaxed);
+        bus.store(area, Layout::INDEX, index, Relaxed);
+        bus.store(area, event, index, Relaxed);
+    }
+    Ok(())
+}
