@@ -1,7 +1,10 @@
 //! Rings of either layout, behind one type.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use dormouse_vring::{
-    Areas, Completion, Direct, DriverSide, Features, IndirectTables, RingError, Segment, packed, split,
+    AddressSpace, Area, Areas, Bus, Chain, Completion, DeviceSide, Direct, DriverSide, Features, IndirectTables,
+    RingError, Segment, packed, split,
 };
 
 /// Bytes of a cache line, on which each part of a ring begins.
@@ -105,5 +108,67 @@ impl DriverSide for DriverRing {
 
     fn lies(&self) -> u64 {
         with!(self, driver => driver.lies())
+    }
+}
+
+/// The device side of a ring.
+#[derive(Debug)]
+pub(crate) enum DeviceRing {
+    Split(split::Device<Direct>),
+    Packed(packed::Device<Direct>),
+}
+
+impl DeviceRing {
+    /// The device of a ring of which everything before `base` has been used: see the two kinds.
+    pub(crate) fn with_base(
+        is_packed: bool,
+        bus: Direct,
+        size: u32,
+        features: Features,
+        base: u16,
+    ) -> Result<DeviceRing, RingError> {
+        if !is_packed {
+            return Ok(DeviceRing::Split(split::Device::with_base(bus, size, features, base)?));
+        }
+        // Offset 0 with a wrap counter of 0 is where the second lap begins. Some front ends, the crate `virtio-driver` among them, mean a
+        // ring that nobody has used; there the first descriptor is not marked as used, as it is in the second lap (2.8.1).
+        let is_first_lap = || bus.load::<u64>(Area::Descriptor, 8, Relaxed) >> 63 == 0;
+        let base = if base == 0 && bus.len(Area::Descriptor) >= 16 && is_first_lap() { 1 << 15 } else { base };
+        Ok(DeviceRing::Packed(packed::Device::with_base(bus, size, features, base)?))
+    }
+
+    /// Where it is, as [`DeviceRing::with_base`] takes it.
+    pub(crate) fn base(&self) -> u16 {
+        with!(self, device => device.base())
+    }
+}
+
+impl DeviceSide for DeviceRing {
+    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        with!(self, device => device.pop(space, chain))
+    }
+
+    fn push_used(&mut self, chain: &Chain, len: u32) {
+        with!(self, device => device.push_used(chain, len));
+    }
+
+    fn publish_used(&mut self) {
+        with!(self, device => device.publish_used());
+    }
+
+    fn needs_interrupt(&mut self) -> bool {
+        with!(self, device => device.needs_interrupt())
+    }
+
+    fn arm_notification(&mut self) -> bool {
+        with!(self, device => device.arm_notification())
+    }
+
+    fn disarm_notification(&mut self) {
+        with!(self, device => device.disarm_notification());
+    }
+
+    fn lies(&self) -> u64 {
+        with!(self, device => device.lies())
     }
 }
