@@ -4,15 +4,18 @@ mod common;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io::Write;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
 
-use dormouse_vring::{Areas, Direct, DriverSide, Features, Segment, split};
+use dormouse_backing::{Pool, PoolOptions};
+use dormouse_vring::{Area, Areas, Bus, Direct, Features, Segment, split};
 use dormouse_vring_vhost::{
-    BackEnd, BackEndCounters, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, MemoryStorage,
-    SECTOR_BYTES, Status, Storage,
+    BackEnd, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, MemoryStorage, SECTOR_BYTES, Status,
+    Storage,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -358,4 +361,343 @@ fn drive(
             done += 1;
         }
     }
+}
+
+/// A front end that says and writes what it likes.
+struct Liar {
+    front: Frontend,
+    pool: Pool,
+    kick: EventFd,
+    call: EventFd,
+}
+
+/// Where the liar's memory is for the device.
+const LIAR_ADDR: u64 = 0x4000_0000;
+const LIAR_BYTES: usize = 1 << 20;
+const LIAR_QUEUE: u16 = 16;
+
+impl Liar {
+    /// Connected and agreed on features, with memory that the device does not know yet.
+    fn connect(device: &Device, features: u64, name: &str) -> Liar {
+        let socket = UnixStream::connect(device.socket()).unwrap();
+        let mut front = Frontend::from_stream(socket, 255);
+        front.set_owner().unwrap();
+        let offered = front.get_features().unwrap();
+        assert_eq!(offered & features, features);
+        front.get_protocol_features().unwrap();
+        front.set_protocol_features(VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK).unwrap();
+        front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+        front.set_features(features | Features::VERSION_1 | PROTOCOL).unwrap();
+        let pool = Pool::new(name, LIAR_BYTES, PoolOptions::default()).unwrap();
+        Liar { front, pool, kick: EventFd::new(0).unwrap(), call: EventFd::new(0).unwrap() }
+    }
+
+    fn region(&self) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo {
+            guest_phys_addr: LIAR_ADDR,
+            memory_size: LIAR_BYTES as u64,
+            userspace_addr: self.pool.base().addr() as u64,
+            mmap_offset: 0,
+            mmap_handle: self.pool.file().as_raw_fd(),
+        }
+    }
+
+    fn share(&self) -> vhost::Result<()> {
+        self.front.set_mem_table(&[self.region()]).map(drop)
+    }
+
+    /// The areas of a ring of either kind: descriptors, driver's and device's, a page each.
+    fn areas(&self) -> Areas {
+        let at = |page: usize| (self.pool.base().wrapping_add(4096 * page), 4096);
+        Areas { descriptor: at(0), driver: at(1), device: at(2) }
+    }
+
+    fn addrs(&self) -> VringConfigData {
+        let areas = self.areas();
+        let here = |(at, _): (*mut u8, usize)| at.addr() as u64;
+        VringConfigData {
+            queue_max_size: LIAR_QUEUE,
+            queue_size: LIAR_QUEUE,
+            flags: 0,
+            desc_table_addr: here(areas.descriptor),
+            used_ring_addr: here(areas.device),
+            avail_ring_addr: here(areas.driver),
+            log_addr: None,
+        }
+    }
+
+    fn start(&mut self, size: u16, addrs: VringConfigData, base: u16) -> vhost::Result<()> {
+        self.front.set_vring_num(0, size)?;
+        self.front.set_vring_base(0, base)?;
+        self.front.set_vring_addr(0, &addrs)?;
+        self.front.set_vring_call(0, &self.call)?;
+        self.front.set_vring_kick(0, &self.kick)?;
+        self.front.set_vring_enable(0, true)
+    }
+
+    fn bus(&self) -> Direct {
+        // SAFETY: in the pool, which outlives every use in these tests; accessed atomically.
+        unsafe { Direct::new(self.areas()) }
+    }
+}
+
+const PROTOCOL: u64 = 1 << 30;
+
+/// Whatever a front end says that is not to be believed: it is refused, the connection ends, and the next driver is served.
+#[test]
+fn what_is_not_to_be_believed_is_refused() {
+    type Say = fn(&mut Liar) -> vhost::Result<()>;
+    let lies: [(&str, Say); 14] = [
+        ("not sealed", |liar| {
+            let file = File::from(rustix::fs::memfd_create("liar", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+            file.set_len(LIAR_BYTES as u64).unwrap();
+            let region = VhostUserMemoryRegionInfo { mmap_handle: file.as_raw_fd(), ..liar.region() };
+            liar.front.set_mem_table(&[region]).map(drop)
+        }),
+        ("beyond its file's end", |liar| {
+            let region = VhostUserMemoryRegionInfo { memory_size: 1 + LIAR_BYTES as u64, ..liar.region() };
+            liar.front.set_mem_table(&[region]).map(drop)
+        }),
+        ("beyond its file's end", |liar| {
+            let region = VhostUserMemoryRegionInfo { mmap_offset: LIAR_BYTES as u64, ..liar.region() };
+            liar.front.set_mem_table(&[region]).map(drop)
+        }),
+        ("overlap", |liar| {
+            let other = VhostUserMemoryRegionInfo { guest_phys_addr: LIAR_ADDR + 4096, ..liar.region() };
+            liar.front.set_mem_table(&[liar.region(), other]).map(drop)
+        }),
+        ("not offered", |liar| liar.front.set_features(Features::VERSION_1 | 1 << 40)),
+        ("legacy", |liar| liar.front.set_features(PROTOCOL)),
+        ("does not have", |liar| liar.front.set_vring_num(2, 16)),
+        ("outside of the memory", |liar| {
+            liar.share()?;
+            let addrs = VringConfigData { desc_table_addr: 4096, ..liar.addrs() };
+            liar.start(LIAR_QUEUE, addrs, 0)
+        }),
+        ("outside of the memory", |liar| {
+            liar.share()?;
+            let end = liar.pool.base().addr() + LIAR_BYTES - 64;
+            let addrs = VringConfigData { used_ring_addr: end as u64, ..liar.addrs() };
+            liar.start(LIAR_QUEUE, addrs, 0)
+        }),
+        ("outside of the memory", |liar| {
+            liar.share()?;
+            let addrs = VringConfigData { avail_ring_addr: u64::MAX - 1, ..liar.addrs() };
+            liar.start(LIAR_QUEUE, addrs, 0)
+        }),
+        ("size or place", |liar| {
+            liar.share()?;
+            liar.start(3, liar.addrs(), 0)
+        }),
+        ("size or place", |liar| {
+            liar.share()?;
+            let (base, addrs) = (liar.pool.base().addr() as u64, liar.addrs());
+            liar.start(LIAR_QUEUE, VringConfigData { avail_ring_addr: base + 4098, ..addrs }, 0)
+        }),
+        ("size or place", |liar| {
+            liar.front.set_features(Features::VERSION_1 | Features::PACKED | PROTOCOL)?;
+            liar.share()?;
+            liar.start(LIAR_QUEUE, liar.addrs(), LIAR_QUEUE)
+        }),
+        ("cannot be waited for", |liar| {
+            liar.share()?;
+            let file = tempfile::tempfile().unwrap();
+            // SAFETY: the file's descriptor is given up, and no event file's.
+            liar.kick = unsafe { EventFd::from_raw_fd(file.into_raw_fd()) };
+            liar.start(LIAR_QUEUE, liar.addrs(), 0)
+        }),
+    ];
+    let device = Device::start(2, BackEndOptions::default());
+    for (index, (reason, lie)) in lies.into_iter().enumerate() {
+        let mut liar = Liar::connect(&device, 0, "liar");
+        let refused = lie(&mut liar).expect_err(reason);
+        assert!(matches!(refused, vhost::Error::VhostUserProtocol(_)), "{reason}: {refused}");
+        // It hangs up: nothing is answered any more.
+        assert!(liar.front.get_features().is_err(), "{reason}");
+        // The next one is accepted only when all of this one is over.
+        BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
+        assert_eq!(device.back_end.counters().refused, index as u64 + 1, "{reason}");
+        let told = device.back_end.refusal().unwrap();
+        assert!(told.contains(reason), "{told}, not {reason}");
+    }
+    // No message at all, and half of one.
+    let refused = device.back_end.counters().refused;
+    UnixStream::connect(device.socket()).unwrap().write_all(&[0xFF; 64]).unwrap();
+    BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
+    assert_eq!(device.back_end.counters().refused, refused + 1);
+    UnixStream::connect(device.socket()).unwrap().write_all(&[1, 0, 0]).unwrap();
+    let mut driver = BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
+    Oracle::new(0, vec![0; DISK_BYTES], 1).run(&mut driver.queues_mut()[0], 1 << 20, 64).unwrap();
+    assert_eq!(device.back_end.counters().refused, refused + 1);
+}
+
+/// A header, what is read, what is written, whether it is a lie, and the status if there is a place for it.
+type Case = ([u8; 16], Vec<Segment>, Vec<Segment>, bool, Option<Status>);
+
+/// Buffers that no honest driver makes: each comes back, is counted, and changes nothing.
+#[test]
+fn buffers_that_lie_come_back() {
+    let device = Device::start(1, BackEndOptions::default());
+    let mut liar = Liar::connect(&device, 0, "liar");
+    liar.share().unwrap();
+    let bus = liar.bus();
+    split::init(&bus, LIAR_QUEUE.into()).unwrap();
+    let mut driver: split::Driver<Direct> = split::Driver::new(bus, LIAR_QUEUE.into(), Features::default()).unwrap();
+    liar.start(LIAR_QUEUE, liar.addrs(), 0).unwrap();
+
+    let (end, elsewhere) = (LIAR_ADDR + LIAR_BYTES as u64, 0x7FFF_0000_0000);
+    let (header, data, status) = (LIAR_ADDR + 0x8000, LIAR_ADDR + 0x9000, LIAR_ADDR + 0x8100);
+    let segment = |addr, len| Segment { addr, len };
+    let write = |bytes: [u8; 16]| {
+        let at = liar.pool.base().wrapping_add((header - LIAR_ADDR) as usize);
+        for (index, byte) in bytes.into_iter().enumerate() {
+            // SAFETY: in the pool; the device reads it only once it is published.
+            unsafe { at.wrapping_add(index).write_volatile(byte) };
+        }
+    };
+    let with_type = |code: u8, sector: u8| {
+        let mut bytes = [0; 16];
+        (bytes[0], bytes[8]) = (code, sector);
+        bytes
+    };
+    let (read, flush) = (with_type(0, 0), with_type(4, 0));
+    let to_status = |data: &[Segment]| [data, &[segment(status, 1)]].concat();
+    let from_header = |data: &[Segment]| [&[segment(header, 16)], data].concat();
+    let mut cases: Vec<Case> = vec![
+        (read, vec![segment(elsewhere, 16)], to_status(&[segment(data, 512)]), true, Some(Status::IoError)),
+        (read, vec![segment(end - 8, 16)], to_status(&[segment(data, 512)]), true, Some(Status::IoError)),
+        (read, vec![segment(u64::MAX - 8, 16)], to_status(&[segment(data, 512)]), true, Some(Status::IoError)),
+        (read, vec![segment(header, 15)], to_status(&[segment(data, 512)]), true, Some(Status::IoError)),
+        (read, vec![], to_status(&[segment(data, 512)]), true, Some(Status::IoError)),
+        (read, from_header(&[]), vec![], true, None),
+        (read, from_header(&[]), vec![segment(data, 512), segment(elsewhere, 1)], true, None),
+        (read, from_header(&[]), to_status(&[segment(elsewhere, 512)]), true, Some(Status::IoError)),
+        (read, from_header(&[]), to_status(&[segment(end - 256, 512)]), true, Some(Status::IoError)),
+        (read, from_header(&[]), to_status(&[segment(data, 100)]), false, Some(Status::IoError)),
+        (with_type(1, 0), from_header(&[segment(elsewhere, 512)]), to_status(&[]), true, Some(Status::IoError)),
+        (with_type(1, 0), from_header(&[segment(data, 100)]), to_status(&[]), false, Some(Status::IoError)),
+        (with_type(77, 0), from_header(&[]), to_status(&[]), false, Some(Status::Unsupported)),
+        ([0xFF; 16], from_header(&[]), to_status(&[segment(data, 512)]), false, Some(Status::Unsupported)),
+        (flush, vec![segment(header, 7), segment(header + 7, 9)], to_status(&[]), false, Some(Status::Ok)),
+        (read, from_header(&[]), to_status(&[segment(data, 0), segment(data, 512)]), false, Some(Status::Ok)),
+    ];
+    // Sectors that are not there, among them such as overflow.
+    for sector in [[0, 0x40, 0, 0, 0, 0, 0, 0], [0xFF; 8], [0, 0, 0, 0, 0, 0, 0x80, 0]] {
+        let mut header = read;
+        header[8..].copy_from_slice(&sector);
+        cases.push((header, from_header(&[]), to_status(&[segment(data, 512)]), false, Some(Status::IoError)));
+    }
+    let mut lies = 0;
+    for (index, (header, readable, writable, is_lie, expected)) in cases.into_iter().enumerate() {
+        write(header);
+        let at = liar.pool.base().wrapping_add((status - LIAR_ADDR) as usize);
+        // SAFETY: as above.
+        unsafe { at.write_volatile(0xEE) };
+        driver.add(&readable, &writable, index as u64).unwrap();
+        driver.publish();
+        liar.kick.write(1).unwrap();
+        let completion = loop {
+            if let Some(completion) = driver.take_used().unwrap() {
+                break completion;
+            }
+            if !driver.arm_interrupt() {
+                let mut fds = [PollFd::from_borrowed_fd(borrow(&liar.call), PollFlags::IN)];
+                let long = rustix::event::Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
+                assert_eq!(poll(&mut fds, Some(&long)), Ok(1), "case {index} does not come back");
+                liar.call.read().unwrap();
+            }
+        };
+        assert_eq!(completion.token, index as u64);
+        // SAFETY: as above; the device is done with it.
+        let found = unsafe { at.read_volatile() };
+        let code = |status| match status {
+            Status::Ok => 0,
+            Status::IoError => 1,
+            Status::Unsupported => 2,
+            Status::Invalid(code) => code,
+        };
+        assert_eq!(found, expected.map_or(0xEE, code), "case {index}");
+        lies += u64::from(is_lie);
+        assert_eq!(device.back_end.counters().lies, lies, "case {index}");
+    }
+    assert_eq!(driver.lies(), 0);
+    assert!(device.bytes() == vec![0; DISK_BYTES]);
+}
+
+fn borrow(event: &EventFd) -> BorrowedFd<'_> {
+    // SAFETY: borrowed for as long as the event file is.
+    unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
+}
+
+/// Rings full of random words, changed while they are served, of either kind: the device stays, and serves the next driver.
+#[test]
+fn random_rings_are_survived() {
+    let device = Device::start(1, BackEndOptions::default());
+    for seed in 0..60_u64 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut features = 0;
+        for bit in [Features::PACKED, Features::EVENT_IDX, Features::INDIRECT, Features::IN_ORDER] {
+            features |= if rng.random() { bit } else { 0 };
+        }
+        let mut liar = Liar::connect(&device, features, "liar");
+        liar.share().unwrap();
+        let base = if features & Features::PACKED != 0 { 1 << 15 } else { 0 };
+        liar.start(LIAR_QUEUE, liar.addrs(), base).unwrap();
+        let bus = liar.bus();
+        for round in 0..400_u16 {
+            let slot = 16 * rng.random_range(0..usize::from(LIAR_QUEUE));
+            let addr = if rng.random_range(0..8) == 0 {
+                rng.random()
+            } else {
+                LIAR_ADDR + rng.random_range(0..LIAR_BYTES as u64)
+            };
+            let len = if rng.random_range(0..16) == 0 { rng.random() } else { rng.random_range(0..2048_u32) };
+            let flags = rng.random_range(0..8_u64) | [0, 1 << 7, 1 << 15][rng.random_range(0..3)];
+            let last = rng.random_range(0..u64::from(LIAR_QUEUE) + 1);
+            let rest = u64::from(len)
+                | if features & Features::PACKED != 0 {
+                    flags << 48 | last << 32
+                } else {
+                    (flags & 7) << 32 | last << 48
+                };
+            bus.store(Area::Descriptor, slot, addr, Relaxed);
+            bus.store(Area::Descriptor, slot + 8, rest, Relaxed);
+            let entry = 4 + 2 * rng.random_range(0..usize::from(LIAR_QUEUE));
+            bus.store(Area::Driver, entry, rng.random_range(0..LIAR_QUEUE + 1), Relaxed);
+            // Near where it should be, mostly.
+            let index = if rng.random_range(0..64) == 0 { rng.random() } else { round };
+            bus.store(Area::Driver, 2, if features & Features::PACKED != 0 { 0 } else { index }, Relaxed);
+            liar.kick.write(1).unwrap();
+        }
+        // Its thread ends when it is told to.
+        liar.front.get_vring_base(0).unwrap();
+    }
+    let counters = device.back_end.counters();
+    assert!(counters.lies > 0 && counters.buffers > 0, "{counters:?}");
+    assert_eq!(device.back_end.counters().refused, 0, "{:?}", device.back_end.refusal());
+    let mut driver = BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
+    Oracle::new(0, device.bytes(), 1).run(&mut driver.queues_mut()[0], 1 << 20, 64).unwrap();
+}
+
+/// The driver's memory is mapped as long as it is the driver's, and no longer.
+#[test]
+fn memory_is_unmapped_when_it_is_taken_back() {
+    let device = Device::start(1, BackEndOptions::default());
+    // This process is both: the liar's own mapping is one of those that are counted.
+    let count = |name: &str| {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains(&format!("memfd:{name} "))).count()
+    };
+    let mut liar = Liar::connect(&device, 0, "liar-first");
+    liar.share().unwrap();
+    liar.start(LIAR_QUEUE, liar.addrs(), 0).unwrap();
+    assert_eq!(count("liar-first"), 2);
+    let other = Pool::new("liar-other", LIAR_BYTES, PoolOptions::default()).unwrap();
+    let userspace_addr = liar.pool.base().addr() as u64;
+    let region = VhostUserMemoryRegionInfo { mmap_handle: other.file().as_raw_fd(), userspace_addr, ..liar.region() };
+    liar.front.set_mem_table(&[region]).unwrap();
+    assert_eq!((count("liar-first"), count("liar-other")), (1, 2));
+    drop(liar.front);
+    BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
+    assert_eq!((count("liar-first"), count("liar-other")), (1, 1));
 }
