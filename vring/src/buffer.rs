@@ -81,5 +81,5 @@ pub(crate) fn total(segments: &[Segment]) -> u64 {
     segments.iter().map(|segment| u64::from(segment.len)).sum()
 }
 
-/// The most bytes that a chain may have (2.7.4.2, 2.8.5).
+/// The most bytes that a chain may have (2.7.5.2, 2.8.17).
 pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;

@@ -195,11 +195,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         Ok(())
     }
 
-    /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.21).
+    /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.22).
     /// [`Device::publish_used`] shows it to the driver.
     ///
     /// In a ring in order, buffers come in the order in which they were popped, and only the last of a batch is written, as long as those
-    /// before it were written to completely (2.8.9).
+    /// before it were written to completely (2.8.8).
     ///
     /// Wait-free.
     #[inline]
@@ -253,7 +253,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
     }
 
-    /// Whether the driver wants to be notified of what was published since the last call (2.8.21.1).
+    /// Whether the driver wants to be notified of what was published since the last call (2.8.10).
     ///
     /// Wait-free.
     #[inline]
