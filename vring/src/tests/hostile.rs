@@ -346,6 +346,7 @@ fn impossible_rings_are_refused() {
     assert_eq!(packed::init(&bus(0, 64), 5), area(Area::Descriptor, 80, 64));
     for size in [0, RING_SIZE_MAX + 1] {
         assert_eq!(packed::init(&bus(0, 64), size), Err(RingError::Size { size }));
+        assert_eq!(packed::contiguous(memory.base(), size).err(), Some(RingError::Size { size }));
     }
     let mut driver: split::Driver<Direct> = split::Driver::new(bus(0, 64), 4, Features::default()).unwrap();
     let tables = IndirectTables { base: memory.base().wrapping_add(3072), addr: 0, entries: 2 };
