@@ -89,6 +89,7 @@ extern crate std;
 
 mod buffer;
 mod bus;
+pub mod coherence;
 mod error;
 mod features;
 mod memory;
