@@ -33,12 +33,12 @@ pub enum RingError {
     IndirectNotNegotiated,
     /// A buffer without segments.
     Empty,
-    /// A buffer of more segments than the ring has entries; in a ring, a loop as well (2.7.5.2, 2.8.17.1).
+    /// A buffer of more segments than the ring has entries; in a ring, a loop as well (2.7.5.2, 2.8.17).
     TooLong {
         /// Segments, or how far they were followed.
         segments: usize,
     },
-    /// A buffer of more than 2^32 bytes (2.7.5.2, 2.8.5).
+    /// A buffer of more than 2^32 bytes (2.7.5.2, 2.8.17).
     TotalLength,
     /// A segment to be read comes after one to be written (2.7.4.2, 2.8.17).
     Order {
@@ -52,7 +52,7 @@ pub enum RingError {
         /// Its `next`.
         value: u16,
     },
-    /// An indirect table that is empty, that is no multiple of 16 bytes, or that is not in the driver's memory (2.7.5.3.1, 2.8.7).
+    /// An indirect table that is empty, that is no multiple of 16 bytes, or that is not in the driver's memory (2.7.5.3.1, 2.8.19).
     IndirectTable {
         /// The descriptor that names it.
         index: u16,
@@ -61,7 +61,7 @@ pub enum RingError {
         /// Its bytes.
         len: u32,
     },
-    /// The buffer goes on in a descriptor of a packed ring that is not available (2.8.19.1).
+    /// The buffer goes on in a descriptor of a packed ring that is not available (2.8.21.1).
     NotAvailable {
         /// The descriptor.
         index: u16,

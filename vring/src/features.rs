@@ -9,7 +9,7 @@ pub struct Features {
     pub indirect: bool,
     /// `VIRTIO_F_EVENT_IDX`: each side says at which index it wants to be notified (2.7.10, 2.8.10).
     pub event_idx: bool,
-    /// `VIRTIO_F_IN_ORDER`: buffers are used in the order in which they were made available (2.7.9, 2.8.9).
+    /// `VIRTIO_F_IN_ORDER`: buffers are used in the order in which they were made available (2.7.9, 2.8.8).
     pub in_order: bool,
 }
 

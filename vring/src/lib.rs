@@ -1,69 +1,119 @@
-//! The split virtqueue of VirtIO 1.2 (clause 2.7), driver side and device side, in raw shared memory.
+//! Virtqueues after VirtIO 1.2, split and packed, driver side and device side, in memory that two programs share.
 //!
 //! # The problem
 //! A producer that must never wait hands full buffers to a consumer and gets empty ones back, across processes that need
 //! not trust each other and need not have been written by the same people. A virtqueue is the interface that peers
-//! nobody here wrote already speak.
+//! nobody here wrote already speak. What it costs is lines of memory that go to and fro between two processors: each side has
+//! to write, and the other to read.
 //!
 //! # The picture
 //! ```text
-//!   descriptor table (2.7.5)     avail ring (2.7.6)                  used ring (2.7.8)
-//!   ┌──────────────────────┐    ┌─────┬───┬────────────────┬─────┐   ┌─────┬───┬────────────────┬─────┐
-//!   │ addr, len, flags × n │    │flags│idx│ id × n         │used_│   │flags│idx│ (id, len) × n  │avail│
-//!   │                      │    │     │ ▲ │                │event│   │     │ ▲ │                │event│
-//!   └──────────────────────┘    └─────┴─┼─┴────────────────┴─────┘   └─────┴─┼─┴────────────────┴─────┘
-//!             driver writes             └ final store               device writes └ release store
+//!   split (2.7)
+//!   descriptor table           avail ring                         used ring
+//!   ┌──────────────────────┐   ┌─────┬───┬──────────┬──────────┐  ┌─────┬───┬────────────────┬───────────┐
+//!   │ addr,len,flags,next×n│   │flags│idx│ id × n   │used_event│  │flags│idx│ (id, len) × n  │avail_event│
+//!   └──────────────────────┘   └─────┴─┼─┴──────────┴──────────┘  └─────┴─┼─┴────────────────┴───────────┘
+//!              driver writes           └ release store     device writes  └ release store
 //!
-//!   published (driver's private shadow, 64 bits): descriptors written; avail.idx follows it and is never read back
+//!   packed (2.8)
+//!   ┌──────────────────────┐   ┌────────────┐   ┌────────────┐
+//!   │ addr,len,id,flags × n│   │desc │ flags│   │desc │ flags│    both write the ring: AVAIL and USED, beside the lap's
+//!   └──────────────────────┘   └────────────┘   └────────────┘    wrap counter, say whose a descriptor is
 //! ```
+//! Indexes, flags, free descriptors and what is known of each buffer are in the side's own memory too (the *shadow*), and are
+//! never read back from where the other side reads them.
 //!
-//! # Transactions
-//! The driver side writes nothing itself. It *plans* [`Txn`](dormouse_abi::txn::Txn)s, which whoever holds the stream
-//! commits, as a critical section or plainly. Several threads or processes can so be one driver, and one that is killed
-//! at any instruction leaves a ring that the next can go on with: whatever is derived from the shadow can be planned
-//! again, by anybody, with the same result.
+//! | | who | what it is for |
+//! | --- | --- | --- |
+//! | [`split::Driver`], [`split::Device`] | one thread each | peers that speak VirtIO |
+//! | [`packed::Driver`], [`packed::Device`] | one thread each | the same, in fewer lines of memory |
+//! | [`split::PlannedDriver`] | any number of threads and processes | a hand-over that a killed driver does not stop |
 //!
-//! | transaction | guard | plain stores | final store |
-//! | --- | --- | --- | --- |
-//! | [`SplitDriver::plan_descriptor`] | `published == k` | `desc[k % size]`, `avail.ring[k % size]` | `published = k + 1` |
-//! | [`SplitDriver::plan_publish`] | `published == k1` | none | `avail.idx = k1` |
+//! [`DriverSide`] and [`DeviceSide`] are what the first two have in common.
+//!
+//! # Example
+//! ```
+//! use std::sync::atomic::AtomicU8;
+//!
+//! use dormouse_vring::{Chain, Direct, Features, NoMemory, Segment, packed};
+//!
+//! #[repr(align(64))]
+//! struct Memory([AtomicU8; 256]);
+//!
+//! let memory = Memory([const { AtomicU8::new(0) }; 256]);
+//! assert!(packed::size_bytes(8)? <= 256);
+//! let areas = packed::contiguous(memory.0.as_ptr().cast_mut().cast(), 8)?;
+//! // SAFETY: the memory outlives both sides, and its bytes are atomics.
+//! let bus = unsafe { Direct::new(areas) };
+//! packed::init(&bus, 8)?;
+//!
+//! let mut driver: packed::Driver<Direct> = packed::Driver::new(bus, 8, Features::default())?;
+//! driver.add(&[Segment { addr: 0x1000, len: 512 }], &[], 7)?;
+//! driver.publish();
+//! if driver.needs_kick() { /* notify the device */ }
+//!
+//! let mut device: packed::Device<Direct> = packed::Device::new(bus, 8, Features::default())?;
+//! let mut chain = Chain::default();
+//! while device.pop(&NoMemory, &mut chain)? {
+//!     assert_eq!(chain.readable(), [Segment { addr: 0x1000, len: 512 }]);
+//!     device.push_used(&chain, 0);
+//! }
+//! device.publish_used();
+//!
+//! assert_eq!(driver.take_used()?.map(|done| done.token), Some(7));
+//! # Ok::<(), dormouse_vring::RingError>(())
+//! ```
 //!
 //! # States and their owners
 //!
-//! | descriptor `k % size` | owner | moved on by |
+//! | a buffer is | its owner | moved on by |
 //! | --- | --- | --- |
-//! | free | driver | `published = k + 1` |
-//! | written | driver | `avail.idx` beyond `k` |
-//! | available | device | [`Device::push_used`] and [`Device::publish_used`] |
-//! | used | driver | the driver's own position in the used ring |
+//! | free | driver | `add` |
+//! | written | driver | `publish` |
+//! | available | device | `pop`, `push_used` |
+//! | given back | device | `publish_used` |
+//! | used | driver | `take_used` |
+//!
+//! A planned driver writes nothing itself. It plans [`Txn`](dormouse_abi::txn::Txn)s, which whoever holds the stream commits, as
+//! a critical section or plainly. Several threads or processes can so be one driver, and one that is killed at any instruction
+//! leaves a ring that the next can go on with: whatever is derived from the shadow can be planned again, by anybody, with the
+//! same result.
+//!
+//! | transaction | guard | plain stores | final store |
+//! | --- | --- | --- | --- |
+//! | [`split::PlannedDriver::plan_descriptor`] | `published == k` | `desc[k % size]`, `avail.ring[k % size]` | `published = k + 1` |
+//! | [`split::PlannedDriver::plan_publish`] | `published == k1` | none | `avail.idx = k1` |
 //!
 //! # Ordering
-//! * (A) the final store of `avail.idx`, which the executor makes as a release, pairs with (B), the device's acquire.
-//! * (C) the device's release store of `used.idx` pairs with (D), the driver's acquire. So what the device read of a
-//!   buffer was read before the driver writes it anew.
-//! * (E) the driver's full fence between `avail.idx` and reading `avail_event` pairs with (F), the device's between
-//!   `avail_event` and reading `avail.idx`: at least one of the two sees the other's store, so no kick is lost.
+//! * (A) the release store with which the driver publishes (`avail.idx`, or the flags of the first descriptor) pairs with (B), the
+//!   device's acquire.
+//! * (C) the device's release store (`used.idx`, or the flags of the first used descriptor) pairs with (D), the driver's acquire. So
+//!   what the device read of a buffer was read before the driver writes it anew.
+//! * (E) the driver's full fence between publishing and reading what the device wants pairs with (F), the device's between saying
+//!   it and looking for buffers; (H) and (G) likewise the other way round. At least one of the two sees the other's store, so no
+//!   notification is lost.
 //!
 //! # Notification
-//! As if `VIRTIO_F_EVENT_IDX` was negotiated (2.7.10): the device says at which index it wants to be woken, and
-//! [`need_event`] compares in wrapping arithmetic. A plain comparison would lose one kick at each wrap of 16 bits.
+//! With [`Features::event_idx`] each side says at which index it wants to be woken (2.7.10, 2.8.14), and [`need_event`] compares in
+//! wrapping arithmetic. A plain comparison would lose one kick at each wrap of 16 bits. Without it, a flag says whether.
 //!
 //! # Trust
-//! The device treats the driver as untrusted: each word is read once and then checked, and an error names the index and
-//! the value ([`RingError`]). Addresses and lengths are for the caller to check, who knows the memory. The driver checks
-//! what the device says in the same way, so that a lying device cannot make it leave the ring.
+//! Each side treats the other as untrusted: each word is read once and then checked, what a side goes by is in its own memory, and
+//! an error names the index and the value ([`RingError`]); the side goes on, and counts it ([`DriverSide::lies`],
+//! [`DeviceSide::lies`]). Addresses and lengths of buffers are for the caller to check, who knows the memory ([`AddressSpace`]); those
+//! of indirect tables are checked here.
 //!
 //! # Cost
 //! The driver never reads the line of `avail.idx`, the device reads it only when it has drained what it saw last. Publish
-//! in batches where they come by themselves: it is batches that the shadow pays for.
+//! in batches where they come by themselves: it is batches that the shadow pays for. [`Refinement`] types take single refinements
+//! away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails otherwise than it says.
 //!
 //! # Limits
-//! Neither chains nor indirect descriptors; the device here takes device-readable buffers only. Packed rings are not
-//! implemented, and so are not offered. Descriptor ids are used in order (`k % size`), so a descriptor that the device
-//! keeps holds up those after it.
+//! Legacy queues (big-endian, without `VIRTIO_F_VERSION_1`), ring resets and `VIRTIO_F_NOTIFICATION_DATA` are not implemented, and so
+//! are not offered. Indirect tables hold whole buffers: the driver makes none that a chain leads to.
 //!
 //! # Source
-//! VirtIO 1.2, clause 2.7; V. Srinivas's change to the virtio driver that shadows the avail index (2015).
+//! VirtIO 1.2, clauses 2.6 to 2.8; V. Srinivas's change to the virtio driver that shadows the avail index (2015).
 #![no_std]
 
 extern crate alloc;
@@ -72,6 +122,7 @@ extern crate std;
 
 mod buffer;
 mod bus;
+pub mod coherence;
 mod error;
 mod features;
 mod memory;

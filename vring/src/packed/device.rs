@@ -204,20 +204,18 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         for entry in 0..entries {
             // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.
             let (addr, word) = unsafe { read_words(table.wrapping_add(16 * entry as usize)) };
-            let flags = (word >> 48) as u16;
-            if flags & (DESC_F_INDIRECT | DESC_F_NEXT) != 0 {
-                return Err(RingError::DescriptorFlags { index: entry as u16, value: flags });
-            }
+            // All other flags are reserved there, and ignored.
+            let word = word & (u64::from(DESC_F_WRITE) << 48 | 0xFFFF_FFFF_FFFF);
             enter(entry as u16, addr, word, chain, bytes)?;
         }
         Ok(())
     }
 
-    /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.21).
+    /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.22).
     /// [`Device::publish_used`] shows it to the driver.
     ///
     /// In a ring in order, buffers come in the order in which they were popped, and only the last of a batch is written, as long as those
-    /// before it were written to completely (2.8.9).
+    /// before it were written to completely (2.8.8).
     ///
     /// Wait-free.
     #[inline]
@@ -271,7 +269,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
     }
 
-    /// Whether the driver wants to be notified of what was published since the last call (2.8.21.1).
+    /// Whether the driver wants to be notified of what was published since the last call (2.8.10).
     ///
     /// Wait-free.
     #[inline]

@@ -28,7 +28,7 @@ struct Slot {
 
 /// The driver side of a packed virtqueue: one thread's, with all that it goes by in its own memory.
 ///
-/// What is added is written at once, all but the flags of the first descriptor, which [`Driver::publish`] writes last (2.8.19.1): nothing
+/// What is added is written at once, all but the flags of the first descriptor, which [`Driver::publish`] writes last (2.8.21.1): nothing
 /// behind it is looked at before.
 #[derive(Debug)]
 pub struct Driver<B, R = Refined> {
@@ -121,7 +121,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         &self.bus
     }
 
-    /// Writes a buffer's descriptors (2.8.19.1): segments that the device reads, then those that it writes. [`Driver::publish`] shows them
+    /// Writes a buffer's descriptors (2.8.21.1): segments that the device reads, then those that it writes. [`Driver::publish`] shows them
     /// to the device. `token` comes back with the buffer.
     ///
     /// Wait-free.
@@ -205,7 +205,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.next = at.after(1, self.size);
     }
 
-    /// Shows the device all that was added (2.8.19.2).
+    /// Shows the device all that was added (2.8.21.1).
     ///
     /// Wait-free.
     #[inline]
@@ -218,7 +218,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
     }
 
-    /// Whether the device wants to be notified of what was published since the last call (2.8.19.3).
+    /// Whether the device wants to be notified of what was published since the last call (2.8.21.2).
     ///
     /// Wait-free.
     #[inline]
@@ -240,7 +240,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
     }
 
-    /// The next buffer that the device has used, whose descriptors are free again (2.8.20); `None`: there is none.
+    /// The next buffer that the device has used, whose descriptors are free again (2.8.22); `None`: there is none.
     ///
     /// Wait-free.
     ///
@@ -261,7 +261,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return Ok(None);
         }
         let (id, len) = ((word >> 32) as u16, word as u32);
-        // 2.8.6: only where WRITE is set does the length mean anything.
+        // 2.8.3: only where WRITE is set does the length mean anything.
         let len = if flags & DESC_F_WRITE == 0 { 0 } else { len };
         if !self.is_in_flight(id) {
             return Err(self.lie(id));
@@ -269,7 +269,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if !self.features.in_order {
             return Ok(Some(self.take(id, len)));
         }
-        // All buffers up to this one are used (2.8.9).
+        // All buffers up to this one are used (2.8.8).
         self.batch = Some((id, len));
         Ok(Some(self.take_batched(id, len)))
     }
@@ -296,7 +296,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             self.batch = None;
             return self.take(id, len);
         }
-        // Those that the device did not name are used completely (2.8.9).
+        // Those that the device did not name are used completely (2.8.8).
         self.take(id, slot.writable)
     }
 

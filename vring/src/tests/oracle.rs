@@ -143,7 +143,7 @@ fn run(
     let (mut popped, mut taken) = (start, start);
 
     let (mut added, mut available, mut held) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-    let (mut pushed, mut used): (VecDeque<(Buffer, u32)>, VecDeque<(Buffer, u32)>) = Default::default();
+    let (mut pushed, mut used) = (VecDeque::<(Buffer, u32)>::new(), VecDeque::<(Buffer, u32)>::new());
     let mut free = size;
     let mut tokens = 0..;
     let mut chain = Chain::default();

@@ -1,0 +1,298 @@
+//! How many lines of memory a queue moves between two processors: counted by a model, so that it is the same on each machine.
+//!
+//! # The picture
+//! ```text
+//!   Driver<View> ──load, store──▶ ┌───────────────── Memory ─────────────────┐ ◀──load, store── Device<View>
+//!                                 │ bytes, and for each line of 64 of them:  │
+//!                                 │   what each side did there (Tally)       │
+//!                                 │   its state in each side's cache, once   │
+//!                                 │   for each Protocol                      │
+//!                                 └──────────────────────────────────────────┘
+//! ```
+//! [`run_split`] and [`run_packed`] drive items through a queue of each kind, [`run`] through any two sides that were made of a
+//! [`Memory`]'s views. One thread does it all, a call of the driver's and a call of the device's in turn, so the counts are exact and
+//! come again.
+//!
+//! # What is counted
+//! A side has a cache that holds everything. A line that it accesses and does not have comes from the other side (a *transfer*) or
+//! from memory (a *fill*, only once for each). A line that it has and stores to, while the other side has it too, is taken from that
+//! one without moving (an *upgrade*). A transfer for a load makes the processor wait; stores wait in a buffer.
+//!
+//! # Limits
+//! What the buffers hold, indirect tables and each side's own memory are not modelled, nor are prefetchers, lines that are evicted,
+//! and caches that two processors share. It is counts that come of it, and no time: what a transfer costs is the machine's matter.
+//!
+//! # Source
+//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of V. Srinivas's
+//! change and section 11.6 of AMD's *Software Optimization Guide for Family 15h* for [`Protocol::Migratory`].
+
+mod protocol;
+mod workload;
+
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::ops::AddAssign;
+use core::sync::atomic::Ordering;
+
+use dormouse_abi::vring::RingLayout;
+
+pub use protocol::{Moves, Protocol};
+pub use workload::{Schedule, Workload, run, run_packed, run_split};
+
+use crate::bus::{Area, Bus, Word};
+use crate::error::RingError;
+use crate::{packed, split};
+use protocol::Caches;
+
+/// Bytes of a line.
+pub const LINE_BYTES: usize = 64;
+
+/// Who accesses memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Who adds buffers: the producer.
+    Driver,
+    /// Who pops them: the consumer.
+    Device,
+}
+
+impl Side {
+    /// Both.
+    pub const ALL: [Side; 2] = [Side::Driver, Side::Device];
+
+    const fn other(self) -> Side {
+        match self {
+            Side::Driver => Side::Device,
+            Side::Device => Side::Driver,
+        }
+    }
+}
+
+/// What one side did on one line, or on several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Words loaded.
+    pub loads: u64,
+    /// Words stored.
+    pub stores: u64,
+    /// Stores to a line that the side has loaded since its last store there: what is read, modified and written.
+    pub modifies: u64,
+    /// As [`Protocol::ALL`] has them.
+    moves: [Moves; Protocol::ALL.len()],
+}
+
+impl Tally {
+    /// What it took to do it.
+    pub const fn moves(&self, protocol: Protocol) -> Moves {
+        self.moves[protocol as usize]
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.loads += other.loads;
+        self.stores += other.stores;
+        self.modifies += other.modifies;
+        self.moves.iter_mut().zip(other.moves).for_each(|(moves, other)| *moves += other);
+    }
+}
+
+/// What was done since the last [`Memory::reset`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Buffers that were back with the driver; 0 where nobody has counted them.
+    pub items: u64,
+    /// By side and area.
+    areas: [[Tally; 3]; 2],
+    fences: [u64; 2],
+}
+
+impl Counts {
+    /// What a side did in an area.
+    pub const fn area(&self, side: Side, area: Area) -> Tally {
+        self.areas[side as usize][area as usize]
+    }
+
+    /// What a side did in all.
+    pub fn side(&self, side: Side) -> Tally {
+        let mut sum = Tally::default();
+        self.areas[side as usize].iter().for_each(|tally| sum += *tally);
+        sum
+    }
+
+    /// Full fences of a side.
+    pub const fn fences(&self, side: Side) -> u64 {
+        self.fences[side as usize]
+    }
+
+    /// What it took both sides.
+    pub fn moves(&self, protocol: Protocol) -> Moves {
+        let mut sum = self.side(Side::Driver).moves(protocol);
+        sum += self.side(Side::Device).moves(protocol);
+        sum
+    }
+
+    /// Lines that went from one side to the other, for each item.
+    pub fn transfers_per_item(&self, protocol: Protocol) -> f64 {
+        self.moves(protocol).transfers() as f64 / self.items as f64
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Line {
+    tallies: [Tally; 2],
+    /// As [`Protocol::ALL`] has them.
+    caches: [Caches; Protocol::ALL.len()],
+    /// The side's last access was a load.
+    has_loaded: [bool; 2],
+}
+
+impl Line {
+    fn access(&mut self, side: Side, is_store: bool) {
+        let tally = &mut self.tallies[side as usize];
+        let has_loaded = &mut self.has_loaded[side as usize];
+        if is_store {
+            tally.stores += 1;
+            tally.modifies += u64::from(*has_loaded);
+        } else {
+            tally.loads += 1;
+        }
+        *has_loaded = !is_store;
+        for protocol in Protocol::ALL {
+            let moves = &mut tally.moves[protocol as usize];
+            self.caches[protocol as usize].access(protocol, side, is_store, moves);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Part {
+    bytes: Vec<u8>,
+    lines: Vec<Line>,
+}
+
+impl Part {
+    fn new(len: usize) -> RefCell<Part> {
+        let lines = (0..len.div_ceil(LINE_BYTES)).map(|_| Line::default()).collect();
+        RefCell::new(Part { bytes: (0..len).map(|_| 0).collect(), lines })
+    }
+}
+
+/// A ring's memory, as two sides with a cache each see it. Each area begins on a line of its own.
+#[derive(Debug)]
+pub struct Memory {
+    parts: [RefCell<Part>; 3],
+    fences: [Cell<u64>; 2],
+}
+
+impl Memory {
+    /// With an empty split ring of `size` entries.
+    ///
+    /// # Errors
+    /// [`RingError::Size`].
+    pub fn split(size: u32) -> Result<Memory, RingError> {
+        let layout = RingLayout { size };
+        let driver = layout.avail_ring() - layout.avail() + 2 * size as usize + 2;
+        let memory = Memory::new([layout.avail(), driver, layout.avail_event() + 2 - layout.used()]);
+        split::init(&memory.view(Side::Driver), size)?;
+        memory.forget();
+        Ok(memory)
+    }
+
+    /// With an empty packed ring of `size` descriptors.
+    ///
+    /// # Errors
+    /// [`RingError::Size`].
+    pub fn packed(size: u32) -> Result<Memory, RingError> {
+        let memory = Memory::new([16 * size as usize, 4, 4]);
+        packed::init(&memory.view(Side::Driver), size)?;
+        memory.forget();
+        Ok(memory)
+    }
+
+    fn new(len: [usize; 3]) -> Memory {
+        Memory { parts: len.map(Part::new), fences: Default::default() }
+    }
+
+    /// One side's way to it.
+    pub const fn view(&self, side: Side) -> View<'_> {
+        View { memory: self, side }
+    }
+
+    /// Counts from zero again. What is in whose cache stays as it is.
+    pub fn reset(&self) {
+        self.each_line(|line| line.tallies = Default::default());
+        self.fences.iter().for_each(|fences| fences.set(0));
+    }
+
+    /// As [`Memory::reset`], and no line is in any cache.
+    fn forget(&self) {
+        self.reset();
+        self.each_line(|line| *line = Line::default());
+    }
+
+    fn each_line(&self, mut change: impl FnMut(&mut Line)) {
+        for part in &self.parts {
+            part.borrow_mut().lines.iter_mut().for_each(&mut change);
+        }
+    }
+
+    /// What a side did on line number `index` of an area. `avail.flags` and `avail.idx` are on line 0 of [`Area::Driver`].
+    ///
+    /// # Panics
+    /// The area has no such line.
+    pub fn line(&self, side: Side, area: Area, index: usize) -> Tally {
+        self.parts[area as usize].borrow().lines[index].tallies[side as usize]
+    }
+
+    /// What was done since the last [`Memory::reset`].
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts { fences: self.fences.each_ref().map(Cell::get), ..Counts::default() };
+        for side in Side::ALL {
+            for (sum, part) in counts.areas[side as usize].iter_mut().zip(&self.parts) {
+                part.borrow().lines.iter().for_each(|line| *sum += line.tallies[side as usize]);
+            }
+        }
+        counts
+    }
+}
+
+/// One side's way to a [`Memory`].
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    memory: &'a Memory,
+    side: Side,
+}
+
+impl View<'_> {
+    fn access<T>(&self, area: Area, offset: usize, is_store: bool, then: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut part = self.memory.parts[area as usize].borrow_mut();
+        part.lines[offset / LINE_BYTES].access(self.side, is_store);
+        then(&mut part.bytes[offset..])
+    }
+}
+
+impl Bus for View<'_> {
+    fn len(&self, area: Area) -> usize {
+        self.memory.parts[area as usize].borrow().bytes.len()
+    }
+
+    fn load<W: Word>(&self, area: Area, offset: usize, _order: Ordering) -> W {
+        let mut word = [0; 8];
+        self.access(area, offset, false, |bytes| word[..size_of::<W>()].copy_from_slice(&bytes[..size_of::<W>()]));
+        W::from_u64(u64::from_le_bytes(word))
+    }
+
+    fn store<W: Word>(&self, area: Area, offset: usize, value: W, _order: Ordering) {
+        let word = value.to_u64().to_le_bytes();
+        self.access(area, offset, true, |bytes| bytes[..size_of::<W>()].copy_from_slice(&word[..size_of::<W>()]));
+    }
+
+    fn fence(&self) {
+        let fences = &self.memory.fences[self.side as usize];
+        fences.set(fences.get() + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

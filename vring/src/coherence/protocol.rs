@@ -1,0 +1,105 @@
+use core::ops::AddAssign;
+
+use super::Side;
+
+/// By which rules two caches agree on a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Modified, Exclusive, Shared, Invalid. Who loads a line that the other side has modified has it written back to memory.
+    Mesi,
+    /// As [`Protocol::Mesi`], but whoever has modified a line that the other side loads keeps it (Owned), and writes nothing back.
+    Moesi,
+    /// As [`Protocol::Moesi`], but whoever loads a line that the other side has modified takes it over, modified as it is. This is the
+    /// way from "M" to "M" for whose sake the producer's loads were shadowed: one of them is a transfer to wait for.
+    Migratory,
+}
+
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Protocol; 3] = [Protocol::Mesi, Protocol::Moesi, Protocol::Migratory];
+
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Mesi => "MESI",
+            Protocol::Moesi => "MOESI",
+            Protocol::Migratory => "MOESI, migratory",
+        }
+    }
+}
+
+/// What one side's accesses took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moves {
+    /// Lines that came from the other side for a load, which waits for them.
+    pub load_misses: u64,
+    /// Lines that came from the other side for a store.
+    pub store_misses: u64,
+    /// Lines that were here and were taken from the other side for a store.
+    pub upgrades: u64,
+    /// Lines that the other side had to write back for a load of this one.
+    pub write_backs: u64,
+    /// Lines that came from memory.
+    pub fills: u64,
+}
+
+impl Moves {
+    /// Lines that came from the other side.
+    pub const fn transfers(&self) -> u64 {
+        self.load_misses + self.store_misses
+    }
+}
+
+impl AddAssign for Moves {
+    fn add_assign(&mut self, other: Moves) {
+        self.load_misses += other.load_misses;
+        self.store_misses += other.store_misses;
+        self.upgrades += other.upgrades;
+        self.write_backs += other.write_backs;
+        self.fills += other.fills;
+    }
+}
+
+/// A line's state in one cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum State {
+    #[default]
+    Invalid,
+    Shared,
+    Exclusive,
+    Owned,
+    Modified,
+}
+
+/// A line's state in both caches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Caches(pub(super) [State; 2]);
+
+impl Caches {
+    pub(super) fn access(&mut self, protocol: Protocol, side: Side, is_store: bool, moves: &mut Moves) {
+        let (here, there) = (side as usize, side.other() as usize);
+        let states = &mut self.0;
+        match (states[here], states[there]) {
+            (State::Invalid, State::Invalid) => moves.fills += 1,
+            (State::Invalid, _) if is_store => moves.store_misses += 1,
+            (State::Invalid, _) => moves.load_misses += 1,
+            (State::Shared | State::Owned, State::Shared | State::Owned) if is_store => moves.upgrades += 1,
+            _ => {}
+        }
+        if is_store {
+            states[here] = State::Modified;
+            states[there] = State::Invalid;
+        } else if states[here] == State::Invalid {
+            (states[here], states[there]) = match (states[there], protocol) {
+                (State::Invalid, _) => (State::Exclusive, State::Invalid),
+                (State::Modified, Protocol::Mesi) => {
+                    moves.write_backs += 1;
+                    (State::Shared, State::Shared)
+                }
+                (State::Modified, Protocol::Moesi) | (State::Owned, _) => (State::Shared, State::Owned),
+                (State::Modified, Protocol::Migratory) => (State::Modified, State::Invalid),
+                (State::Exclusive | State::Shared, _) => (State::Shared, State::Shared),
+            };
+        }
+    }
+}

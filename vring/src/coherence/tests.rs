@@ -1,0 +1,304 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::protocol::State;
+use super::*;
+use crate::{
+    Cached, CachedUnshadowed, Features, Refined, RefinedUnshadowed, Refinement, Shadowed, Unshadowed, packed, split,
+};
+
+const BATCHES: [u32; 4] = [1, 4, 16, 64];
+
+/// Both schedules, in order and not, with notifications and without, in each size of batches.
+fn workloads() -> impl Iterator<Item = Workload> {
+    let kinds = [Schedule::Stream, Schedule::Lockstep].into_iter().flat_map(|schedule| {
+        [(false, false), (false, true), (true, false), (true, true)].map(|flags| (schedule, flags))
+    });
+    kinds.flat_map(|(schedule, (in_order, is_notified))| {
+        let features = Features { in_order, event_idx: true, ..Features::default() };
+        let workload = Workload { features, schedule, is_notified, items: 1024, ..Workload::default() };
+        BATCHES.map(|batch| Workload { batch, ..workload })
+    })
+}
+
+fn split<R: Refinement>(workload: &Workload) -> Counts {
+    run_split::<R>(workload).unwrap()
+}
+
+fn packed(workload: &Workload) -> Counts {
+    run_packed::<Refined>(workload).unwrap()
+}
+
+/// The claim of 2015, as the change was made and with all that has come since.
+#[test]
+fn a_shadowed_producer_loads_nothing_that_it_publishes() {
+    for workload in workloads() {
+        for counts in [split::<Refined>(&workload), split::<Cached>(&workload), split::<Shadowed>(&workload)] {
+            let avail = counts.area(Side::Driver, Area::Driver);
+            assert_eq!((avail.loads, avail.modifies), (0, 0), "{workload:?}");
+            assert!(avail.stores >= workload.items);
+            // The same of the other side, which has a shadow too.
+            let used = counts.area(Side::Device, Area::Device);
+            assert_eq!((used.loads, used.modifies), (0, 0), "{workload:?}");
+        }
+    }
+}
+
+#[test]
+fn an_unshadowed_producer_reads_modifies_and_writes_it() {
+    for workload in workloads() {
+        let counts = [
+            split::<RefinedUnshadowed>(&workload),
+            split::<CachedUnshadowed>(&workload),
+            split::<Unshadowed>(&workload),
+        ];
+        for counts in counts {
+            let avail = counts.area(Side::Driver, Area::Driver);
+            // A load of `avail.idx` for each buffer; counting may begin and end within a batch.
+            assert!(avail.loads + u64::from(workload.batch) >= workload.items, "{workload:?}");
+            // In the first line after each of them, in others once a batch.
+            assert!(avail.modifies >= workload.items / u64::from(workload.batch), "{workload:?}");
+        }
+    }
+}
+
+/// The line of `avail.idx` by name, also while the driver switches notifications off and on, which changes `avail.flags`.
+#[test]
+fn flags_are_not_read_back_either() {
+    fn of<R: Refinement>() -> (Tally, Tally) {
+        let memory = Memory::split(8).unwrap();
+        let view = memory.view(Side::Driver);
+        let mut driver = split::Driver::<_, R>::new(view, 8, Features::default()).unwrap();
+        for _ in 0..3 {
+            driver.disarm_interrupt();
+            driver.arm_interrupt();
+        }
+        (memory.line(Side::Driver, Area::Driver, 0), memory.line(Side::Device, Area::Driver, 0))
+    }
+    let (shadowed, device) = of::<Refined>();
+    assert_eq!((shadowed.loads, shadowed.stores, shadowed.modifies), (0, 6, 0));
+    assert_eq!(device, Tally::default());
+    let (unshadowed, _) = of::<RefinedUnshadowed>();
+    assert_eq!((unshadowed.loads, unshadowed.stores, unshadowed.modifies), (6, 6, 6));
+}
+
+/// Only its own free list makes a driver read descriptors.
+#[test]
+fn a_private_free_list_spares_the_descriptors() {
+    for workload in workloads().filter(|workload| !workload.features.in_order) {
+        let loads = |counts: Counts| counts.area(Side::Driver, Area::Descriptor).loads;
+        assert_eq!(loads(split::<Refined>(&workload)), 0);
+        assert!(loads(split::<Cached>(&workload)) + 2 * u64::from(workload.batch) >= 2 * workload.items);
+    }
+}
+
+/// A producer's load of the avail line finds it, unless a consumer's load takes it away.
+#[test]
+fn the_shadow_saves_transfers_where_loads_take_lines_over() {
+    for workload in workloads() {
+        let (with, without) = (split::<Refined>(&workload), split::<RefinedUnshadowed>(&workload));
+        let avail = |counts: &Counts, protocol| counts.area(Side::Driver, Area::Driver).moves(protocol);
+        for protocol in [Protocol::Mesi, Protocol::Moesi] {
+            assert_eq!(avail(&with, protocol), avail(&without, protocol));
+            assert_eq!(with.moves(protocol), without.moves(protocol));
+            assert_eq!(avail(&with, protocol).load_misses, 0);
+        }
+        assert_eq!(avail(&with, Protocol::Migratory).load_misses, 0);
+        assert!(avail(&without, Protocol::Migratory).load_misses > 0);
+        let transfers = |counts: &Counts| counts.transfers_per_item(Protocol::Migratory);
+        assert!(transfers(&with) < transfers(&without), "{workload:?}");
+    }
+}
+
+/// Counted by hand, for one buffer at a time in 256 entries: descriptor, entry and index go to the device, where entry and index in one
+/// line are two transfers because the device polls between them. Index and element come back; one element in 8 lies on two lines, and 8
+/// begin on the line of the index.
+#[test]
+fn one_buffer_at_a_time_is_five_lines() {
+    let features = Features { in_order: true, event_idx: true, ..Features::default() };
+    let workload = Workload { schedule: Schedule::Lockstep, features, ..Workload::default() };
+    let counts = split::<Refined>(&workload);
+    let expected = 3.0 + (1.0 + 1.0 / 8.0 + 248.0 / 256.0);
+    for protocol in [Protocol::Mesi, Protocol::Moesi] {
+        assert_eq!(counts.transfers_per_item(protocol), expected);
+        assert_eq!(counts.moves(protocol).upgrades, counts.moves(protocol).transfers());
+        assert_eq!(counts.moves(protocol).fills, 0);
+    }
+    assert_eq!(counts.moves(Protocol::Moesi).write_backs, 0);
+    assert_eq!(counts.moves(Protocol::Mesi).write_backs, counts.moves(Protocol::Mesi).load_misses);
+}
+
+#[test]
+fn batches_and_refinements_never_cost_lines() {
+    for schedule in [Schedule::Stream, Schedule::Lockstep] {
+        for in_order in [false, true] {
+            let features = Features { in_order, event_idx: true, ..Features::default() };
+            let mut last = [f64::INFINITY; 3];
+            for batch in BATCHES {
+                let workload = Workload { batch, schedule, features, ..Workload::default() };
+                let of = |counts: Counts| counts.transfers_per_item(Protocol::Moesi);
+                let (refined, shadowed, packed) =
+                    (of(split::<Refined>(&workload)), of(split::<Shadowed>(&workload)), of(packed(&workload)));
+                assert!(refined < last[0] && shadowed < last[1] && packed < last[2], "{workload:?}");
+                last = [refined, shadowed, packed];
+                assert!(refined <= shadowed, "{workload:?}");
+                // Descriptors alone, and in a ring that is not in order a used element each as well.
+                let element = if in_order { 0.0 } else { 8.0 };
+                assert!(refined >= (16.0 + 2.0 + element) / 64.0, "{workload:?}: {refined}");
+                if in_order {
+                    assert!(packed >= 16.0 / 64.0, "{workload:?}: {packed}");
+                }
+            }
+        }
+    }
+}
+
+/// One line for a small batch to and fro is what the packed ring is for.
+#[test]
+fn packed_rings_in_order_move_fewer_lines() {
+    let features = Features { in_order: true, event_idx: true, ..Features::default() };
+    for batch in BATCHES {
+        let workload = Workload { batch, features, ..Workload::default() };
+        let (packed, split) = (packed(&workload), split::<Refined>(&workload));
+        for protocol in Protocol::ALL {
+            assert!(packed.transfers_per_item(protocol) < split.transfers_per_item(protocol), "{batch} {protocol:?}");
+        }
+    }
+}
+
+#[test]
+fn counts_come_again() {
+    for workload in workloads() {
+        assert_eq!(split::<Refined>(&workload), split::<Refined>(&workload));
+        assert_eq!(packed(&workload), packed(&workload));
+    }
+}
+
+#[test]
+fn fences_are_those_of_notifications() {
+    let workload = Workload { items: 1024, batch: 4, ..Workload::default() };
+    let quiet = split::<Refined>(&workload);
+    assert_eq!((quiet.fences(Side::Driver), quiet.fences(Side::Device)), (0, 0));
+    let notified = split::<Refined>(&Workload { is_notified: true, ..workload });
+    assert!(notified.fences(Side::Driver) >= 1024 / 4 - 1);
+    assert!(notified.fences(Side::Device) >= 1024 / 4 - 1);
+    // Each of them asks for the other's wish.
+    assert!(notified.area(Side::Driver, Area::Device).loads > quiet.area(Side::Driver, Area::Device).loads);
+}
+
+#[test]
+fn impossible_sizes_are_refused() {
+    for size in [0, 3, 65_536] {
+        assert_eq!(Memory::split(size).err(), Some(RingError::Size { size }));
+        assert_eq!(
+            run_split::<Refined>(&Workload { size, ..Workload::default() }).err(),
+            Some(RingError::Size { size })
+        );
+    }
+    assert_eq!(Memory::packed(0).err(), Some(RingError::Size { size: 0 }));
+}
+
+#[test]
+#[should_panic(expected = "buffers come back, and no more")]
+fn a_device_of_another_ring_is_noticed() {
+    let (memory, other) = (Memory::packed(4).unwrap(), Memory::packed(4).unwrap());
+    let mut driver: packed::Driver<_> = packed::Driver::new(memory.view(Side::Driver), 4, Features::default()).unwrap();
+    let mut device: packed::Device<_> = packed::Device::new(other.view(Side::Device), 4, Features::default()).unwrap();
+    let _ = run(&memory, &mut driver, &mut device, &Workload { size: 4, ..Workload::default() });
+}
+
+/// Accesses of one line, and what the book says of them: `l` and `s` are the driver's load and store, `L` and `S` the device's.
+#[test]
+fn protocols_are_those_of_the_book() {
+    use State::{Exclusive, Invalid, Modified, Owned, Shared};
+    let moves = |load_misses, store_misses, upgrades, write_backs, fills| Moves {
+        load_misses,
+        store_misses,
+        upgrades,
+        write_backs,
+        fills,
+    };
+    let cases = [
+        ("", Protocol::Mesi, [Invalid, Invalid], moves(0, 0, 0, 0, 0)),
+        ("l", Protocol::Mesi, [Exclusive, Invalid], moves(0, 0, 0, 0, 1)),
+        ("lll", Protocol::Mesi, [Exclusive, Invalid], moves(0, 0, 0, 0, 1)),
+        ("ls", Protocol::Mesi, [Modified, Invalid], moves(0, 0, 0, 0, 1)),
+        ("lL", Protocol::Mesi, [Shared, Shared], moves(1, 0, 0, 0, 1)),
+        ("lS", Protocol::Mesi, [Invalid, Modified], moves(0, 1, 0, 0, 1)),
+        ("lLs", Protocol::Mesi, [Modified, Invalid], moves(1, 0, 1, 0, 1)),
+        ("sL", Protocol::Mesi, [Shared, Shared], moves(1, 0, 0, 1, 1)),
+        ("sL", Protocol::Moesi, [Owned, Shared], moves(1, 0, 0, 0, 1)),
+        ("sL", Protocol::Migratory, [Invalid, Modified], moves(1, 0, 0, 0, 1)),
+        ("sLs", Protocol::Moesi, [Modified, Invalid], moves(1, 0, 1, 0, 1)),
+        ("sLS", Protocol::Moesi, [Invalid, Modified], moves(1, 0, 1, 0, 1)),
+        ("sLs", Protocol::Migratory, [Modified, Invalid], moves(1, 1, 0, 0, 1)),
+        ("sLl", Protocol::Migratory, [Modified, Invalid], moves(2, 0, 0, 0, 1)),
+        ("sS", Protocol::Mesi, [Invalid, Modified], moves(0, 1, 0, 0, 1)),
+        ("sSs", Protocol::Moesi, [Modified, Invalid], moves(0, 2, 0, 0, 1)),
+    ];
+    for (accesses, protocol, states, expected) in cases {
+        let (caches, found) =
+            accesses.chars().fold(Default::default(), |(mut caches, mut moves): (Caches, _), access| {
+                let side = if access.is_ascii_lowercase() { Side::Driver } else { Side::Device };
+                caches.access(protocol, side, access.eq_ignore_ascii_case(&'s'), &mut moves);
+                (caches, moves)
+            });
+        assert_eq!((caches.0, found), (states, expected), "{accesses} {protocol:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_line_has_one_writer(accesses in vec(any::<(bool, bool)>(), 0..200)) {
+        use State::{Exclusive, Invalid, Modified, Owned};
+        let mut all = [(Caches::default(), Moves::default()); Protocol::ALL.len()];
+        for (is_driver, is_store) in accesses {
+            let side = if is_driver { Side::Driver } else { Side::Device };
+            for protocol in Protocol::ALL {
+                let (caches, moves) = &mut all[protocol as usize];
+                let before = (*caches, *moves);
+                caches.access(protocol, side, is_store, moves);
+                let [here, there] = [side, side.other()].map(|side| caches.0[side as usize]);
+                // Whoever has accessed it has it, and if it may write, alone.
+                prop_assert_ne!(here, Invalid);
+                if is_store {
+                    prop_assert_eq!((here, there), (Modified, Invalid));
+                }
+                for (one, other) in [(here, there), (there, here)] {
+                    prop_assert!(!matches!(one, Modified | Exclusive) || other == Invalid);
+                    prop_assert!(one != Owned || other != Owned);
+                }
+                // A line comes at most once, and then it was not there.
+                let came = moves.transfers() + moves.fills - before.1.transfers() - before.1.fills;
+                prop_assert_eq!(came, u64::from(before.0.0[side as usize] == Invalid));
+            }
+            // Owning a line saves writing it back, and nothing else.
+            let [(_, mesi), (_, moesi), _] = all;
+            prop_assert_eq!(Moves { write_backs: 0, ..mesi }, moesi);
+        }
+    }
+
+    /// What a model counts is worth nothing if it is no memory.
+    #[test]
+    fn a_model_is_a_memory(writes in vec((0..3_usize, 0..64_usize, 0..3_usize, any::<u64>()), 0..100)) {
+        let memory = Memory::new([512; 3]);
+        let mut plain = [[0_u8; 512]; 3];
+        let areas = [Area::Descriptor, Area::Driver, Area::Device];
+        for (area, at, width, value) in writes {
+            let (at, bytes) = (8 * at, value.to_le_bytes());
+            let view = memory.view(if value & 1 == 0 { Side::Driver } else { Side::Device });
+            let width = match width {
+                0 => { view.store(areas[area], at, value as u16, Ordering::Relaxed); 2 }
+                1 => { view.store(areas[area], at, value as u32, Ordering::Relaxed); 4 }
+                _ => { view.store(areas[area], at, value, Ordering::Relaxed); 8 }
+            };
+            plain[area][at..at + width].copy_from_slice(&bytes[..width]);
+        }
+        for (area, plain) in areas.into_iter().zip(&plain) {
+            for (index, word) in plain.chunks(2).enumerate() {
+                let found: u16 = memory.view(Side::Device).load(area, 2 * index, Ordering::Relaxed);
+                prop_assert_eq!(found.to_le_bytes(), [word[0], word[1]]);
+            }
+        }
+    }
+}
