@@ -59,6 +59,10 @@ pub(crate) enum Target {
     Read,
     /// Snapshots between writes, and after noise in the memory
     Snapshot,
+    /// Virtqueues' devices whose driver is hostile, between any two of their accesses
+    VringDevice,
+    /// Virtqueues' drivers whose device is
+    VringDriver,
 }
 
 impl Target {
