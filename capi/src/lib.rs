@@ -31,7 +31,8 @@
 //! # Limits
 //! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that
 //!   contain the tracer do not export them too. `imv.rs` is compiled a second time as `libdormouse_imv`, for programs that want
-//!   immediate values and no tracer, and `relay.rs` as `libdormouse_relay`, for those that want buffers of pages. libdormouse
+//!   immediate values and no tracer, `relay.rs` as `libdormouse_relay`, for those that want buffers of pages, and `vring.rs` as
+//!   `libdormouse_vring`, for those that want virtqueues. libdormouse
 //!   contains all of it: of archives, link it alone, or the others. Where both shared
 //!   libraries are loaded, objects give their sites to the one that the loader finds first, and libdormouse has its keys changed
 //!   there.
@@ -48,6 +49,7 @@ mod percpu;
 mod relay;
 mod snapshot;
 mod tunable;
+mod vring;
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};

@@ -7,8 +7,8 @@ use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_abi::session::{State, UNIT_BYTES};
 use dormouse_ctf::PacketHeader;
 use dormouse_relay::Memory;
-use dormouse_vring::Segment;
 use dormouse_vring::split::Device;
+use dormouse_vring::{RingError, Segment};
 use rustix::thread::futex;
 
 use crate::packets::{Source, StreamFiles, Tally};
@@ -33,6 +33,8 @@ pub(crate) struct Drained {
     pub(crate) lost_by_class: Vec<u64>,
     /// The part of `lost` that no packet on disk states.
     pub(crate) lost_unstated: u64,
+    /// The first stream whose ring holds what no producer writes, and what that is.
+    pub(crate) lie: Option<(u32, RingError)>,
 }
 
 /// Wakes the drain thread.
@@ -77,7 +79,7 @@ fn wake_page_count(page_count: u32, stream_count: u32) -> u16 {
 struct Stream {
     /// The ring, once the stream is in use.
     device: Option<Device>,
-    /// Whether the ring's index lies: it is not looked at again.
+    /// Whether the ring has lied: it is not looked at again.
     is_refused: bool,
     /// Pages taken from the ring.
     taken: u64,
@@ -89,6 +91,7 @@ struct Drainer<'a> {
     files: StreamFiles<'a>,
     /// A page, copied so that nobody changes it any more.
     scratch: Vec<u8>,
+    lie: Option<(u32, RingError)>,
 }
 
 /// What [`run`] does of one round and at the end, without waiting in between.
@@ -109,6 +112,7 @@ impl<'a> Drainer<'a> {
             streams: std::iter::repeat_with(Stream::default).take(geometry.stream_count as usize).collect(),
             files: StreamFiles::new(source, shared.trace.dir()),
             scratch: vec![0; geometry.page_size_bytes as usize],
+            lie: None,
         }
     }
 }
@@ -156,9 +160,10 @@ impl Drainer<'_> {
                 Some(buffer)
             }
             Ok(None) => None,
-            Err(_) => {
+            Err(error) => {
                 self.refuse();
-                // A ring whose index lies is not looked at again; its committed pages are still found by the chain.
+                self.lie.get_or_insert((stream as u32, error));
+                // A ring that lies is not looked at again; its committed pages are still found by the chain.
                 self.streams[stream].device = None;
                 self.streams[stream].is_refused = true;
                 None
@@ -218,7 +223,7 @@ impl Drainer<'_> {
         }
         self.files.finish();
         drained.lost_by_class = (0..).map_while(|index| self.memory().discarded_by_class(index)).collect();
-        Drained { written: self.files.tally, ..drained }
+        Drained { written: self.files.tally, lie: self.lie, ..drained }
     }
 
     fn finish_stream(&mut self, stream: usize) {

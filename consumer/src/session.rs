@@ -186,6 +186,8 @@ pub struct Summary {
     pub lost_on_disk: u64,
     /// Packets that were not a producer's honest work, and are not in the trace.
     pub packets_refused: u64,
+    /// The first stream in whose ring a producer wrote what cannot be, and what that is. Its pages were found without the ring.
+    pub ring_lie: Option<String>,
     /// Processes that joined.
     pub processes: u64,
     /// Bytes of the trace's streams.
@@ -214,6 +216,9 @@ impl std::fmt::Display for Summary {
         }
         if self.packets_refused > 0 {
             write!(f, "; {} packets were not valid and were left out", self.packets_refused)?;
+        }
+        if let Some(lie) = &self.ring_lie {
+            write!(f, "; a producer has scribbled over the ring of {lie}")?;
         }
         let (first, rest) = self.lost_by_class.split_at(self.lost_by_class.len().min(LOST_CLASSES_SHOWN_MAX));
         for (index, (name, count)) in first.iter().enumerate() {
@@ -436,6 +441,7 @@ impl Session {
             lost_by_class: name_losses(&drained.lost_by_class, &self.shared.trace.classes()),
             lost_on_disk: written.lost_on_disk,
             packets_refused: written.packets_refused,
+            ring_lie: drained.lie.map(|(stream, error)| format!("stream {stream}: {error}")),
             processes: self.server.processes().joined(),
             bytes: written.bytes,
             snapshots_refused: self.server.snapshots_refused(),

@@ -2,7 +2,8 @@
 
 use alloc::vec::Vec;
 
-/// A contiguous part of a buffer, at an address that the device understands.
+/// A contiguous part of a buffer, at an address that the device understands. Laid out as C does.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Segment {
     /// Where it starts, in the device's address space.
@@ -11,7 +12,8 @@ pub struct Segment {
     pub len: u32,
 }
 
-/// A buffer that came back to the driver.
+/// A buffer that came back to the driver. Laid out as C does.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Completion {
     /// What the driver gave with it.

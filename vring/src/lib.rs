@@ -31,6 +31,39 @@
 //!
 //! [`DriverSide`] and [`DeviceSide`] are what the first two have in common.
 //!
+//! # Example
+//! ```
+//! use std::sync::atomic::AtomicU8;
+//!
+//! use dormouse_vring::{Chain, Direct, Features, NoMemory, Segment, packed};
+//!
+//! #[repr(align(64))]
+//! struct Memory([AtomicU8; 256]);
+//!
+//! let memory = Memory([const { AtomicU8::new(0) }; 256]);
+//! assert!(packed::size_bytes(8)? <= 256);
+//! let areas = packed::contiguous(memory.0.as_ptr().cast_mut().cast(), 8)?;
+//! // SAFETY: the memory outlives both sides, and its bytes are atomics.
+//! let bus = unsafe { Direct::new(areas) };
+//! packed::init(&bus, 8)?;
+//!
+//! let mut driver: packed::Driver<Direct> = packed::Driver::new(bus, 8, Features::default())?;
+//! driver.add(&[Segment { addr: 0x1000, len: 512 }], &[], 7)?;
+//! driver.publish();
+//! if driver.needs_kick() { /* notify the device */ }
+//!
+//! let mut device: packed::Device<Direct> = packed::Device::new(bus, 8, Features::default())?;
+//! let mut chain = Chain::default();
+//! while device.pop(&NoMemory, &mut chain)? {
+//!     assert_eq!(chain.readable(), [Segment { addr: 0x1000, len: 512 }]);
+//!     device.push_used(&chain, 0);
+//! }
+//! device.publish_used();
+//!
+//! assert_eq!(driver.take_used()?.map(|done| done.token), Some(7));
+//! # Ok::<(), dormouse_vring::RingError>(())
+//! ```
+//!
 //! # States and their owners
 //!
 //! | a buffer is | its owner | moved on by |

@@ -25,7 +25,7 @@ const LAB: [&str; 10] = {
     [a, b, c, d, e, f, g, h, i, "dormouse-lab-harness"]
 };
 
-const RULES: [Rule; 21] = [
+const RULES: [Rule; 22] = [
     ("dormouse-abi", &[]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi"]),
@@ -38,9 +38,13 @@ const RULES: [Rule; 21] = [
         "dormouse",
         &["dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay", "dormouse-vring", "dormouse-backing"],
     ),
-    ("dormouse-capi", &["dormouse", "dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay"]),
+    (
+        "dormouse-capi",
+        &["dormouse", "dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay", "dormouse-vring"],
+    ),
     ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
     ("dormouse-relay-capi", &["dormouse-relay"]),
+    ("dormouse-vring-capi", &["dormouse-vring"]),
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),

@@ -42,6 +42,7 @@ fn main() {
         "too-big" => too_big(number(1)),
         "hostile" => hostile(number(1), number(2)),
         "flood" => flood(),
+        "lie" => lie(number(1)),
         other => panic!("no program `{other}`"),
     }
 }
@@ -618,6 +619,22 @@ fn flood() {
     loop {
         let used = words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8);
         let offered = used.wrapping_add(geometry.ring_size() as u64 / 2) & 0xFFFF;
+        let others = words[avail / 8].load(Ordering::Relaxed) & !(0xFFFF << shift);
+        words[avail / 8].store(others | offered << shift, Ordering::Relaxed);
+    }
+}
+
+/// Emits events, and then has every ring offer more than it can hold.
+fn lie(events: u64) {
+    emit_steps(0, events);
+    println!("emitted {events}");
+    let (words, geometry) = session_memory();
+    let ring_bytes = geometry.ring_stride_bytes();
+    for ring in (geometry.rings_offset()..).step_by(ring_bytes).take(geometry.stream_count as usize) {
+        let avail = ring + geometry.ring().avail_idx();
+        let used = ring + geometry.ring().used_idx();
+        let (shift, of_used) = (avail % 8 * 8, words[used / 8].load(Ordering::Relaxed) >> (used % 8 * 8));
+        let offered = of_used.wrapping_add(geometry.ring_size() as u64 + 1) & 0xFFFF;
         let others = words[avail / 8].load(Ordering::Relaxed) & !(0xFFFF << shift);
         words[avail / 8].store(others | offered << shift, Ordering::Relaxed);
     }

@@ -49,3 +49,17 @@ fn a_ring_that_never_runs_dry_does_not_keep_the_session_open() {
     assert_eq!(recording.numbers("emitted"), [1_000]);
     recording.trace().stats();
 }
+
+#[test]
+fn a_ring_that_lies_is_told_of_and_costs_no_event() {
+    let recording = Record::new().budget("4M").run(&[TRACED, "lie", "20000"]).succeeded();
+    assert_eq!(recording.numbers("emitted"), [20_000]);
+    let told = &recording.stderr;
+    assert!(
+        told.contains("; a producer has scribbled over the ring of stream ") && told.contains("avail.idx is "),
+        "{told}"
+    );
+    // What was committed is found without the ring.
+    assert_eq!((recording.summary().events, recording.summary().lost), (20_000, 0), "{told}");
+    assert_eq!(recording.trace().stats().events, 20_000);
+}

@@ -1,5 +1,5 @@
 //! A process is killed at every instruction of a write and of a page switch, in a session that it shares with two others: they go
-//! on, what it had finished is there, and the trace is valid.
+//! on, what it had finished is there, and the trace is valid. Or it is overtaken there, and goes on itself: then no page is lost either.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,9 @@ const POINTS: &str = env!("CARGO_BIN_EXE_e2e-points");
 /// Of the instructions outside of critical sections, every so many is died at, unless the environment variable of this name says
 /// otherwise; 1 is all of them, each time that they are reached. Within sections it is always all.
 const STRIDE: (&str, usize) = ("DORMOUSE_KILL_STRIDE", 80);
+
+/// Of those at which a writer is overtaken amid a page switch, so many times as many.
+const OVERTAKEN_DENSITY: usize = 10;
 
 /// Recordings that share the work where it is all of them.
 const PARTS: usize = 16;
@@ -109,18 +112,19 @@ fn check_overwrite(recording: &Recording) {
 }
 
 /// Runs all scenes. `None` where processes may not be traced.
-fn run(mode: &str, rseq: bool) -> Option<Reached> {
-    let stride = stride();
-    let parts = PARTS.div_ceil(stride);
-    let offset = seed(&format!("points, {mode}, rseq {rseq}")) as usize % stride;
-    let choice = if stride == 1 { "all" } else { "first" };
+fn run(mode: &str, rseq: bool, fate: &str) -> Option<Reached> {
     let mut reached = Reached::new();
     for [fatal, room] in SCENES {
+        // A page that is lost by having been overtaken is lost at one of a few instructions.
+        let stride = if fate == "wait" && room == "full" { stride().div_ceil(OVERTAKEN_DENSITY) } else { stride() };
+        let parts = PARTS.div_ceil(stride);
+        let offset = seed(&format!("points, {mode}, rseq {rseq}, {fate}")) as usize % stride;
+        let choice = if stride == 1 { "all" } else { "first" };
         for part in 0..parts {
             let (stride, offset) = ((stride * parts).to_string(), (offset + stride * part).to_string());
             let sections = if part == 0 { "sections" } else { "-" };
             let record = Record::new().budget(BUDGET).mode(mode).rseq(rseq).env("DORMOUSE_LISTEN", "0");
-            let recording = record.run(&[POINTS, fatal, room, choice, &stride, &offset, sections]).succeeded();
+            let recording = record.run(&[POINTS, fate, fatal, room, choice, &stride, &offset, sections]).succeeded();
             if recording.stdout.contains("skipped") {
                 println!("{}", recording.stdout);
                 return None;
@@ -142,7 +146,7 @@ fn run(mode: &str, rseq: bool) -> Option<Reached> {
         }
     }
     for (name, count) in &reached {
-        println!("{mode}, rseq {rseq}: {name}: {count}");
+        println!("{mode}, rseq {rseq}, {fate}: {name}: {count}");
     }
     Some(reached)
 }
@@ -152,7 +156,7 @@ fn at_least(reached: &Reached, name: &str, count: u64) {
 }
 
 fn under_rseq(mode: &str) {
-    let Some(reached) = run(mode, true) else { return };
+    let Some(reached) = run(mode, true, "die") else { return };
     // The sections of a write, and those of the transactions that switch pages, each of whose stores is the last one once.
     at_least(&reached, "section addresses, step fits", 30);
     at_least(&reached, "section addresses, filled fits", 30);
@@ -168,11 +172,29 @@ fn under_rseq(mode: &str) {
 }
 
 fn without_rseq(mode: &str) {
-    let Some(reached) = run(mode, false) else { return };
+    let Some(reached) = run(mode, false, "die") else { return };
     for scene in ["step full", "filled full"] {
         at_least(&reached, &format!("half, {scene}"), 10);
     }
     at_least(&reached, "outside", 5 * 300 / stride() as u64);
+}
+
+/// Without rseq a thread has its stream for itself, and nobody overtakes it there.
+fn overtaken(mode: &str) {
+    let Some(reached) = run(mode, true, "wait") else { return };
+    for scene in SCENES.map(|scene| scene.join(" ")) {
+        at_least(&reached, &format!("overtaken, {scene}"), 10);
+    }
+}
+
+#[test]
+fn discard_overtaken() {
+    overtaken("discard");
+}
+
+#[test]
+fn overwrite_overtaken() {
+    overtaken("overwrite");
 }
 
 #[test]

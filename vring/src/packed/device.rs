@@ -186,10 +186,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         for entry in 0..entries {
             // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.
             let (addr, word) = unsafe { read_words(table.wrapping_add(16 * entry as usize)) };
-            let flags = (word >> 48) as u16;
-            if flags & (DESC_F_INDIRECT | DESC_F_NEXT) != 0 {
-                return Err(RingError::DescriptorFlags { index: entry as u16, value: flags });
-            }
+            // All other flags are reserved there, and ignored.
+            let word = word & (u64::from(DESC_F_WRITE) << 48 | 0xFFFF_FFFF_FFFF);
             enter(entry as u16, addr, word, chain, bytes)?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use dormouse_abi::vring::RING_SIZE_MAX;
 
-use crate::bus::{Area, Bus};
+use crate::bus::{Area, Areas, Bus};
 use crate::error::RingError;
 
 /// `VIRTQ_DESC_F_AVAIL` (2.8.1).
@@ -106,6 +106,36 @@ fn passed(new: Position, count: u32, size: u16, event: u16, need_event: impl Fn(
         at = at.wrapping_sub(size);
     }
     need_event(at, new.offset, new.offset.wrapping_sub(count as u16))
+}
+
+/// Bytes of a ring of `size` descriptors whose areas lie together, see [`contiguous`].
+///
+/// # Errors
+/// [`RingError::Size`].
+pub const fn size_bytes(size: u32) -> Result<usize, RingError> {
+    if size == 0 || size > RING_SIZE_MAX {
+        return Err(RingError::Size { size });
+    }
+    Ok((16 * size as usize).next_multiple_of(LINE) + 2 * LINE)
+}
+
+/// Bytes between what one side writes and what the other does.
+const LINE: usize = 64;
+
+/// The areas of a ring of `size` descriptors that lie together from `base` on, on cache lines of their own.
+///
+/// # Errors
+/// [`RingError::Size`] and [`RingError::Alignment`] (64 bytes).
+pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
+    let len = size_bytes(size)?;
+    if !base.addr().is_multiple_of(LINE) {
+        return Err(RingError::Alignment { address: base.addr() });
+    }
+    Ok(Areas {
+        descriptor: (base, 16 * size as usize),
+        driver: (base.wrapping_add(len - 2 * LINE), 4),
+        device: (base.wrapping_add(len - LINE), 4),
+    })
 }
 
 /// Makes an empty ring: no descriptor is available, and both sides want to be notified. Before either side uses it.

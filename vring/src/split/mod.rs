@@ -90,6 +90,18 @@ impl Layout {
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.6) and `VIRTQ_USED_F_NO_NOTIFY` (2.7.8): the same bit.
 pub(crate) const NO_NOTIFICATION: u16 = 1;
 
+/// Bytes of a ring of `size` entries whose areas lie together, see [`contiguous`].
+///
+/// # Errors
+/// [`RingError::Size`].
+pub const fn size_bytes(size: u32) -> Result<usize, RingError> {
+    if size.is_power_of_two() && size <= RING_SIZE_MAX {
+        Ok(dormouse_abi::vring::RingLayout { size }.size_bytes())
+    } else {
+        Err(RingError::Size { size })
+    }
+}
+
 /// The areas of a ring of `size` entries that lie together from `base` on, on cache lines of their own, in the order and with the
 /// distances of [`dormouse_abi::vring::RingLayout`].
 ///

@@ -6,11 +6,9 @@ mod threads;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::vec::Vec;
 
-use dormouse_abi::vring::RingLayout;
 use proptest::prelude::*;
 
-use crate::split::contiguous;
-use crate::{Areas, Direct, Region, Regions, need_event, packed, split};
+use crate::{Direct, Region, Regions, need_event, packed, split};
 
 #[repr(align(64))]
 struct Line([AtomicU8; 64]);
@@ -27,14 +25,14 @@ impl Memory {
 
     /// With an empty split ring.
     fn split(size: u32, byte: u8) -> Memory {
-        let memory = Memory::new(RingLayout { size }.size_bytes(), byte);
+        let memory = Memory::new(split::size_bytes(size).unwrap(), byte);
         split::init(&memory.split_bus(size), size).unwrap();
         memory
     }
 
     /// With an empty packed ring.
     fn packed(size: u32, byte: u8) -> Memory {
-        let memory = Memory::new(16 * size as usize + 64, byte);
+        let memory = Memory::new(packed::size_bytes(size).unwrap(), byte);
         packed::init(&memory.packed_bus(size), size).unwrap();
         memory
     }
@@ -57,15 +55,12 @@ impl Memory {
 
     fn split_bus(&self, size: u32) -> Direct {
         // SAFETY: the vector outlives the bus in every test, has the layout's size, and its bytes are atomics.
-        unsafe { Direct::new(contiguous(self.base(), size).unwrap()) }
+        unsafe { Direct::new(split::contiguous(self.base(), size).unwrap()) }
     }
 
     fn packed_bus(&self, size: u32) -> Direct {
-        let len = 16 * size as usize;
-        let at = |offset| self.base().wrapping_add(offset);
-        let areas = Areas { descriptor: (self.base(), len), driver: (at(len), 4), device: (at(len + 4), 4) };
         // SAFETY: as in `split_bus`.
-        unsafe { Direct::new(areas) }
+        unsafe { Direct::new(packed::contiguous(self.base(), size).unwrap()) }
     }
 
     /// All of it, at an address of the device's.

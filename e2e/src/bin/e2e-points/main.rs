@@ -1,4 +1,4 @@
-//! Kills processes at chosen instructions of a record call, in a session that they share with two siblings.
+//! Kills or overtakes processes at chosen instructions of a record call, in a session that they share with two siblings.
 //!
 //! ```text
 //!   this program ──fork──▶ sibling 0, on the victim's processor   ┐ write a burst each, the one while the victim is at it, the
@@ -10,6 +10,8 @@
 //! sections is reached by a breakpoint. So is one within: whoever stops there is aborted as soon as he goes on, but he never does. The
 //! loop of a transaction's stores cannot be stopped at twice; so the transaction is given fewer of them, and its thread dies before
 //! the final one. What the kernel's abort leads to is reached by stopping at a section's final store and going on from there.
+//!
+//! Or it is not killed there: the sibling on the same processor overtakes it by two pages, and then it goes on to the end of the call.
 //!
 //! Prints what was reached, and for each process how many of its events were finished.
 

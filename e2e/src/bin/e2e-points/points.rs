@@ -8,8 +8,8 @@ use iced_x86::Register;
 
 use crate::sections::{self, LAST_TARGET, STORE_COUNT, Section};
 use crate::session::{
-    Board, FORBIDDEN, Fatal, NO_ROOM, Scene, Siblings, board, claim_count, fork, is_half_switched, memory, victim,
-    wait_until,
+    Board, FORBIDDEN, Fatal, NO_ROOM, Scene, Siblings, board, claim_count, fork, is_half_switched, memory, state,
+    victim, wait_until,
 };
 use crate::tracee::Tracee;
 
@@ -17,6 +17,8 @@ use crate::tracee::Tracee;
 const BATCHES: [u32; 2] = [2, 4];
 /// Bursts that fill every page of a flight recorder, so that the next page is an old one.
 const WARM_UP_BURSTS: u32 = 48;
+/// Bursts that take two pages at least.
+const OVERTAKING_BURSTS: u32 = 3;
 /// Instructions of a call, at most.
 const PATH_LEN_MAX: usize = 200_000;
 /// Instructions after an abort that are looked at: until the next try has begun.
@@ -68,6 +70,8 @@ struct Reached {
     half: u64,
     /// Aborts by the kernel, after each of which somebody died later.
     aborted: u64,
+    /// Who was overtaken by two pages on its stream, and went on.
+    overtaken: u64,
     /// Points that no try has reached: instructions behind a branch that is not taken.
     missed: u64,
     addresses: BTreeSet<u64>,
@@ -81,6 +85,8 @@ struct Points {
     sections: Vec<Section>,
     by_arm: BTreeMap<u64, usize>,
     scene: Scene,
+    /// Whoever comes to a point is overtaken there, and goes on to the end of the call.
+    is_overtaken: bool,
     reached: Reached,
     deaths: u32,
     batch: u32,
@@ -266,6 +272,9 @@ impl Points {
             };
         }
         let ip = tracee.ip();
+        if is_there && self.is_overtaken {
+            self.overtake(&tracee);
+        }
         self.kill(pid, tracee);
         if is_there {
             self.reached.addresses.insert(ip);
@@ -282,6 +291,26 @@ impl Points {
             }
         }
         is_there
+    }
+
+    /// Has the sibling on the same processor fill two pages before the victim goes on to the end of the call, to which its page is as old.
+    fn overtake(&mut self, tracee: &Tracee) {
+        let stream = self.board.stream.load(Ordering::Relaxed);
+        let before = state(&self.memory, stream).seq;
+        for _ in 0..OVERTAKING_BURSTS {
+            self.siblings.go(0);
+            self.siblings.wait();
+        }
+        let passed = state(&self.memory, stream).seq.wrapping_sub(before);
+        self.reached.overtaken += u64::from(passed >= 2);
+        assert_eq!(tracee.run_to(&[]), None, "to the breakpoint behind the call");
+    }
+
+    /// Each stream writes to one page, and has another at hand: whatever else is drawn is nobody's, and lost for good.
+    fn check_drawn(&self) {
+        let drawn = self.memory.census(|_| 0).drawn;
+        let streams = self.memory.used_streams().count();
+        assert!(drawn as usize <= 2 * streams, "{drawn} pages are drawn by {streams} streams");
     }
 
     fn die_at_each(&mut self, abort: Option<Entry>, points: &[Point], tries: u32) {
@@ -306,7 +335,9 @@ impl Points {
             // What lies behind a branch is not reached at any try.
             self.die_at_each(None, &inside, 1);
         }
-        for (entry, count, is_switch) in found.transactions {
+        // Who is to die in a transaction has fewer stores to make, and must not go on to the last one.
+        let transactions = if self.is_overtaken { Vec::new() } else { found.transactions };
+        for (entry, count, is_switch) in transactions {
             let stores: Vec<Point> = (0..=count).map(|count| Point::Stores { entry, count, is_switch }).collect();
             self.die_at_each(None, &stores, TRIES_MAX);
         }
@@ -356,9 +387,14 @@ impl Choice {
     }
 }
 
-/// `e2e-points step|filled|big fits|full all|first STRIDE OFFSET sections|-`
+/// `e2e-points die|wait step|filled|big fits|full all|first STRIDE OFFSET sections|-`
 pub fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_overtaken = match arguments.remove(0).as_str() {
+        "die" => false,
+        "wait" => true,
+        other => panic!("no fate `{other}`"),
+    };
     let scene = Scene {
         fatal: match arguments[0].as_str() {
             "step" => Fatal::Step,
@@ -387,6 +423,7 @@ pub fn main() {
         sections,
         by_arm,
         scene,
+        is_overtaken,
         reached: Reached::default(),
         deaths: 0,
         batch: BATCHES[usize::from(!is_claimed)],
@@ -399,6 +436,9 @@ pub fn main() {
         points.siblings.wait();
     }
     points.run(choice);
+    if is_overtaken {
+        points.check_drawn();
+    }
     let Points { reached, siblings, deaths, .. } = points;
     let finished = siblings.finished();
     for (pid, finished) in siblings.end().into_iter().zip(finished) {
@@ -410,6 +450,7 @@ pub fn main() {
     println!("switch {}", reached.switch);
     println!("half {}", reached.half);
     println!("aborted {}", reached.aborted);
+    println!("overtaken {}", reached.overtaken);
     println!("missed {}", reached.missed);
     println!("addresses {}", reached.addresses.len());
     println!("section addresses {}", reached.section_addresses.len());

@@ -1,0 +1,458 @@
+//! Virtqueues for C: the functions of `dormouse/vring.h`.
+//!
+//! ```text
+//!   driver, device    one thread's, of either kind of queue                  struct dormouse_vring_driver, …_device: opaque
+//!   chain             what the device pops into, used again and again        struct dormouse_vring_chain: opaque
+//!   areas, segments   the caller's, as C lays them out
+//! ```
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::{ptr, slice};
+use std::fmt::Write;
+
+use dormouse_vring::{
+    Areas, Chain, Completion, Direct, Features, IndirectTables, Region, Regions, RingError, Segment, packed, split,
+};
+
+/// `DORMOUSE_VRING_PACKED` and the features, as flags of one word.
+const PACKED: c_uint = 1;
+const INDIRECT: c_uint = 2;
+const EVENT_IDX: c_uint = 4;
+const IN_ORDER: c_uint = 8;
+
+fn features(flags: c_uint) -> Option<Features> {
+    let is = |flag| flags & flag != 0;
+    let known = flags & !(PACKED | INDIRECT | EVENT_IDX | IN_ORDER) == 0;
+    known.then_some(Features { indirect: is(INDIRECT), event_idx: is(EVENT_IDX), in_order: is(IN_ORDER) })
+}
+
+/// `struct dormouse_vring_areas`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OfC {
+    descriptor: *mut c_void,
+    descriptor_size_bytes: usize,
+    driver: *mut c_void,
+    driver_size_bytes: usize,
+    device: *mut c_void,
+    device_size_bytes: usize,
+}
+
+impl OfC {
+    fn new(areas: Areas) -> OfC {
+        let Areas { descriptor, driver, device } = areas;
+        OfC {
+            descriptor: descriptor.0.cast(),
+            descriptor_size_bytes: descriptor.1,
+            driver: driver.0.cast(),
+            driver_size_bytes: driver.1,
+            device: device.0.cast(),
+            device_size_bytes: device.1,
+        }
+    }
+
+    /// # Safety
+    /// As [`Direct::new`].
+    unsafe fn bus(self) -> Direct {
+        let areas = Areas {
+            descriptor: (self.descriptor.cast(), self.descriptor_size_bytes),
+            driver: (self.driver.cast(), self.driver_size_bytes),
+            device: (self.device.cast(), self.device_size_bytes),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { Direct::new(areas) }
+    }
+}
+
+/// `struct dormouse_vring_region`: as Rust's, laid out as C does.
+#[repr(C)]
+pub struct RegionOfC {
+    addr: u64,
+    size_bytes: u64,
+    base: *mut c_void,
+}
+
+/// A negative errno.
+fn errno_of(error: RingError) -> c_int {
+    match error {
+        RingError::Full { .. } => -libc::ENOSPC,
+        // One that a device read was a driver's, and told of elsewhere.
+        RingError::TooLong { .. } | RingError::TotalLength => -libc::EMSGSIZE,
+        RingError::Size { .. }
+        | RingError::Alignment { .. }
+        | RingError::Area { .. }
+        | RingError::Regions { .. }
+        | RingError::IndirectNotNegotiated
+        | RingError::Empty => -libc::EINVAL,
+        _ => -libc::EPROTO,
+    }
+}
+
+fn fail<T>(error: c_int) -> *mut T {
+    // SAFETY: it always has an answer.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's own `errno`.
+    unsafe { *errno = error };
+    ptr::null_mut()
+}
+
+/// Of either kind.
+enum Either<S, P> {
+    Split(S),
+    Packed(P),
+}
+
+macro_rules! either {
+    ($either:expr, $queue:ident => $do:expr) => {
+        match $either {
+            Either::Split($queue) => $do,
+            Either::Packed($queue) => $do,
+        }
+    };
+}
+
+/// `struct dormouse_vring_driver`.
+pub struct Driver {
+    queue: Either<split::Driver<Direct>, packed::Driver<Direct>>,
+    last: Option<RingError>,
+}
+
+/// `struct dormouse_vring_device`.
+pub struct Device {
+    queue: Either<split::Device, packed::Device<Direct>>,
+    memory: Regions,
+    last: Option<RingError>,
+}
+
+/// Text of at most `size` bytes with its NUL, and the length of all of it.
+///
+/// # Safety
+/// `size` bytes are writable at `text`.
+unsafe fn tell(error: Option<RingError>, text: *mut c_char, size: usize) -> usize {
+    let mut all = String::new();
+    if let Some(error) = error {
+        // A string takes whatever comes.
+        _ = write!(all, "{error}");
+    }
+    if size > 0 {
+        let len = all.len().min(size - 1);
+        // SAFETY: the caller's promise; shorter than `size`.
+        unsafe { ptr::copy_nonoverlapping(all.as_ptr(), text.cast(), len) };
+        // SAFETY: as above.
+        unsafe { text.wrapping_add(len).write(0) };
+    }
+    all.len()
+}
+
+/// [`split::size_bytes`] and [`packed::size_bytes`]; 0: there is no such ring.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_size_bytes(size: u32, flags: c_uint) -> usize {
+    let bytes = if flags & PACKED == 0 { split::size_bytes(size) } else { packed::size_bytes(size) };
+    bytes.unwrap_or(0)
+}
+
+/// [`split::contiguous`] and [`packed::contiguous`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_place(areas: &mut OfC, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
+    let base = base.cast();
+    let placed = if flags & PACKED == 0 { split::contiguous(base, size) } else { packed::contiguous(base, size) };
+    placed.map(|placed| *areas = OfC::new(placed)).map_or_else(errno_of, |()| 0)
+}
+
+/// [`split::init`] and [`packed::init`].
+///
+/// # Safety
+/// The areas are mapped, and nobody uses them yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_init(areas: &OfC, size: u32, flags: c_uint) -> c_int {
+    // SAFETY: the caller's promise.
+    let bus = unsafe { areas.bus() };
+    let done = if flags & PACKED == 0 { split::init(&bus, size) } else { packed::init(&bus, size) };
+    done.map_or_else(errno_of, |()| 0)
+}
+
+/// [`split::Driver::new`] and [`packed::Driver::new`]; NULL and `errno`, if there is none to be made of these.
+///
+/// # Safety
+/// The areas are mapped as long as the driver is there, and nobody else of this program writes the driver's side.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &OfC, size: u32, flags: c_uint) -> *mut Driver {
+    let Some(features) = features(flags) else { return fail(libc::EINVAL) };
+    // SAFETY: the caller's promise.
+    let bus = unsafe { areas.bus() };
+    let queue = match flags & PACKED {
+        0 => split::Driver::new(bus, size, features).map(Either::Split),
+        _ => packed::Driver::new(bus, size, features).map(Either::Packed),
+    };
+    match queue {
+        Ok(queue) => Box::into_raw(Box::new(Driver { queue, last: None })),
+        Err(error) => fail(-errno_of(error)),
+    }
+}
+
+/// Ends a driver.
+///
+/// # Safety
+/// NULL, or a driver that was created and not ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_driver_destroy(driver: *mut Driver) {
+    if !driver.is_null() {
+        // SAFETY: the caller's promise: `dormouse_vring_driver_create` made it of a box.
+        drop(unsafe { Box::from_raw(driver) });
+    }
+}
+
+/// [`split::Driver::use_indirect`] and [`packed::Driver::use_indirect`].
+///
+/// # Safety
+/// `tables` has 16 × `entries` bytes for each entry of the ring, mapped writable as long as the driver is there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_driver_use_indirect(
+    driver: &mut Driver,
+    tables: *mut c_void,
+    addr: u64,
+    entries: u16,
+) -> c_int {
+    let tables = IndirectTables { base: tables.cast(), addr, entries };
+    if !tables.base.addr().is_multiple_of(16) {
+        return -libc::EINVAL;
+    }
+    // SAFETY: the caller's promise; aligned.
+    let done = either!(&mut driver.queue, queue => unsafe { queue.use_indirect(tables) });
+    done.map_or_else(errno_of, |()| 0)
+}
+
+/// [`split::Driver::add`] and [`packed::Driver::add`].
+///
+/// # Safety
+/// So many segments are at `segments`, the readable ones first.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_driver_add(
+    driver: &mut Driver,
+    segments: *const Segment,
+    readable_count: usize,
+    writable_count: usize,
+    token: u64,
+) -> c_int {
+    let Some(count) = readable_count.checked_add(writable_count).filter(|count| *count <= isize::MAX as usize / 16)
+    else {
+        return -libc::EMSGSIZE;
+    };
+    // SAFETY: the caller's promise; where there are none, no address is needed.
+    let segments = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(segments, count) } };
+    let (readable, writable) = segments.split_at(readable_count);
+    either!(&mut driver.queue, queue => queue.add(readable, writable, token)).map_or_else(
+        |error| {
+            driver.last = Some(error);
+            errno_of(error)
+        },
+        |()| 0,
+    )
+}
+
+/// [`split::Driver::publish`] and [`packed::Driver::publish`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_driver_publish(driver: &mut Driver) {
+    either!(&mut driver.queue, queue => queue.publish());
+}
+
+/// [`split::Driver::needs_kick`] and [`packed::Driver::needs_kick`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_driver_needs_kick(driver: &mut Driver) -> c_int {
+    either!(&mut driver.queue, queue => queue.needs_kick()).into()
+}
+
+/// [`split::Driver::take_used`] and [`packed::Driver::take_used`]: 1, 0 where there is none, or what the device did wrong.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completion: &mut Completion) -> c_int {
+    match either!(&mut driver.queue, queue => queue.take_used()) {
+        Ok(Some(taken)) => {
+            *completion = taken;
+            1
+        }
+        Ok(None) => 0,
+        Err(error) => {
+            driver.last = Some(error);
+            -libc::EPROTO
+        }
+    }
+}
+
+/// [`split::Driver::arm_interrupt`] and [`packed::Driver::arm_interrupt`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_driver_arm_interrupt(driver: &mut Driver) -> c_int {
+    either!(&mut driver.queue, queue => queue.arm_interrupt()).into()
+}
+
+/// [`split::Driver::disarm_interrupt`] and [`packed::Driver::disarm_interrupt`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_driver_disarm_interrupt(driver: &mut Driver) {
+    either!(&mut driver.queue, queue => queue.disarm_interrupt());
+}
+
+/// [`dormouse_vring::DriverSide::free_count`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_driver_free_count(driver: &Driver) -> u16 {
+    use dormouse_vring::DriverSide;
+    either!(&driver.queue, queue => DriverSide::free_count(queue))
+}
+
+/// [`dormouse_vring::DriverSide::lies`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_driver_lies(driver: &Driver) -> u64 {
+    use dormouse_vring::DriverSide;
+    either!(&driver.queue, queue => DriverSide::lies(queue))
+}
+
+/// What the last error was about.
+///
+/// # Safety
+/// `size` bytes are writable at `text`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c_char, size: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { tell(driver.last, text, size) }
+}
+
+/// [`split::Device::new`] and [`packed::Device::new`]; NULL and `errno`, if there is none to be made of these.
+///
+/// # Safety
+/// The areas are mapped as long as the device is there, and nobody else of this program writes the device's side. So are the
+/// `region_count` regions at `regions`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_device_create(
+    areas: &OfC,
+    size: u32,
+    flags: c_uint,
+    regions: *const RegionOfC,
+    region_count: usize,
+) -> *mut Device {
+    let Some(features) = features(flags) else { return fail(libc::EINVAL) };
+    // SAFETY: the caller's promise; where there are none, no address is needed.
+    let regions = if region_count == 0 { &[] } else { unsafe { slice::from_raw_parts(regions, region_count) } };
+    let region = |region: &RegionOfC| Region { addr: region.addr, len: region.size_bytes, base: region.base.cast() };
+    // SAFETY: the caller's promise.
+    let memory = match unsafe { Regions::new(regions.iter().map(region).collect()) } {
+        Ok(memory) => memory,
+        Err(error) => return fail(-errno_of(error)),
+    };
+    // SAFETY: the caller's promise.
+    let bus = unsafe { areas.bus() };
+    let queue = match flags & PACKED {
+        0 => split::Device::new(bus, size, features).map(Either::Split),
+        _ => packed::Device::new(bus, size, features).map(Either::Packed),
+    };
+    match queue {
+        Ok(queue) => Box::into_raw(Box::new(Device { queue, memory, last: None })),
+        Err(error) => fail(-errno_of(error)),
+    }
+}
+
+/// Ends a device.
+///
+/// # Safety
+/// NULL, or a device that was created and not ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_device_destroy(device: *mut Device) {
+    if !device.is_null() {
+        // SAFETY: the caller's promise: `dormouse_vring_device_create` made it of a box.
+        drop(unsafe { Box::from_raw(device) });
+    }
+}
+
+/// A chain to pop into.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_chain_create() -> *mut Chain {
+    Box::into_raw(Box::default())
+}
+
+/// Ends a chain.
+///
+/// # Safety
+/// NULL, or a chain that was created and not ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_chain_destroy(chain: *mut Chain) {
+    if !chain.is_null() {
+        // SAFETY: the caller's promise: `dormouse_vring_chain_create` made it of a box.
+        drop(unsafe { Box::from_raw(chain) });
+    }
+}
+
+/// The segments that the device reads.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_chain_readable(chain: &Chain, count: &mut usize) -> *const Segment {
+    *count = chain.readable().len();
+    chain.readable().as_ptr()
+}
+
+/// The segments that the device writes.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_chain_writable(chain: &Chain, count: &mut usize) -> *const Segment {
+    *count = chain.writable().len();
+    chain.writable().as_ptr()
+}
+
+/// [`dormouse_vring::AddressSpace::translate`] in the device's regions; NULL: the bytes are not there, or not in one of them.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_translate(device: &Device, addr: u64, size_bytes: u64) -> *mut c_void {
+    use dormouse_vring::AddressSpace;
+    device.memory.translate(addr, size_bytes).map_or(ptr::null_mut(), |at| at.cast())
+}
+
+/// [`split::Device::pop`] and [`packed::Device::pop`]: 1, 0 where there is none, or what the driver did wrong.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_pop(device: &mut Device, chain: &mut Chain) -> c_int {
+    match either!(&mut device.queue, queue => queue.pop(&device.memory, chain)) {
+        Ok(any) => any.into(),
+        Err(error) => {
+            device.last = Some(error);
+            -libc::EPROTO
+        }
+    }
+}
+
+/// [`split::Device::push_used`] and [`packed::Device::push_used`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_push_used(device: &mut Device, chain: &Chain, len: u32) {
+    either!(&mut device.queue, queue => queue.push_used(chain, len));
+}
+
+/// [`split::Device::publish_used`] and [`packed::Device::publish_used`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_publish_used(device: &mut Device) {
+    either!(&mut device.queue, queue => queue.publish_used());
+}
+
+/// [`split::Device::needs_interrupt`] and [`packed::Device::needs_interrupt`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_needs_interrupt(device: &mut Device) -> c_int {
+    either!(&mut device.queue, queue => queue.needs_interrupt()).into()
+}
+
+/// [`split::Device::arm_notification`] and [`packed::Device::arm_notification`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_arm_notification(device: &mut Device) -> c_int {
+    either!(&mut device.queue, queue => queue.arm_notification()).into()
+}
+
+/// [`split::Device::disarm_notification`] and [`packed::Device::disarm_notification`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_disarm_notification(device: &mut Device) {
+    either!(&mut device.queue, queue => queue.disarm_notification());
+}
+
+/// [`dormouse_vring::DeviceSide::lies`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_vring_device_lies(device: &Device) -> u64 {
+    either!(&device.queue, queue => queue.lies())
+}
+
+/// What the last error was about.
+///
+/// # Safety
+/// `size` bytes are writable at `text`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_device_why(device: &Device, text: *mut c_char, size: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { tell(device.last, text, size) }
+}

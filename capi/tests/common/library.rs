@@ -1,0 +1,177 @@
+//! A library that is usable without the tracer: its header, its archive, its manual page, and programs that use it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::common::{install, is_there, pkg_config, stdout, succeed};
+use crate::manual;
+
+pub const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
+
+/// Compilers, with the language of each and its oldest standard that the headers are for.
+const LANGUAGES: [(&str, &str, &str); 4] =
+    [("gcc", "c", "c11"), ("clang", "c", "c11"), ("g++", "c++", "c++11"), ("clang++", "c++", "c++11")];
+
+pub struct Library {
+    /// As in `dormouse/NAME.h`, `libdormouse_NAME` and `dormouse-NAME(3)`.
+    pub name: &'static str,
+    /// Functions that are wholly in the header.
+    pub inline: &'static [&'static str],
+    /// Preprocessor flags, each of which is another way to include the header.
+    pub ways: &'static [&'static str],
+    pub prefix: OnceLock<PathBuf>,
+}
+
+impl Library {
+    /// Where everything is installed, for this library's tests alone.
+    pub fn prefix(&self) -> &Path {
+        self.prefix.get_or_init(|| install(&format!("{}-prefix", self.name)))
+    }
+
+    pub fn package_name(&self) -> String {
+        format!("dormouse-{}", self.name)
+    }
+
+    /// Flags for the shared library of a package.
+    pub fn package(&self, name: &str) -> Vec<String> {
+        let flags = pkg_config(self.prefix(), &["--cflags", "--libs", name]);
+        let run_path = format!("-Wl,-rpath,{}", self.prefix().join("lib").display());
+        flags.into_iter().chain([run_path, "-pthread".into()]).collect()
+    }
+
+    /// Flags for an archive; `None`: the library's own.
+    pub fn archive(&self, path: Option<&Path>) -> Vec<String> {
+        let own = self.prefix().join(format!("lib/libdormouse_{}.a", self.name));
+        let path = path.unwrap_or(&own);
+        let include = format!("-I{}", self.prefix().join("include").display());
+        [include, path.display().to_string()]
+            .into_iter()
+            .chain(["-pthread", "-lm", "-ldl", "-lgcc_s"].map(String::from))
+            .collect()
+    }
+
+    pub fn compile(&self, compiler: &str, flags: &str, libraries: &[String], program: &Path) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(self.name).join("main.c");
+        let mut command = Command::new(compiler);
+        command.args(flags.split_whitespace()).args(WARNINGS).arg("-o").arg(program);
+        command.args(["-x", if compiler.ends_with("++") { "c++" } else { "c" }]).arg(source).args(["-x", "none"]);
+        succeed(command.args(libraries));
+    }
+
+    /// Compiles and runs `NAME/main.c`, which prints `fine`.
+    pub fn go(&self, compiler: &str, flags: &str, libraries: &[String]) {
+        if has(compiler) {
+            let directory = tempfile::tempdir().unwrap();
+            let program = directory.path().join("main");
+            self.compile(compiler, flags, libraries, &program);
+            assert_eq!(stdout(&succeed(&mut Command::new(&program))), "fine\n", "{compiler} {flags}");
+        }
+    }
+
+    fn header(&self) -> String {
+        std::fs::read_to_string(self.prefix().join(format!("include/dormouse/{}.h", self.name))).unwrap()
+    }
+
+    /// Names of functions, sorted: those at the start of a declaration, and not in comments.
+    fn declared(&self) -> Vec<String> {
+        let header = self.header();
+        let of_name = format!("dormouse_{}_", self.name);
+        let lines = header.lines().filter(|line| !line.starts_with([' ', '/', '#']));
+        let mut names: Vec<_> = lines
+            .filter_map(|line| line.split_once('('))
+            .filter_map(|(before, _)| before.rsplit([' ', '*']).next())
+            .filter(|name| name.starts_with(&of_name))
+            .map(String::from)
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The header can be included, and nothing else, in the strictest of languages.
+    pub fn check_languages(&self) {
+        let directory = tempfile::tempdir().unwrap();
+        let unit = directory.path().join("unit.c");
+        // Included, because inline functions that nobody uses are a mistake in a unit of its own.
+        std::fs::write(&unit, format!("#include <dormouse/{}.h>\n", self.name)).unwrap();
+        for (compiler, language, standard) in LANGUAGES.into_iter().filter(|(compiler, ..)| is_there(compiler)) {
+            for way in self.ways {
+                let mut command = Command::new(compiler);
+                command.args(WARNINGS).args(["-pedantic-errors", "-fsyntax-only", &format!("-std={standard}"), way]);
+                succeed(command.arg("-I").arg(self.prefix().join("include")).args(["-x", language]).arg(&unit));
+            }
+        }
+    }
+
+    /// Every function of the header, `count` that are not inline, is there for programs to link with, in both libraries, and nothing
+    /// else of its name.
+    pub fn check_exports(&self, count: usize) {
+        let declared: Vec<_> =
+            self.declared().into_iter().filter(|name| !self.inline.contains(&name.as_str())).collect();
+        assert_eq!(declared.len(), count, "{declared:?}");
+        if !is_there("nm") {
+            eprintln!("skipped: there is no nm");
+            return;
+        }
+        let of_name = format!("dormouse_{}_", self.name);
+        for library in ["libdormouse.so".into(), format!("libdormouse_{}.so", self.name)] {
+            let library = self.prefix().join("lib").join(library);
+            let symbols = stdout(&succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(&library)));
+            let mut exported: Vec<_> = symbols.split_whitespace().filter(|name| name.starts_with(&of_name)).collect();
+            exported.sort_unstable();
+            assert_eq!(exported, declared);
+        }
+    }
+
+    fn manual_page(&self) -> PathBuf {
+        self.prefix().join(format!("share/man/man3/dormouse-{}.3", self.name))
+    }
+
+    /// The programs in the manual page compile, and run.
+    pub fn check_examples(&self) {
+        let directory = tempfile::tempdir().unwrap();
+        let examples = manual::examples(&self.manual_page());
+        assert!(!examples.is_empty());
+        for compiler in ["gcc", "clang"].into_iter().filter(|compiler| is_there(compiler)) {
+            for (file, code) in &examples {
+                let unit = directory.path().join(file);
+                std::fs::write(&unit, code).unwrap();
+                let program = unit.with_extension("");
+                let mut command = Command::new(compiler);
+                command.arg("-O2").args(WARNINGS).arg("-o").arg(&program).arg(&unit);
+                succeed(command.args(self.package(&self.package_name())));
+                println!("{compiler} {file}: {}", stdout(&succeed(&mut Command::new(&program))));
+            }
+        }
+    }
+
+    /// The manual page tells of every function, and is well-formed.
+    pub fn check_manual(&self) {
+        let header = self.header();
+        let path = self.manual_page();
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (synopsis, rest) = page.split_once(".SH DESCRIPTION").unwrap();
+        for name in self.inline {
+            assert!(header.contains(&format!("{name}(")), "{name} is not in the header");
+        }
+        let declared = self.declared();
+        let names = declared.iter().map(String::as_str).filter(|name| !name.ends_with("_slow"));
+        for name in names.chain(self.inline.iter().copied()) {
+            assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
+        }
+        if is_there("groff") {
+            let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        }
+    }
+}
+
+/// Whether there is a compiler; otherwise the test is skipped, or fails where everything has to be there.
+pub fn has(compiler: &str) -> bool {
+    let is_there = is_there(compiler);
+    if !is_there {
+        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "there is no {compiler}");
+        eprintln!("skipped: there is no {compiler}");
+    }
+    is_there
+}

@@ -1,0 +1,57 @@
+//! Virtqueues in C and C++: one program, compiled and linked in every way that people compile and link, with either library. What it checks
+//! is in `vring/main.c`. The example of the manual page is compiled and run too.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::sync::OnceLock;
+
+mod common;
+#[path = "common/library.rs"]
+mod library;
+#[path = "common/manual.rs"]
+mod manual;
+use library::Library;
+
+static VRING: Library = Library { name: "vring", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
+
+/// Flags for the library without the tracer.
+fn alone() -> Vec<String> {
+    VRING.package("dormouse-vring")
+}
+
+#[test]
+fn c_programs() {
+    VRING.go("gcc", "-std=gnu11 -O0", &VRING.package("dormouse"));
+    VRING.go("gcc", "-std=gnu17 -O2", &alone());
+    VRING.go("clang", "-std=gnu11 -O2", &alone());
+}
+
+#[test]
+fn cpp_programs() {
+    VRING.go("g++", "-std=gnu++20 -O2", &alone());
+    VRING.go("clang++", "-std=gnu++11 -O0", &alone());
+}
+
+#[test]
+fn programs_with_the_archive() {
+    VRING.go("gcc", "-std=gnu11 -O2", &VRING.archive(None));
+}
+
+#[test]
+fn the_header_asks_for_no_extension() {
+    VRING.check_languages();
+}
+
+#[test]
+fn the_libraries_export_what_the_header_declares() {
+    VRING.check_exports(30);
+}
+
+#[test]
+fn the_examples_of_the_manual_page_run() {
+    VRING.check_examples();
+}
+
+#[test]
+fn the_manual_page_tells_of_every_function() {
+    VRING.check_manual();
+}
