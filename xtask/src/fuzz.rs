@@ -34,6 +34,10 @@ const RUSTFLAGS: [&str; 8] = [
     "fuzzing",
 ];
 
+/// What the address sanitizer needs beside it. The stable compiler has its runtime, but takes the flag only when it is told to take those
+/// of unstable ones too.
+const SANITIZER: (&str, (&str, &str)) = ("-Zsanitizer=address", ("RUSTC_BOOTSTRAP", "1"));
+
 /// An input that takes longer hangs.
 const TIMEOUT_S: u32 = 20;
 /// Longest input.
@@ -59,6 +63,10 @@ pub(crate) enum Target {
     Read,
     /// Snapshots between writes, and after noise in the memory
     Snapshot,
+    /// Virtqueues' devices whose driver is hostile, between any two of their accesses
+    VringDevice,
+    /// Virtqueues' drivers whose device is
+    VringDriver,
 }
 
 impl Target {
@@ -74,6 +82,7 @@ Examples:
   cargo xtask fuzz                                     every target for a minute
   cargo xtask fuzz write --seconds 3600
   cargo xtask fuzz chain read --runs 100000 --seed 7
+  cargo xtask fuzz vring-device --address-sanitizer --runs 10000000
   cargo xtask fuzz write --input target/fuzz/failures/write-crash-0123…
                                                        one input again, with what it does
 
@@ -92,6 +101,9 @@ pub(crate) struct Fuzz {
     /// Draw inputs from this seed; with the same corpus and --runs they are the same ones
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
+    /// Have every access to memory checked by the address sanitizer too, as far as the compiler has it
+    #[arg(long)]
+    address_sanitizer: bool,
     /// Run one input of one target, and show it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["runs", "seconds", "seed"])]
     input: Option<PathBuf>,
@@ -103,7 +115,7 @@ impl Fuzz {
     /// # Errors
     /// A target does not build, or an input fails.
     pub(crate) fn run(self) -> Result<()> {
-        let programs = build()?;
+        let programs = build(self.address_sanitizer)?;
         if let Some(input) = &self.input {
             let &[target] = self.targets.as_slice() else { bail!("--input is of one target; name it") };
             return replay(&programs, target, input);
@@ -120,7 +132,7 @@ impl Fuzz {
 /// # Errors
 /// A target does not build, an input fails, or the linter finds something.
 pub(crate) fn ci() -> Result<()> {
-    let programs = build()?;
+    let programs = build(false)?;
     let corpus = home()?.join("corpus-ci");
     if corpus.exists() {
         fs::remove_dir_all(&corpus).with_context(|| format!("cannot remove {}", corpus.display()))?;
@@ -145,14 +157,20 @@ fn libfuzzer() -> Option<PathBuf> {
 }
 
 /// Builds all targets and gives the directory that they are in.
-fn build() -> Result<PathBuf> {
+fn build(has_sanitizer: bool) -> Result<PathBuf> {
     const PLATFORM: &str = "x86_64-unknown-linux-gnu";
     system::ensure(&[CC, CPP])?;
     let started = Instant::now();
-    let dir = home()?;
+    let dir = if has_sanitizer { home()?.join("sanitized") } else { home()? };
     // With a platform named, what runs at compile time is compiled without coverage.
     let mut build = cargo(["build", "--quiet", "--locked", "--manifest-path", MANIFEST, "--target", PLATFORM]);
-    build.arg("--target-dir").arg(&dir).env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"));
+    let mut rustflags = RUSTFLAGS.to_vec();
+    if has_sanitizer {
+        let (flag, (name, value)) = SANITIZER;
+        rustflags.push(flag);
+        build.env(name, value);
+    }
+    build.arg("--target-dir").arg(&dir).env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
     if let Some(library) = libfuzzer() {
         build.env("CUSTOM_LIBFUZZER_PATH", library);
     }

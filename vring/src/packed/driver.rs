@@ -16,12 +16,12 @@ use crate::side::DriverSide;
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     token: u64,
+    /// Which one it is of all that were added.
+    number: u64,
     /// Bytes that the device may write.
     writable: u32,
     /// Descriptors that it takes in the ring; 0: the device does not have it.
     descriptors: u16,
-    /// Which one it is of all that were added, wrapping.
-    number: u16,
     /// The next free id; in a ring in order, the id of the buffer that was added next.
     next: u16,
 }
@@ -43,8 +43,8 @@ pub struct Driver<B, R = Refined> {
     next: Position,
     /// The first descriptor that was added and not published, with its second word.
     withheld: Option<(Position, u64)>,
-    /// Buffers added, wrapping.
-    added: u16,
+    /// Buffers added so far.
+    added: u64,
     /// Buffers added and not published.
     unpublished: u16,
     /// Descriptors of theirs.
@@ -186,7 +186,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         slot.descriptors = needed;
         slot.number = self.added;
         slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
-        self.added = self.added.wrapping_add(1);
+        self.added += 1;
         self.unpublished += 1;
         Ok(())
     }
@@ -278,8 +278,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn is_in_flight(&self, id: u16) -> bool {
         let Some(slot) = self.slots.get(id as usize) else { return false };
-        // Counting back from the newest, those that are not published come first.
-        slot.descriptors != 0 && self.added.wrapping_sub(1).wrapping_sub(slot.number) >= self.unpublished
+        slot.descriptors != 0 && slot.number < self.added - u64::from(self.unpublished)
     }
 
     fn lie(&mut self, id: u16) -> RingError {

@@ -16,6 +16,8 @@ use crate::side::DriverSide;
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     token: u64,
+    /// Which one it is of all chains that were added.
+    number: u64,
     /// Bytes that the device may write, of the chain that begins here.
     writable: u32,
     /// Descriptors of the chain that begins here; 0: none of the device's begins here.
@@ -39,7 +41,9 @@ pub struct Driver<B, R = Refined> {
     /// First of the free list; in a ring in order, where the next chain begins.
     free_head: u16,
     free_count: u16,
-    /// Chains added so far: what `avail.idx` will be.
+    /// Chains added so far, not wrapping.
+    chains: u64,
+    /// What `avail.idx` will be.
     added: u16,
     /// What `avail.idx` holds.
     published: u16,
@@ -88,6 +92,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             tables: None,
             free_head: 0,
             free_count: size as u16,
+            chains: 0,
             added: base,
             published: base,
             flags: 0,
@@ -202,6 +207,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.free_count -= needed as u16;
         let slot = &mut self.slots[head as usize];
         slot.token = token;
+        slot.number = self.chains;
         slot.descriptors = needed as u16;
         slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
 
@@ -209,6 +215,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let entry = self.layout.avail_entry(self.layout.slot(added));
         self.bus.store(Area::Driver, entry, head, Relaxed);
         self.added = self.added.wrapping_add(1);
+        self.chains += 1;
         Ok(())
     }
 
@@ -291,7 +298,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
         let wrong = RingError::UsedId { index, value };
         let head = value as u16;
-        if value >= u32::from(self.layout.size()) || self.slots[head as usize].descriptors == 0 {
+        if value >= u32::from(self.layout.size()) || !self.is_in_flight(head) {
             self.taken = index.wrapping_add(1);
             return Err(self.lie(wrong));
         }
@@ -309,6 +316,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         // Which of them are used cannot be told; none is taken to be.
         Err(self.lie(wrong))
+    }
+
+    /// Whether the device has the chain that begins at `head`, published and not taken back.
+    #[inline(always)]
+    fn is_in_flight(&self, head: u16) -> bool {
+        let slot = &self.slots[head as usize];
+        slot.descriptors != 0 && slot.number < self.chains - u64::from(self.unpublished())
     }
 
     /// Takes the oldest chain of a batch whose last one is `last`.

@@ -1,0 +1,383 @@
+//! Both sides under a model checker: every interleaving, with each value that a load may see.
+//!
+//! A ring's words are loom's atomics, buffers are cells that loom watches. Who waits is woken by a notification and by nothing else, so a
+//! lost one is a deadlock, which loom finds; and what was not handed over properly is accessed by two, which it finds as well. Faults are
+//! planted to see that it does: [`Fault`], and [`Plain`] for the comparison of indexes.
+//!
+//! What the checker cannot do: accesses of several widths to the same bytes. Where a packed queue loads offset and flags of an event as one
+//! word, here they are two loads, which is weaker.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use dormouse_vring::{
+    Area, Bus, Chain, DeviceSide, DriverSide, Features, NoMemory, Refined, Refinement, Segment, Unshadowed, Word,
+    packed, split,
+};
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+use loom::sync::atomic::{AtomicU64, fence};
+use loom::sync::{Condvar, Mutex, MutexGuard};
+use loom::thread;
+
+/// What is left out of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The driver's between publishing and reading what the device wants (E), and between saying what it wants and looking (G).
+    DriverFences,
+    /// The device's: (F) and (H).
+    DeviceFences,
+    /// Publishing releases nothing.
+    Releases,
+    /// Looking acquires nothing.
+    Acquires,
+    /// Whoever has said that it wants to be woken does not look again.
+    Look,
+}
+
+/// As it would be if indexes did not wrap.
+struct Plain;
+
+impl Refinement for Plain {
+    const SHADOW: bool = true;
+    const CACHED_PEER: bool = true;
+    const PRIVATE_FREE_LIST: bool = true;
+
+    fn need_event(event: u16, new: u16, old: u16) -> bool {
+        old <= event && event < new
+    }
+}
+
+/// Words by their offsets.
+type Words = Vec<(usize, AtomicU64)>;
+
+/// A ring's memory.
+struct Ring([(usize, Words); 3]);
+
+impl Ring {
+    fn new(len: [usize; 3], offsets: [Vec<usize>; 3]) -> Arc<Ring> {
+        let mut areas = len.into_iter().zip(offsets);
+        Arc::new(Ring([(); 3].map(|()| {
+            let (len, offsets) = areas.next().unwrap();
+            (len, offsets.into_iter().map(|offset| (offset, AtomicU64::new(0))).collect())
+        })))
+    }
+
+    fn split(size: usize) -> Arc<Ring> {
+        let descriptors = (0..2 * size).map(|word| 8 * word).collect();
+        let avail = (0..size + 3).map(|word| 2 * word).collect();
+        let used = [0, 2, 4 + 8 * size].into_iter().chain((0..2 * size).map(|word| 4 + 4 * word)).collect();
+        Ring::new([16 * size, 6 + 2 * size, 6 + 8 * size], [descriptors, avail, used])
+    }
+
+    fn packed(size: usize) -> Arc<Ring> {
+        let descriptors = (0..2 * size).map(|word| 8 * word).collect();
+        Ring::new([16 * size, 4, 4], [descriptors, vec![0, 2], vec![0, 2]])
+    }
+
+    fn word(&self, area: Area, offset: usize) -> &AtomicU64 {
+        let (_, words) = &self.0[area as usize];
+        &words.iter().find(|(at, _)| *at == offset).expect("a word of the ring").1
+    }
+}
+
+#[derive(Clone)]
+struct Loom {
+    ring: Arc<Ring>,
+    /// The fault that leaves out fences here.
+    fenceless: Fault,
+    fault: Fault,
+}
+
+impl Loom {
+    /// The driver's way to the ring, and the device's.
+    fn both(ring: Arc<Ring>, fault: Fault) -> [Loom; 2] {
+        [Fault::DriverFences, Fault::DeviceFences].map(|fenceless| Loom { ring: ring.clone(), fenceless, fault })
+    }
+}
+
+impl Bus for Loom {
+    fn len(&self, area: Area) -> usize {
+        self.ring.0[area as usize].0
+    }
+
+    fn load<W: Word>(&self, area: Area, offset: usize, order: Ordering) -> W {
+        let order = if self.fault == Fault::Acquires { Ordering::Relaxed } else { order };
+        let word = self.ring.word(area, offset).load(order);
+        if size_of::<W>() == 4 && self.ring.0[area as usize].0 == 4 {
+            return W::from_u64(word | self.ring.word(area, offset + 2).load(order) << 16);
+        }
+        W::from_u64(word)
+    }
+
+    fn store<W: Word>(&self, area: Area, offset: usize, value: W, order: Ordering) {
+        let order = if self.fault == Fault::Releases { Ordering::Relaxed } else { order };
+        self.ring.word(area, offset).store(value.to_u64(), order);
+    }
+
+    fn fence(&self) {
+        if self.fault != self.fenceless {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// What a kick or an interrupt is: an event that is remembered.
+struct Bell {
+    is_rung: Mutex<bool>,
+    ringing: Condvar,
+}
+
+impl Bell {
+    fn new() -> Bell {
+        Bell { is_rung: Mutex::new(false), ringing: Condvar::new() }
+    }
+
+    fn ring(&self) {
+        *self.is_rung.lock().unwrap() = true;
+        self.ringing.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut is_rung: MutexGuard<'_, bool> = self.is_rung.lock().unwrap();
+        while !*is_rung {
+            is_rung = self.ringing.wait(is_rung).unwrap();
+        }
+        *is_rung = false;
+    }
+}
+
+/// What both threads have beside the ring.
+struct Shared {
+    kick: Bell,
+    interrupt: Bell,
+    /// Whose a buffer is, its user has to itself. loom watches.
+    buffers: Vec<UnsafeCell<u64>>,
+    fault: Fault,
+}
+
+// SAFETY: what is under test: loom checks that a buffer has one owner at a time.
+unsafe impl Send for Shared {}
+// SAFETY: likewise.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn change(&self, buffer: u64, from: u64, to: u64) {
+        self.buffers[buffer as usize].with_mut(|word| {
+            // SAFETY: what is under test. loom checks it.
+            let word = unsafe { &mut *word };
+            assert_eq!(*word, from, "buffer {buffer} holds what its last owner left");
+            *word = to;
+        });
+    }
+}
+
+/// What is exchanged.
+#[derive(Debug, Clone, Copy)]
+struct Exchange {
+    /// Buffers that there are.
+    buffers: u64,
+    /// How often one is given to the device.
+    rounds: u64,
+    /// Buffers that the driver publishes at a time.
+    batch: u64,
+}
+
+/// Gives the device each buffer in turn, and waits where the ring or the buffer is not free.
+fn produce(driver: &mut impl DriverSide, shared: &Shared, exchange: Exchange) {
+    let (mut sent, mut back) = (0, 0);
+    driver.disarm_interrupt();
+    while back < exchange.rounds {
+        let is_room = sent < exchange.rounds && sent - back < exchange.buffers && driver.free_count() > 0;
+        if is_room {
+            let buffer = sent % exchange.buffers;
+            shared.change(buffer, 2 * (sent / exchange.buffers), 2 * (sent / exchange.buffers) + 1);
+            driver.add(&[Segment { addr: buffer, len: 1 }], &[], buffer).unwrap();
+            sent += 1;
+            if sent % exchange.batch == 0 || sent == exchange.rounds {
+                driver.publish();
+                if driver.needs_kick() {
+                    shared.kick.ring();
+                }
+            }
+        } else if let Some(completion) = driver.take_used().unwrap() {
+            assert_eq!(completion.token, back % exchange.buffers);
+            back += 1;
+        } else if !driver.arm_interrupt() || shared.fault == Fault::Look {
+            shared.interrupt.wait();
+            driver.disarm_interrupt();
+        }
+    }
+    let of_buffer = |buffer: u64| (exchange.rounds - buffer).div_ceil(exchange.buffers);
+    (0..exchange.buffers).for_each(|buffer| shared.change(buffer, 2 * of_buffer(buffer), 0));
+    assert_eq!(driver.lies(), 0);
+}
+
+/// Gives each buffer back.
+fn consume(device: &mut impl DeviceSide, shared: &Shared, exchange: Exchange) {
+    let (mut served, mut chain) = (0, Chain::default());
+    device.disarm_notification();
+    while served < exchange.rounds {
+        if device.pop(&NoMemory, &mut chain).unwrap() {
+            let round = served / exchange.buffers;
+            shared.change(chain.readable()[0].addr, 2 * round + 1, 2 * round + 2);
+            device.push_used(&chain, 0);
+            device.publish_used();
+            if device.needs_interrupt() {
+                shared.interrupt.ring();
+            }
+            served += 1;
+        } else if !device.arm_notification() || shared.fault == Fault::Look {
+            shared.kick.wait();
+            device.disarm_notification();
+        }
+    }
+    assert_eq!(device.lies(), 0);
+}
+
+fn exchange<D: DriverSide, V: DeviceSide + Send + 'static>(
+    fault: Fault,
+    exchange: Exchange,
+    sides: impl Fn() -> (D, V) + Send + Sync + 'static,
+) {
+    let mut builder = Builder::new();
+    // More can be had by `LOOM_MAX_PREEMPTIONS`.
+    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
+    builder.check(move || {
+        let shared = Arc::new(Shared {
+            kick: Bell::new(),
+            interrupt: Bell::new(),
+            buffers: (0..exchange.buffers).map(|_| UnsafeCell::new(0)).collect(),
+            fault,
+        });
+        let (mut driver, mut device) = sides();
+        let consumer = {
+            let shared = shared.clone();
+            thread::spawn(move || consume(&mut device, &shared, exchange))
+        };
+        produce(&mut driver, &shared, exchange);
+        consumer.join().unwrap();
+    });
+}
+
+/// Interruptions by choice in one run; more find nothing else here, and take minutes.
+const PREEMPTIONS: usize = 2;
+
+/// One buffer goes to and fro, so that both sides sleep.
+const ONE: Exchange = Exchange { buffers: 1, rounds: 2, batch: 1 };
+/// Two, so that one comes while the other is on its way.
+const TWO: Exchange = Exchange { buffers: 2, rounds: 2, batch: 1 };
+/// A batch, and room for it only when it is back.
+const BATCH: Exchange = Exchange { buffers: 2, rounds: 3, batch: 2 };
+
+const EVENTS: Features = Features { event_idx: true, indirect: false, in_order: false };
+const FLAGS: Features = Features { event_idx: false, indirect: false, in_order: false };
+const IN_ORDER: Features = Features { event_idx: true, indirect: false, in_order: true };
+
+/// A split queue of two entries that has come to `base`.
+fn split<R: Refinement + Send>(features: Features, fault: Fault, what: Exchange, base: u16) {
+    const SIZE: u32 = 2;
+    exchange(fault, what, move || {
+        let [bus, device] = Loom::both(Ring::split(SIZE as usize), fault);
+        split::start_at(&bus, SIZE, base).unwrap();
+        let driver = split::Driver::<_, R>::with_base(bus, SIZE, features, base).unwrap();
+        (driver, split::Device::<_, R>::with_base(device, SIZE, features, base).unwrap())
+    });
+}
+
+/// A packed queue of so many descriptors.
+fn packed<R: Refinement + Send>(features: Features, fault: Fault, what: Exchange, size: u32) {
+    exchange(fault, what, move || {
+        let [bus, device] = Loom::both(Ring::packed(size as usize), fault);
+        packed::init(&bus, size).unwrap();
+        let driver = packed::Driver::<_, R>::new(bus, size, features).unwrap();
+        (driver, packed::Device::<_, R>::new(device, size, features).unwrap())
+    });
+}
+
+/// The index wraps from the first buffer to the second.
+const BEFORE_THE_WRAP: u16 = u16::MAX;
+
+#[test]
+fn split_queues_lose_neither_buffers_nor_notifications() {
+    for what in [ONE, TWO, BATCH] {
+        split::<Refined>(EVENTS, Fault::None, what, BEFORE_THE_WRAP);
+        split::<Refined>(FLAGS, Fault::None, what, BEFORE_THE_WRAP);
+    }
+}
+
+#[test]
+fn split_queues_in_order_lose_neither() {
+    for what in [ONE, TWO, BATCH] {
+        split::<Refined>(IN_ORDER, Fault::None, what, BEFORE_THE_WRAP);
+    }
+}
+
+/// The plain ring reads back what it has written, and what the other side writes each time.
+#[test]
+fn unrefined_queues_lose_neither() {
+    split::<Unshadowed>(EVENTS, Fault::None, BATCH, BEFORE_THE_WRAP);
+    split::<Unshadowed>(FLAGS, Fault::None, BATCH, BEFORE_THE_WRAP);
+}
+
+#[test]
+fn packed_queues_lose_neither() {
+    for features in [EVENTS, FLAGS, IN_ORDER] {
+        // Rings that wrap at each buffer, and one in which a batch goes over the end.
+        for (what, size) in [(ONE, 1), (ONE, 2), (TWO, 2), (TWO, 3), (BATCH, 3)] {
+            packed::<Refined>(features, Fault::None, what, size);
+        }
+    }
+}
+
+/// The plain comparison is right as long as nothing wraps, which is why it is not noticed for 65,536 buffers, or for a lap.
+#[test]
+fn a_plain_comparison_is_right_before_the_wrap() {
+    split::<Plain>(EVENTS, Fault::None, TWO, 0);
+    packed::<Plain>(EVENTS, Fault::None, TWO, 4);
+}
+
+/// What is planted is found: `expected` is how loom says so.
+macro_rules! planted {
+    ($($name:ident: $expected:literal, $run:expr;)*) => {
+        $(
+            #[test]
+            #[should_panic(expected = $expected)]
+            fn $name() {
+                $run;
+            }
+        )*
+    };
+}
+
+planted! {
+    a_plain_comparison_loses_a_kick_of_a_split_queue: "deadlock",
+        split::<Plain>(EVENTS, Fault::None, TWO, BEFORE_THE_WRAP);
+    a_plain_comparison_loses_a_kick_of_a_packed_queue: "deadlock",
+        packed::<Plain>(EVENTS, Fault::None, TWO, 2);
+    a_missing_fence_of_the_drivers_loses_a_notification_of_a_split_queue: "deadlock",
+        split::<Refined>(EVENTS, Fault::DriverFences, ONE, 0);
+    a_missing_fence_of_the_devices_loses_a_notification_of_a_split_queue: "deadlock",
+        split::<Refined>(EVENTS, Fault::DeviceFences, ONE, 0);
+    a_missing_fence_of_the_drivers_loses_a_notification_of_a_packed_queue: "deadlock",
+        packed::<Refined>(EVENTS, Fault::DriverFences, ONE, 2);
+    a_missing_fence_of_the_devices_loses_a_notification_of_a_packed_queue: "deadlock",
+        packed::<Refined>(EVENTS, Fault::DeviceFences, ONE, 2);
+    a_missing_fence_of_the_drivers_loses_a_notification_by_flags: "deadlock",
+        split::<Refined>(FLAGS, Fault::DriverFences, ONE, 0);
+    a_missing_fence_of_the_devices_loses_a_notification_by_flags: "deadlock",
+        split::<Refined>(FLAGS, Fault::DeviceFences, ONE, 0);
+    who_does_not_look_again_sleeps_for_ever_by_a_split_queue: "deadlock",
+        split::<Refined>(EVENTS, Fault::Look, ONE, 0);
+    who_does_not_look_again_sleeps_for_ever_by_a_packed_queue: "deadlock",
+        packed::<Refined>(EVENTS, Fault::Look, ONE, 2);
+    a_relaxed_publishing_hands_nothing_over: "Causality violation",
+        split::<Refined>(EVENTS, Fault::Releases, ONE, 0);
+    a_relaxed_look_takes_nothing_over: "Causality violation",
+        split::<Refined>(EVENTS, Fault::Acquires, ONE, 0);
+    a_relaxed_publishing_of_a_packed_queue_hands_nothing_over: "Causality violation",
+        packed::<Refined>(EVENTS, Fault::Releases, ONE, 2);
+    a_relaxed_look_at_a_packed_queue_takes_nothing_over: "Causality violation",
+        packed::<Refined>(EVENTS, Fault::Acquires, ONE, 2);
+}
