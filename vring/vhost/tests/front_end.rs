@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn directory() -> (TempDir, PathBuf) {
     (dir, socket)
 }
 
-fn serve(socket: &PathBuf, storage: impl Storage + 'static) -> BackEnd {
+fn serve(socket: &Path, storage: impl Storage + 'static) -> BackEnd {
     BackEnd::start(socket, Arc::new(Disk::new(storage, "", 1)), BackEndOptions::default()).unwrap()
 }
 
