@@ -1,13 +1,20 @@
 //! `dormouse vring`.
 
+use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
 use dormouse_consumer::parse_size;
-use dormouse_vring_vhost::{BenchOptions, BenchReport, DriverOptions, bench};
+use dormouse_vring_vhost::{
+    BackEnd, BackEndOptions, BenchOptions, BenchReport, Disk, DriverOptions, FileStorage, MemoryStorage, bench,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// Virtqueues, shared with devices of other programs
 #[derive(Debug, Args)]
@@ -19,6 +26,7 @@ pub(crate) struct Vring {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(Bench),
+    Serve(Serve),
 }
 
 /// Drive a block device of another process, and print how fast it is
@@ -81,6 +89,50 @@ struct Bench {
     json: bool,
 }
 
+/// Be a block device for other processes, over vhost-user
+///
+/// Serves one driver after another, such as a virtual machine of QEMU's, until it is interrupted; then it tells what it did, and what
+/// drivers did that they must not.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  dormouse vring serve --socket disk.sock --memory 1G      a disk in memory, all zeroes at first
+  dormouse vring serve --socket disk.sock --file disk.raw
+  qemu-system-x86_64 … -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\
+    -chardev socket,id=c0,path=disk.sock -device vhost-user-blk-pci,chardev=c0")]
+struct Serve {
+    /// The socket to make and to listen on
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Keep the disk's bytes in memory
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "file", conflicts_with = "file")]
+    memory: Option<u64>,
+    /// Keep the disk's bytes in a file that is there, or a block device of this machine
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Queues, each served by a thread
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
+    queues: u16,
+    /// Do not offer event indexes (VIRTIO_F_EVENT_IDX)
+    #[arg(long)]
+    no_event_idx: bool,
+    /// Do not offer indirect tables (VIRTIO_F_INDIRECT_DESC)
+    #[arg(long)]
+    no_indirect: bool,
+    /// Do not offer to use buffers in order (VIRTIO_F_IN_ORDER)
+    #[arg(long)]
+    no_in_order: bool,
+    /// Do not offer packed queues (VIRTIO_F_RING_PACKED)
+    #[arg(long)]
+    no_packed: bool,
+    /// Take memory that is not sealed against shrinking: a driver can then end this command by making it less
+    #[arg(long)]
+    unsealed: bool,
+    /// At the end, print what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// The report, with what follows from it.
 #[derive(Debug, Serialize)]
 struct ReportJson<'a> {
@@ -94,7 +146,56 @@ impl Vring {
     pub(crate) fn run(self) -> anyhow::Result<u8> {
         match self.command {
             Command::Bench(bench) => bench.run(),
+            Command::Serve(serve) => serve.run(),
         }
+    }
+}
+
+impl Serve {
+    fn run(self) -> anyhow::Result<u8> {
+        let mut options =
+            BackEndOptions { has_packed: !self.no_packed, requires_seal: !self.unsealed, ..BackEndOptions::default() };
+        options.features.event_idx = !self.no_event_idx;
+        options.features.indirect = !self.no_indirect;
+        options.features.in_order = !self.no_in_order;
+        // Before there is anything to be tidied up.
+        let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
+        let name = "dormouse";
+        let back_end = match &self.file {
+            Some(path) => {
+                let file = File::options().read(true).write(true).open(path);
+                let storage =
+                    file.and_then(FileStorage::new).with_context(|| format!("cannot use {}", path.display()))?;
+                BackEnd::start(&self.socket, Arc::new(Disk::new(storage, name, self.queues)), options)?
+            }
+            None => {
+                let storage = MemoryStorage::new(self.memory.unwrap_or(0));
+                BackEnd::start(&self.socket, Arc::new(Disk::new(storage, name, self.queues)), options)?
+            }
+        };
+        if !self.json {
+            println!("serving {}; Ctrl-C ends it", self.socket.display());
+        }
+        signals.forever().next();
+        let (counters, refusal) = (back_end.counters(), back_end.refusal());
+        drop(back_end);
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&counters)?);
+            return Ok(0);
+        }
+        println!("drivers   {}", counters.connections);
+        println!("requests  {}", counters.buffers);
+        println!("wake-ups  {} kicks, {} interrupts", counters.kicks, counters.interrupts);
+        if counters.lies > 0 {
+            println!("          drivers broke the rules of VirtIO {} times", counters.lies);
+        }
+        if let Some(refusal) = refusal {
+            println!(
+                "          {} connections were ended for what was said on them, the last for {refusal}",
+                counters.refused
+            );
+        }
+        Ok(0)
     }
 }
 

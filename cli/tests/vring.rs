@@ -1,8 +1,9 @@
-//! `dormouse vring` against a qemu-storage-daemon.
+//! `dormouse vring` against a qemu-storage-daemon, and against itself.
 
 #[expect(dead_code, reason = "what engines need")]
 mod common;
 
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,11 +13,11 @@ use serde_json::Value;
 
 use common::{DORMOUSE, refuse, succeed};
 
-/// A daemon with a disk of 16 MiB, killed in the end.
+/// A program that serves a disk, killed in the end.
 struct Daemon(Child);
 
 impl Daemon {
-    /// `None`: it is not installed, and need not be.
+    /// A daemon with a disk of 16 MiB. `None`: it is not installed, and need not be.
     fn start(dir: &Path) -> Option<(Daemon, PathBuf)> {
         std::fs::File::create(dir.join("disk.raw")).unwrap().set_len(16 << 20).unwrap();
         let mut command = Command::new("qemu-storage-daemon");
@@ -37,12 +38,17 @@ impl Daemon {
             }
         };
         let socket = dir.join("qsd.sock");
-        let start = Instant::now();
-        while UnixStream::connect(&socket).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(60), "the daemon makes no socket");
-            std::thread::yield_now();
-        }
+        wait_for(&socket);
         Some((daemon, socket))
+    }
+}
+
+/// Until somebody listens.
+fn wait_for(socket: &Path) {
+    let start = Instant::now();
+    while UnixStream::connect(socket).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "nobody makes {}", socket.display());
+        std::thread::yield_now();
     }
 }
 
@@ -102,4 +108,35 @@ fn what_cannot_be_had_is_told_with_a_remedy() {
         let error = refuse(&mut bench(&socket, arguments));
         assert!(error.contains(remedy), "{arguments:?}: {error}");
     }
+}
+
+/// `serve` and `bench` are two programs that share memory; `serve` ends when it is told to, and says what it did.
+#[test]
+fn a_disk_is_served_to_one_driver_after_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, disk) = (dir.path().join("disk.sock"), dir.path().join("disk.raw"));
+    std::fs::File::create(&disk).unwrap().set_len(4 << 20).unwrap();
+    let mut command = Command::new(DORMOUSE);
+    command.args(["vring", "serve", "--queues", "2", "--json", "--socket"]).arg(&socket).arg("--file").arg(&disk);
+    let mut serve = Daemon(command.stdout(Stdio::piped()).spawn().unwrap());
+    wait_for(&socket);
+    for features in [&[][..], &["--packed"], &["--packed", "--no-event-idx", "--no-indirect"]] {
+        let load =
+            ["--requests", "2000", "--write", "50", "--size", "512,16K", "--queues", "2", "--depth", "8", "--json"];
+        let output = succeed(bench(&socket, &load).args(features));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["requests"], &report["queues"]["lies"]), (&2000.into(), &0.into()));
+        assert_eq!(report["negotiated"]["packed"], features.contains(&"--packed"));
+    }
+    assert!(std::fs::read(&disk).unwrap().iter().any(|byte| *byte != 0));
+    let pid = rustix::process::Pid::from_child(&serve.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let mut text = String::new();
+    serve.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(serve.0.wait().unwrap().success());
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&report["buffers"], &report["lies"], &report["refused"]), (&6000.into(), &0.into(), &0.into()));
+    assert!(!socket.exists());
+    let error = refuse(Command::new(DORMOUSE).args(["vring", "serve", "--memory", "1M", "--socket"]).arg(dir.path()));
+    assert!(error.contains("cannot listen"), "{error}");
 }

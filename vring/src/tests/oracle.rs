@@ -316,3 +316,33 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    /// A device that stopped with nothing in its hands is followed by another, again and again.
+    #[test]
+    fn a_device_goes_on_where_another_stopped(
+        size in 1..9_u32,
+        features in features(),
+        lens in vec(1..4_usize, 1..100),
+    ) {
+        let memory = Memory::packed(size, 0xA5);
+        let bus = memory.packed_bus(size);
+        let mut driver: packed::Driver<Direct> = packed::Driver::new(bus, size, features).unwrap();
+        let mut base = packed::Device::<Direct>::new(bus, size, features).unwrap().base();
+        let mut chain = Chain::default();
+        for (token, count) in (0..).zip(lens) {
+            let segments: Vec<Segment> = (0..count.min(size as usize)).map(|at| Segment { addr: at as u64, len: 1 }).collect();
+            driver.add(&segments, &[], token).unwrap();
+            driver.publish();
+            let mut device: packed::Device<Direct> = packed::Device::with_base(bus, size, features, base).unwrap();
+            prop_assert_eq!(device.pop(&NoMemory, &mut chain), Ok(true));
+            prop_assert_eq!(chain.readable(), &segments[..]);
+            device.push_used(&chain, 0);
+            device.publish_used();
+            prop_assert_eq!(device.pop(&NoMemory, &mut chain), Ok(false));
+            base = device.base();
+            prop_assert_eq!(driver.take_used(), Ok(Some(Completion { token, len: 0 })));
+        }
+        prop_assert!(packed::Device::<Direct, Refined>::with_base(bus, size, features, size as u16).is_err());
+    }
+}

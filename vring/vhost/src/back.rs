@@ -107,6 +107,7 @@ struct Counters {
 #[derive(Debug)]
 struct Shared {
     counters: Counters,
+    accepted: AtomicU64,
     /// Why the last message was refused.
     refusal: Mutex<Option<String>>,
     is_stopping: AtomicBool,
@@ -151,6 +152,7 @@ impl BackEnd {
         .map_err(listen)?;
         let shared = Arc::new(Shared {
             counters: Counters::default(),
+            accepted: AtomicU64::new(0),
             refusal: Mutex::default(),
             is_stopping: AtomicBool::new(false),
             stop: new_event()?,
@@ -174,6 +176,11 @@ impl BackEnd {
             interrupts: of(interrupts),
             kicks: of(kicks),
         }
+    }
+
+    /// Feature bits that the last driver accepted, or 0 before it did.
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Relaxed)
     }
 
     /// Why the last message that was refused was, if any was.
@@ -260,6 +267,7 @@ impl<D: Served> Server<D> {
 
     fn serve(&self, socket: UnixStream) {
         self.shared.counters.connections.fetch_add(1, Relaxed);
+        self.shared.accepted.store(0, Relaxed);
         let connection = Arc::new(Mutex::new(Connection {
             device: Arc::clone(&self.device),
             options: self.options,
@@ -574,6 +582,7 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
         }
         (0..self.rings.len()).for_each(|index| self.stop(index));
         self.accepted = features;
+        self.shared.accepted.store(features, Relaxed);
         self.start_all()
     }
 

@@ -41,13 +41,18 @@ impl Mapped {
             return Err(Message::InvalidOperation("memory that is not sealed against shrinking"));
         }
         // After the seal is known: from here on it cannot become less.
-        let file_len = rustix::fs::fstat(file).map_err(|_| Message::InvalidParam)?.st_size as u64;
+        let stat = rustix::fs::fstat(file).map_err(|_| Message::InvalidParam)?;
         let end = mmap_offset.checked_add(memory_size).ok_or(Message::InvalidParam)?;
-        if end > file_len || memory_size == 0 {
+        if end > stat.st_size as u64 || memory_size == 0 {
             return Err(Message::InvalidOperation("a memory region beyond its file's end"));
         }
-        let skipped = mmap_offset % rustix::param::page_size() as u64;
-        let len = usize::try_from(memory_size + skipped).map_err(|_| Message::InvalidParam)?;
+        // Of huge pages, only whole ones are mapped and unmapped; it is they that such a file calls blocks.
+        let os_page = rustix::param::page_size() as u64;
+        let block = u64::try_from(stat.st_blksize).ok().filter(|block| block.is_power_of_two());
+        let block = block.unwrap_or(os_page).max(os_page);
+        let skipped = mmap_offset % block;
+        let len = memory_size.checked_add(skipped).and_then(|len| len.checked_next_multiple_of(block));
+        let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(Message::InvalidParam)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let offset = mmap_offset - skipped;
         // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)).

@@ -32,6 +32,8 @@ use common::{LONG, Oracle};
 const DISK_BYTES: usize = 8 << 20;
 const REQUEST_SECTORS_MAX: usize = 256;
 
+const RING_FEATURES: u64 = Features::INDIRECT | Features::EVENT_IDX | Features::IN_ORDER;
+
 /// A device with a disk of 8 MiB in memory.
 struct Device {
     dir: TempDir,
@@ -89,6 +91,8 @@ fn our_driver_drives_our_device() {
                 in_order: negotiated.in_order,
             };
             assert_eq!((negotiated.packed, accepted), (is_packed, features));
+            let packed = if is_packed { Features::PACKED } else { 0 };
+            assert_eq!(device.back_end.accepted() & (RING_FEATURES | Features::PACKED), features.to_bits() | packed);
             let part = DISK_BYTES / 2;
             let oracles = std::thread::scope(|scope| {
                 let run = |(index, queue)| {

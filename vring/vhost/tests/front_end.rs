@@ -1,0 +1,233 @@
+//! Our driver, and devices that are not what they should be.
+
+mod common;
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use dormouse_vring::{Chain, Features};
+use dormouse_vring_vhost::{
+    BackEnd, BackEndOptions, BenchOptions, BlockDevice, Cursor, Disk, DriverOptions, Error, Lie, Memory, MemoryStorage,
+    Served, Status, Storage, bench,
+};
+use tempfile::TempDir;
+
+use common::{LONG, Oracle};
+
+const DISK_BYTES: u64 = 4 << 20;
+
+fn directory() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("vh.sock");
+    (dir, socket)
+}
+
+fn serve(socket: &Path, storage: impl Storage + 'static) -> BackEnd {
+    BackEnd::start(socket, Arc::new(Disk::new(storage, "", 1)), BackEndOptions::default()).unwrap()
+}
+
+/// One that takes the connection and says nothing, one that hangs up, and one that speaks something else.
+#[test]
+fn who_does_not_answer_is_given_up() {
+    let (_dir, socket) = directory();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let options = DriverOptions { answer_timeout: Duration::from_millis(50), ..DriverOptions::default() };
+    assert!(matches!(BlockDevice::connect(&socket, options), Err(Error::Silent)));
+    drop(listener.accept().unwrap());
+
+    let patient = DriverOptions { answer_timeout: LONG, ..options };
+    let answer = |bytes: Vec<u8>| {
+        std::thread::scope(|scope| {
+            let listener = &listener;
+            scope.spawn(move || {
+                let mut stream = listener.accept().unwrap().0;
+                // SET_OWNER and GET_FEATURES have no more than their headers.
+                stream.read_exact(&mut [0; 24]).unwrap();
+                stream.write_all(&bytes).unwrap();
+            });
+            BlockDevice::connect(&socket, patient).map(drop).unwrap_err()
+        })
+    };
+    let error = answer(vec![]);
+    assert!(matches!(error, Error::Gone | Error::Protocol { .. }), "{error}");
+    let error = answer(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    // The right answer to a question that was not asked: of 8 bytes, for GET_QUEUE_NUM.
+    let error = answer([17_u32, 5, 8, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect());
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    // No features at all: a device of before 2016.
+    let error = answer([1_u32, 5, 8, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect());
+    assert!(matches!(error, Error::NotOffered { .. }), "{error}");
+}
+
+/// A device that came back as another one gets nothing; the requests wait for the right one.
+#[test]
+fn a_device_that_is_another_one_gets_nothing() {
+    let (_dir, socket) = directory();
+    let disk = Arc::new(Disk::new(MemoryStorage::new(DISK_BYTES), "", 1));
+    let start = |options| BackEnd::start(&socket, Arc::clone(&disk), options).unwrap();
+    let back_end = start(BackEndOptions::default());
+    let mut driver = BlockDevice::connect(&socket, DriverOptions { depth: 4, ..DriverOptions::default() }).unwrap();
+    let mut oracle = Oracle::new(0, vec![0; DISK_BYTES as usize], 1);
+    oracle.run(&mut driver.queues_mut()[0], 1 << 20, 16).unwrap();
+    drop(back_end);
+    // They are made when nobody is there.
+    oracle.fill(&mut driver.queues_mut()[0], 16).unwrap();
+
+    let smaller = serve(&socket, MemoryStorage::new(DISK_BYTES / 2));
+    assert!(matches!(driver.reconnect(LONG), Err(Error::Changed(_))));
+    drop(smaller);
+    let with_less = start(BackEndOptions { features: Features::default(), ..BackEndOptions::default() });
+    assert!(matches!(driver.reconnect(LONG), Err(Error::Changed(_))));
+    drop(with_less);
+    assert_eq!(driver.queues_mut()[0].in_flight(), 4);
+    let _back_end = start(BackEndOptions::default());
+    assert_eq!(driver.reconnect(LONG).unwrap(), 4);
+    oracle.drain(&mut driver.queues_mut()[0]).unwrap();
+    oracle.run(&mut driver.queues_mut()[0], 1 << 20, 16).unwrap();
+    let mut bytes = vec![0; DISK_BYTES as usize];
+    disk.storage().read(0, &mut bytes).unwrap();
+    assert!(bytes == oracle.bytes);
+}
+
+/// What the disk does when it is read for the so manieth time.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// It fails.
+    Fails,
+    /// It gives a byte that is not what was written.
+    Flips,
+    /// It loses what is written from then on.
+    Loses,
+}
+
+struct Faulty {
+    storage: MemoryStorage,
+    fault: Fault,
+    left: AtomicU64,
+}
+
+impl Faulty {
+    fn new(fault: Fault, after: u64) -> Faulty {
+        Faulty { storage: MemoryStorage::new(DISK_BYTES), fault, left: AtomicU64::new(after) }
+    }
+
+    fn is_due(&self) -> bool {
+        self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err()
+    }
+}
+
+impl Storage for Faulty {
+    fn len_bytes(&self) -> u64 {
+        self.storage.len_bytes()
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        self.storage.read(offset, to)?;
+        match self.fault {
+            Fault::Fails if self.is_due() => return Err(io::Error::other("worn out")),
+            Fault::Flips if self.is_due() => to[to.len() / 2] ^= 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        if matches!(self.fault, Fault::Loses) && self.is_due() { Ok(()) } else { self.storage.write(offset, from) }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What `bench` verifies can fail.
+#[test]
+fn bench_finds_a_disk_that_fails() {
+    let run = |fault, after| {
+        let (_dir, socket) = directory();
+        let _back_end = serve(&socket, Faulty::new(fault, after));
+        let options = BenchOptions {
+            socket,
+            driver: DriverOptions { depth: 4, ..DriverOptions::default() },
+            sizes_bytes: vec![512, 4096],
+            requests: 20_000,
+            write_percent: 50,
+            span_bytes: 1 << 20,
+            is_polling: false,
+            patience: Duration::ZERO,
+            seed: 3,
+        };
+        bench(&options, &|_| ())
+    };
+    let report = run(Fault::Fails, u64::MAX).unwrap();
+    assert_eq!((report.requests, report.queues.lies), (20_000, 0));
+    assert!(report.verified_bytes > report.read_bytes / 2, "{report:?}");
+    assert!(matches!(run(Fault::Fails, 3000), Err(Error::Failed { status: Status::IoError, .. })));
+    assert!(matches!(run(Fault::Flips, 3000), Err(Error::Mismatch { .. })));
+    assert!(matches!(run(Fault::Loses, 3000), Err(Error::Mismatch { .. })));
+}
+
+/// A device that does not write what it should.
+struct Rude(MemoryStorage);
+
+impl Served for Rude {
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn queue_count(&self) -> u16 {
+        1
+    }
+
+    fn config(&self) -> Vec<u8> {
+        (self.0.len_bytes() / 512).to_le_bytes().to_vec()
+    }
+
+    /// Of four requests one is given back as it was, one gets a status that does not exist, and one a length beyond its end.
+    fn serve(&self, _queue: u16, chain: &Chain, memory: &Memory, _scratch: &mut Vec<u8>) -> Result<u32, Lie> {
+        let mut header = [0; 16];
+        Cursor::readable(chain, memory).load(&mut header)?;
+        let len = chain.writable_len() - 1;
+        let mut status = Cursor::writable(chain, memory);
+        status.skip(len);
+        let (code, said) = match header[8] {
+            0 => return Ok(0),
+            1 => (77, len + 1),
+            2 => (0, len + 1000),
+            _ => (0, len + 1),
+        };
+        status.store(&[code])?;
+        Ok(said as u32)
+    }
+}
+
+#[test]
+fn what_a_rude_device_says_is_counted() {
+    for is_packed in [false, true] {
+        let (_dir, socket) = directory();
+        let device = Arc::new(Rude(MemoryStorage::new(DISK_BYTES)));
+        let _back_end = BackEnd::start(&socket, device, BackEndOptions::default()).unwrap();
+        let options = DriverOptions { is_packed, ..DriverOptions::default() };
+        let mut driver = BlockDevice::connect(&socket, options).unwrap();
+        let queue = &mut driver.queues_mut()[0];
+        for (sector, status, lies) in [
+            (3, Status::Ok, 0),
+            (0, Status::Invalid(0xFF), 1),
+            (1, Status::Invalid(77), 2),
+            (2, Status::Ok, 3),
+            (3, Status::Ok, 3),
+        ] {
+            queue.read(sector, 512, sector).unwrap();
+            queue.submit().unwrap();
+            assert!(queue.wait(LONG).unwrap());
+            let completed = queue.complete().unwrap().unwrap();
+            assert_eq!((completed.token, completed.status), (sector, status));
+            assert_eq!(queue.counters().lies, lies, "sector {sector}, packed {is_packed}");
+        }
+    }
+}
