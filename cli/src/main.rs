@@ -11,6 +11,7 @@ mod record;
 mod salvage;
 mod snapshot;
 mod style;
+mod vring;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ enum Command {
     View(read::View),
     Stats(read::StatsCommand),
     Lab(lab::Lab),
+    Vring(vring::Vring),
     Doctor(doctor::Doctor),
 }
 
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),
         Command::Lab(lab) => lab.run(),
+        Command::Vring(vring) => vring.run(),
         Command::Doctor(doctor) => doctor.run(),
     };
     match result {

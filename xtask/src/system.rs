@@ -34,6 +34,9 @@ pub(crate) const CHROMIUM: Tool = Tool {
     package: "chromium fonts-dejavu-core",
     is_required: false,
 };
+/// A block device that shares its queues over vhost-user.
+pub(crate) const STORAGE_DAEMON: Tool =
+    Tool { program: "qemu-storage-daemon", others: &[], package: "qemu-system-common", is_required: false };
 /// LTTng's daemon and its client.
 pub(crate) const LTTNG: Tool =
     Tool { program: "lttng-sessiond", others: &[], package: "lttng-tools", is_required: false };

@@ -52,13 +52,26 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// # Errors
     /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
     pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
+        Device::with_base(bus, size, features, Position::START.event())
+    }
+
+    /// The device of a ring of which everything before `base` has been taken and used: an offset, with the wrap counter in bit 15, as vhost
+    /// has it.
+    ///
+    /// # Errors
+    /// As [`Device::new`], and [`RingError::Size`] for an offset that the ring does not have.
+    pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let size = check(&bus, size)?;
+        let next = Position { offset: base & 0x7FFF, wrap: base >> 15 == 1 };
+        if next.offset >= size {
+            return Err(RingError::Size { size: u32::from(next.offset) + 1 });
+        }
         Ok(Device {
             bus,
             size,
             features,
-            next: Position::START,
-            used: Position::START,
+            next,
+            used: next,
             held: 0,
             withheld: None,
             unannounced: 0,
@@ -79,6 +92,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// The first lie of the driver's, if it ever told one.
     pub fn first_lie(&self) -> Option<RingError> {
         self.first_lie
+    }
+
+    /// Where the device is in the ring, as [`Device::with_base`] takes it.
+    pub fn base(&self) -> u16 {
+        self.next.event()
     }
 
     /// The memory of the ring.

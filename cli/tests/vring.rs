@@ -1,0 +1,105 @@
+//! `dormouse vring` against a qemu-storage-daemon.
+
+#[expect(dead_code, reason = "what engines need")]
+mod common;
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use common::{DORMOUSE, refuse, succeed};
+
+/// A daemon with a disk of 16 MiB, killed in the end.
+struct Daemon(Child);
+
+impl Daemon {
+    /// `None`: it is not installed, and need not be.
+    fn start(dir: &Path) -> Option<(Daemon, PathBuf)> {
+        std::fs::File::create(dir.join("disk.raw")).unwrap().set_len(16 << 20).unwrap();
+        let mut command = Command::new("qemu-storage-daemon");
+        command.current_dir(dir).stdin(Stdio::null());
+        command.args(["--blockdev", "driver=file,node-name=d0,filename=disk.raw"]);
+        command.args([
+            "--export",
+            "type=vhost-user-blk,id=e0,node-name=d0,writable=on,num-queues=2,addr.type=unix,addr.path=qsd.sock",
+        ]);
+        let daemon = match command.spawn() {
+            Ok(child) => Daemon(child),
+            Err(error) if std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_some() => {
+                panic!("qemu-storage-daemon: {error} (`apt-get install qemu-system-common`)")
+            }
+            Err(error) => {
+                eprintln!("skipped: qemu-storage-daemon: {error}");
+                return None;
+            }
+        };
+        let socket = dir.join("qsd.sock");
+        let start = Instant::now();
+        while UnixStream::connect(&socket).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(60), "the daemon makes no socket");
+            std::thread::yield_now();
+        }
+        Some((daemon, socket))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn bench(socket: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(DORMOUSE);
+    command.args(["vring", "bench", "--socket"]).arg(socket).args(arguments);
+    command
+}
+
+#[test]
+fn a_device_is_measured_and_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some((_daemon, socket)) = Daemon::start(dir.path()) else { return };
+    for (features, has_event_idx, has_indirect) in
+        [(&[][..], true, true), (&["--no-event-idx", "--no-indirect"], false, false)]
+    {
+        let load =
+            ["--requests", "4000", "--write", "50", "--size", "512,16K", "--queues", "2", "--depth", "8", "--json"];
+        let output = succeed(bench(&socket, &load).args(features));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["requests"], 4000);
+        assert_eq!(report["queues"]["lies"], 0);
+        assert_eq!(report["device"]["capacity_sectors"], 32768);
+        assert_eq!(report["negotiated"]["event_idx"], has_event_idx);
+        assert_eq!(report["negotiated"]["indirect"], has_indirect);
+        let bytes = |name: &str| report[name].as_u64().unwrap();
+        assert!(bytes("read_bytes") > 0 && bytes("written_bytes") > 0);
+        assert!((1..=bytes("read_bytes")).contains(&bytes("verified_bytes")), "{report:#}");
+        assert!(report["iops"].as_f64().unwrap() > 0.0);
+    }
+    let output = succeed(&mut bench(&socket, &["--requests", "200", "--poll"]));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("IOPS") && text.contains("nothing could be verified"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_had_is_told_with_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = refuse(&mut bench(&dir.path().join("none.sock"), &[]));
+    assert!(error.contains("cannot connect") && error.contains("start the device first"), "{error}");
+    let Some((_daemon, socket)) = Daemon::start(dir.path()) else { return };
+    for (arguments, remedy) in [
+        (&["--packed"][..], "leave --packed out"),
+        (&["--queues", "3"], "choose --queues 2"),
+        (&["--size", "100"], "multiples of 512"),
+        (&["--size", "32M"], "choose a smaller --size"),
+        (&["--span", "1K"], "a larger --span"),
+        (&["--entries", "100"], "a power of two"),
+    ] {
+        let error = refuse(&mut bench(&socket, arguments));
+        assert!(error.contains(remedy), "{arguments:?}: {error}");
+    }
+}

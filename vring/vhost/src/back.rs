@@ -1,0 +1,742 @@
+//! The back end: a device that other processes drive.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use dormouse_vring::{Areas, Chain, DeviceSide, Direct, Features};
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use serde::Serialize;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
+    VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg, VhostUserSingleMemoryRegion,
+    VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{
+    BackendReqHandler, Error as Message, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures,
+    VhostUserVirtioFeatures,
+};
+
+use crate::error::Error;
+use crate::ring::DeviceRing;
+use crate::served::{Mapped, Memory, NotThere};
+
+/// A device: what a buffer of each queue means.
+pub trait Served: Send + Sync + 'static {
+    /// Feature bits of this kind of device. Those of rings are none of its business.
+    fn features(&self) -> u64;
+    /// Queues.
+    fn queue_count(&self) -> u16;
+    /// The configuration space, from its beginning on. What comes behind is zeroes.
+    fn config(&self) -> Vec<u8>;
+    /// Does what a buffer asks for. Returns how many of its bytes were written. `scratch` is memory for whatever it needs some for.
+    ///
+    /// # Errors
+    /// No driver makes such a buffer, or it is not in the driver's memory. The buffer goes back all the same.
+    fn serve(&self, queue: u16, chain: &Chain, memory: &Memory, scratch: &mut Vec<u8>)
+    -> std::result::Result<u32, Lie>;
+}
+
+/// The driver did what no honest one does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lie;
+
+impl From<NotThere> for Lie {
+    fn from(_: NotThere) -> Lie {
+        Lie
+    }
+}
+
+/// What a back end allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackEndOptions {
+    /// What is offered for rings.
+    pub features: Features,
+    /// Whether packed rings are offered.
+    pub has_packed: bool,
+    /// Whether the driver's memory must be sealed against shrinking (`F_SEAL_SHRINK`). A driver whose memory is not can end this process,
+    /// by making it less than it was.
+    pub requires_seal: bool,
+}
+
+impl Default for BackEndOptions {
+    fn default() -> BackEndOptions {
+        BackEndOptions {
+            features: Features { indirect: true, event_idx: true, in_order: true },
+            has_packed: true,
+            requires_seal: true,
+        }
+    }
+}
+
+/// What a back end did, over all of its drivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct BackEndCounters {
+    /// Drivers that connected.
+    pub connections: u64,
+    /// Buffers that were served.
+    pub buffers: u64,
+    /// What drivers did in rings that no honest one does.
+    pub lies: u64,
+    /// Messages that were refused, each of which ended its connection.
+    pub refused: u64,
+    /// Interrupts that drivers wanted.
+    pub interrupts: u64,
+    /// Times that a driver woke us.
+    pub kicks: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    connections: AtomicU64,
+    buffers: AtomicU64,
+    lies: AtomicU64,
+    refused: AtomicU64,
+    interrupts: AtomicU64,
+    kicks: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    counters: Counters,
+    /// Why the last message was refused.
+    refusal: Mutex<Option<String>>,
+    is_stopping: AtomicBool,
+    stop: OwnedFd,
+    connection: Mutex<Option<UnixStream>>,
+}
+
+/// A device that listens on a socket, in a thread of its own, for one driver after another. It ends when it is dropped.
+///
+/// ```text
+///   listen ─▶ accept ─▶ features ─▶ memory ─▶ rings ──▶ one thread for each, while it is enabled
+///      ▲                               ▲        │           pop, serve, push; sleep until a kick
+///      │                               └────────┘ SET_MEM_TABLE: threads end, memory is unmapped, all is found anew
+///      └── the driver is gone, or sent what is refused: threads end, memory is unmapped
+/// ```
+#[derive(Debug)]
+pub struct BackEnd {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BackEnd {
+    /// Makes a socket at `path` and serves the device there.
+    ///
+    /// # Errors
+    /// [`Error::Listen`]: somebody listens there already, among others. [`Error::System`].
+    pub fn start(
+        path: &Path,
+        device: Arc<impl Served>,
+        options: BackEndOptions,
+    ) -> std::result::Result<BackEnd, Error> {
+        let listen = |error| Error::Listen { path: path.into(), error };
+        let listener = match UnixListener::bind(path) {
+            // Left by one that was killed: nobody listens.
+            Err(error) if error.kind() == ErrorKind::AddrInUse && is_left_over(path) => {
+                std::fs::remove_file(path).map_err(listen)?;
+                UnixListener::bind(path)
+            }
+            result => result,
+        }
+        .map_err(listen)?;
+        let shared = Arc::new(Shared {
+            counters: Counters::default(),
+            refusal: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            stop: new_event()?,
+            connection: Mutex::default(),
+        });
+        let server = Server { listener, device, options, shared: Arc::clone(&shared) };
+        let thread = std::thread::Builder::new().name("dormouse-vhost".into()).spawn(move || server.run());
+        let thread = Some(thread.map_err(Error::system("start a thread"))?);
+        Ok(BackEnd { path: path.into(), shared, thread })
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> BackEndCounters {
+        let Counters { connections, buffers, lies, refused, interrupts, kicks } = &self.shared.counters;
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        BackEndCounters {
+            connections: of(connections),
+            buffers: of(buffers),
+            lies: of(lies),
+            refused: of(refused),
+            interrupts: of(interrupts),
+            kicks: of(kicks),
+        }
+    }
+
+    /// Why the last message that was refused was, if any was.
+    pub fn refusal(&self) -> Option<String> {
+        lock(&self.shared.refusal).clone()
+    }
+}
+
+impl Drop for BackEnd {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Relaxed);
+        signal(&self.shared.stop);
+        if let Some(connection) = lock(&self.shared.connection).as_ref() {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn is_left_over(path: &Path) -> bool {
+    matches!(UnixStream::connect(path), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn new_event() -> std::result::Result<OwnedFd, Error> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("make an event file"))
+}
+
+/// Signals an event file, unless that would block, as no event file does: who gave another one gets no events.
+fn signal(event: &impl AsFd) {
+    let mut fds = [PollFd::new(event, PollFlags::OUT)];
+    if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0) {
+        let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+    }
+}
+
+struct Server<D> {
+    listener: UnixListener,
+    device: Arc<D>,
+    options: BackEndOptions,
+    shared: Arc<Shared>,
+}
+
+impl<D: Served> Server<D> {
+    fn run(self) {
+        while let Some(socket) = self.accept() {
+            // One whose socket cannot be ended from outside is not begun with.
+            let Ok(clone) = socket.try_clone() else { continue };
+            *lock(&self.shared.connection) = Some(clone);
+            // Between the two, `drop` ends it, or is seen here.
+            if !self.shared.is_stopping.load(Relaxed) {
+                self.serve(socket);
+            }
+            *lock(&self.shared.connection) = None;
+        }
+    }
+
+    /// The next driver; `None`: it is over.
+    fn accept(&self) -> Option<UnixStream> {
+        loop {
+            let mut fds = [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.shared.stop, PollFlags::IN)];
+            let result = poll(&mut fds, None);
+            if self.shared.is_stopping.load(Relaxed) {
+                return None;
+            }
+            match result {
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return None,
+            }
+            match self.listener.accept() {
+                Ok((socket, _)) => return Some(socket),
+                Err(error) if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    fn serve(&self, socket: UnixStream) {
+        self.shared.counters.connections.fetch_add(1, Relaxed);
+        let connection = Arc::new(Mutex::new(Connection {
+            device: Arc::clone(&self.device),
+            options: self.options,
+            shared: Arc::clone(&self.shared),
+            accepted: 0,
+            mapped: Vec::new(),
+            memory: Arc::default(),
+            rings: (0..self.device.queue_count()).map(|_| RingState::default()).collect(),
+        }));
+        let mut handler = BackendReqHandler::from_stream(socket, Arc::clone(&connection));
+        let end = loop {
+            if let Err(error) = handler.handle_request() {
+                break error;
+            }
+        };
+        lock(&connection).stop_all();
+        if !matches!(end, Message::Disconnected | Message::SocketBroken(_) | Message::PartialMessage) {
+            self.shared.counters.refused.fetch_add(1, Relaxed);
+            *lock(&self.shared.refusal) = Some(end.to_string());
+        }
+    }
+}
+
+/// A ring, as the front end has described it.
+#[derive(Debug, Default)]
+struct RingState {
+    size: u32,
+    base: u16,
+    /// Descriptor, driver's and device's area, as the front end has them.
+    addrs: Option<[u64; 3]>,
+    kick: Option<File>,
+    call: Option<Arc<File>>,
+    is_enabled: bool,
+    worker: Option<Worker>,
+}
+
+/// A thread that serves a ring.
+#[derive(Debug)]
+struct Worker {
+    stop: Arc<OwnedFd>,
+    /// Ends with the base that the next one goes on from.
+    thread: JoinHandle<u16>,
+}
+
+/// A driver's connection.
+struct Connection<D> {
+    device: Arc<D>,
+    options: BackEndOptions,
+    shared: Arc<Shared>,
+    accepted: u64,
+    mapped: Vec<Arc<Mapped>>,
+    memory: Arc<Memory>,
+    rings: Vec<RingState>,
+}
+
+impl<D> fmt::Debug for Connection<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("rings", &self.rings).finish_non_exhaustive()
+    }
+}
+
+/// Regions that a driver may have.
+const REGION_COUNT_MAX: usize = 32;
+
+impl<D: Served> Connection<D> {
+    fn offered(&self) -> u64 {
+        let packed = if self.options.has_packed { Features::PACKED } else { 0 };
+        let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+        self.device.features() | self.options.features.to_bits() | packed | protocol | Features::VERSION_1
+    }
+
+    fn ring(&mut self, index: u32) -> Result<&mut RingState> {
+        self.rings.get_mut(index as usize).ok_or(Message::InvalidOperation("a queue that the device does not have"))
+    }
+
+    /// As [`Connection::ring`], for what cannot be changed while the ring is served.
+    fn stopped_ring(&mut self, index: u32) -> Result<&mut RingState> {
+        self.stop(index as usize);
+        self.ring(index)
+    }
+
+    fn stop(&mut self, index: usize) {
+        let Some(ring) = self.rings.get_mut(index) else { return };
+        if let Some(Worker { stop, thread }) = ring.worker.take() {
+            signal(&stop);
+            // One that panicked has its ring begin where it began.
+            ring.base = thread.join().unwrap_or(ring.base);
+        }
+    }
+
+    fn stop_all(&mut self) {
+        (0..self.rings.len()).for_each(|index| self.stop(index));
+        self.mapped.clear();
+        self.memory = Arc::default();
+    }
+
+    /// Starts what has all that it needs and is not served yet.
+    fn start_all(&mut self) -> Result<()> {
+        (0..self.rings.len()).try_for_each(|index| self.start(index))
+    }
+
+    fn start(&mut self, index: usize) -> Result<()> {
+        let is_always_enabled = self.accepted & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0;
+        let is_packed = self.accepted & Features::PACKED != 0;
+        let features = Features::from_bits(self.accepted);
+        let Some(ring) = self.rings.get_mut(index) else { return Ok(()) };
+        let (Some(addrs), Some(kick), None) = (ring.addrs, &ring.kick, &ring.worker) else { return Ok(()) };
+        if self.mapped.is_empty() || ring.size == 0 || !(ring.is_enabled || is_always_enabled) {
+            return Ok(());
+        }
+        let size = ring.size as usize;
+        let lens = if is_packed { [16 * size, 4, 4] } else { [16 * size, 6 + 2 * size, 6 + 8 * size] };
+        let part = |index: usize| {
+            let part = self.memory.ring_part(addrs[index], lens[index]);
+            part.ok_or(Message::InvalidOperation("a queue outside of the memory that was shared"))
+        };
+        let areas = Areas { descriptor: part(0)?, driver: part(1)?, device: part(2)? };
+        // SAFETY: in the driver's memory, which the worker keeps as long as the ring; Rust code accesses it atomically.
+        let bus = unsafe { Direct::new(areas) };
+        let device = DeviceRing::with_base(is_packed, bus, ring.size, features, ring.base);
+        let device = device.map_err(|_| Message::InvalidOperation("a queue whose size or place is impossible"))?;
+        let stop = Arc::new(new_event().map_err(|_| Message::BackendInternalError)?);
+        let serving = Serving {
+            index: index as u16,
+            ring: device,
+            memory: Arc::clone(&self.memory),
+            served: Arc::clone(&self.device),
+            call: ring.call.clone(),
+            epoll: watch(kick, &stop).map_err(|_| Message::InvalidOperation("a kick that cannot be waited for"))?,
+            shared: Arc::clone(&self.shared),
+            chain: Chain::default(),
+            scratch: Vec::new(),
+            lies: 0,
+        };
+        let thread = std::thread::Builder::new().name(format!("dormouse-vq{index}")).spawn(move || serving.run());
+        let thread = thread.map_err(|_| Message::BackendInternalError)?;
+        ring.worker = Some(Worker { stop, thread });
+        Ok(())
+    }
+
+    /// Goes on with other memory.
+    fn remap(&mut self, mapped: Vec<Arc<Mapped>>) -> Result<()> {
+        let memory = Memory::new(mapped.clone())?;
+        (0..self.rings.len()).for_each(|index| self.stop(index));
+        self.memory = Arc::new(memory);
+        self.mapped = mapped;
+        self.start_all()
+    }
+
+    fn map(&self, region: &VhostUserMemoryRegion, file: &File) -> Result<Arc<Mapped>> {
+        Mapped::new(region, file, self.options.requires_seal).map(Arc::new)
+    }
+}
+
+/// Waits for kicks and for the end. A kick is never read: each is an event of its own (epoll(7), on `EPOLLET`), and reading from what
+/// another process gave could block.
+fn watch(kick: &File, stop: &OwnedFd) -> io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, kick, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+    epoll::add(&epoll, stop, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+    Ok(epoll)
+}
+
+/// A ring that is served.
+struct Serving<D> {
+    index: u16,
+    ring: DeviceRing,
+    memory: Arc<Memory>,
+    served: Arc<D>,
+    call: Option<Arc<File>>,
+    epoll: OwnedFd,
+    shared: Arc<Shared>,
+    chain: Chain,
+    scratch: Vec<u8>,
+    /// The ring's lies that were counted.
+    lies: u64,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// There may be more.
+    More,
+    /// There was no more.
+    Empty,
+    /// The driver told a lie that cannot be skipped.
+    Stuck,
+}
+
+/// Buffers that are served between two looks at whether it is over.
+const TURN: u32 = 256;
+
+impl<D: Served> Serving<D> {
+    fn run(mut self) -> u16 {
+        self.serve_until_stopped();
+        // Whoever goes on here has it written as it expects it.
+        self.ring.arm_notification();
+        self.ring.base()
+    }
+
+    fn serve_until_stopped(&mut self) {
+        const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        loop {
+            self.ring.disarm_notification();
+            let end = loop {
+                let end = self.serve_some();
+                self.count_lies();
+                if end != Turn::More {
+                    break end;
+                }
+                if self.is_woken(Some(&AT_ONCE)).is_none() {
+                    return;
+                }
+            };
+            // After a lie that does not go away there always seems to be something. Whoever mends it kicks.
+            let has_more = self.ring.arm_notification() && end != Turn::Stuck;
+            match self.is_woken(has_more.then_some(&AT_ONCE)) {
+                None => return,
+                Some(is_kicked) => _ = self.shared.counters.kicks.fetch_add(is_kicked.into(), Relaxed),
+            }
+        }
+    }
+
+    fn count_lies(&mut self) {
+        let lies = self.ring.lies();
+        self.shared.counters.lies.fetch_add(lies - self.lies, Relaxed);
+        self.lies = lies;
+    }
+
+    /// Whether a kick came; `None`: it is over.
+    fn is_woken(&self, timeout: Option<&Timespec>) -> Option<bool> {
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
+        match epoll::wait(&self.epoll, &mut events[..], timeout) {
+            Ok(count) if events[..count].iter().any(|event| { event.data }.u64() == 1) => None,
+            Ok(count) => Some(count > 0),
+            Err(rustix::io::Errno::INTR) => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    /// Serves up to a turn's buffers.
+    fn serve_some(&mut self) -> Turn {
+        let mut end = Turn::More;
+        let mut count = 0;
+        let mut last_lie = None;
+        for _ in 0..TURN {
+            match self.ring.pop(&*self.memory, &mut self.chain) {
+                Ok(true) => {}
+                Ok(false) => {
+                    end = Turn::Empty;
+                    break;
+                }
+                // What is skipped is another one the next time.
+                Err(lie) if last_lie.replace(lie) == Some(lie) => {
+                    end = Turn::Stuck;
+                    break;
+                }
+                Err(_) => continue,
+            }
+            let served = self.served.serve(self.index, &self.chain, &self.memory, &mut self.scratch);
+            if served.is_err() {
+                self.shared.counters.lies.fetch_add(1, Relaxed);
+            }
+            self.ring.push_used(&self.chain, served.unwrap_or(0));
+            count += 1;
+        }
+        if count > 0 {
+            self.ring.publish_used();
+            self.shared.counters.buffers.fetch_add(count, Relaxed);
+            if self.ring.needs_interrupt()
+                && let Some(call) = &self.call
+            {
+                self.shared.counters.interrupts.fetch_add(1, Relaxed);
+                signal(call);
+            }
+        }
+        end
+    }
+}
+
+/// What is not offered is not asked for by honest front ends.
+fn unsupported<T>() -> Result<T> {
+    Err(Message::InvalidOperation("a request that was not offered"))
+}
+
+impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        // Deprecated: disables all rings, as some back ends have it.
+        (0..self.rings.len()).for_each(|index| self.stop(index));
+        self.rings.iter_mut().for_each(|ring| ring.is_enabled = false);
+        Ok(())
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        unsupported()
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.offered())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !self.offered() != 0 {
+            return Err(Message::InvalidOperation("features that were not offered"));
+        }
+        if features & Features::VERSION_1 == 0 {
+            return Err(Message::InvalidOperation("a legacy driver (VIRTIO_F_VERSION_1 is not among its features)"));
+        }
+        (0..self.rings.len()).for_each(|index| self.stop(index));
+        self.accepted = features;
+        self.start_all()
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        if regions.len() != files.len() || regions.len() > REGION_COUNT_MAX {
+            return Err(Message::IncorrectFds);
+        }
+        let mapped = regions.iter().zip(&files).map(|(region, file)| self.map(region, file));
+        let mapped = mapped.collect::<Result<_>>()?;
+        self.remap(mapped)?;
+        Ok(None)
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(REGION_COUNT_MAX as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        file: File,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<u64>> {
+        if self.mapped.len() >= REGION_COUNT_MAX {
+            return Err(Message::InvalidOperation("more memory regions than there are slots"));
+        }
+        let mut mapped = self.mapped.clone();
+        mapped.push(self.map(region, &file)?);
+        self.remap(mapped)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let mut mapped = self.mapped.clone();
+        let index = mapped.iter().position(|it| it.is(region));
+        mapped.remove(index.ok_or(Message::InvalidOperation("a memory region that is not there"))?);
+        self.remap(mapped)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        self.stopped_ring(index)?.size = num;
+        self.start(index as usize)
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        if !flags.is_empty() {
+            return unsupported();
+        }
+        self.stopped_ring(index)?.addrs = Some([descriptor, available, used]);
+        self.start(index as usize)
+    }
+
+    /// Of a packed ring the upper half says what was used: the same as what was taken, as long as nothing is in flight.
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.stopped_ring(index)?.base = base as u16;
+        self.start(index as usize)
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let is_packed = self.accepted & Features::PACKED != 0;
+        let ring = self.stopped_ring(index)?;
+        // It is started again by a new kick.
+        ring.kick = None;
+        let base = u32::from(ring.base);
+        Ok(VhostUserVringState::new(index, if is_packed { base << 16 | base } else { base }))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = fd.ok_or(Message::InvalidOperation("a queue without kicks, which would have to be polled"))?;
+        self.stopped_ring(index.into())?.kick = Some(kick);
+        self.start(index.into())
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        self.stopped_ring(index.into())?.call = fd.map(Arc::new);
+        self.start(index.into())
+    }
+
+    fn set_vring_err(&mut self, index: u8, _fd: Option<File>) -> Result<()> {
+        self.ring(index.into()).map(drop)
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        if features & !self.get_protocol_features()?.bits() != 0 {
+            return Err(Message::InvalidOperation("protocol features that were not offered"));
+        }
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.rings.len() as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        self.stopped_ring(index)?.is_enabled = enable;
+        self.start(index as usize)
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let mut config = self.device.config();
+        let end = offset.checked_add(size).ok_or(Message::InvalidParam)? as usize;
+        config.resize(config.len().max(end), 0);
+        Ok(config[offset as usize..end].to_vec())
+    }
+
+    fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        unsupported()
+    }
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        unsupported()
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        unsupported()
+    }
+
+    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        unsupported()
+    }
+
+    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        unsupported()
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        unsupported()
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        unsupported()
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        unsupported()
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        unsupported()
+    }
+}

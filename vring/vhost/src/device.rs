@@ -1,0 +1,656 @@
+//! A block device of another process, driven over rings.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dormouse_backing::{Pool, PoolOptions};
+use dormouse_vring::{Areas, Direct, DriverSide, Features, IndirectTables, RingError, Segment};
+use serde::Serialize;
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::blk::{self, Config, HEADER_BYTES, ID_BYTES, Operation, SECTOR_BYTES, Status};
+use crate::error::Error;
+use crate::front::{FrontEnd, MEMORY_ADDR, Ring, Woken, is_closed, wait_for};
+use crate::ring::{self, DriverRing};
+use crate::shared::{load_bytes, store_bytes};
+
+/// How a block device is driven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriverOptions {
+    /// Queues, at least one.
+    pub queue_count: u16,
+    /// Entries of each ring, a power of two up to 1024.
+    pub queue_size: u16,
+    /// Requests that each queue has in flight at most.
+    pub depth: u16,
+    /// Bytes of a request's data at most, a multiple of 512.
+    pub request_bytes_max: u32,
+    /// Data goes in segments of so many bytes at most, a multiple of 512, or of more if the device takes no such number.
+    pub segment_bytes_max: u32,
+    /// What to accept where it is offered.
+    pub features: Features,
+    /// Packed rings (2.8) in place of split ones (2.7); the device must offer them.
+    pub is_packed: bool,
+    /// How long to wait for somebody to listen on the socket.
+    pub patience: Duration,
+    /// How long an answer on the socket may take.
+    pub answer_timeout: Duration,
+}
+
+impl Default for DriverOptions {
+    fn default() -> DriverOptions {
+        DriverOptions {
+            queue_count: 1,
+            queue_size: 256,
+            depth: 32,
+            request_bytes_max: 64 << 10,
+            segment_bytes_max: 64 << 10,
+            features: Features { indirect: true, event_idx: true, in_order: true },
+            is_packed: false,
+            patience: Duration::ZERO,
+            answer_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Entries of a ring at most: what libvhost-user takes.
+const QUEUE_SIZE_MAX: u16 = 1024;
+/// Bytes that a request's header has for itself, and as many its status: lines that one side writes each.
+const LINE_BYTES: usize = 64;
+/// Data begins on a page, as disks like it.
+const DATA_ALIGNMENT: usize = 4096;
+/// A status that no device writes: what is found when it has not written any.
+const NO_STATUS: u8 = 0xFF;
+/// Between two attempts to reach a device that is not there yet.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Tries until it works, it fails for another reason than that nobody is there, or patience ends.
+fn until_there<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            // Not there yet, or on its way out.
+            Err(Error::Connect { .. } | Error::Gone) if start.elapsed() < patience => std::thread::sleep(RETRY),
+            result => return result,
+        }
+    }
+}
+
+/// What was agreed on with the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Negotiated {
+    /// Packed rings.
+    pub packed: bool,
+    /// `VIRTIO_F_EVENT_IDX`.
+    pub event_idx: bool,
+    /// `VIRTIO_F_INDIRECT_DESC`.
+    pub indirect: bool,
+    /// `VIRTIO_F_IN_ORDER`.
+    pub in_order: bool,
+}
+
+/// A block device of another process: a vhost-user back end, in this process's hands.
+///
+/// ```text
+///   connect ─▶ queues: read, write, flush ─▶ submit ─▶ wait, complete ─┐
+///                 ▲      ▲                                             │
+///                 │      └─────────────────────────────────────────────┘
+///                 └── reconnect ◀── Error::Gone
+/// ```
+#[derive(Debug)]
+pub struct BlockDevice {
+    path: PathBuf,
+    options: DriverOptions,
+    front: FrontEnd,
+    config: Config,
+    queues: Vec<BlockQueue>,
+}
+
+impl BlockDevice {
+    /// Connects to the device that listens on a socket, agrees on features, and starts its queues.
+    ///
+    /// # Errors
+    /// All but [`Error::Full`], [`Error::Request`] and [`Error::Changed`].
+    pub fn connect(path: &Path, options: DriverOptions) -> Result<BlockDevice, Error> {
+        options.check()?;
+        until_there(options.patience, || {
+            let mut front = options.open(path)?;
+            let config = front.config()?;
+            let mut device = BlockDevice { path: path.into(), options, config, queues: Vec::new(), front };
+            device.queues = device.make_queues()?;
+            device.start()?;
+            Ok(device)
+        })
+    }
+
+    /// What the device says of itself.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What was agreed on.
+    pub fn negotiated(&self) -> Negotiated {
+        let accepted = self.front.accepted();
+        let Features { indirect, event_idx, in_order } = Features::from_bits(accepted);
+        Negotiated { packed: accepted & Features::PACKED != 0, event_idx, indirect, in_order }
+    }
+
+    /// The queues. Each is one thread's at a time.
+    pub fn queues_mut(&mut self) -> &mut [BlockQueue] {
+        &mut self.queues
+    }
+
+    /// After [`Error::Gone`]: waits up to `patience` for a device to listen on the socket again, and gives it all requests that are in
+    /// flight, in the order in which they were made. Returns how many that were.
+    ///
+    /// They are in new memory then: a device that only seemed to be gone has what it had, and nothing else. Whether it did what it was
+    /// asked to is not known, so a write may happen twice.
+    ///
+    /// # Errors
+    /// As [`BlockDevice::connect`], and [`Error::Changed`]. It can be tried again.
+    pub fn reconnect(&mut self, patience: Duration) -> Result<usize, Error> {
+        until_there(patience, || self.try_reconnect())
+    }
+
+    fn try_reconnect(&mut self) -> Result<usize, Error> {
+        let mut front = self.options.open(&self.path)?;
+        let config = front.config()?;
+        if front.accepted() != self.front.accepted() {
+            return Err(Error::Changed("other features"));
+        }
+        if config != self.config {
+            return Err(Error::Changed("another configuration"));
+        }
+        let old = std::mem::replace(&mut self.front, front);
+        let result = self.make_queues().and_then(|mut queues| {
+            let mut count = 0;
+            for (queue, before) in queues.iter_mut().zip(&self.queues) {
+                count += queue.take_over(before)?;
+            }
+            let before = std::mem::replace(&mut self.queues, queues);
+            self.start().inspect_err(|_| self.queues = before)?;
+            Ok(count)
+        });
+        if result.is_err() {
+            self.front = old;
+        }
+        result
+    }
+
+    /// New rings and buffers, of which the device does not know.
+    fn make_queues(&mut self) -> Result<Vec<BlockQueue>, Error> {
+        let offered = self.front.queue_count()?;
+        let wanted = self.options.queue_count;
+        if u64::from(wanted) > offered {
+            return Err(Error::Queues { wanted, offered });
+        }
+        let negotiated = self.negotiated();
+        let features = Features::from_bits(self.front.accepted());
+        let segment_bytes = self.options.segment_bytes(&self.config)?;
+        let plan = Plan::new(&self.options, negotiated, segment_bytes)?;
+        let size_bytes = plan.size_bytes * usize::from(wanted);
+        let pool =
+            Pool::new("dormouse-vring", size_bytes, PoolOptions::default()).map_err(Error::memory(size_bytes))?;
+        let pool = Arc::new(pool);
+        let make = |index: u16| {
+            BlockQueue::new(
+                Arc::clone(&pool),
+                plan.size_bytes * usize::from(index),
+                plan,
+                features,
+                self.config,
+                self.front.socket()?,
+            )
+        };
+        (0..wanted).map(make).collect()
+    }
+
+    /// Shows the device memory and rings, and has it look at them.
+    fn start(&mut self) -> Result<(), Error> {
+        let Some(first) = self.queues.first() else { return Ok(()) };
+        let pool = Arc::clone(&first.pool);
+        let queues = &self.queues;
+        self.front.within(|front| {
+            front.share(&pool)?;
+            for (index, queue) in queues.iter().enumerate() {
+                // 2.8.1: both wrap counters of a packed ring are 1 at first.
+                let base = if queue.plan.is_packed { 1 << 15 } else { 0 };
+                let ring = Ring {
+                    areas: queue.areas,
+                    size: queue.plan.queue_size,
+                    base,
+                    kick: &queue.kick,
+                    call: &queue.call,
+                };
+                front.start_queue(index, ring)?;
+            }
+            Ok(())
+        })?;
+        self.queues.iter_mut().try_for_each(BlockQueue::kick)
+    }
+}
+
+impl DriverOptions {
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |text: &str| Err(Error::Options(text.into()));
+        if self.queue_count == 0 || self.depth == 0 {
+            return wrong("there must be at least one queue and one request in flight");
+        }
+        if !self.queue_size.is_power_of_two() || self.queue_size > QUEUE_SIZE_MAX {
+            return wrong("a queue has a power of two of entries, up to 1024");
+        }
+        for bytes in [self.request_bytes_max, self.segment_bytes_max] {
+            if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+                return wrong("requests are multiples of 512 bytes");
+            }
+        }
+        Ok(())
+    }
+
+    /// Connects and agrees on features.
+    fn open(&self, path: &Path) -> Result<FrontEnd, Error> {
+        let device = blk::F_SIZE_MAX | blk::F_SEG_MAX | blk::F_RO | blk::F_BLK_SIZE | blk::F_FLUSH | blk::F_MQ;
+        let packed = if self.is_packed { Features::PACKED } else { 0 };
+        let needed = [(Features::PACKED, "packed queues", "; leave --packed out")];
+        let needed = if self.is_packed { &needed[..] } else { &[] };
+        FrontEnd::connect(path, self.answer_timeout, device | packed | self.features.to_bits(), needed)
+    }
+
+    /// Bytes of a segment, so that the largest request has no more segments than the device takes, and fits into a ring.
+    fn segment_bytes(&self, config: &Config) -> Result<u32, Error> {
+        // Two more are header and status.
+        let count_max = config.seg_max.unwrap_or(u32::MAX).min(u32::from(self.queue_size).saturating_sub(2));
+        let least = self.request_bytes_max.checked_div(count_max).map(|_| self.request_bytes_max.div_ceil(count_max));
+        let bytes = least.map(|least| self.segment_bytes_max.max(least.next_multiple_of(SECTOR_BYTES)));
+        match (bytes, config.size_max.unwrap_or(u32::MAX)) {
+            (Some(bytes), max) if bytes <= max => Ok(bytes),
+            _ => Err(Error::Options(format!(
+                "the device takes no requests of {} bytes; choose a smaller --size, or more --entries",
+                self.request_bytes_max
+            ))),
+        }
+    }
+}
+
+/// Where everything of a queue is, in bytes from its beginning.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    is_packed: bool,
+    queue_size: u16,
+    depth: u16,
+    segment_bytes: u32,
+    request_bytes_max: u32,
+    tables: usize,
+    /// Descriptors of an indirect table; 0: there are none.
+    table_entries: u16,
+    slots: usize,
+    slot_bytes: usize,
+    size_bytes: usize,
+}
+
+impl Plan {
+    fn new(options: &DriverOptions, negotiated: Negotiated, segment_bytes: u32) -> Result<Plan, Error> {
+        let data_segments = options.request_bytes_max.div_ceil(segment_bytes);
+        let table_entries = if negotiated.indirect { data_segments as u16 + 2 } else { 0 };
+        let tables = ring::size_bytes(negotiated.packed, options.queue_size);
+        let table_bytes = IndirectTables::size_bytes(options.queue_size.into(), table_entries);
+        let slots = (tables + table_bytes).next_multiple_of(DATA_ALIGNMENT);
+        // Header, status and the device's name have lines in front of the data.
+        let slot_bytes = DATA_ALIGNMENT + (options.request_bytes_max as usize).next_multiple_of(DATA_ALIGNMENT);
+        let size_bytes = slots + usize::from(options.depth) * slot_bytes;
+        Ok(Plan {
+            is_packed: negotiated.packed,
+            queue_size: options.queue_size,
+            depth: options.depth,
+            segment_bytes,
+            request_bytes_max: options.request_bytes_max,
+            tables,
+            table_entries,
+            slots,
+            slot_bytes,
+            size_bytes,
+        })
+    }
+
+    fn header(&self, slot: u16) -> usize {
+        self.slots + usize::from(slot) * self.slot_bytes
+    }
+
+    fn status(&self, slot: u16) -> usize {
+        self.header(slot) + LINE_BYTES
+    }
+
+    fn data(&self, slot: u16) -> usize {
+        self.header(slot) + DATA_ALIGNMENT
+    }
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// What to do.
+    pub operation: Operation,
+    /// Where it begins, in sectors of 512 bytes.
+    pub sector: u64,
+    /// Bytes of data.
+    pub len: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    request: Request,
+    token: u64,
+    /// Which one it is of all.
+    number: u64,
+}
+
+/// A queue of a block device's.
+#[derive(Debug)]
+pub struct BlockQueue {
+    pool: Arc<Pool>,
+    base: *mut u8,
+    addr: u64,
+    plan: Plan,
+    areas: Areas,
+    config: Config,
+    ring: DriverRing,
+    kick: EventFd,
+    call: EventFd,
+    socket: UnixStream,
+    slots: Box<[Option<InFlight>]>,
+    free: Vec<u16>,
+    /// A request's segments, while it is given to the ring.
+    readable: Vec<Segment>,
+    writable: Vec<Segment>,
+    counters: QueueCounters,
+}
+
+// SAFETY: `base` and the areas are addresses in the pool, which the queue keeps alive; all accesses there are atomic.
+unsafe impl Send for BlockQueue {}
+
+/// What a queue did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct QueueCounters {
+    /// Requests that were submitted.
+    pub requests: u64,
+    /// Kicks that the device wanted.
+    pub kicks: u64,
+    /// Times that the device woke us.
+    pub interrupts: u64,
+    /// What the device did that no honest one does.
+    pub lies: u64,
+}
+
+/// A request that is done. Its data is there until the queue is used again.
+#[derive(Debug)]
+pub struct Completed<'a> {
+    /// What the caller gave with it.
+    pub token: u64,
+    /// What was asked for.
+    pub request: Request,
+    /// How it ended.
+    pub status: Status,
+    queue: &'a BlockQueue,
+    slot: u16,
+}
+
+impl Completed<'_> {
+    /// Copies what was read to `to`, as much of it as there is room for.
+    pub fn copy_to(&self, to: &mut [u8]) {
+        let len = to.len().min(self.request.len as usize);
+        // SAFETY: the slot's data is as long as any request's, in the pool, and accessed atomically.
+        unsafe { load_bytes(self.queue.at(self.queue.plan.data(self.slot)), &mut to[..len]) };
+    }
+}
+
+impl BlockQueue {
+    fn new(
+        pool: Arc<Pool>,
+        offset: usize,
+        plan: Plan,
+        features: Features,
+        config: Config,
+        socket: UnixStream,
+    ) -> Result<BlockQueue, Error> {
+        let base = pool.base().wrapping_add(offset);
+        let addr = MEMORY_ADDR + offset as u64;
+        let areas = ring::areas(plan.is_packed, base, plan.queue_size)?;
+        // SAFETY: in the pool, which lives as long as the queue; Rust code accesses it atomically.
+        let bus = unsafe { Direct::new(areas) };
+        let mut ring = DriverRing::new(plan.is_packed, bus, plan.queue_size, features)?;
+        if plan.table_entries > 0 {
+            let tables = IndirectTables {
+                base: base.wrapping_add(plan.tables),
+                addr: addr + plan.tables as u64,
+                entries: plan.table_entries,
+            };
+            // SAFETY: the plan has as many bytes for them, aligned to 64, in the pool, and for nothing else.
+            unsafe { ring.use_indirect(tables) }?;
+        }
+        let event =
+            || EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(Error::system("make an event file"));
+        Ok(BlockQueue {
+            base,
+            addr,
+            areas,
+            config,
+            ring,
+            kick: event()?,
+            call: event()?,
+            socket,
+            slots: vec![None; plan.depth.into()].into(),
+            free: (0..plan.depth).rev().collect(),
+            readable: Vec::new(),
+            writable: Vec::new(),
+            counters: QueueCounters::default(),
+            plan,
+            pool,
+        })
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(offset)
+    }
+
+    /// Requests that the device has, or will have once they are submitted.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether another request finds a place, unless its segments do not.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// What the queue did so far.
+    pub fn counters(&self) -> QueueCounters {
+        QueueCounters { lies: self.counters.lies + self.ring.lies(), ..self.counters }
+    }
+
+    /// Reads `len` bytes from `sector` on. [`BlockQueue::submit`] shows it to the device. `token` comes back with it.
+    ///
+    /// # Errors
+    /// [`Error::Full`] and [`Error::Request`]; nothing was changed.
+    pub fn read(&mut self, sector: u64, len: u32, token: u64) -> Result<(), Error> {
+        self.add(Request { operation: Operation::Read, sector, len }, &[], token)
+    }
+
+    /// Writes `data`, which is copied, from `sector` on. As [`BlockQueue::read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write(&mut self, sector: u64, data: &[u8], token: u64) -> Result<(), Error> {
+        let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        self.add(Request { operation: Operation::Write, sector, len }, data, token)
+    }
+
+    /// Has what was written and completed before be on the disk. As [`BlockQueue::read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn flush(&mut self, token: u64) -> Result<(), Error> {
+        self.add(Request { operation: Operation::Flush, sector: 0, len: 0 }, &[], token)
+    }
+
+    /// Asks for the device's name. As [`BlockQueue::read`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_id(&mut self, token: u64) -> Result<(), Error> {
+        self.add(Request { operation: Operation::GetId, sector: 0, len: ID_BYTES }, &[], token)
+    }
+
+    fn check(&self, request: Request) -> Result<(), Error> {
+        let Request { operation, sector, len } = request;
+        let wrong = |reason| Err(Error::Request { sector, len: len.into(), reason });
+        let sectors = u64::from(len.div_ceil(SECTOR_BYTES));
+        match operation {
+            Operation::GetId => Ok(()),
+            Operation::Flush if !self.config.has_flush => wrong("the device has nothing to flush"),
+            Operation::Flush => Ok(()),
+            Operation::Write if self.config.is_read_only => wrong("the device cannot be written"),
+            _ if len == 0 || len > self.plan.request_bytes_max => wrong("more than was said at first, or nothing"),
+            _ if !len.is_multiple_of(self.config.block_bytes.max(SECTOR_BYTES)) => {
+                wrong("no multiple of the device's blocks")
+            }
+            _ if sector.checked_add(sectors).is_none_or(|end| end > self.config.capacity_sectors) => {
+                wrong("beyond the device's end")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, request: Request, data: &[u8], token: u64) -> Result<(), Error> {
+        self.check(request)?;
+        let slot = *self.free.last().ok_or(Error::Full)?;
+        // SAFETY: the slot's data is as long as any request's, and `check` found this one to be none that is longer.
+        unsafe { store_bytes(self.at(self.plan.data(slot)), data) };
+        self.add_slot(slot, InFlight { request, token, number: self.counters.requests })?;
+        self.free.pop();
+        self.counters.requests += 1;
+        Ok(())
+    }
+
+    /// Gives a slot, in which the data is already, to the ring.
+    fn add_slot(&mut self, slot: u16, in_flight: InFlight) -> Result<(), Error> {
+        let Request { operation, sector, len } = in_flight.request;
+        let (plan, addr) = (self.plan, self.addr);
+        let segment = |offset: usize, len: u32| Segment { addr: addr + offset as u64, len };
+        let header = segment(plan.header(slot), HEADER_BYTES as u32);
+        let status = segment(plan.status(slot), 1);
+        let data = (0..len)
+            .step_by(plan.segment_bytes as usize)
+            .map(|start| segment(plan.data(slot) + start as usize, plan.segment_bytes.min(len - start)));
+        let (readable, writable) = (&mut self.readable, &mut self.writable);
+        readable.clear();
+        writable.clear();
+        readable.push(header);
+        if operation == Operation::Write {
+            readable.extend(data)
+        } else {
+            writable.extend(data)
+        }
+        writable.push(status);
+        // SAFETY: the slot's line for it, in the pool.
+        unsafe { store_bytes(self.at(self.plan.header(slot)), &blk::header(operation, sector)) };
+        // SAFETY: as above.
+        unsafe { store_bytes(self.at(self.plan.status(slot)), &[NO_STATUS]) };
+        self.ring.add(&self.readable, &self.writable, slot.into()).map_err(|error| match error {
+            RingError::Full { .. } => Error::Full,
+            error => error.into(),
+        })?;
+        self.slots[usize::from(slot)] = Some(in_flight);
+        Ok(())
+    }
+
+    /// Shows the device all requests that were made, and wakes it if it wants to be woken.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn submit(&mut self) -> Result<(), Error> {
+        self.ring.publish();
+        if self.ring.needs_kick() { self.kick() } else { Ok(()) }
+    }
+
+    /// Wakes the device.
+    fn kick(&mut self) -> Result<(), Error> {
+        self.counters.kicks += 1;
+        self.kick.write(1).map_err(Error::system("kick the device"))
+    }
+
+    /// The next request that is done, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Ring`]: the device lied. What it has is not known then, but for what comes back; reconnect, or give it up.
+    pub fn complete(&mut self) -> Result<Option<Completed<'_>>, Error> {
+        let Some(used) = self.ring.take_used()? else { return Ok(None) };
+        // Tokens are ours, and come back once each.
+        let slot = used.token as u16;
+        let Some(InFlight { request, token, .. }) = self.slots[usize::from(slot)].take() else { return Ok(None) };
+        self.free.push(slot);
+        let mut status = [NO_STATUS];
+        // SAFETY: the slot's line for it, in the pool.
+        unsafe { load_bytes(self.at(self.plan.status(slot)), &mut status) };
+        let status = Status::from_code(status[0]);
+        self.counters.lies += u64::from(matches!(status, Status::Invalid(_)));
+        Ok(Some(Completed { token, request, status, queue: self, slot }))
+    }
+
+    /// Whether the device has hung up, for those who do not wait. What it did before can still be completed.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn is_gone(&self) -> Result<bool, Error> {
+        is_closed(self.socket.as_fd())
+    }
+
+    /// Waits until a request is done; false: none was for so long.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], once nothing is left that was done before; [`Error::System`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let is_done = self.ring.arm_interrupt();
+            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let woken = if is_done { Woken::Event } else { wait_for(&self.call, self.socket.as_fd(), left)? };
+            // What came between the two is seen by looking again, whatever woke us.
+            if is_done || self.ring.arm_interrupt() {
+                self.ring.disarm_interrupt();
+                self.counters.interrupts += u64::from(!is_done);
+                return Ok(true);
+            }
+            match woken {
+                Woken::Event => {}
+                Woken::Other => return Err(Error::Gone),
+                Woken::Timeout => return Ok(false),
+            }
+        }
+    }
+
+    /// Takes over what another queue has in flight, in its order, with copies of the data.
+    fn take_over(&mut self, before: &BlockQueue) -> Result<usize, Error> {
+        let of = |slot: &u16| before.slots[usize::from(*slot)];
+        let mut slots: Vec<u16> = (0..self.plan.depth).filter(|slot| of(slot).is_some()).collect();
+        slots.sort_unstable_by_key(|slot| of(slot).map(|in_flight| in_flight.number));
+        let mut data = vec![0; self.plan.request_bytes_max as usize];
+        for slot in &slots {
+            let Some(in_flight) = of(slot) else { continue };
+            if in_flight.request.operation == Operation::Write {
+                let data = &mut data[..in_flight.request.len as usize];
+                // SAFETY: the slot's data in the pool before, which its queue keeps.
+                unsafe { load_bytes(before.at(before.plan.data(*slot)), data) };
+                // SAFETY: the same slot's data here; the plans are the same.
+                unsafe { store_bytes(self.at(self.plan.data(*slot)), data) };
+            }
+            self.add_slot(*slot, in_flight)?;
+        }
+        self.free.retain(|slot| of(slot).is_none());
+        self.counters = before.counters();
+        self.ring.publish();
+        Ok(slots.len())
+    }
+}

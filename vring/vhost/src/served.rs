@@ -1,0 +1,206 @@
+//! The driver's memory as a back end sees it, and what it does with a buffer there.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::ptr::null_mut;
+
+use dormouse_vring::{AddressSpace, Chain, Region, Regions, Segment};
+use rustix::fs::SealFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use vhost::vhost_user::message::VhostUserMemoryRegion;
+use vhost::vhost_user::{Error as Message, Result};
+
+use crate::shared::{load_bytes, store_bytes};
+
+/// A part of a file of the driver's, mapped until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    /// Of the mapping, which begins on a page.
+    base: *mut u8,
+    len: usize,
+    /// Where the region begins in it.
+    start: *mut u8,
+    /// The driver's address, for buffers.
+    addr: u64,
+    /// The front end's address, for rings.
+    user_addr: u64,
+    size: u64,
+}
+
+// SAFETY: addresses and sizes of a mapping that the value owns; accesses are atomic.
+unsafe impl Send for Mapped {}
+// SAFETY: as for `Send`; nothing in it changes.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps a region. With `requires_seal`, its file has to be sealed against shrinking, for it would kill us by that.
+    pub(crate) fn new(region: &VhostUserMemoryRegion, file: &File, requires_seal: bool) -> Result<Mapped> {
+        let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = *region;
+        let seals = rustix::fs::fcntl_get_seals(file).unwrap_or(SealFlags::empty());
+        if requires_seal && !seals.contains(SealFlags::SHRINK) {
+            return Err(Message::InvalidOperation("memory that is not sealed against shrinking"));
+        }
+        // After the seal is known: from here on it cannot become less.
+        let file_len = rustix::fs::fstat(file).map_err(|_| Message::InvalidParam)?.st_size as u64;
+        let end = mmap_offset.checked_add(memory_size).ok_or(Message::InvalidParam)?;
+        if end > file_len || memory_size == 0 {
+            return Err(Message::InvalidOperation("a memory region beyond its file's end"));
+        }
+        let skipped = mmap_offset % rustix::param::page_size() as u64;
+        let len = usize::try_from(memory_size + skipped).map_err(|_| Message::InvalidParam)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let offset = mmap_offset - skipped;
+        // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)).
+        let base = unsafe { rustix::mm::mmap(null_mut(), len, protection, MapFlags::SHARED, file.as_fd(), offset) };
+        let base: *mut u8 = base.map_err(|_| Message::InvalidOperation("memory that cannot be mapped"))?.cast();
+        let start = base.wrapping_add(skipped as usize);
+        Ok(Mapped { base, len, start, addr: guest_phys_addr, user_addr, size: memory_size })
+    }
+
+    /// Whether it is the region that a message names.
+    pub(crate) fn is(&self, region: &VhostUserMemoryRegion) -> bool {
+        let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, .. } = *region;
+        (self.addr, self.user_addr, self.size) == (guest_phys_addr, user_addr, memory_size)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: this value's own mapping, whole; those who use it keep the value.
+        _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
+    }
+}
+
+/// The driver's memory, mapped as long as the value lives.
+#[derive(Debug, Default)]
+pub struct Memory {
+    // Before what it is about.
+    regions: Regions,
+    mapped: Vec<std::sync::Arc<Mapped>>,
+}
+
+impl Memory {
+    pub(crate) fn new(mapped: Vec<std::sync::Arc<Mapped>>) -> Result<Memory> {
+        let regions = mapped.iter().map(|it| Region { addr: it.addr, len: it.size, base: it.start }).collect();
+        // SAFETY: the value keeps the mappings, and gives the regions to nobody.
+        let regions = unsafe { Regions::new(regions) };
+        let regions = regions.map_err(|_| Message::InvalidOperation("memory regions that overlap"))?;
+        Ok(Memory { regions, mapped })
+    }
+
+    /// Where the front end's own address is here.
+    pub(crate) fn ring_part(&self, user_addr: u64, len: usize) -> Option<(*mut u8, usize)> {
+        self.mapped.iter().find_map(|it| {
+            let offset = user_addr.checked_sub(it.user_addr)?;
+            let is_inside = offset <= it.size && len as u64 <= it.size - offset;
+            is_inside.then(|| (it.start.wrapping_add(offset as usize), len))
+        })
+    }
+
+    /// The first piece of a segment that is here in one.
+    fn piece(&self, addr: u64, len: u64) -> Option<(*mut u8, u64)> {
+        let whole = self.regions.translate(addr, len).map(|at| (at, len));
+        whole.or_else(|| {
+            let region = self.regions.iter().find(|region| region.addr <= addr && addr - region.addr < region.len)?;
+            let len = len.min(region.len - (addr - region.addr));
+            self.regions.translate(addr, len).map(|at| (at, len))
+        })
+    }
+}
+
+// SAFETY: what `regions` returns is mapped as long as the value lives.
+unsafe impl AddressSpace for Memory {
+    #[inline]
+    fn translate(&self, addr: u64, len: u64) -> Option<*mut u8> {
+        self.regions.translate(addr, len)
+    }
+}
+
+/// The driver named memory that it has not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotThere;
+
+/// A place in the segments of a chain, which moves on as bytes are taken from it or put to it. It never leaves them.
+#[derive(Debug, Clone)]
+pub struct Cursor<'a> {
+    memory: &'a Memory,
+    segments: &'a [Segment],
+    /// Bytes of the first segment that are behind.
+    offset: u32,
+}
+
+impl<'a> Cursor<'a> {
+    /// The beginning of what the device reads.
+    pub fn readable(chain: &'a Chain, memory: &'a Memory) -> Cursor<'a> {
+        Cursor { memory, segments: chain.readable(), offset: 0 }
+    }
+
+    /// The beginning of what the device writes.
+    pub fn writable(chain: &'a Chain, memory: &'a Memory) -> Cursor<'a> {
+        Cursor { memory, segments: chain.writable(), offset: 0 }
+    }
+
+    /// Copies the next bytes from the driver's memory; false: there are not as many.
+    ///
+    /// # Errors
+    /// [`NotThere`].
+    pub fn load(&mut self, to: &mut [u8]) -> std::result::Result<bool, NotThere> {
+        let mut done = 0;
+        self.walk(to.len() as u64, |at, len| {
+            // SAFETY: `walk` found them mapped, and they are accessed atomically.
+            unsafe { load_bytes(at, &mut to[done..done + len]) };
+            done += len;
+        })
+    }
+
+    /// Copies bytes to the driver's memory; false: there is no room for as many.
+    ///
+    /// # Errors
+    /// [`NotThere`].
+    pub fn store(&mut self, from: &[u8]) -> std::result::Result<bool, NotThere> {
+        let mut done = 0;
+        self.walk(from.len() as u64, |at, len| {
+            // SAFETY: `walk` found them mapped, and they are accessed atomically.
+            unsafe { store_bytes(at, &from[done..done + len]) };
+            done += len;
+        })
+    }
+
+    /// Goes on by so many bytes without looking at them; false: there are not as many.
+    pub fn skip(&mut self, mut len: u64) -> bool {
+        while len > 0 {
+            let Some(segment) = self.segments.first() else { return false };
+            let left = u64::from(segment.len - self.offset);
+            if len < left {
+                self.offset += len as u32;
+                return true;
+            }
+            len -= left;
+            self.next_segment();
+        }
+        true
+    }
+
+    fn next_segment(&mut self) {
+        self.segments = &self.segments[1..];
+        self.offset = 0;
+    }
+
+    fn walk(&mut self, mut len: u64, mut piece: impl FnMut(*mut u8, usize)) -> std::result::Result<bool, NotThere> {
+        while len > 0 {
+            let Some(segment) = self.segments.first() else { return Ok(false) };
+            let wanted = len.min(u64::from(segment.len - self.offset));
+            if wanted > 0 {
+                let addr = segment.addr.checked_add(self.offset.into()).ok_or(NotThere)?;
+                let (at, found) = self.memory.piece(addr, wanted).ok_or(NotThere)?;
+                piece(at, found as usize);
+                len -= found;
+                self.offset += found as u32;
+            }
+            if self.offset == segment.len {
+                self.next_segment();
+            }
+        }
+        Ok(true)
+    }
+}
