@@ -29,7 +29,7 @@
 //! | [`packed::Driver`], [`packed::Device`] | one thread each | the same, in fewer lines of memory |
 //! | [`split::PlannedDriver`] | any number of threads and processes | a hand-over that a killed driver does not stop |
 //!
-//! [`DriverSide`] and [`DeviceSide`] are what the first two have in common.
+//! [`DriverSide`] and [`DeviceSide`] are what the first two have in common. [`coherence`] counts the lines that they move.
 //!
 //! # Example
 //! ```

@@ -1,0 +1,403 @@
+//! The device sides against drivers that others wrote: the crate `virtio-driver`, on random operations, with plain queues as the oracle.
+//!
+//! That crate publishes each buffer at once and knows neither tables nor order. In its packed queue a buffer of one segment seems to go
+//! on, one that turns out to be too long leaves descriptors behind that seem available, and a used buffer has to be written to completely:
+//! there, buffers have two segments and more, fit, and are written to completely.
+//!
+//! The ring is mapped twice, for it and for us, as if each were in a process of its own. Its type for device addresses is made by its
+//! transports alone, so one of them is connected to a socket of the test's.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::ptr;
+use std::thread;
+
+use dormouse_vring::{Areas, Chain, DeviceSide, Direct, Features, NoMemory, Segment, packed, split};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use virtio_driver::virtqueue::{Virtqueue, VirtqueueLayout};
+use virtio_driver::{IovaTranslator, Le64, VhostUser, VirtioFeatureFlags, VirtioTransport, iovec};
+
+#[derive(Debug, Clone)]
+enum Operation {
+    /// A buffer of so many segments to be read and written.
+    Request {
+        readable: usize,
+        writable: usize,
+    },
+    Kick,
+    /// Take back up to so many.
+    Take {
+        count: usize,
+    },
+    /// Pop up to so many.
+    Pop {
+        count: usize,
+    },
+    /// Give back the oldest, or any.
+    Push {
+        any: Option<prop::sample::Index>,
+    },
+    PublishUsed,
+    Interrupt,
+    ArmNotification {
+        is_wanted: bool,
+    },
+    ArmInterrupt {
+        is_wanted: bool,
+    },
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let any_index = || prop::option::of(any::<prop::sample::Index>());
+    prop_oneof![
+        8 => (0..4_usize, 0..4_usize).prop_map(|(readable, writable)| Operation::Request { readable, writable }),
+        3 => Just(Operation::Kick),
+        5 => (0..8_usize).prop_map(|count| Operation::Take { count }),
+        5 => (0..8_usize).prop_map(|count| Operation::Pop { count }),
+        9 => any_index().prop_map(|any| Operation::Push { any }),
+        4 => Just(Operation::PublishUsed),
+        3 => Just(Operation::Interrupt),
+        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmNotification { is_wanted }),
+        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmInterrupt { is_wanted }),
+    ]
+}
+
+/// Answers the front end's questions until it has what it wants: no features of the ring, and the least of the protocol's.
+fn answer(listener: &UnixListener) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut header = [0_u8; 12];
+    while stream.read_exact(&mut header).is_ok() {
+        let [request, _, size] = [0, 4, 8].map(|at| u32::from_le_bytes(header[at..at + 4].try_into().unwrap()));
+        stream.read_exact(&mut vec![0; size as usize]).unwrap();
+        let reply: u64 = match request {
+            // GET_FEATURES: PROTOCOL_FEATURES.
+            1 => 1 << 30,
+            // GET_PROTOCOL_FEATURES: REPLY_ACK, CONFIG, CONFIGURE_MEM_SLOTS.
+            15 => 1 << 3 | 1 << 9 | 1 << 15,
+            // GET_MAX_MEM_SLOTS.
+            36 => 1,
+            _ => continue,
+        };
+        // Version 1, a reply.
+        let reply = [request.to_le_bytes(), 5_u32.to_le_bytes(), 8_u32.to_le_bytes()]
+            .concat()
+            .into_iter()
+            .chain(reply.to_le_bytes());
+        stream.write_all(&reply.collect::<Vec<_>>()).unwrap();
+    }
+}
+
+/// Addresses as they are, by a transport that was connected once and has long been gone.
+fn translator() -> Box<dyn IovaTranslator> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = thread::spawn(move || answer(&listener));
+    let transport: VhostUser<Le64, u64> = VhostUser::new(path.to_str().unwrap(), 0).unwrap();
+    let translator = transport.iova_translator();
+    drop(transport);
+    server.join().unwrap();
+    translator
+}
+
+/// Memory that is mapped twice.
+struct Mapped {
+    of_driver: *mut u8,
+    of_device: *mut u8,
+    len: usize,
+}
+
+impl Mapped {
+    fn new(len: usize) -> Mapped {
+        let file = memfd_create("ring", MemfdFlags::empty()).unwrap();
+        ftruncate(&file, len as u64).unwrap();
+        let [of_driver, of_device] = [(); 2].map(|()| {
+            // SAFETY: a mapping of its own.
+            let at =
+                unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) };
+            at.unwrap().cast()
+        });
+        Mapped { of_driver, of_device, len }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        for at in [self.of_driver, self.of_device] {
+            // SAFETY: mapped by `new`, and what used it is gone.
+            unsafe { munmap(at.cast(), self.len) }.unwrap();
+        }
+    }
+}
+
+/// A buffer as the oracle has it.
+#[derive(Debug, Clone)]
+struct Buffer {
+    id: u16,
+    token: u64,
+    readable: Vec<Segment>,
+    writable: Vec<Segment>,
+}
+
+/// When one side wants to be told: by a position that does not wrap, in buffers of a split queue and descriptors of a packed one.
+#[derive(Debug, Clone, Copy)]
+enum Wish {
+    At(i64),
+    Always,
+    Never,
+}
+
+/// What one side did since it last asked.
+#[derive(Debug)]
+struct Announced {
+    old: i64,
+    new: i64,
+    wish: Wish,
+}
+
+impl Announced {
+    fn is_wanted(&self) -> bool {
+        match self.wish {
+            Wish::At(event) => self.old <= event && event < self.new,
+            Wish::Always => self.new > self.old,
+            Wish::Never => false,
+        }
+    }
+}
+
+struct Bench<'a, V> {
+    queue: Virtqueue<'a, u64>,
+    device: V,
+    size: usize,
+    is_packed: bool,
+    has_events: bool,
+    kicks: Announced,
+    interrupts: Announced,
+    /// The driver says anew where it is with each buffer that it takes.
+    follows: bool,
+    popped: i64,
+    taken: i64,
+    tokens: u64,
+    free: usize,
+    available: VecDeque<Buffer>,
+    held: VecDeque<(Buffer, Chain)>,
+    pushed: VecDeque<Buffer>,
+    used: VecDeque<Buffer>,
+    chain: Chain,
+}
+
+impl<V: DeviceSide> Bench<'_, V> {
+    /// How far a buffer moves positions on.
+    fn unit(&self, buffer: &Buffer) -> i64 {
+        if self.is_packed { (buffer.readable.len() + buffer.writable.len()) as i64 } else { 1 }
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        match operation {
+            Operation::Request { readable, writable } => self.request(readable, writable),
+            Operation::Kick => {
+                let says = self.queue.avail_notif_needed();
+                let is_wanted = self.kicks.is_wanted();
+                match self.kicks.wish {
+                    Wish::Never => assert!(!says),
+                    Wish::At(_) if !self.is_packed => assert_eq!(says, is_wanted),
+                    // Its packed queue may count what it has announced before; a lap is too long ago to be told.
+                    Wish::At(event) if self.kicks.new - event > self.size as i64 => {}
+                    // Its flags know nothing of what is new.
+                    _ => assert!(says || !is_wanted, "{:?}", self.kicks),
+                }
+                self.kicks.old = self.kicks.new;
+            }
+            Operation::Take { count } => (0..count).for_each(|_| self.take()),
+            Operation::Pop { count } => (0..count).for_each(|_| self.pop()),
+            Operation::Push { any } => self.push(any),
+            Operation::PublishUsed => {
+                self.device.publish_used();
+                self.interrupts.new += self.pushed.iter().map(|buffer| self.unit(buffer)).sum::<i64>();
+                self.used.append(&mut self.pushed);
+            }
+            Operation::Interrupt => {
+                let says = self.device.needs_interrupt();
+                // More than a lap cannot be told from less.
+                let is_lap = self.is_packed && self.interrupts.new - self.interrupts.old > self.size as i64;
+                assert!(says == self.interrupts.is_wanted() || says && is_lap, "{:?}: {says}", self.interrupts);
+                self.interrupts.old = self.interrupts.new;
+            }
+            Operation::ArmNotification { is_wanted: true } => {
+                assert_eq!(self.device.arm_notification(), !self.available.is_empty());
+                self.kicks.wish = if self.has_events { Wish::At(self.popped) } else { Wish::Always };
+            }
+            Operation::ArmNotification { is_wanted: false } => {
+                self.device.disarm_notification();
+                let can_say_never = self.is_packed || !self.has_events;
+                self.kicks.wish = if can_say_never { Wish::Never } else { Wish::At(self.popped - 1) };
+            }
+            Operation::ArmInterrupt { is_wanted } => {
+                self.queue.set_used_notif_enabled(is_wanted);
+                self.interrupts.wish = match (self.has_events, is_wanted) {
+                    (true, true) => Wish::At(self.taken),
+                    // It says where it is, and from then on nothing.
+                    (true, false) if !self.is_packed => Wish::At(self.taken),
+                    (false, true) => Wish::Always,
+                    (_, false) => Wish::Never,
+                };
+                self.follows = self.has_events && is_wanted;
+            }
+        }
+    }
+
+    fn request(&mut self, readable: usize, writable: usize) {
+        let count = readable + writable;
+        let count_min = if self.is_packed { 2 } else { 1 };
+        if count < count_min || count > self.free {
+            return;
+        }
+        let token = self.tokens;
+        let segments: Vec<Segment> =
+            (0..count).map(|index| Segment { addr: token << 8 | index as u64, len: 3 + index as u32 }).collect();
+        let added = self.queue.add_request(|of_request, add| {
+            *of_request = token;
+            for (index, segment) in segments.iter().enumerate() {
+                let base = ptr::without_provenance_mut(segment.addr as usize);
+                add(iovec { iov_base: base, iov_len: segment.len as usize }, index >= readable)?;
+            }
+            Ok(())
+        });
+        let (readable, writable) = segments.split_at(readable);
+        let id = added.expect("there is room");
+        let buffer = Buffer { id, token, readable: readable.to_vec(), writable: writable.to_vec() };
+        self.tokens += 1;
+        self.free -= count;
+        self.kicks.new += self.unit(&buffer);
+        self.available.push_back(buffer);
+    }
+
+    fn pop(&mut self) {
+        let expected = self.available.pop_front();
+        assert_eq!(self.device.pop(&NoMemory, &mut self.chain), Ok(expected.is_some()));
+        if let Some(buffer) = expected {
+            assert_eq!(self.chain.id(), buffer.id);
+            assert_eq!((self.chain.readable(), self.chain.writable()), (&buffer.readable[..], &buffer.writable[..]));
+            self.popped += self.unit(&buffer);
+            self.held.push_back((buffer, self.chain.clone()));
+        }
+    }
+
+    fn push(&mut self, any: Option<prop::sample::Index>) {
+        let index = any.filter(|_| !self.held.is_empty()).map_or(0, |any| any.index(self.held.len()));
+        if let Some((buffer, chain)) = self.held.remove(index) {
+            self.device.push_used(&chain, chain.writable_len() as u32);
+            self.pushed.push_back(buffer);
+        }
+    }
+
+    fn take(&mut self) {
+        let completion = self.queue.completions().next().map(|completion| (completion.id, completion.req));
+        let expected = self.used.pop_front();
+        assert_eq!(completion, expected.as_ref().map(|buffer| (buffer.id, buffer.token)));
+        if let Some(buffer) = expected {
+            self.free += buffer.readable.len() + buffer.writable.len();
+            self.taken += self.unit(&buffer);
+            if self.follows {
+                self.interrupts.wish = Wish::At(self.taken);
+            }
+        }
+    }
+}
+
+/// Makes both sides of a queue, and has them do things until there is nothing more to do.
+fn run<V: DeviceSide>(
+    size: u16,
+    is_packed: bool,
+    has_events: bool,
+    device: impl FnOnce(Direct, Features) -> V,
+    mut operations: impl FnMut(&Bench<'_, V>) -> Option<Operation>,
+) {
+    let mut features = VirtioFeatureFlags::VERSION_1;
+    features.set(VirtioFeatureFlags::RING_EVENT_IDX, has_events);
+    features.set(VirtioFeatureFlags::RING_PACKED, is_packed);
+    let layout = VirtqueueLayout::new::<u64>(1, size.into(), features).unwrap();
+    let mapped = Mapped::new(layout.end_offset);
+    // SAFETY: a mapping that nobody else of this program uses by its address, and that outlives the queue.
+    let of_driver = unsafe { std::slice::from_raw_parts_mut(mapped.of_driver, mapped.len) };
+    let queue = Virtqueue::new(translator(), of_driver, size, features).unwrap();
+    let at = |offset| mapped.of_device.wrapping_add(offset);
+    let size = usize::from(size);
+    let [driver_len, device_len] = if is_packed { [4, 4] } else { [6 + 2 * size, 6 + 8 * size] };
+    let areas = Areas {
+        descriptor: (at(0), 16 * size),
+        driver: (at(layout.driver_area_offset), driver_len),
+        device: (at(layout.device_area_offset), device_len),
+    };
+    // SAFETY: the other mapping, which outlives the device.
+    let bus = unsafe { Direct::new(areas) };
+    let wish = if has_events && !is_packed { Wish::At(0) } else { Wish::Always };
+    let announced = || Announced { old: 0, new: 0, wish };
+    let mut bench = Bench {
+        queue,
+        device: device(bus, Features { event_idx: has_events, ..Features::default() }),
+        size,
+        is_packed,
+        has_events,
+        kicks: announced(),
+        interrupts: announced(),
+        follows: false,
+        popped: 0,
+        taken: 0,
+        tokens: 0,
+        free: size,
+        available: VecDeque::new(),
+        held: VecDeque::new(),
+        pushed: VecDeque::new(),
+        used: VecDeque::new(),
+        chain: Chain::default(),
+    };
+    while let Some(operation) = operations(&bench) {
+        bench.apply(operation);
+    }
+    assert_eq!(bench.device.lies(), 0);
+}
+fn split_device(size: u16) -> impl FnOnce(Direct, Features) -> split::Device {
+    move |bus, features| split::Device::new(bus, size.into(), features).unwrap()
+}
+
+fn packed_device(size: u16) -> impl FnOnce(Direct, Features) -> packed::Device<Direct> {
+    move |bus, features| packed::Device::new(bus, size.into(), features).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn split_devices_and_virtio_driver_match_the_oracle(
+        size_log2 in 0..6_u32,
+        has_events: bool,
+        operations in vec(operation(), 0..300),
+    ) {
+        let mut operations = operations.into_iter();
+        run(1 << size_log2, false, has_events, split_device(1 << size_log2), |_| operations.next());
+    }
+
+    #[test]
+    fn packed_devices_and_virtio_driver_match_the_oracle(
+        size in 2..40_u16,
+        has_events: bool,
+        operations in vec(operation(), 0..300),
+    ) {
+        let mut operations = operations.into_iter();
+        run(size, true, has_events, packed_device(size), |_| operations.next());
+    }
+}
+
+/// One ring of each kind, without end: 65,536 is passed more than twice, the same way each time.
+#[test]
+fn two_wraps_of_the_index_go_unnoticed() {
+    let (drawn, mut runner) = (operation(), TestRunner::deterministic());
+    let mut next = |taken: i64| (taken < 2 * 65_536 + 1_000).then(|| drawn.new_tree(&mut runner).unwrap().current());
+    run(32, false, true, split_device(32), |bench| next(bench.taken));
+    run(32, true, true, packed_device(32), |bench| next(bench.taken));
+}
