@@ -163,7 +163,7 @@ impl Block {
     fn word(&self, offset: usize) -> &AtomicU16 {
         assert!(offset.is_multiple_of(2) && offset + 2 <= self.len());
         // SAFETY: aligned and inside, as was just checked; accessed atomically as long as it lives.
-        unsafe { AtomicU16::from_ptr(self.0.add(offset).cast()) }
+        unsafe { AtomicU16::from_ptr(self.0.wrapping_add(offset).cast()) }
     }
 }
 
@@ -551,7 +551,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
             if let Some(at) = self.memory.regions.translate(segment.addr, segment.len.into()) {
                 for offset in [0, segment.len.wrapping_sub(1)].into_iter().filter(|_| segment.len > 0) {
                     // SAFETY: what is under test: the regions say that it is mapped.
-                    let byte = unsafe { AtomicU8::from_ptr(at.add(offset as usize)) };
+                    let byte = unsafe { AtomicU8::from_ptr(at.wrapping_add(offset as usize)) };
                     byte.load(Relaxed);
                 }
             }
