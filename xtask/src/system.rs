@@ -37,6 +37,8 @@ pub(crate) const CHROMIUM: Tool = Tool {
 /// A block device that shares its queues over vhost-user.
 pub(crate) const STORAGE_DAEMON: Tool =
     Tool { program: "qemu-storage-daemon", others: &[], package: "qemu-system-common", is_required: false };
+/// A driver of network devices that share their queues over vhost-user.
+pub(crate) const DPDK: Tool = Tool { program: "dpdk-testpmd", others: &[], package: "dpdk-dev", is_required: false };
 /// LTTng's daemon and its client.
 pub(crate) const LTTNG: Tool =
     Tool { program: "lttng-sessiond", others: &[], package: "lttng-tools", is_required: false };
@@ -72,7 +74,14 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     if is_root() && has("apt-get") {
         println!("installing {}", packages.join(" "));
         apt_get(&["update"]);
-        apt_get(&[&["install", "--yes", "--no-install-recommends"], packages.as_slice()].concat());
+        let install =
+            |packages: &[&str]| apt_get(&[&["install", "--yes", "--no-install-recommends"], packages].concat());
+        install(&packages);
+        // A package that the distribution does not have keeps all others from being installed with it.
+        let left = missing(&wanted);
+        if left.len() > 1 {
+            left.iter().for_each(|tool| install(&tool.package.split(' ').collect::<Vec<_>>()));
+        }
     }
     let still = missing(&wanted);
     if still.is_empty() {
