@@ -70,6 +70,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod adaptive;
 mod buffer;
 mod bus;
 mod error;
@@ -79,6 +80,7 @@ pub mod packed;
 mod side;
 pub mod split;
 
+pub use adaptive::{AdaptiveDevice, AdaptiveDriver, PATIENCE};
 pub use buffer::{Chain, Completion, Segment};
 pub use bus::{Area, Areas, Bus, Direct, Word};
 pub use error::RingError;
