@@ -126,3 +126,31 @@ refinement!(
     false,
     false
 );
+
+/// A number of 16 bits in a word of 32. Compilers widen loads of 16 bits where they can, and a load that is wider than the store before it
+/// is not forwarded: it waits until that store, and all before it, have reached the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wide(u32);
+
+impl Wide {
+    #[inline(always)]
+    pub(crate) const fn new(value: u16) -> Wide {
+        Wide(value as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn get(self) -> u16 {
+        self.0 as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&mut self, value: u16) {
+        self.0 = value as u32;
+    }
+
+    /// Takes it and leaves zero.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> u16 {
+        core::mem::replace(self, Wide(0)).get()
+    }
+}

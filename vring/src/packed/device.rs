@@ -7,7 +7,7 @@ use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Po
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement};
+use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, read_words};
 use crate::side::DeviceSide;
 
@@ -24,7 +24,7 @@ pub struct Device<B, R = Refined> {
     /// Where the next used descriptor goes.
     used: Position,
     /// Descriptors popped and not pushed.
-    held: u16,
+    held: Wide,
     /// The first used descriptor that is not published, with its second word.
     withheld: Option<(Position, u64)>,
     /// Descriptors published since the last [`Device::needs_interrupt`], and those pushed since then.
@@ -59,7 +59,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             features,
             next: Position::START,
             used: Position::START,
-            held: 0,
+            held: Wide::new(0),
             withheld: None,
             unannounced: 0,
             pushed: 0,
@@ -97,7 +97,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
-        if self.held == self.size {
+        if self.held.get() == self.size {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
@@ -125,11 +125,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
             chain.descriptors += 1;
             let entered = if flags & DESC_F_INDIRECT == 0 {
-                enter(at.offset, addr, word, chain, &mut bytes)
+                enter(at.offset(), addr, word, chain, &mut bytes)
             } else if !self.features.indirect || flags & DESC_F_NEXT != 0 || chain.descriptors > 1 {
-                Err(RingError::DescriptorFlags { index: at.offset, value: flags })
+                Err(RingError::DescriptorFlags { index: at.offset(), value: flags })
             } else {
-                self.walk_table(at.offset, addr, word as u32, space, chain, &mut bytes)
+                self.walk_table(at.offset(), addr, word as u32, space, chain, &mut bytes)
             };
             // The first that is wrong is told; where the buffer ends is looked for all the same.
             wrong = wrong.or(entered.err());
@@ -138,27 +138,27 @@ impl<B: Bus, R: Refinement> Device<B, R> {
                 chain.id = (word >> 32) as u16;
                 break;
             }
-            if chain.descriptors + self.held >= self.size {
+            if chain.descriptors + self.held.get() >= self.size {
                 return Err(RingError::TooLong { segments: chain.descriptors as usize + 1 });
             }
             word = self.bus.load(Area::Descriptor, at.at() + 8, Relaxed);
             let flags = (word >> 48) as u16;
             if flags & (AVAIL | USED) != at.available() {
-                return Err(RingError::NotAvailable { index: at.offset });
+                return Err(RingError::NotAvailable { index: at.offset() });
             }
         }
         if chain.id >= self.size {
-            return Err(RingError::BufferId { index: self.next.offset, value: chain.id });
+            return Err(RingError::BufferId { index: self.next.offset(), value: chain.id });
         }
         self.next = at;
         match wrong {
             None => {
-                self.held += chain.descriptors;
+                self.held.set(self.held.get() + chain.descriptors);
                 Ok(())
             }
             // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
             Some(wrong) => {
-                self.held += chain.descriptors;
+                self.held.set(self.held.get() + chain.descriptors);
                 Err(wrong)
             }
         }
@@ -204,10 +204,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Wait-free.
     #[inline]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
-        debug_assert!(chain.descriptors <= self.held);
+        debug_assert!(chain.descriptors <= self.held.get());
         let at = self.used;
         self.used = at.after(chain.descriptors, self.size);
-        self.held = self.held.saturating_sub(chain.descriptors);
+        self.held.set(self.held.get().saturating_sub(chain.descriptors));
         self.pushed += u32::from(chain.descriptors);
         let writable = chain.writable_len();
         let batch = Batch { at, id: chain.id, len, has_writable: writable > 0 };
@@ -287,7 +287,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // (F) pairs with (E): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Relaxed);
-        self.held < self.size && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
+        self.held.get() < self.size && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
     }
 
     /// Wants no notifications for now. A hint: some may still come.
