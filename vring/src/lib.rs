@@ -71,6 +71,7 @@ extern crate alloc;
 extern crate std;
 
 mod adaptive;
+mod arch;
 mod buffer;
 mod bus;
 mod error;

@@ -12,6 +12,9 @@ use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::IndirectTables;
 use crate::side::DriverSide;
 
+/// How many descriptors ahead a line is asked for.
+const AHEAD: u16 = 16;
+
 /// What the driver knows of a buffer id, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
@@ -196,6 +199,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn write(&mut self, segment: Segment, id: u16, flags: u16) {
         let at = self.next;
         let word = second(segment.len, id, flags | at.available());
+        if R::PREFETCH {
+            self.bus.expect_store(Area::Descriptor, at.after(AHEAD.min(self.size), self.size).at());
+        }
         self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
         if self.withheld.is_none() {
             self.withheld = Some((at, word));
@@ -260,6 +266,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let flags = (word >> 48) as u16;
         if flags & (AVAIL | USED) != self.used.used() {
             return Ok(None);
+        }
+        if R::PREFETCH {
+            self.bus.expect_load(Area::Descriptor, self.used.after(AHEAD.min(self.size), self.size).at());
         }
         let (id, len) = ((word >> 32) as u16, word as u32);
         // 2.8.6: only where WRITE is set does the length mean anything.

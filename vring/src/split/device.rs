@@ -11,6 +11,11 @@ use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, Words, read_words};
 use crate::side::DeviceSide;
 
+/// How many buffers ahead a descriptor is asked for.
+const AHEAD: u16 = 8;
+/// How many used elements ahead.
+const USED_AHEAD: u16 = 16;
+
 /// The device side of a split virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
 #[derive(Debug)]
 pub struct Device<B = Direct, R = Refined> {
@@ -125,6 +130,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
         let index = self.popped.get();
         self.popped.set(index.wrapping_add(1));
+        if R::PREFETCH && self.avail_seen.get().wrapping_sub(index) > AHEAD {
+            let entry = self.layout.avail_entry(self.layout.slot(index.wrapping_add(AHEAD)));
+            let head: u16 = self.bus.load(Area::Driver, entry, Relaxed);
+            self.bus.expect_load(Area::Descriptor, self.layout.descriptor(self.layout.slot(head)));
+        }
         let head: u16 = self.bus.load(Area::Driver, self.layout.avail_entry(self.layout.slot(index)), Relaxed);
         if head >= self.layout.size() {
             return Err(self.lie(RingError::AvailId { index, value: head }));
@@ -300,6 +310,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     fn enter_used(&self, index: u16, id: u16, len: u32) {
         let at = self.layout.used_entry(self.layout.slot(index));
+        if R::PREFETCH {
+            self.bus.expect_store(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
+        }
         // Relaxed: the driver reads the element only behind (C).
         self.bus.store(Area::Device, at, u32::from(id), Relaxed);
         self.bus.store(Area::Device, at + 4, len, Relaxed);

@@ -12,6 +12,11 @@ use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{IndirectTables, Words};
 use crate::side::DriverSide;
 
+/// How many descriptors ahead a line is asked for, where those that come next follow one another.
+const AHEAD: u16 = 16;
+/// How many used elements ahead.
+const USED_AHEAD: u16 = 16;
+
 /// What the driver knows of a descriptor, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
@@ -38,6 +43,9 @@ pub struct Driver<B, R = Refined> {
     tables: Option<IndirectTables>,
     /// First of the free list; in a ring in order, where the next chain begins.
     free_head: Wide,
+    /// Last of the free list, where that is private. What has been free longest is used first: its line is the least likely to be in use by
+    /// the device, and lines follow one another.
+    free_tail: Wide,
     free_count: Wide,
     /// Chains added so far: what `avail.idx` will be.
     added: Wide,
@@ -87,6 +95,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             slots,
             tables: None,
             free_head: Wide::new(0),
+            free_tail: Wide::new(size as u16 - 1),
             free_count: Wide::new(size as u16),
             added: Wide::new(base),
             published: Wide::new(base),
@@ -230,6 +239,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn write(&self, slot: u16, (addr, rest): Words) {
         let at = self.layout.descriptor(slot);
+        if R::PREFETCH {
+            self.bus.expect_store(Area::Descriptor, self.layout.descriptor(self.layout.slot(slot.wrapping_add(AHEAD))));
+        }
         self.bus.store(Area::Descriptor, at, addr, Relaxed);
         self.bus.store(Area::Descriptor, at + 8, rest, Relaxed);
     }
@@ -287,6 +299,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let index = self.taken.get();
         let at = self.layout.used_entry(self.layout.slot(index));
+        if R::PREFETCH {
+            self.bus.expect_load(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
+        }
         let value: u32 = self.bus.load(Area::Device, at, Relaxed);
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
         let wrong = RingError::UsedId { index, value };
@@ -335,15 +350,24 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[head as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
         slot.descriptors = 0;
-        self.free_count.set(self.free_count.get() + descriptors);
+        let was_free = self.free_count.get();
+        self.free_count.set(was_free + descriptors);
         self.taken.set(self.taken.get().wrapping_add(1));
         if !self.features.in_order {
             let mut last = head;
             for _ in 1..descriptors {
                 last = self.next_of(last);
             }
-            self.link(last, self.free_head.get());
-            self.free_head.set(head);
+            if !R::PRIVATE_FREE_LIST {
+                self.link(last, self.free_head.get());
+                self.free_head.set(head);
+            } else if was_free == 0 {
+                self.free_head.set(head);
+                self.free_tail.set(last);
+            } else {
+                self.link(self.free_tail.get(), head);
+                self.free_tail.set(last);
+            }
         }
         self.lies += u64::from(len > writable);
         Completion { token, len: len.min(writable) }
