@@ -137,7 +137,10 @@ impl Workers {
         };
         let is_over = Arc::new(AtomicBool::new(false));
         if let Some((case, worker)) = beside.zip(others.first()) {
-            worker.jobs.send(job(case, self.next, Seat { index: 0, count: 1 }, Some(is_over.clone()))).map_err(|_| "a worker has ended")?;
+            worker
+                .jobs
+                .send(job(case, self.next, Seat { index: 0, count: 1 }, Some(is_over.clone())))
+                .map_err(|_| "a worker has ended")?;
         }
         for (index, worker) in chosen.iter().enumerate() {
             let seat = Seat { index, count: run.threads };

@@ -334,9 +334,8 @@ struct Lines(#[expect(dead_code, reason = "reached by address")] [AtomicU64; 16]
 
 /// Memory that lasts as long as the engine.
 fn memory(bytes: usize) -> *mut u8 {
-    let lines: Vec<Lines> = (0..bytes.div_ceil(size_of::<Lines>()))
-        .map(|_| Lines([const { AtomicU64::new(0) }; 16]))
-        .collect();
+    let lines: Vec<Lines> =
+        (0..bytes.div_ceil(size_of::<Lines>())).map(|_| Lines([const { AtomicU64::new(0) }; 16])).collect();
     lines.leak().as_mut_ptr().cast()
 }
 

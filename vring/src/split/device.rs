@@ -294,7 +294,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn push_used_id(&mut self, id: u16, len: u32) {
         debug_assert!(id < self.layout.size());
         self.end_batch();
-        let at = if R::SHADOW { self.pushed.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        let at =
+            if R::SHADOW { self.pushed.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
         self.pushed.set(self.pushed.get().wrapping_add(1));
         self.enter_used(at, id, len);
     }
@@ -311,7 +312,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     fn enter_used(&self, index: u16, id: u16, len: u32) {
         let at = self.layout.used_entry(self.layout.slot(index));
         if R::PREFETCH {
-            self.bus.expect_store(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
+            self.bus
+                .expect_store(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
         }
         // Relaxed: the driver reads the element only behind (C).
         self.bus.store(Area::Device, at, u32::from(id), Relaxed);

@@ -214,7 +214,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         slot.descriptors = needed as u16;
         slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
 
-        let added = if R::SHADOW { self.added.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        let added =
+            if R::SHADOW { self.added.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
         let entry = self.layout.avail_entry(self.layout.slot(added));
         self.bus.store(Area::Driver, entry, head, Relaxed);
         self.added.set(self.added.get().wrapping_add(1));
@@ -300,7 +301,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let index = self.taken.get();
         let at = self.layout.used_entry(self.layout.slot(index));
         if R::PREFETCH {
-            self.bus.expect_load(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
+            self.bus
+                .expect_load(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
         }
         let value: u32 = self.bus.load(Area::Device, at, Relaxed);
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
