@@ -10,7 +10,7 @@
 //!   driver   offer      nothing in flight ─────────────▶ published at once
 //!                       `limit` not yet published ─────▶ published
 //!                       else ──────────────────────────▶ held
-//!            take_used  nothing, and nothing in flight ▶ what is held is published
+//!            take_used  nothing left in flight ────────▶ what is held is published
 //!                       nothing, PATIENCE times ───────▶ likewise
 //!   device   offer_used `limit` not yet published ─────▶ published
 //!            pop        nothing ───────────────────────▶ what is held is published, and only then is that said
@@ -91,7 +91,8 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         Ok(is_due)
     }
 
-    /// The next used buffer, if there is one. Finding none may publish what is held.
+    /// The next used buffer, if there is one. Taking the last, or finding none, may publish what is held: ask
+    /// [`AdaptiveDriver::needs_kick`] if [`AdaptiveDriver::held`] was not zero, and is.
     ///
     /// Wait-free.
     ///
@@ -100,10 +101,8 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     #[inline]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         let found = self.side.take_used();
-        if matches!(found, Ok(Some(_))) {
-            self.idle = 0;
-        } else if self.side.unpublished() > 0 {
-            self.idle += 1;
+        if self.side.unpublished() > 0 {
+            self.idle = if matches!(found, Ok(Some(_))) { 0 } else { self.idle + 1 };
             if self.idle >= PATIENCE || self.side.in_flight() == 0 {
                 self.publish();
             }

@@ -13,8 +13,6 @@ use crate::side::DeviceSide;
 
 /// How many descriptors ahead a line is asked for.
 const AHEAD: u16 = 8;
-/// The same of used descriptors, whose lines this side has as those of available ones already, but not for itself alone.
-const USED_AHEAD: u16 = 4;
 
 /// The device side of a packed virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
 ///
@@ -111,7 +109,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             return Ok(false);
         }
         if R::PREFETCH {
-            self.bus.expect_load(Area::Descriptor, self.next.after(AHEAD.min(self.size), self.size).at());
+            self.bus.expect_store(Area::Descriptor, self.next.after(AHEAD.min(self.size), self.size).at());
         }
         chain.clear();
         match self.walk(word, space, chain) {
@@ -238,9 +236,6 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Writes a used descriptor, or keeps its second word if it is the first that is not published.
     #[inline(always)]
     fn enter_used(&mut self, Batch { at, id, len, has_writable }: Batch) {
-        if R::PREFETCH {
-            self.bus.expect_store(Area::Descriptor, at.after(USED_AHEAD.min(self.size), self.size).at());
-        }
         let write = if has_writable { DESC_F_WRITE } else { 0 };
         let word = second(len, id, at.used() | write);
         if self.withheld.is_none() {
