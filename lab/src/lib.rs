@@ -28,6 +28,7 @@
 //! | `flight_recorder` | experiment: writers beside snapshots, and bytes of an event on disk |
 //! | `imv` | experiment: static branches and immediate values, and changing them, beside global variables |
 //! | `relay_write` | experiment: the write to a buffer of pages, by memcpy called, by single stores, inlined |
+//! | `vring` | experiment: virtqueues between two processors, with and without the shadow and what came after |
 //! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
 //! | `engine`, `engines` | driving an engine; all of an experiment's, with its peers', from their start to the count of their events |
 //! | `rounds` | every case in turn, in an order drawn anew for each round |
@@ -67,6 +68,7 @@ mod result;
 mod rounds;
 pub mod statistics;
 mod table;
+mod vring;
 
 use std::path::PathBuf;
 
@@ -81,6 +83,7 @@ pub use percpu::run_percpu;
 pub use relay_write::run_relay_write;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 pub use table::table;
+pub use vring::run_vring;
 
 /// Names of the experiments with what they measure.
 pub const EXPERIMENTS: &[(&str, &str)] = &[
@@ -92,6 +95,10 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
         "cost of counting with a word for each processor, in five layouts, beside atomics and thread-local words",
     ),
     ("relay-write", "cost of writing a record to a buffer of pages, by memcpy, by single stores, and inlined"),
+    (
+        "vring",
+        "cost of a buffer's way through a virtqueue and back, between two processors, beside queues that people use",
+    ),
     ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
 ];
 
@@ -101,6 +108,7 @@ pub(crate) fn seed_tables(experiment: &Experiment) -> String {
     imv::seed::tables(experiment)
         + &percpu::seed::tables(experiment)
         + &relay_write::seed::tables(experiment)
+        + &vring::seed::tables(experiment)
         + &of_builds
 }
 
@@ -192,6 +200,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
             "imv" => run_imv(options, &host)?,
             "percpu" => run_percpu(options, &host)?,
             "relay-write" => run_relay_write(options, &host)?,
+            "vring" => run_vring(options, &host)?,
             "compile-job" => run_compile_job(&CompileJobOptions::new(options))?,
             _ => return Err(LabError::Unknown(name.clone())),
         };

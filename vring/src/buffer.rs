@@ -38,30 +38,36 @@ pub struct Chain {
 
 impl Chain {
     /// The head descriptor of a split queue, the buffer id of a packed one.
+    #[inline]
     pub fn id(&self) -> u16 {
         self.id
     }
 
     /// What the device reads. Addresses and lengths are what the driver says.
+    #[inline]
     pub fn readable(&self) -> &[Segment] {
         &self.segments[..self.readable]
     }
 
     /// What the device writes. Addresses and lengths are what the driver says.
+    #[inline]
     pub fn writable(&self) -> &[Segment] {
         &self.segments[self.readable..]
     }
 
     /// Bytes that the device may read.
+    #[inline]
     pub fn readable_len(&self) -> u64 {
         total(self.readable())
     }
 
     /// Bytes that the device may write.
+    #[inline]
     pub fn writable_len(&self) -> u64 {
         total(self.writable())
     }
 
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.segments.clear();
         self.readable = 0;
@@ -69,6 +75,7 @@ impl Chain {
     }
 
     /// Adds a segment; false: one to be read comes after one to be written.
+    #[inline]
     pub(crate) fn push(&mut self, segment: Segment, is_writable: bool) -> bool {
         let is_in_order = is_writable || self.readable == self.segments.len();
         self.segments.push(segment);

@@ -1,5 +1,7 @@
 //! How one side reaches the memory that it shares with the other.
 
+use crate::arch::{prefetch_to_read, prefetch_to_write};
+
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::SeqCst, fence};
 
 /// The three parts of a virtqueue (2.6), which need not lie together.
@@ -94,6 +96,14 @@ pub trait Bus {
     fn store<W: Word>(&self, area: Area, offset: usize, value: W, order: Ordering);
     /// A sequentially consistent fence.
     fn fence(&self);
+
+    /// What lies there, or beyond the area's end, is about to be read. No access: a hint, which nobody needs to heed.
+    #[inline(always)]
+    fn expect_load(&self, _area: Area, _offset: usize) {}
+
+    /// What lies there, or beyond the area's end, is about to be written. No access: a hint, which nobody needs to heed.
+    #[inline(always)]
+    fn expect_store(&self, _area: Area, _offset: usize) {}
 }
 
 /// Where the areas are in this program's memory, and how many bytes each has.
@@ -173,5 +183,15 @@ impl Bus for Direct {
     #[inline(always)]
     fn fence(&self) {
         fence(SeqCst);
+    }
+
+    #[inline(always)]
+    fn expect_load(&self, area: Area, offset: usize) {
+        prefetch_to_read(self.area(area).0.wrapping_add(offset));
+    }
+
+    #[inline(always)]
+    fn expect_store(&self, area: Area, offset: usize) {
+        prefetch_to_write(self.area(area).0.wrapping_add(offset));
     }
 }

@@ -61,6 +61,8 @@ pub trait Refinement: 'static {
     /// Free descriptors are listed in private memory, rather than chained through their `next`. Without it a peer that scribbles over
     /// descriptors gives the driver a list that is wrong, though never one that leaves the ring.
     const PRIVATE_FREE_LIST: bool;
+    /// Lines are asked for before they are read or written.
+    const PREFETCH: bool;
 
     /// Whether the step from `old` to `new` passed `event`.
     #[doc(hidden)]
@@ -71,7 +73,7 @@ pub trait Refinement: 'static {
 }
 
 macro_rules! refinement {
-    ($(#[$attribute:meta])* $name:ident, $shadow:literal, $cached:literal, $private:literal) => {
+    ($(#[$attribute:meta])* $name:ident, $shadow:literal, $cached:literal, $private:literal, $prefetch:literal) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy, Default)]
         pub struct $name;
@@ -80,6 +82,7 @@ macro_rules! refinement {
             const SHADOW: bool = $shadow;
             const CACHED_PEER: bool = $cached;
             const PRIVATE_FREE_LIST: bool = $private;
+            const PREFETCH: bool = $prefetch;
         }
     };
 }
@@ -89,6 +92,7 @@ refinement!(
     Refined,
     true,
     true,
+    true,
     true
 );
 refinement!(
@@ -96,13 +100,15 @@ refinement!(
     RefinedUnshadowed,
     false,
     true,
+    true,
     true
 );
 refinement!(
-    /// Shadow and cached index, with free descriptors chained in shared memory.
+    /// Shadow and cached index, with free descriptors chained in shared memory, and nothing asked for before it is used.
     Cached,
     true,
     true,
+    false,
     false
 );
 refinement!(
@@ -110,12 +116,14 @@ refinement!(
     CachedUnshadowed,
     false,
     true,
+    false,
     false
 );
 refinement!(
     /// What the seed's change made of the ring: the shadow alone.
     Shadowed,
     true,
+    false,
     false,
     false
 );
@@ -124,5 +132,34 @@ refinement!(
     Unshadowed,
     false,
     false,
+    false,
     false
 );
+
+/// A number of 16 bits in a word of 32. Compilers widen loads of 16 bits where they can, and a load that is wider than the store before it
+/// is not forwarded: it waits until that store, and all before it, have reached the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wide(u32);
+
+impl Wide {
+    #[inline(always)]
+    pub(crate) const fn new(value: u16) -> Wide {
+        Wide(value as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn get(self) -> u16 {
+        self.0 as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&mut self, value: u16) {
+        self.0 = value as u32;
+    }
+
+    /// Takes it and leaves zero.
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> u16 {
+        core::mem::replace(self, Wide(0)).get()
+    }
+}

@@ -120,6 +120,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod adaptive;
+mod arch;
 mod buffer;
 mod bus;
 pub mod coherence;
@@ -130,6 +132,7 @@ pub mod packed;
 mod side;
 pub mod split;
 
+pub use adaptive::{AdaptiveDevice, AdaptiveDriver, PATIENCE};
 pub use buffer::{Chain, Completion, Segment};
 pub use bus::{Area, Areas, Bus, Direct, Word};
 pub use error::RingError;

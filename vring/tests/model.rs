@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dormouse_vring::{
-    Area, Bus, Chain, DeviceSide, DriverSide, Features, NoMemory, Refined, Refinement, Segment, Unshadowed, Word,
-    packed, split,
+    Area, Bus, Cached, Chain, DeviceSide, DriverSide, Features, NoMemory, Refined, Refinement, Segment, Unshadowed,
+    Word, packed, split,
 };
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -43,6 +43,7 @@ impl Refinement for Plain {
     const SHADOW: bool = true;
     const CACHED_PEER: bool = true;
     const PRIVATE_FREE_LIST: bool = true;
+    const PREFETCH: bool = true;
 
     fn need_event(event: u16, new: u16, old: u16) -> bool {
         old <= event && event < new
@@ -373,9 +374,9 @@ planted! {
     who_does_not_look_again_sleeps_for_ever_by_a_packed_queue: "deadlock",
         packed::<Refined>(EVENTS, Fault::Look, ONE, 2);
     a_relaxed_publishing_hands_nothing_over: "Causality violation",
-        split::<Refined>(EVENTS, Fault::Releases, ONE, 0);
+        split::<Cached>(EVENTS, Fault::Releases, ONE, 0);
     a_relaxed_look_takes_nothing_over: "Causality violation",
-        split::<Refined>(EVENTS, Fault::Acquires, ONE, 0);
+        split::<Cached>(EVENTS, Fault::Acquires, ONE, 0);
     a_relaxed_publishing_of_a_packed_queue_hands_nothing_over: "Causality violation",
         packed::<Refined>(EVENTS, Fault::Releases, ONE, 2);
     a_relaxed_look_at_a_packed_queue_takes_nothing_over: "Causality violation",

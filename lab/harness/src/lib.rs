@@ -41,7 +41,7 @@ pub use clock::cycles_per_ns;
 pub use counters::{COUNTERS, Counters};
 pub use loops::{align, opaque, scattered};
 pub use walk::Walk;
-pub use worker::Policy;
+pub use worker::{Policy, Seat, seat};
 
 use worker::Workers;
 
@@ -317,6 +317,28 @@ mod tests {
         assert!(matches!(answer(&engine, &mut workers, run("something", 1, Walk::None)), Answer::Refused(_)));
         assert!(matches!(answer(&engine, &mut workers, run("nothing", 2, Walk::None)), Answer::Refused(_)));
         assert!(matches!(answer(&engine, &mut workers, run("nothing", 0, Walk::None)), Answer::Refused(_)));
+    }
+
+    #[test]
+    fn each_thread_has_a_seat() {
+        static SEATS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+        extern "C" fn sit(iterations: u64, _: u64) {
+            let Seat { index, count } = seat();
+            SEATS[index].fetch_add(iterations * count as u64, Ordering::Relaxed);
+        }
+        let engine = Engine {
+            name: "test",
+            version: String::new(),
+            cases: vec![Case { name: "sit", run: sit, events_per_iteration: 0 }],
+            arrived: None,
+        };
+        let mut workers = Workers::start(&[0, 0], Policy::Other);
+        for threads in [2, 1] {
+            let run = Run { case: "sit".into(), iterations: 8, threads, walk: Walk::None, beside: None };
+            assert!(matches!(answer(&engine, &mut workers, Request::Run(run)), Answer::Timing(_)));
+        }
+        // Eight and the one before them, by each of two and then by one.
+        assert_eq!(SEATS.each_ref().map(|seat| seat.load(Ordering::Relaxed)), [18 + 9, 18]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The threads that run the loops.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,11 +43,30 @@ impl std::str::FromStr for Policy {
     }
 }
 
+/// Which of the threads that run a case at once the calling one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// From 0 on, in the order of the processors.
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+std::thread_local! {
+    static SEAT: Cell<Seat> = const { Cell::new(Seat { index: 0, count: 1 }) };
+}
+
+/// The calling thread's place among those that run a case at once: for loops in which each has work of its own.
+pub fn seat() -> Seat {
+    SEAT.get()
+}
+
 /// What a worker is told.
 struct Job {
     case: Case,
     run: Run,
     first: u64,
+    seat: Seat,
     /// How many of the workers are still to come.
     waiting: Arc<AtomicUsize>,
     /// Where the case is one that runs beside others: when to end.
@@ -107,14 +127,24 @@ impl Workers {
         }
         let (chosen, others) = self.workers.split_at(run.threads);
         let waiting = Arc::new(AtomicUsize::new(wanted));
-        let job =
-            |case: &Case, first, until| Job { case: *case, run: run.clone(), first, waiting: waiting.clone(), until };
+        let job = |case: &Case, first, seat, until| Job {
+            case: *case,
+            run: run.clone(),
+            first,
+            seat,
+            waiting: waiting.clone(),
+            until,
+        };
         let is_over = Arc::new(AtomicBool::new(false));
         if let Some((case, worker)) = beside.zip(others.first()) {
-            worker.jobs.send(job(case, self.next, Some(is_over.clone()))).map_err(|_| "a worker has ended")?;
+            worker
+                .jobs
+                .send(job(case, self.next, Seat { index: 0, count: 1 }, Some(is_over.clone())))
+                .map_err(|_| "a worker has ended")?;
         }
-        for worker in chosen {
-            worker.jobs.send(job(case, self.next, None)).map_err(|_| "a worker has ended")?;
+        for (index, worker) in chosen.iter().enumerate() {
+            let seat = Seat { index, count: run.threads };
+            worker.jobs.send(job(case, self.next, seat, None)).map_err(|_| "a worker has ended")?;
             // Numbers that no other thread has, whatever its warming up takes.
             self.next = self.next.wrapping_add(run.iterations * 2);
         }
@@ -188,7 +218,8 @@ fn schedule(policy: Policy) -> String {
 const WARM_SHARE: u64 = 8;
 
 fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done, String> {
-    let Job { case, run, first, waiting, until } = job;
+    let Job { case, run, first, seat, waiting, until } = job;
+    SEAT.set(*seat);
     if let Some(until) = until {
         return Ok(beside(case, *first, waiting, until));
     }

@@ -7,9 +7,12 @@ use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Po
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement};
+use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, read_words};
 use crate::side::DeviceSide;
+
+/// How many descriptors ahead a line is asked for.
+const AHEAD: u16 = 8;
 
 /// The device side of a packed virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
 ///
@@ -24,7 +27,7 @@ pub struct Device<B, R = Refined> {
     /// Where the next used descriptor goes.
     used: Position,
     /// Descriptors popped and not pushed.
-    held: u16,
+    held: Wide,
     /// The first used descriptor that is not published, with its second word.
     withheld: Option<(Position, u64)>,
     /// Descriptors published since the last [`Device::needs_interrupt`], and those pushed since then.
@@ -62,9 +65,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// As [`Device::new`], and [`RingError::Size`] for an offset that the ring does not have.
     pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let size = check(&bus, size)?;
-        let next = Position { offset: base & 0x7FFF, wrap: base >> 15 == 1 };
-        if next.offset >= size {
-            return Err(RingError::Size { size: u32::from(next.offset) + 1 });
+        let next = Position::from_event(base);
+        if next.offset() >= size {
+            return Err(RingError::Size { size: u32::from(next.offset()) + 1 });
         }
         Ok(Device {
             bus,
@@ -72,7 +75,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             features,
             next,
             used: next,
-            held: 0,
+            held: Wide::new(0),
             withheld: None,
             unannounced: 0,
             pushed: 0,
@@ -115,13 +118,16 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
-        if self.held == self.size {
+        if self.held.get() == self.size {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
         let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Acquire);
         if (word >> 48) as u16 & (AVAIL | USED) != self.next.available() {
             return Ok(false);
+        }
+        if R::PREFETCH {
+            self.bus.expect_store(Area::Descriptor, self.next.after(AHEAD.min(self.size), self.size).at());
         }
         chain.clear();
         match self.walk(word, space, chain) {
@@ -143,11 +149,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
             chain.descriptors += 1;
             let entered = if flags & DESC_F_INDIRECT == 0 {
-                enter(at.offset, addr, word, chain, &mut bytes)
+                enter(at.offset(), addr, word, chain, &mut bytes)
             } else if !self.features.indirect || flags & DESC_F_NEXT != 0 || chain.descriptors > 1 {
-                Err(RingError::DescriptorFlags { index: at.offset, value: flags })
+                Err(RingError::DescriptorFlags { index: at.offset(), value: flags })
             } else {
-                self.walk_table(at.offset, addr, word as u32, space, chain, &mut bytes)
+                self.walk_table(at.offset(), addr, word as u32, space, chain, &mut bytes)
             };
             // The first that is wrong is told; where the buffer ends is looked for all the same.
             wrong = wrong.or(entered.err());
@@ -156,27 +162,27 @@ impl<B: Bus, R: Refinement> Device<B, R> {
                 chain.id = (word >> 32) as u16;
                 break;
             }
-            if chain.descriptors + self.held >= self.size {
+            if chain.descriptors + self.held.get() >= self.size {
                 return Err(RingError::TooLong { segments: chain.descriptors as usize + 1 });
             }
             word = self.bus.load(Area::Descriptor, at.at() + 8, Relaxed);
             let flags = (word >> 48) as u16;
             if flags & (AVAIL | USED) != at.available() {
-                return Err(RingError::NotAvailable { index: at.offset });
+                return Err(RingError::NotAvailable { index: at.offset() });
             }
         }
         if chain.id >= self.size {
-            return Err(RingError::BufferId { index: self.next.offset, value: chain.id });
+            return Err(RingError::BufferId { index: self.next.offset(), value: chain.id });
         }
         self.next = at;
         match wrong {
             None => {
-                self.held += chain.descriptors;
+                self.held.set(self.held.get() + chain.descriptors);
                 Ok(())
             }
             // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
             Some(wrong) => {
-                self.held += chain.descriptors;
+                self.held.set(self.held.get() + chain.descriptors);
                 Err(wrong)
             }
         }
@@ -220,10 +226,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Wait-free.
     #[inline]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
-        debug_assert!(chain.descriptors <= self.held);
+        debug_assert!(chain.descriptors <= self.held.get());
         let at = self.used;
         self.used = at.after(chain.descriptors, self.size);
-        self.held = self.held.saturating_sub(chain.descriptors);
+        self.held.set(self.held.get().saturating_sub(chain.descriptors));
         self.pushed += u32::from(chain.descriptors);
         let writable = chain.writable_len();
         let batch = Batch { at, id: chain.id, len, has_writable: writable > 0 };
@@ -303,7 +309,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // (F) pairs with (E): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Relaxed);
-        self.held < self.size && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
+        self.held.get() < self.size && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

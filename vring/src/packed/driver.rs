@@ -8,9 +8,12 @@ use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Po
 use crate::buffer::{CHAIN_BYTES_MAX, Completion, Segment, total};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement};
+use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::IndirectTables;
 use crate::side::DriverSide;
+
+/// How many descriptors ahead a line is asked for.
+const AHEAD: u16 = 16;
 
 /// What the driver knows of a buffer id, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,8 +40,8 @@ pub struct Driver<B, R = Refined> {
     features: Features,
     slots: Box<[Slot]>,
     tables: Option<IndirectTables>,
-    free_ids: u16,
-    free_count: u16,
+    free_ids: Wide,
+    free_count: Wide,
     /// Where the next buffer goes.
     next: Position,
     /// The first descriptor that was added and not published, with its second word.
@@ -46,19 +49,19 @@ pub struct Driver<B, R = Refined> {
     /// Buffers added so far.
     added: u64,
     /// Buffers added and not published.
-    unpublished: u16,
+    unpublished: Wide,
     /// Descriptors of theirs.
-    unpublished_descriptors: u16,
+    unpublished_descriptors: Wide,
     /// Descriptors published since the last [`Driver::needs_kick`].
     unannounced: u32,
-    in_flight: u16,
+    in_flight: Wide,
     /// Where the next used descriptor will be.
     used: Position,
     /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
     batch: Option<(u16, u32)>,
     /// In order: ids of the oldest buffer that the device has, and of the newest that was added.
-    oldest: u16,
-    newest: u16,
+    oldest: Wide,
+    newest: Wide,
     event_flags: u16,
     lies: u64,
     refinement: PhantomData<R>,
@@ -81,19 +84,19 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             features,
             slots,
             tables: None,
-            free_ids: 0,
-            free_count: size,
+            free_ids: Wide::new(0),
+            free_count: Wide::new(size),
             next: Position::START,
             withheld: None,
             added: 0,
-            unpublished: 0,
-            unpublished_descriptors: 0,
+            unpublished: Wide::new(0),
+            unpublished_descriptors: Wide::new(0),
             unannounced: 0,
-            in_flight: 0,
+            in_flight: Wide::new(0),
             used: Position::START,
             batch: None,
-            oldest: 0,
-            newest: 0,
+            oldest: Wide::new(0),
+            newest: Wide::new(0),
             event_flags: ENABLE,
             lies: 0,
             refinement: PhantomData,
@@ -144,13 +147,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let table = self.tables.filter(|tables| count > 1 && count <= tables.entries as usize);
         let needed = if table.is_some() { 1 } else { count as u16 };
-        if needed > self.free_count {
-            return Err(RingError::Full { index: self.next.offset });
+        if needed > self.free_count.get() {
+            return Err(RingError::Full { index: self.next.offset() });
         }
 
         // As many ids as descriptors, and no buffer takes less than one of these.
-        let id = self.free_ids;
-        self.free_ids = self.slots[id as usize].next;
+        let id = self.free_ids.get();
+        self.free_ids.set(self.slots[id as usize].next);
         let segments = readable.iter().map(|segment| (segment, 0));
         let segments = segments.chain(writable.iter().map(|segment| (segment, DESC_F_WRITE)));
         match table {
@@ -170,24 +173,24 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 }
             }
         }
-        self.free_count -= needed;
+        self.free_count.set(self.free_count.get() - needed);
         if self.features.in_order {
             // An id's `next` is free while it is the device's.
-            if self.in_flight + self.unpublished == 0 {
-                self.oldest = id;
+            if self.in_flight.get() + self.unpublished.get() == 0 {
+                self.oldest.set(id);
             } else {
-                self.slots[self.newest as usize].next = id;
+                self.slots[self.newest.get() as usize].next = id;
             }
-            self.newest = id;
+            self.newest.set(id);
         }
-        self.unpublished_descriptors += needed;
+        self.unpublished_descriptors.set(self.unpublished_descriptors.get() + needed);
         let slot = &mut self.slots[id as usize];
         slot.token = token;
         slot.descriptors = needed;
         slot.number = self.added;
         slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
         self.added += 1;
-        self.unpublished += 1;
+        self.unpublished.set(self.unpublished.get() + 1);
         Ok(())
     }
 
@@ -196,6 +199,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn write(&mut self, segment: Segment, id: u16, flags: u16) {
         let at = self.next;
         let word = second(segment.len, id, flags | at.available());
+        if R::PREFETCH {
+            self.bus.expect_store(Area::Descriptor, at.after(AHEAD.min(self.size), self.size).at());
+        }
         self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
         if self.withheld.is_none() {
             self.withheld = Some((at, word));
@@ -213,8 +219,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if let Some((at, word)) = self.withheld.take() {
             // (A) pairs with (B): whoever sees this descriptor sees those behind it.
             self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
-            self.in_flight += core::mem::take(&mut self.unpublished);
-            self.unannounced += u32::from(core::mem::take(&mut self.unpublished_descriptors));
+            let count = self.unpublished.take();
+            self.in_flight.set(self.in_flight.get() + count);
+            self.unannounced += u32::from(self.unpublished_descriptors.take());
         }
     }
 
@@ -251,7 +258,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        if self.in_flight == 0 {
+        if self.in_flight.get() == 0 {
             return Ok(None);
         }
         // (D) pairs with (C): what the device did to the buffer comes before.
@@ -259,6 +266,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let flags = (word >> 48) as u16;
         if flags & (AVAIL | USED) != self.used.used() {
             return Ok(None);
+        }
+        if R::PREFETCH {
+            self.bus.expect_load(Area::Descriptor, self.used.after(AHEAD.min(self.size), self.size).at());
         }
         let (id, len) = ((word >> 32) as u16, word as u32);
         // 2.8.3: only where WRITE is set does the length mean anything.
@@ -278,19 +288,19 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn is_in_flight(&self, id: u16) -> bool {
         let Some(slot) = self.slots.get(id as usize) else { return false };
-        slot.descriptors != 0 && slot.number < self.added - u64::from(self.unpublished)
+        slot.descriptors != 0 && slot.number < self.added - u64::from(self.unpublished.get())
     }
 
     fn lie(&mut self, id: u16) -> RingError {
         self.lies += 1;
-        RingError::UsedId { index: self.used.offset, value: id.into() }
+        RingError::UsedId { index: self.used.offset(), value: id.into() }
     }
 
     /// Takes the oldest buffer of a batch whose last one is `last`.
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        let id = self.oldest;
+        let id = self.oldest.get();
         let slot = self.slots[id as usize];
-        self.oldest = slot.next;
+        self.oldest.set(slot.next);
         if id == last {
             self.batch = None;
             return self.take(id, len);
@@ -304,10 +314,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[id as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
         slot.descriptors = 0;
-        slot.next = self.free_ids;
-        self.free_ids = id;
-        self.free_count += descriptors;
-        self.in_flight -= 1;
+        slot.next = self.free_ids.get();
+        self.free_ids.set(id);
+        self.free_count.set(self.free_count.get() + descriptors);
+        self.in_flight.set(self.in_flight.get() - 1);
         self.used = self.used.after(descriptors, self.size);
         self.lies += u64::from(len > writable);
         Completion { token, len: len.min(writable) }
@@ -324,7 +334,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         // (G) pairs with (H): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, self.used.at() + 8, Relaxed);
-        self.batch.is_some() || self.in_flight > 0 && (word >> 48) as u16 & (AVAIL | USED) == self.used.used()
+        self.batch.is_some() || self.in_flight.get() > 0 && (word >> 48) as u16 & (AVAIL | USED) == self.used.used()
     }
 
     /// Wants no notifications for now. A hint: some may still come.
@@ -373,15 +383,15 @@ impl<B: Bus, R: Refinement> DriverSide for Driver<B, R> {
     }
 
     fn free_count(&self) -> u16 {
-        self.free_count
+        self.free_count.get()
     }
 
     fn in_flight(&self) -> u16 {
-        self.in_flight
+        self.in_flight.get()
     }
 
     fn unpublished(&self) -> u16 {
-        self.unpublished
+        self.unpublished.get()
     }
 
     fn lies(&self) -> u64 {

@@ -35,47 +35,63 @@ const fn second(len: u32, id: u16, flags: u16) -> u64 {
 }
 
 /// A position in the ring, with the wrap counter of whoever is there (2.8.1): what is 1 in the first lap, and changes with each.
+///
+/// In one word of 32 bits, so that it is loaded by the width by which it was stored (see `Wide`): as in an event suppression structure, the
+/// offset and the wrap counter on top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Position {
-    offset: u16,
-    wrap: bool,
-}
+struct Position(u32);
 
 impl Position {
-    const START: Position = Position { offset: 0, wrap: true };
+    const WRAP: u32 = 1 << 15;
+
+    const START: Position = Position(Position::WRAP);
+
+    /// From 0 to the ring's size.
+    #[inline(always)]
+    const fn offset(self) -> u16 {
+        (self.0 & (Position::WRAP - 1)) as u16
+    }
+
+    /// The wrap counter.
+    #[inline(always)]
+    const fn wrap(self) -> bool {
+        self.0 & Position::WRAP != 0
+    }
 
     /// `count` descriptors on, at most the ring's `size`.
     #[inline(always)]
     fn after(self, count: u16, size: u16) -> Position {
-        let offset = u32::from(self.offset) + u32::from(count);
-        if offset >= u32::from(size) {
-            Position { offset: (offset - u32::from(size)) as u16, wrap: !self.wrap }
-        } else {
-            Position { offset: offset as u16, wrap: self.wrap }
-        }
+        let (offset, size) = (u32::from(self.offset()) + u32::from(count), u32::from(size));
+        let wrap = self.0 & Position::WRAP;
+        if offset >= size { Position((offset - size) | (wrap ^ Position::WRAP)) } else { Position(offset | wrap) }
     }
 
     /// The flags with which a descriptor here is available.
     #[inline(always)]
     const fn available(self) -> u16 {
-        if self.wrap { AVAIL } else { USED }
+        if self.wrap() { AVAIL } else { USED }
     }
 
     /// The flags with which a descriptor here is used.
     #[inline(always)]
     const fn used(self) -> u16 {
-        if self.wrap { AVAIL | USED } else { 0 }
+        if self.wrap() { AVAIL | USED } else { 0 }
     }
 
     /// Offset and wrap counter as they are in an event suppression structure.
     const fn event(self) -> u16 {
-        self.offset | (self.wrap as u16) << 15
+        self.0 as u16
+    }
+
+    /// As [`Position::event`] has it.
+    const fn from_event(event: u16) -> Position {
+        Position(event as u32)
     }
 
     /// Bytes from the beginning of the ring.
     #[inline(always)]
     const fn at(self) -> usize {
-        16 * self.offset as usize
+        16 * self.offset() as usize
     }
 }
 
@@ -102,10 +118,10 @@ fn passed(new: Position, count: u32, size: u16, event: u16, need_event: impl Fn(
     }
     // In one line of numbers: where the event is in the lap before this one, it is that much less.
     let mut at = event & 0x7FFF;
-    if (event >> 15 == 1) != new.wrap {
+    if (event >> 15 == 1) != new.wrap() {
         at = at.wrapping_sub(size);
     }
-    need_event(at, new.offset, new.offset.wrapping_sub(count as u16))
+    need_event(at, new.offset(), new.offset().wrapping_sub(count as u16))
 }
 
 /// Bytes of a ring of `size` descriptors whose areas lie together, see [`contiguous`].

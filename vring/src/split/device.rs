@@ -7,9 +7,14 @@ use super::{Layout, NO_NOTIFICATION, contiguous};
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus, Direct};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement};
+use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, Words, read_words};
 use crate::side::DeviceSide;
+
+/// How many buffers ahead a descriptor is asked for.
+const AHEAD: u16 = 8;
+/// How many used elements ahead.
+const USED_AHEAD: u16 = 16;
 
 /// The device side of a split virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
 #[derive(Debug)]
@@ -17,13 +22,13 @@ pub struct Device<B = Direct, R = Refined> {
     bus: B,
     layout: Layout,
     features: Features,
-    popped: u16,
+    popped: Wide,
     /// `avail.idx` as it was last read, checked: at most `size` ahead of `popped`.
-    avail_seen: u16,
+    avail_seen: Wide,
     /// Chains pushed so far: what `used.idx` will be.
-    pushed: u16,
+    pushed: Wide,
     /// What `used.idx` holds.
-    published: u16,
+    published: Wide,
     /// Shadow of `used.flags`.
     flags: u16,
     /// Chains published since the last [`Device::needs_interrupt`].
@@ -73,10 +78,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             bus,
             layout,
             features,
-            popped: base,
-            avail_seen: base,
-            pushed: base,
-            published: base,
+            popped: Wide::new(base),
+            avail_seen: Wide::new(base),
+            pushed: Wide::new(base),
+            published: Wide::new(base),
             flags: 0,
             unannounced: 0,
             batch: None,
@@ -98,7 +103,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
 
     /// Where the device is in the avail ring.
     pub fn base(&self) -> u16 {
-        self.popped
+        self.popped.get()
     }
 
     /// The memory of the ring.
@@ -109,22 +114,27 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// The head of the next available chain, if there is one (2.7.7, 2.7.13).
     #[inline(always)]
     fn pop_head(&mut self) -> Result<Option<u16>, RingError> {
-        if !R::CACHED_PEER || self.popped == self.avail_seen {
+        if !R::CACHED_PEER || self.popped.get() == self.avail_seen.get() {
             // (B) pairs with (A): entries and descriptors are read after the index that covers them.
             let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Acquire);
             // No more than the ring has can be with the device: that includes what was popped and not yet pushed.
-            if value.wrapping_sub(self.pushed) > self.layout.size()
-                || value.wrapping_sub(self.popped) > self.layout.size()
+            if value.wrapping_sub(self.pushed.get()) > self.layout.size()
+                || value.wrapping_sub(self.popped.get()) > self.layout.size()
             {
-                return Err(self.lie(RingError::AvailIndex { index: self.popped, value }));
+                return Err(self.lie(RingError::AvailIndex { index: self.popped.get(), value }));
             }
-            self.avail_seen = value;
-            if value == self.popped {
+            self.avail_seen.set(value);
+            if value == self.popped.get() {
                 return Ok(None);
             }
         }
-        let index = self.popped;
-        self.popped = index.wrapping_add(1);
+        let index = self.popped.get();
+        self.popped.set(index.wrapping_add(1));
+        if R::PREFETCH && self.avail_seen.get().wrapping_sub(index) > AHEAD {
+            let entry = self.layout.avail_entry(self.layout.slot(index.wrapping_add(AHEAD)));
+            let head: u16 = self.bus.load(Area::Driver, entry, Relaxed);
+            self.bus.expect_load(Area::Descriptor, self.layout.descriptor(self.layout.slot(head)));
+        }
         let head: u16 = self.bus.load(Area::Driver, self.layout.avail_entry(self.layout.slot(index)), Relaxed);
         if head >= self.layout.size() {
             return Err(self.lie(RingError::AvailId { index, value: head }));
@@ -272,7 +282,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             return self.push_used_id(chain.id, len);
         }
         let count = self.batch.take().map_or(0, |(_, _, count)| count) + 1;
-        self.pushed = self.pushed.wrapping_add(1);
+        self.pushed.set(self.pushed.get().wrapping_add(1));
         self.batch = Some((chain.id, len, count));
         if u64::from(len) < chain.writable_len() {
             self.end_batch();
@@ -284,8 +294,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn push_used_id(&mut self, id: u16, len: u32) {
         debug_assert!(id < self.layout.size());
         self.end_batch();
-        let at = if R::SHADOW { self.pushed } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
-        self.pushed = self.pushed.wrapping_add(1);
+        let at =
+            if R::SHADOW { self.pushed.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        self.pushed.set(self.pushed.get().wrapping_add(1));
         self.enter_used(at, id, len);
     }
 
@@ -293,13 +304,17 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     fn end_batch(&mut self) {
         if let Some((id, len, count)) = self.batch.take() {
-            self.enter_used(self.pushed.wrapping_sub(count), id, len);
+            self.enter_used(self.pushed.get().wrapping_sub(count), id, len);
         }
     }
 
     #[inline(always)]
     fn enter_used(&self, index: u16, id: u16, len: u32) {
         let at = self.layout.used_entry(self.layout.slot(index));
+        if R::PREFETCH {
+            self.bus
+                .expect_store(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
+        }
         // Relaxed: the driver reads the element only behind (C).
         self.bus.store(Area::Device, at, u32::from(id), Relaxed);
         self.bus.store(Area::Device, at + 4, len, Relaxed);
@@ -312,7 +327,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
 
     /// Chains pushed and not yet published.
     pub fn unpublished(&self) -> u16 {
-        self.pushed.wrapping_sub(self.published)
+        self.pushed.get().wrapping_sub(self.published.get())
     }
 
     /// Shows the driver all that was pushed (2.7.8). Do it before polling for available buffers again.
@@ -322,9 +337,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn publish_used(&mut self) {
         self.end_batch();
         self.unannounced += u32::from(self.unpublished());
-        self.published = self.pushed;
+        self.published.set(self.pushed.get());
         // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
-        self.bus.store(Area::Device, Layout::INDEX, self.published, Release);
+        self.bus.store(Area::Device, Layout::INDEX, self.published.get(), Release);
     }
 
     /// Whether the driver wants to be notified of what was published since the last call (2.7.7.2).
@@ -337,8 +352,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         self.bus.fence();
         if self.features.event_idx {
             let event = self.bus.load(Area::Driver, self.layout.used_event(), Relaxed);
-            let old = self.published.wrapping_sub(count as u16);
-            return count > u32::from(u16::MAX) || R::need_event(event, self.published, old);
+            let old = self.published.get().wrapping_sub(count as u16);
+            return count > u32::from(u16::MAX) || R::need_event(event, self.published.get(), old);
         }
         let flags: u16 = self.bus.load(Area::Driver, Layout::FLAGS, Relaxed);
         count > 0 && flags & NO_NOTIFICATION == 0
@@ -362,7 +377,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn arm_notification_after(&mut self, count: u16) -> bool {
         debug_assert!((1..=self.layout.size()).contains(&count));
         if self.features.event_idx {
-            let event = self.popped.wrapping_add(count - 1);
+            let event = self.popped.get().wrapping_add(count - 1);
             self.bus.store(Area::Device, self.layout.avail_event(), event, Relaxed);
         } else {
             self.set_flags(0);
@@ -370,7 +385,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // (F) pairs with (E): what is wanted is stored before `avail.idx` is read.
         self.bus.fence();
         let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Relaxed);
-        value.wrapping_sub(self.popped) >= count
+        value.wrapping_sub(self.popped.get()) >= count
     }
 
     /// Wants no notifications for now. A hint: some may still come.
@@ -379,7 +394,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn disarm_notification(&mut self) {
         if self.features.event_idx {
             // An index that is passed last of all.
-            self.bus.store(Area::Device, self.layout.avail_event(), self.popped.wrapping_sub(1), Relaxed);
+            self.bus.store(Area::Device, self.layout.avail_event(), self.popped.get().wrapping_sub(1), Relaxed);
         } else {
             self.set_flags(NO_NOTIFICATION);
         }

@@ -8,9 +8,14 @@ use super::{Layout, NO_NOTIFICATION};
 use crate::buffer::{CHAIN_BYTES_MAX, Completion, Segment, total};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement};
+use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{IndirectTables, Words};
 use crate::side::DriverSide;
+
+/// How many descriptors ahead a line is asked for, where those that come next follow one another.
+const AHEAD: u16 = 16;
+/// How many used elements ahead.
+const USED_AHEAD: u16 = 16;
 
 /// What the driver knows of a descriptor, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,26 +44,29 @@ pub struct Driver<B, R = Refined> {
     slots: Box<[Slot]>,
     tables: Option<IndirectTables>,
     /// First of the free list; in a ring in order, where the next chain begins.
-    free_head: u16,
-    free_count: u16,
+    free_head: Wide,
+    /// Last of the free list, where that is private. What has been free longest is used first: its line is the least likely to be in use by
+    /// the device, and lines follow one another.
+    free_tail: Wide,
+    free_count: Wide,
     /// Chains added so far, not wrapping.
     chains: u64,
     /// What `avail.idx` will be.
-    added: u16,
+    added: Wide,
     /// What `avail.idx` holds.
-    published: u16,
+    published: Wide,
     /// Shadow of `avail.flags`.
     flags: u16,
     /// Chains published since the last [`Driver::needs_kick`].
     unannounced: u32,
     /// The used elements that were taken.
-    taken: u16,
+    taken: Wide,
     /// `used.idx` as it was last read, checked: no more than was published.
-    used_seen: u16,
+    used_seen: Wide,
     /// In order: the head of the last chain of the batch that is being taken, which the device did name, and what it wrote there.
     batch: Option<(u16, u32)>,
     /// In order: the head of the oldest chain that the device has.
-    oldest: u16,
+    oldest: Wide,
     lies: u64,
     refinement: PhantomData<R>,
 }
@@ -90,17 +98,18 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             features,
             slots,
             tables: None,
-            free_head: 0,
-            free_count: size as u16,
+            free_head: Wide::new(0),
+            free_tail: Wide::new(size as u16 - 1),
+            free_count: Wide::new(size as u16),
             chains: 0,
-            added: base,
-            published: base,
+            added: Wide::new(base),
+            published: Wide::new(base),
             flags: 0,
             unannounced: 0,
-            taken: base,
-            used_seen: base,
+            taken: Wide::new(base),
+            used_seen: Wide::new(base),
             batch: None,
-            oldest: 0,
+            oldest: Wide::new(0),
             lies: 0,
             refinement: PhantomData,
             bus,
@@ -125,17 +134,17 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     /// Descriptors that are free.
     pub fn free_count(&self) -> u16 {
-        self.free_count
+        self.free_count.get()
     }
 
     /// Chains that were published and not yet taken back.
     pub fn in_flight(&self) -> u16 {
-        self.published.wrapping_sub(self.taken)
+        self.published.get().wrapping_sub(self.taken.get())
     }
 
     /// Chains that were added and not yet published.
     pub fn unpublished(&self) -> u16 {
-        self.added.wrapping_sub(self.published)
+        self.added.get().wrapping_sub(self.published.get())
     }
 
     /// Used elements that no honest device writes, so far.
@@ -171,11 +180,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if count > self.layout.size() as usize {
             return Err(RingError::TooLong { segments: count });
         }
-        if needed > self.free_count as usize {
-            return Err(RingError::Full { index: self.free_head });
+        if needed > self.free_count.get() as usize {
+            return Err(RingError::Full { index: self.free_head.get() });
         }
 
-        let head = self.free_head;
+        let head = self.free_head.get();
         let segments = readable.iter().map(|segment| (segment, 0));
         let segments = segments.chain(writable.iter().map(|segment| (segment, DESC_F_WRITE)));
         let next = match table {
@@ -203,18 +212,19 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 slot
             }
         };
-        self.free_head = next;
-        self.free_count -= needed as u16;
+        self.free_head.set(next);
+        self.free_count.set(self.free_count.get() - needed as u16);
         let slot = &mut self.slots[head as usize];
         slot.token = token;
         slot.number = self.chains;
         slot.descriptors = needed as u16;
         slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
 
-        let added = if R::SHADOW { self.added } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        let added =
+            if R::SHADOW { self.added.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
         let entry = self.layout.avail_entry(self.layout.slot(added));
         self.bus.store(Area::Driver, entry, head, Relaxed);
-        self.added = self.added.wrapping_add(1);
+        self.added.set(self.added.get().wrapping_add(1));
         self.chains += 1;
         Ok(())
     }
@@ -237,6 +247,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn write(&self, slot: u16, (addr, rest): Words) {
         let at = self.layout.descriptor(slot);
+        if R::PREFETCH {
+            self.bus.expect_store(Area::Descriptor, self.layout.descriptor(self.layout.slot(slot.wrapping_add(AHEAD))));
+        }
         self.bus.store(Area::Descriptor, at, addr, Relaxed);
         self.bus.store(Area::Descriptor, at + 8, rest, Relaxed);
     }
@@ -247,9 +260,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline]
     pub fn publish(&mut self) {
         self.unannounced += u32::from(self.unpublished());
-        self.published = self.added;
+        self.published.set(self.added.get());
         // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
-        self.bus.store(Area::Driver, Layout::INDEX, self.published, Release);
+        self.bus.store(Area::Driver, Layout::INDEX, self.published.get(), Release);
     }
 
     /// Whether the device wants to be notified of what was published since the last call (2.7.13.4).
@@ -262,8 +275,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.bus.fence();
         if self.features.event_idx {
             let event = self.bus.load(Area::Device, self.layout.avail_event(), Relaxed);
-            let old = self.published.wrapping_sub(count as u16);
-            return count > u32::from(u16::MAX) || R::need_event(event, self.published, old);
+            let old = self.published.get().wrapping_sub(count as u16);
+            return count > u32::from(u16::MAX) || R::need_event(event, self.published.get(), old);
         }
         let flags: u16 = self.bus.load(Area::Device, Layout::FLAGS, Relaxed);
         count > 0 && flags & NO_NOTIFICATION == 0
@@ -281,33 +294,37 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        if !R::CACHED_PEER || self.taken == self.used_seen {
+        if !R::CACHED_PEER || self.taken.get() == self.used_seen.get() {
             // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
             let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
-            if value.wrapping_sub(self.taken) > self.in_flight() {
-                return Err(self.lie(RingError::UsedIndex { index: self.taken, value }));
+            if value.wrapping_sub(self.taken.get()) > self.in_flight() {
+                return Err(self.lie(RingError::UsedIndex { index: self.taken.get(), value }));
             }
-            self.used_seen = value;
-            if value == self.taken {
+            self.used_seen.set(value);
+            if value == self.taken.get() {
                 return Ok(None);
             }
         }
-        let index = self.taken;
+        let index = self.taken.get();
         let at = self.layout.used_entry(self.layout.slot(index));
+        if R::PREFETCH {
+            self.bus
+                .expect_load(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
+        }
         let value: u32 = self.bus.load(Area::Device, at, Relaxed);
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
         let wrong = RingError::UsedId { index, value };
         let head = value as u16;
         if value >= u32::from(self.layout.size()) || !self.is_in_flight(head) {
-            self.taken = index.wrapping_add(1);
+            self.taken.set(index.wrapping_add(1));
             return Err(self.lie(wrong));
         }
         if !self.features.in_order {
             return Ok(Some(self.take(head, len)));
         }
         // All chains up to this one are used (2.7.9). It must be among as many as the index says.
-        let mut reached = self.oldest;
-        for _ in 0..self.used_seen.wrapping_sub(index) {
+        let mut reached = self.oldest.get();
+        for _ in 0..self.used_seen.get().wrapping_sub(index) {
             if reached == head {
                 self.batch = Some((head, len));
                 return Ok(Some(self.take_batched(head, len)));
@@ -327,9 +344,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     /// Takes the oldest chain of a batch whose last one is `last`.
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        let head = self.oldest;
+        let head = self.oldest.get();
         let slot = self.slots[head as usize];
-        self.oldest = self.layout.slot(head.wrapping_add(slot.descriptors));
+        self.oldest.set(self.layout.slot(head.wrapping_add(slot.descriptors)));
         if head == last {
             self.batch = None;
             return self.take(head, len);
@@ -349,15 +366,24 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[head as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
         slot.descriptors = 0;
-        self.free_count += descriptors;
-        self.taken = self.taken.wrapping_add(1);
+        let was_free = self.free_count.get();
+        self.free_count.set(was_free + descriptors);
+        self.taken.set(self.taken.get().wrapping_add(1));
         if !self.features.in_order {
             let mut last = head;
             for _ in 1..descriptors {
                 last = self.next_of(last);
             }
-            self.link(last, self.free_head);
-            self.free_head = head;
+            if !R::PRIVATE_FREE_LIST {
+                self.link(last, self.free_head.get());
+                self.free_head.set(head);
+            } else if was_free == 0 {
+                self.free_head.set(head);
+                self.free_tail.set(last);
+            } else {
+                self.link(self.free_tail.get(), head);
+                self.free_tail.set(last);
+            }
         }
         self.lies += u64::from(len > writable);
         Completion { token, len: len.min(writable) }
@@ -379,14 +405,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     pub fn arm_interrupt(&mut self) -> bool {
         if self.features.event_idx {
-            self.bus.store(Area::Driver, self.layout.used_event(), self.taken, Relaxed);
+            self.bus.store(Area::Driver, self.layout.used_event(), self.taken.get(), Relaxed);
         } else {
             self.set_flags(0);
         }
         // (G) pairs with (H): what is wanted is stored before `used.idx` is read.
         self.bus.fence();
         let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Relaxed);
-        value != self.taken
+        value != self.taken.get()
     }
 
     /// Wants no notifications for now. A hint: some may still come.
@@ -395,7 +421,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     pub fn disarm_interrupt(&mut self) {
         if self.features.event_idx {
             // An index that is passed last of all.
-            self.bus.store(Area::Driver, self.layout.used_event(), self.taken.wrapping_sub(1), Relaxed);
+            self.bus.store(Area::Driver, self.layout.used_event(), self.taken.get().wrapping_sub(1), Relaxed);
         } else {
             self.set_flags(NO_NOTIFICATION);
         }

@@ -1,3 +1,4 @@
+mod adaptive;
 mod hostile;
 mod oracle;
 mod planned;

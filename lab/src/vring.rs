@@ -1,0 +1,415 @@
+//! Experiment `vring`: virtqueues between two processors, as the fourth seed found them and with what came after.
+//!
+//! # The problem
+//! In 2015 a change to the virtio driver kept avail flags and index in private memory too, so that the producer reads no line that the
+//! consumer reads. Its author's program ran 0 to 8 % shorter for it, depending on the machine. What that is worth here, and what batched
+//! publishing, cached indexes, a private free list, prefetching and other forms of queue are worth beyond, is measured by one program.
+//!
+//! # The picture
+//! ```text
+//!   SHAPE.RING.BATCH[.far]
+//!     SHAPE    stream: as many buffers under way as the ring takes        lockstep: a batch there and back, then the next
+//!     RING     noshadow, shadow: as in the seed; …-batch, …-private: with what came after; in-order, packed, packed-in-order;
+//!              adaptive, packed-adaptive: published by themselves
+//!     BATCH    1 4 16 64
+//!     far      while a line took long from one processor to the other (below)
+//! ```
+//! A cost is that of one buffer there and back. Nothing is subtracted: an empty loop would wait for nobody.
+//!
+//! # How far apart the processors are
+//! A pair is chosen by what the machine says of itself: hyperthreads of a core, cores of a socket, sockets apart. In a virtual machine
+//! that is not to be relied on, for its processors move. So before and after each turn a line is sent to and fro, and a turn between two
+//! slow transfers is `far`; one between a quick and a slow one does not count.
+//!
+//! # What is verified
+//! In every loop, the sum of what came to the device and of what came back is that of what was sent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use dormouse_lab_harness::{Run, Walk};
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+
+use crate::engines::{self, Engines};
+use crate::plan::{self, Axis};
+use crate::statistics::{measurement, median, ratio};
+use crate::{Experiment, Host, LabError, Measurement, Ratio, RunOptions};
+
+pub(crate) mod seed;
+
+pub(crate) const NAME: &str = "vring";
+const ENGINE: &str = "dormouse-lab-engine-vring";
+
+/// What a name is made of: `stream.packed.16.far`.
+const AXES: &[Axis] = &[
+    Axis::plain("state"),
+    Axis::plain("tool"),
+    Axis::plain("batch"),
+    Axis::without("placement", "same-socket"),
+    Axis::without("distance", "near"),
+];
+
+const SHAPES: [&str; 2] = ["stream", "lockstep"];
+/// Rings of our engine, in the order in which they came to be.
+#[cfg(test)]
+const RINGS: [&str; 11] = [
+    "noshadow",
+    "shadow",
+    "noshadow-batch",
+    "shadow-batch",
+    "noshadow-private",
+    "shadow-private",
+    "in-order",
+    "packed",
+    "packed-in-order",
+    "adaptive",
+    "packed-adaptive",
+];
+pub(crate) const BATCHES: [&str; 4] = ["1", "4", "16", "64"];
+
+/// Buffers of a turn: so few that it is short beside the time that a virtual machine's processors stay where they are.
+const ITERATIONS: u64 = 8_000;
+/// Transfers there and back that tell how far apart they are.
+const TRANSFERS: u64 = 1_000;
+/// A line that takes longer one way than this does not come from a cache that both processors share.
+const NEAR_NS_MAX: f64 = 120.0;
+/// Turns of each slot that a figure needs.
+const TURNS_MIN: usize = 6;
+
+/// Two processors, and what the machine says of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Placement {
+    name: &'static str,
+    cpus: [u32; 2],
+}
+
+/// Where a processor is: its core, as the list of its siblings, and its socket.
+type Place = (String, String);
+
+fn place(cpu: u32) -> Option<Place> {
+    let read = |what: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/{what}");
+        std::fs::read_to_string(path).ok().map(|text| text.trim().to_string())
+    };
+    Some((read("thread_siblings_list")?, read("physical_package_id")?))
+}
+
+/// A pair for each placement that there is, the first processor in all of them; and what there is not.
+fn placements(cpus: &[u32], place: impl Fn(u32) -> Option<Place>) -> (Vec<Placement>, Vec<String>) {
+    let (mut found, mut notes) = (Vec::new(), Vec::new());
+    let Some((&first, others)) = cpus.split_first() else { return (found, notes) };
+    let of_first = place(first);
+    let is_known = |other: &u32| Some((of_first.clone()?, place(*other)?));
+    type IsSo = fn(&Place, &Place) -> bool;
+    let kinds: [(&str, &str, IsSo); 3] = [
+        ("same-socket", "two cores of one socket", |a, b| a.0 != b.0 && a.1 == b.1),
+        ("hyperthreads", "two hyperthreads of one core", |a, b| a.0 == b.0),
+        ("sockets-apart", "cores of two sockets", |a, b| a.1 != b.1),
+    ];
+    for (name, words, is_so) in kinds {
+        match others.iter().find(|other| is_known(other).is_some_and(|(a, b)| is_so(&a, &b))) {
+            Some(other) => found.push(Placement { name, cpus: [first, *other] }),
+            None => {
+                notes.push(format!("placement {name}: this machine shows no {words} among the processors {cpus:?}"))
+            }
+        }
+    }
+    if let (true, Some(other)) = (found.is_empty(), others.first()) {
+        found.push(Placement { name: "same-socket", cpus: [first, *other] });
+        notes.push("the machine does not tell where its processors are: taken to be cores of one socket".into());
+    }
+    (found, notes)
+}
+
+/// What is measured in turn.
+#[derive(Debug)]
+struct Slot {
+    engine: usize,
+    case: String,
+    labels: [(&'static str, String); 3],
+    /// Nanoseconds of a buffer, by distance.
+    turns: [Vec<f64>; 2],
+    counters: [BTreeMap<String, Vec<f64>>; 2],
+}
+
+const DISTANCES: [&str; 2] = ["near", "far"];
+
+fn slots(engines: &Engines) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    for (engine, running) in engines.all.iter().enumerate() {
+        for case in &running.description().cases {
+            let mut parts = case.splitn(2, '_');
+            let (Some(shape), Some(rest)) = (parts.next(), parts.next()) else { continue };
+            let Some((ring, batch)) = rest.rsplit_once('_') else { continue };
+            if SHAPES.contains(&shape) && BATCHES.contains(&batch) {
+                let labels = [("state", shape.into()), ("tool", ring.into()), ("batch", batch.into())];
+                let (turns, counters) = Default::default();
+                slots.push(Slot { engine, case: case.clone(), labels, turns, counters });
+            }
+        }
+    }
+    slots
+}
+
+/// Which distance a time of the case `transfer` is of: its iteration goes there and back.
+fn distance(transfer_ns: f64) -> usize {
+    usize::from(transfer_ns / 2.0 > NEAR_NS_MAX)
+}
+
+/// What the turns of a pair of processors came to.
+struct Turns {
+    slots: Vec<Slot>,
+    /// One way, by distance.
+    transfers: [Vec<f64>; 2],
+    rounds: usize,
+    moved: usize,
+}
+
+fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str) -> Result<Turns, LabError> {
+    let bar = ProgressBar::new(lasting.as_secs()).with_message(what.to_string());
+    if let Ok(style) = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} s") {
+        bar.set_style(style);
+    }
+    let run =
+        |case: &str, iterations| Run { case: case.into(), iterations, threads: 2, walk: Walk::None, beside: None };
+    let mut slots = slots(engines);
+    let mut order: Vec<usize> = (0..slots.len()).collect();
+    let mut random = SmallRng::from_os_rng();
+    let (mut transfers, mut rounds, mut moved) = (<[Vec<f64>; 2]>::default(), 0, 0);
+    for process in 0..processes {
+        if process > 0 {
+            engines.renew()?;
+        }
+        let begun = Instant::now();
+        let mut is_counted = false;
+        while begun.elapsed() < lasting / processes {
+            order.shuffle(&mut random);
+            let mut before = engines.all[0].run(run("transfer", TRANSFERS))?.ns;
+            for &index in &order {
+                let slot = &mut slots[index];
+                let timing = engines.all[slot.engine].run(run(&slot.case, ITERATIONS))?;
+                let after = engines.all[0].run(run("transfer", TRANSFERS))?.ns;
+                let at = distance(after);
+                if is_counted {
+                    if at == distance(before) {
+                        slot.turns[at].push(timing.ns);
+                        for (name, count) in timing.counters {
+                            slot.counters[at].entry(name).or_default().push(count);
+                        }
+                    } else {
+                        moved += 1;
+                    }
+                    transfers[at].push(after / 2.0);
+                }
+                before = after;
+            }
+            rounds += usize::from(is_counted);
+            // The first of a process pays for pages and code.
+            is_counted = true;
+            bar.set_position((begun.elapsed() + lasting / processes * process).as_secs());
+        }
+    }
+    bar.finish_and_clear();
+    Ok(Turns { slots, transfers, rounds, moved })
+}
+
+/// Figures of the slots at one distance, as far as there are enough turns of all; as many of each, so that ratios have pairs.
+fn figures(turns: &Turns, placement: &str, at: usize, rate: Option<f64>) -> Vec<Measurement> {
+    let count = turns.slots.iter().map(|slot| slot.turns[at].len()).min().unwrap_or(0);
+    if count < TURNS_MIN {
+        return Vec::new();
+    }
+    let figures = turns.slots.iter().map(|slot| {
+        let mut labels = plan::labels(&[("placement", placement), ("distance", DISTANCES[at])]);
+        labels.extend(slot.labels.iter().map(|(axis, value)| (axis.to_string(), value.clone())));
+        let mut measurement = measurement(&plan::name(AXES, &labels), "ns", &slot.turns[at][..count]);
+        measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
+        measurement.labels = labels;
+        let counters = slot.counters[at].iter().map(|(name, counts)| (name.clone(), median(counts)));
+        measurement.counters = counters.collect();
+        measurement
+    });
+    figures.collect()
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// See [`LabError`]. One processor alone is no error but a note.
+pub fn run_vring(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
+    let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
+    let (places, mut notes) = placements(&options.cpus, place);
+    let mut experiment = Experiment { name: NAME.into(), ..Experiment::default() };
+    if places.is_empty() {
+        notes.push("nothing is measured: this needs two processors".into());
+    }
+    let seconds = if options.is_quick { 12 } else { 120 };
+    for Placement { name, cpus } in &places {
+        let lasting = Duration::from_secs(seconds) / places.len() as u32;
+        let options = RunOptions { cpus: cpus.to_vec(), ..options.clone() };
+        at_placement(&options, host, dir.path(), name, lasting, &mut experiment, &mut notes)?;
+    }
+    experiment.ratios = ratios(&experiment.measurements);
+    experiment.notes = notes;
+    plan::retain_available(&mut experiment.measurements, host);
+    experiment.notes.extend(seed::conclusion(&experiment));
+    Ok(experiment)
+}
+
+fn at_placement(
+    options: &RunOptions,
+    host: &Host,
+    dir: &Path,
+    name: &str,
+    lasting: Duration,
+    experiment: &mut Experiment,
+    notes: &mut Vec<String>,
+) -> Result<(), LabError> {
+    let mut engines = Engines::new(options);
+    let of_ours = dir.to_path_buf();
+    engines.add(move || engines::of_ours(ENGINE, &of_ours, wrong))?;
+    notes.extend(engines.add_peers(NAME, options.has_peers, dir));
+    notes.extend(engines.shortcomings(host));
+    let rate = engines.all[0].description().tsc_cycles_per_ns;
+    let processes = if options.is_quick { 2 } else { 8 };
+    let turns = measure(&mut engines, lasting, processes, &format!("vring: {name}"))?;
+    let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
+    let found = engines.finish()?;
+    notes.push(format!("dormouse: {} ends of ways of buffers; {}", found[0].emitted, found[0].text));
+    notes.extend(peers.iter().zip(&found[1..]).map(|(peer, found)| found.note(peer)));
+    let cpus = &options.cpus;
+    notes.push(format!(
+        "{name}, processors {cpus:?}: {} rounds of turns of {ITERATIONS} buffers, {processes} processes; each figure is one buffer's way \
+         there and back",
+        turns.rounds
+    ));
+    for (at, words) in DISTANCES.into_iter().enumerate() {
+        let all = &turns.transfers[at];
+        if all.is_empty() {
+            continue;
+        }
+        let measured = figures(&turns, name, at, rate);
+        let too_few = if measured.is_empty() { ", too few turns for figures" } else { "" };
+        notes.push(format!(
+            "{name}, {words}: a line takes {:.0} ns one way ({} probes{too_few})",
+            median(all),
+            all.len()
+        ));
+        experiment.measurements.extend(measured);
+    }
+    if !turns.transfers[0].is_empty() && !turns.transfers[1].is_empty() {
+        notes.push(format!(
+            "{name}: the processors are now near each other and now far, as a hypervisor moves them; {} turns in which they moved do not \
+             count",
+            turns.moved
+        ));
+    }
+    Ok(())
+}
+
+/// What is wrong where a sum did not come out.
+fn wrong(arrived: u64, emitted: u64) -> String {
+    format!("{arrived} of {emitted} buffers came to where they were sent")
+}
+
+/// Name, numerator, denominator: rings, each compared at every batch of a list.
+const RATIOS: [(&str, &str, &str, &[&str]); 9] = [
+    ("shadow_vs_noshadow", "shadow-private", "noshadow-private", &["1", "4", "16", "64"]),
+    ("shadow_cached_vs_noshadow", "shadow-batch", "noshadow-batch", &["1", "4", "16", "64"]),
+    ("shadow_alone_vs_noshadow", "shadow", "noshadow", &["1", "4", "16", "64"]),
+    ("private_vs_cached", "shadow-private", "shadow-batch", &["1", "4", "16", "64"]),
+    ("adaptive_vs_plain", "adaptive", "shadow", &["1", "4", "16", "64"]),
+    ("packed_adaptive_vs_plain", "packed-adaptive", "shadow", &["1", "4", "16", "64"]),
+    ("in_order_vs_split", "in-order", "shadow-private", &["1", "4", "16", "64"]),
+    ("packed_vs_split", "packed", "shadow-private", &["1", "4", "16", "64"]),
+    ("packed_in_order_vs_split", "packed-in-order", "shadow-private", &["1", "4", "16", "64"]),
+];
+
+/// Ratios of both shapes, at every distance; and of the one that the issue of forms is judged by, the median over batches.
+fn ratios(measurements: &[Measurement]) -> Vec<Ratio> {
+    let find = |name: String| measurements.iter().find(|measurement| measurement.name == name);
+    let mut ratios = Vec::new();
+    for shape in SHAPES {
+        for suffix in ["", ".far", ".hyperthreads", ".hyperthreads.far", ".sockets-apart", ".sockets-apart.far"] {
+            let mut end: String = suffix.replace(['.', '-'], "_");
+            if shape != "stream" {
+                end.insert_str(0, &format!("_{shape}"));
+            }
+            for (name, of, to, batches) in RATIOS {
+                let mut all = Vec::new();
+                for batch in batches {
+                    let of = find(format!("{shape}.{of}.{batch}{suffix}"));
+                    let to = find(format!("{shape}.{to}.{batch}{suffix}"));
+                    let Some((of, to)) = of.zip(to) else { continue };
+                    all.extend(ratio(&format!("{name}_{batch}{end}"), &of.samples, &to.samples));
+                }
+                if let Some(ratio) = over_batches(&format!("{name}{end}"), &all) {
+                    ratios.push(ratio);
+                }
+                ratios.extend(all);
+            }
+        }
+    }
+    ratios
+}
+
+/// The median over batches, of values and of both ends of their intervals.
+fn over_batches(name: &str, all: &[Ratio]) -> Option<Ratio> {
+    let of = |value: fn(&Ratio) -> f64| median(&all.iter().map(value).collect::<Vec<_>>());
+    let ci95 = [of(|ratio| ratio.ci95[0]), of(|ratio| ratio.ci95[1])];
+    (!all.is_empty()).then(|| Ratio { name: name.into(), value: of(|ratio| ratio.value), ci95, means: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_of_rings_that_there_are() {
+        plan::assert_different_names(RATIOS.iter().map(|(name, ..)| *name));
+        for (_, of, to, batches) in RATIOS {
+            assert!(RINGS.contains(&of) && RINGS.contains(&to), "{of}, {to}");
+            assert!(batches.iter().all(|batch| BATCHES.contains(batch)));
+        }
+    }
+
+    #[test]
+    fn placements_are_as_the_machine_says() {
+        // Two sockets of two cores of two threads.
+        let place = |cpu: u32| Some((format!("core {}", cpu / 2), format!("socket {}", cpu / 4)));
+        let (found, notes) = placements(&[1, 0, 2, 3, 4, 5, 6, 7], place);
+        let pairs: Vec<_> = found.iter().map(|placement| (placement.name, placement.cpus)).collect();
+        assert_eq!(pairs, [("same-socket", [1, 2]), ("hyperthreads", [1, 0]), ("sockets-apart", [1, 4])]);
+        assert!(notes.is_empty());
+        let (found, notes) = placements(&[1, 0], place);
+        assert_eq!((found.len(), found[0].name, notes.len()), (1, "hyperthreads", 2));
+        let (found, _) = placements(&[1, 0], |_| None);
+        assert_eq!(found, [Placement { name: "same-socket", cpus: [1, 0] }]);
+        assert!(placements(&[1], place).0.is_empty());
+    }
+
+    #[test]
+    fn a_pair_is_far_when_a_line_takes_long() {
+        assert_eq!([90.0, 239.0, 241.0, 480.0].map(distance), [0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn ratios_come_with_their_median_over_batches() {
+        let of = |ring: &str, batch: &str, ns: f64| {
+            measurement(&format!("stream.{ring}.{batch}.far"), "ns", &[ns, ns * 1.01, ns * 0.99, ns, ns, ns])
+        };
+        let mut measurements = Vec::new();
+        for (batch, ns) in BATCHES.into_iter().zip([100.0, 90.0, 60.0, 40.0]) {
+            measurements.extend([of("packed", batch, ns), of("shadow-private", batch, 100.0)]);
+        }
+        let ratios = ratios(&measurements);
+        let value = |name: &str| ratios.iter().find(|ratio| ratio.name == name).map(|ratio| ratio.value);
+        assert_eq!(value("packed_vs_split_64_far"), Some(0.4));
+        assert_eq!(value("packed_vs_split_far"), Some(0.75));
+        assert_eq!(value("packed_vs_split"), None);
+    }
+}

@@ -1,0 +1,243 @@
+//! Publishing by itself: in batches where buffers come faster than they are used, at once where they do not.
+//!
+//! # The problem
+//! To publish is to take a cache line from the other side. After each buffer, that is most of what a buffer costs; in batches of a fixed
+//! size, somebody waits for a batch to fill. How many there are to be depends on how far behind the other side is, which
+//! the queue knows: as long as the device has something to do, it needs no more.
+//!
+//! # The rule
+//! ```text
+//!   driver   offer      nothing in flight ─────────────▶ published at once
+//!                       `limit` not yet published ─────▶ published
+//!                       else ──────────────────────────▶ held
+//!            take_used  nothing left in flight ────────▶ what is held is published
+//!                       nothing, PATIENCE times ───────▶ likewise
+//!   device   offer_used `limit` not yet published ─────▶ published
+//!            pop        nothing ───────────────────────▶ what is held is published, and only then is that said
+//! ```
+//! Whoever polls needs nothing else. Whoever sleeps calls `flush` first, as `arm_interrupt` and `arm_notification` here do.
+//!
+//! # What may be held, and how long
+//! The driver: fewer than `limit` buffers, and only while the device has others; until these have come back, or [`PATIENCE`] calls of
+//! `take_used` found nothing, or there is a flush. The device: fewer than `limit`, until a call of `pop` finds nothing, or a flush. Neither looks
+//! at a clock: whoever offers and then calls nothing has to flush.
+
+use crate::buffer::{Chain, Completion, Segment};
+use crate::error::RingError;
+use crate::memory::AddressSpace;
+use crate::side::{DeviceSide, DriverSide};
+
+/// Calls of `take_used` in a row that find nothing, after which the driver holds nothing back.
+pub const PATIENCE: u16 = 4;
+
+/// Buffers of which the last is published with those before it, in a queue of `size`: so many that a line of descriptors or used elements
+/// is seldom asked for while it is still written, and few enough that both sides always have some.
+const fn limit_of(size: u16) -> u16 {
+    let limit = if size / 4 < 32 { size / 4 } else { 32 };
+    if limit == 0 { 1 } else { limit }
+}
+
+/// A driver that publishes by itself.
+#[derive(Debug)]
+pub struct AdaptiveDriver<D> {
+    side: D,
+    limit: u16,
+    /// Calls in a row that found nothing while something is held.
+    idle: u16,
+}
+
+impl<D: DriverSide> AdaptiveDriver<D> {
+    /// Takes over a driver. What it added and did not publish is published.
+    pub fn new(side: D) -> AdaptiveDriver<D> {
+        // All of a queue's descriptors are free, in flight, or not published.
+        let size = side.free_count().saturating_add(side.in_flight()).saturating_add(side.unpublished());
+        let mut driver = AdaptiveDriver { limit: limit_of(size), side, idle: 0 };
+        driver.flush();
+        driver
+    }
+
+    /// With another limit, of 1 and more buffers: 1 publishes each.
+    pub fn with_limit(mut self, limit: u16) -> AdaptiveDriver<D> {
+        self.limit = limit.max(1);
+        self
+    }
+
+    /// The driver itself. To add or publish there is of no harm.
+    pub fn side(&mut self) -> &mut D {
+        &mut self.side
+    }
+
+    /// Adds a buffer, and shows it to the device now or later: see the module's documentation for how much later that can be. `true`: all
+    /// is published; ask [`AdaptiveDriver::needs_kick`].
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// As [`DriverSide::add`]. With [`RingError::Full`], all that was held is published.
+    #[inline]
+    pub fn offer(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<bool, RingError> {
+        match self.side.add(readable, writable, token) {
+            Ok(()) => {}
+            Err(error @ RingError::Full { .. }) => {
+                self.flush();
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        }
+        let is_due = self.side.unpublished() >= self.limit || self.side.in_flight() == 0;
+        if is_due {
+            self.publish();
+        }
+        Ok(is_due)
+    }
+
+    /// The next used buffer, if there is one. Taking the last, or finding none, may publish what is held: ask
+    /// [`AdaptiveDriver::needs_kick`] if [`AdaptiveDriver::held`] was not zero, and is.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// As [`DriverSide::take_used`].
+    #[inline]
+    pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+        let found = self.side.take_used();
+        if self.side.unpublished() > 0 {
+            self.idle = if matches!(found, Ok(Some(_))) { 0 } else { self.idle + 1 };
+            if self.idle >= PATIENCE || self.side.in_flight() == 0 {
+                self.publish();
+            }
+        }
+        found
+    }
+
+    /// Descriptors that are free.
+    pub fn free_count(&self) -> u16 {
+        self.side.free_count()
+    }
+
+    /// Buffers that are held back.
+    pub fn held(&self) -> u16 {
+        self.side.unpublished()
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        self.idle = 0;
+        self.side.publish();
+    }
+
+    /// Shows the device all that was offered.
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn flush(&mut self) {
+        if self.side.unpublished() > 0 {
+            self.publish();
+        }
+    }
+
+    /// Whether the device wants to be notified of what was published since the last call.
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn needs_kick(&mut self) -> bool {
+        self.side.needs_kick()
+    }
+
+    /// Flushes, and asks to be notified; true: there is something to be taken first. A kick may be due.
+    ///
+    /// Wait-free.
+    pub fn arm_interrupt(&mut self) -> bool {
+        self.flush();
+        self.side.arm_interrupt()
+    }
+}
+
+/// A device that publishes by itself.
+#[derive(Debug)]
+pub struct AdaptiveDevice<V> {
+    side: V,
+    limit: u16,
+    held: u16,
+}
+
+impl<V: DeviceSide> AdaptiveDevice<V> {
+    /// Takes over a device of a queue of `size`, as it was made with. What it pushed and did not publish is published.
+    pub fn new(mut side: V, size: u16) -> AdaptiveDevice<V> {
+        side.publish_used();
+        AdaptiveDevice { side, limit: limit_of(size), held: 0 }
+    }
+
+    /// With another limit, of 1 and more buffers: 1 publishes each.
+    pub fn with_limit(mut self, limit: u16) -> AdaptiveDevice<V> {
+        self.limit = limit.max(1);
+        self
+    }
+
+    /// The device itself. To push or publish there is of no harm.
+    pub fn side(&mut self) -> &mut V {
+        &mut self.side
+    }
+
+    /// The next available buffer; false: there is none, and all that was held is published.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// As [`DeviceSide::pop`]; all that was held is published.
+    #[inline]
+    pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        let found = self.side.pop(space, chain);
+        if found != Ok(true) {
+            self.flush();
+        }
+        found
+    }
+
+    /// Gives a buffer back, with the number of bytes written, and shows it to the driver now or later: see the module's documentation for
+    /// how much later that can be. `true`: all is published; ask [`AdaptiveDevice::needs_interrupt`].
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn offer_used(&mut self, chain: &Chain, len: u32) -> bool {
+        self.side.push_used(chain, len);
+        self.held += 1;
+        let is_due = self.held >= self.limit;
+        if is_due {
+            self.flush();
+        }
+        is_due
+    }
+
+    /// Buffers that are held back.
+    pub fn held(&self) -> u16 {
+        self.held
+    }
+
+    /// Shows the driver all that was offered.
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn flush(&mut self) {
+        if self.held > 0 {
+            self.held = 0;
+            self.side.publish_used();
+        }
+    }
+
+    /// Whether the driver wants to be notified of what was published since the last call.
+    ///
+    /// Wait-free.
+    #[inline]
+    pub fn needs_interrupt(&mut self) -> bool {
+        self.side.needs_interrupt()
+    }
+
+    /// Flushes, and asks to be notified; true: there is something to be popped first. An interrupt may be due.
+    ///
+    /// Wait-free.
+    pub fn arm_notification(&mut self) -> bool {
+        self.flush();
+        self.side.arm_notification()
+    }
+}

@@ -1,0 +1,20 @@
+//! ```text
+//!   prefetch_to_read    bring the line of `at` into the cache
+//!   prefetch_to_write   bring it, and take it from all other caches
+//! ```
+//! Both are hints: they change nothing that a program can see, and of an address that is not mapped they are ignored (AMD64 Architecture
+//! Programmer's Manual, volume 3, PREFETCHlevel and PREFETCHW; Intel SDM, volume 2). Processors without the second one do nothing for it.
+
+use core::arch::asm;
+
+#[inline(always)]
+pub(crate) fn prefetch_to_read(at: *const u8) {
+    // SAFETY: a hint, see above.
+    unsafe { asm!("prefetcht0 byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
+}
+
+#[inline(always)]
+pub(crate) fn prefetch_to_write(at: *const u8) {
+    // SAFETY: a hint, see above.
+    unsafe { asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly)) };
+}
