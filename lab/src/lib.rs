@@ -97,7 +97,7 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
     ("relay-write", "cost of writing a record to a buffer of pages, by memcpy, by single stores, and inlined"),
     (
         "vring",
-        "cost of a buffer's way through a virtqueue and back, between two processors, beside queues that people use",
+        "cost of a buffer's way through a virtqueue and back, between two processors, by what was refined since 2015",
     ),
     ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
 ];

@@ -21,6 +21,10 @@
 //! that is not to be relied on, for its processors move. So before and after each turn a line is sent to and fro, and a turn between two
 //! slow transfers is `far`; one between a quick and a slow one does not count.
 //!
+//! # The model
+//! What each form of ring moves from cache to cache is counted as well, by the queues' own model of two caches
+//! ([`dormouse_vring::coherence`]). It stands in for the counters of cache misses where the machine has none.
+//!
 //! # What is verified
 //! In every loop, the sum of what came to the device and of what came back is that of what was sent.
 
@@ -39,6 +43,7 @@ use crate::plan::{self, Axis};
 use crate::statistics::{measurement, median, ratio};
 use crate::{Experiment, Host, LabError, Measurement, Ratio, RunOptions};
 
+mod model;
 pub(crate) mod seed;
 
 pub(crate) const NAME: &str = "vring";
@@ -254,6 +259,9 @@ pub fn run_vring(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         at_placement(&options, host, dir.path(), name, lasting, &mut experiment, &mut notes)?;
     }
     experiment.ratios = ratios(&experiment.measurements);
+    let (counted, measurements) = model::counts();
+    experiment.measurements.extend(measurements);
+    notes.extend(counted);
     experiment.notes = notes;
     plan::retain_available(&mut experiment.measurements, host);
     experiment.notes.extend(seed::conclusion(&experiment));

@@ -1,0 +1,69 @@
+//! What the queues' model of two caches counts: it needs no counters, and is the same on each machine.
+
+use dormouse_vring::coherence::{Counts, Protocol, Side, Workload, run_packed, run_split};
+use dormouse_vring::{Area, Features, Refined, RefinedUnshadowed, RingError};
+
+use crate::Measurement;
+use crate::plan::labels;
+use crate::statistics::measurement;
+
+/// Published at a time, as in [`super::BATCHES`].
+const BATCHES: [u32; 4] = [1, 4, 16, 64];
+
+/// How a queue of the experiment's size and kind is driven through the model.
+type Drive = fn(&Workload) -> Result<Counts, RingError>;
+
+/// Rings, as the engine has them.
+const RINGS: [(&str, bool, Drive); 5] = [
+    ("noshadow-private", false, run_split::<RefinedUnshadowed>),
+    ("shadow-private", false, run_split::<Refined>),
+    ("in-order", true, run_split::<Refined>),
+    ("packed", false, run_packed::<Refined>),
+    ("packed-in-order", true, run_packed::<Refined>),
+];
+
+/// A line of text for each ring, and for split ones how often the producer loads what the consumer reads.
+pub(super) fn counts() -> (Vec<String>, Vec<Measurement>) {
+    let (mut notes, mut measurements) = (Vec::new(), Vec::new());
+    for (ring, in_order, drive) in RINGS {
+        let counted = BATCHES.map(|batch| {
+            let features = Features { in_order, event_idx: true, ..Features::default() };
+            drive(&Workload { features, batch, ..Workload::default() })
+        });
+        // The sizes are the model's own: there is no error to be had.
+        let counted: Vec<Counts> = counted.into_iter().flatten().collect();
+        let by = |protocol: Protocol| {
+            let lines = counted.iter().map(|counts| format!("{:.3}", counts.transfers_per_item(protocol)));
+            format!("{} {}", protocol.name(), lines.collect::<Vec<_>>().join(" "))
+        };
+        let all = Protocol::ALL.map(by).join(", ");
+        notes.push(format!(
+            "model, {ring}: lines that go from cache to cache for a buffer, published 1, 4, 16, 64 at a time: {all}"
+        ));
+        if !ring.starts_with("packed") {
+            let loads: u64 = counted.iter().map(|counts| counts.area(Side::Driver, Area::Driver).loads).sum();
+            let labels = labels(&[("state", "model"), ("tool", ring)]);
+            let name = format!("model_avail_loads.{ring}");
+            measurements.push(Measurement { labels, ..measurement(&name, "count", &[loads as f64; 3]) });
+        }
+    }
+    (notes, measurements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shadow_spares_the_producer_all_loads_of_the_avail_line() {
+        let (notes, measurements) = counts();
+        assert_eq!(notes.len(), RINGS.len());
+        let loads = |ring: &str| {
+            let name = format!("model_avail_loads.{ring}");
+            measurements.iter().find(|measurement| measurement.name == name).map(|measurement| measurement.median)
+        };
+        assert_eq!((loads("shadow-private"), loads("in-order")), (Some(0.0), Some(0.0)));
+        assert!(loads("noshadow-private").is_some_and(|loads| loads > 4_096.0));
+        assert!(notes[0].contains("MESI 5.1"), "{}", notes[0]);
+    }
+}
