@@ -116,14 +116,20 @@ impl Program {
     }
 }
 
+/// How old a socket is that has certainly been listened to, if it ever will be.
+const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
+
 /// Removes the sockets that nobody answers any more: of programs and session owners that were killed.
 pub(crate) fn sweep(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let is_socket = path.extension().is_some_and(|extension| extension == "sock");
+        // One that was made just now refuses connections too, until its owner listens.
+        let age = entry.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|made| made.elapsed().ok());
+        let is_old = age.is_some_and(|age| age >= LISTENED_TO_AFTER);
         let is_dead =
             || matches!(UnixStream::connect(&path), Err(error) if error.kind() == ErrorKind::ConnectionRefused);
-        if is_socket && is_dead() {
+        if is_socket && is_old && is_dead() {
             let _ = std::fs::remove_file(&path);
         }
     }

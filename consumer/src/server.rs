@@ -175,9 +175,8 @@ fn release_claims(memory: &Memory, number: u16) {
 impl Server {
     /// Makes the socket and the thread.
     pub(crate) fn start(options: &Options, shared: Arc<Shared>) -> Result<Server, SessionError> {
-        let path = session_socket(&socket_dir())?;
+        let (listener, path) = session_socket(&socket_dir())?;
         let failed = |error| SessionError::Socket { path: path.clone(), error };
-        let listener = UnixListener::bind(&path).map_err(failed)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let (wakened, closer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| SessionError::System { what: "pipe", error: error.into() })?;
@@ -242,8 +241,8 @@ impl Drop for Server {
     }
 }
 
-/// A fresh path in the directory of sockets, which is this user's alone.
-fn session_socket(dir: &Path) -> Result<PathBuf, SessionError> {
+/// A socket that is listened to, in the directory of sockets, which is this user's alone.
+fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), SessionError> {
     let failed = |error| SessionError::Socket { path: dir.into(), error };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     let metadata = std::fs::symlink_metadata(dir).map_err(failed)?;
@@ -252,9 +251,16 @@ fn session_socket(dir: &Path) -> Result<PathBuf, SessionError> {
     }
     sweep(dir);
     let pid = std::process::id();
-    let taken = |number: &u32| dir.join(format!("session-{pid}-{number}.sock")).exists();
-    let number = (0..).find(|number| !taken(number)).unwrap_or(0);
-    Ok(dir.join(format!("session-{pid}-{number}.sock")))
+    for number in 0_u32.. {
+        let path = dir.join(format!("session-{pid}-{number}.sock"));
+        match UnixListener::bind(&path) {
+            Ok(listener) => return Ok((listener, path)),
+            // Of another session of this process, or left by one of the same id.
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(SessionError::Socket { path, error }),
+        }
+    }
+    Err(failed(std::io::ErrorKind::AddrInUse.into()))
 }
 
 /// What the server's thread knows.
