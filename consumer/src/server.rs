@@ -219,8 +219,11 @@ impl Server {
 
     /// Lets nobody join any more.
     pub(crate) fn close(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        self.closer = None;
+        // Once: afterwards the path may be another session's.
+        if let Some(closer) = self.closer.take() {
+            let _ = std::fs::remove_file(&self.path);
+            drop(closer);
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
