@@ -201,7 +201,10 @@ impl<'a> StreamFiles<'a> {
             self.classes = self.source.0.trace.classes();
             counted = count_records(packet, content_len, &self.classes);
         }
-        let Ok(events) = counted else {
+        // No stream has lost so many, and babeltrace2 takes that number for none.
+        let is_countable = header.events_discarded != u64::MAX;
+        let Ok(events) = counted.map_err(drop).and_then(|events| if is_countable { Ok(events) } else { Err(()) })
+        else {
             self.tally.packets_refused += 1;
             return;
         };
