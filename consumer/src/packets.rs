@@ -25,7 +25,10 @@ pub(crate) struct Pages {
 }
 
 /// No clock gets there in a hundred years, and readers can still make nanoseconds since 1970 of what is below.
-const TIMESTAMP_MAX: u64 = 1 << 62;
+pub(crate) const TIMESTAMP_MAX: u64 = 1 << 62;
+
+/// Events that a stream can have lost. No stream loses more, and other tools take 2^64 - 1 for no number.
+pub(crate) const DISCARDED_MAX: u64 = u64::MAX - 1;
 
 /// What packets come from while the session is open.
 #[derive(Clone, Copy)]
@@ -132,7 +135,7 @@ impl Pages {
             content_size_bytes: HEADER_SIZE_BYTES as u64,
             packet_size_bytes: HEADER_SIZE_BYTES as u64,
             packet_seq_num: 0,
-            events_discarded: discarded,
+            events_discarded: discarded.min(DISCARDED_MAX),
         }
     }
 }
@@ -201,8 +204,7 @@ impl<'a> StreamFiles<'a> {
             self.classes = self.source.0.trace.classes();
             counted = count_records(packet, content_len, &self.classes);
         }
-        // No stream has lost so many, and babeltrace2 takes that number for none.
-        let is_countable = header.events_discarded != u64::MAX;
+        let is_countable = header.events_discarded <= DISCARDED_MAX;
         let Ok(events) = counted.map_err(drop).and_then(|events| if is_countable { Ok(events) } else { Err(()) })
         else {
             self.tally.packets_refused += 1;

@@ -25,7 +25,7 @@
 //! began. Files that have lived through a crash of the machine are as whole as the kernel had written them: zeroes that it puts
 //! in place of bytes can look like values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ use memmap2::{Mmap, MmapOptions, MmapRaw};
 
 use crate::clock::ticks;
 use crate::files::OpenError;
-use crate::packets::Pages;
+use crate::packets::{DISCARDED_MAX, Pages, TIMESTAMP_MAX};
 use crate::program::Program;
 use crate::remains::{Remains, has_mapped};
 use crate::session::name_losses;
@@ -265,7 +265,10 @@ enum Stop {
 
 /// Reads a packet whose header is `header`; `packet` may be shorter than it says. `None` if that is no packet of this trace.
 fn content(metadata: &Metadata, header: &PacketHeader, packet: &[u8], latest: u64) -> Option<Content> {
-    if header.uuid != metadata.options.uuid || header.timestamp_begin > header.timestamp_end {
+    let is_possible = header.timestamp_begin <= header.timestamp_end
+        && header.timestamp_end < TIMESTAMP_MAX
+        && header.events_discarded <= DISCARDED_MAX;
+    if header.uuid != metadata.options.uuid || !is_possible {
         return None;
     }
     let wanted = usize::try_from(header.content_size_bytes).ok()?;
@@ -554,7 +557,7 @@ impl Assembly<'_> {
         }
         let stated = stream.last.map_or(0, |last| last.events_discarded);
         self.result.lost = self.result.lost.saturating_add(stated);
-        let discarded = memory.map_or(0, |(copied, number)| copied.pages.memory.discarded(number));
+        let discarded = memory.map_or(0, |(copied, number)| copied.pages.memory.discarded(number).min(DISCARDED_MAX));
         let mut unstated = discarded.saturating_sub(stated);
         if let (Some((copied, number)), None, true) = (memory, stream.last, unstated > 0) {
             let now = copied.moment.unwrap_or(0);
@@ -720,7 +723,7 @@ impl Copied {
         let mut closed: Vec<(u64, u32, Page)> = Vec::new();
         let (mut pages_refused, mut streams_outrun) = (0, 0u64);
         for stream in used {
-            let current = match copying.current(stream)? {
+            let (current, is_kept) = match copying.current(stream)? {
                 Look::None => continue,
                 Look::Refused => {
                     pages_refused += 1;
@@ -730,7 +733,7 @@ impl Copied {
                     streams_outrun += 1;
                     continue;
                 }
-                Look::Found(page) => page,
+                Look::Found { page, is_kept } => (page, is_kept),
             };
             let begin = if memory.is_overwrite() {
                 // (E') pairs with (E), which came long before.
@@ -752,32 +755,34 @@ impl Copied {
             if memory.is_overwrite() {
                 oldest[stream as usize] = Some(current.seq - count);
             }
-            found[stream as usize].push(current);
+            if is_kept {
+                found[stream as usize].push(current);
+            }
         }
         // Those first that would be overwritten first.
         closed.sort_by_key(|(younger, stream, _)| (std::cmp::Reverse(*younger), *stream));
         let mut pages_missed = 0;
         for (_, stream, page) in closed {
             let Some(range) = copying.page_range(page.unit) else { continue };
-            // A page is of one stream and has one number, so none is copied twice, whatever the chains say.
-            copying.fill(range.start..range.start + HEADER_SIZE_BYTES)?;
-            let is_there =
-                memory.page_field(page.unit, page::OFFSET_SEQ) == page.seq && copying.has_header(stream, page.unit);
+            let mut bytes = vec![0; HEADER_SIZE_BYTES];
+            remains.read(range.start as u64, &mut bytes)?;
+            let is_there = word(&bytes, page::OFFSET_SEQ) == page.seq && copying.has_header(stream, &bytes);
             if !is_there && !memory.is_overwrite() {
                 // It is on disk, and its page is another's; or the gap will tell.
                 continue;
             }
             if is_there {
-                copying.fill(range)?;
+                bytes.resize(range.len(), 0);
+                remains.read(range.start as u64, &mut bytes)?;
             }
-            if copying.is_overwritten(stream, page)? {
+            if copying.is_overwritten(stream, page, &bytes)? {
                 // What came before it in its stream would stand before a gap.
                 let kept = &mut found[stream as usize];
                 let before = kept.len();
                 kept.retain(|kept| kept.seq > page.seq);
                 pages_missed += 1 + (before - kept.len()) as u64;
                 oldest[stream as usize] = Some(page.seq + 1);
-            } else if is_there {
+            } else if is_there && copying.keep(page.unit, &bytes) {
                 found[stream as usize].push(page);
             }
         }
@@ -806,8 +811,9 @@ impl Copied {
         };
         let packet = bytes.get(..state.offset as usize)?;
         let begin = memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN);
-        // No record is later: writers open a new page before.
-        let end = self.moment.unwrap_or(u64::MAX).max(begin).min(begin.saturating_add(1 << PACKET_SPAN_BITS));
+        // No record is later: writers open a new page before. Those since the moment are told from damage by their times, so the
+        // moment is no end here.
+        let end = begin.saturating_add(1 << PACKET_SPAN_BITS);
         let header = self.pages.current_header(stream, bytes, state, page.seq, end, discarded);
         Some(Candidate { header, packet, is_from_disk: false, is_current: true })
     }
@@ -816,7 +822,11 @@ impl Copied {
 /// A stream's current page.
 enum Look {
     None,
-    Found(Page),
+    /// Not kept: another stream had the page when that one was looked at. This one has begun it since.
+    Found {
+        page: Page,
+        is_kept: bool,
+    },
     Refused,
     /// Its writers overwrite it faster than it can be copied.
     Outrun,
@@ -827,6 +837,9 @@ struct Copying<'a> {
     remains: &'a Remains,
     mapping: MmapRaw,
     memory: Memory,
+    /// The pages that are there, each as it was when a stream had it: what comes into it later is another stream's, and would be
+    /// taken for records of the first.
+    kept: HashSet<u32>,
 }
 
 impl<'a> Copying<'a> {
@@ -855,7 +868,7 @@ impl<'a> Copying<'a> {
         unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), mapping.as_mut_ptr(), header_size_bytes) };
         // SAFETY: mapped readable and writable with this length, aligned to an `os_page`, and kept with every copy of the view.
         let memory = unsafe { Memory::from_raw(mapping.as_mut_ptr(), mapping.len()) }.map_err(wrong)?;
-        let copying = Copying { remains, mapping, memory };
+        let copying = Copying { remains, mapping, memory, kept: HashSet::new() };
         copying.fill(header_size_bytes..geometry.streams_offset())?;
         Ok(copying)
     }
@@ -895,11 +908,15 @@ impl<'a> Copying<'a> {
             if !(HEADER_SIZE_BYTES..=range.len()).contains(&offset) {
                 return Ok(Look::Refused);
             }
-            self.fill(range.start..range.start + offset)?;
-            let seq = self.memory.page_field(state.unit, page::OFFSET_SEQ);
+            let mut bytes = vec![0; offset];
+            self.remains.read(range.start as u64, &mut bytes)?;
+            let seq = word(&bytes, page::OFFSET_SEQ);
             let page = Page { seq, unit: state.unit, current: Some((state, discarded)) };
-            if seq as u16 == state.seq && self.has_header(stream, state.unit) && !self.is_overwritten(stream, page)? {
-                return Ok(Look::Found(page));
+            if seq as u16 == state.seq
+                && self.has_header(stream, &bytes)
+                && !self.is_overwritten(stream, page, &bytes)?
+            {
+                return Ok(Look::Found { page, is_kept: self.keep(state.unit, &bytes) });
             }
             // The stream has gone on since, and its page is another's; or it is scribbled.
             let former = control.state.load(Ordering::Relaxed);
@@ -911,34 +928,48 @@ impl<'a> Copying<'a> {
         Ok(Look::Outrun)
     }
 
-    /// Whether the page's header is what whoever draws a page of this stream writes there.
-    fn has_header(&self, stream: u32, unit: u32) -> bool {
-        let Some(start) = self.memory.page(unit) else { return false };
-        // SAFETY: the beginning of a page of the copy, which nobody changes meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts(start, HEADER_SIZE_BYTES) };
-        let uuid = &bytes[page::OFFSET_UUID..][..16];
+    /// Puts a page, or what is committed of it, where it belongs. False if there is one that was kept before.
+    fn keep(&mut self, unit: u32, bytes: &[u8]) -> bool {
+        let Some(range) = self.page_range(unit).filter(|range| bytes.len() <= range.len()) else { return false };
+        let is_first = self.kept.insert(unit);
+        if is_first {
+            let target = self.mapping.as_mut_ptr().wrapping_add(range.start);
+            // SAFETY: `page_range` lies inside the mapping and `bytes` is no longer; references into it are to atomics, or do not
+            // live that long.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+        }
+        is_first
+    }
+
+    /// Whether a page that begins so is what whoever draws a page of this stream makes of it.
+    fn has_header(&self, stream: u32, bytes: &[u8]) -> bool {
         let number = |offset: usize| {
             u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
         };
         number(page::OFFSET_MAGIC) == page::MAGIC
-            && uuid == self.memory.header().uuid
+            && bytes[page::OFFSET_UUID..][..16] == self.memory.header().uuid
             && number(page::OFFSET_STREAM_ID) == STREAM_EVENTS
             && number(page::OFFSET_INSTANCE) == stream
     }
 
-    /// Whether a page may have been somebody else's before all of it was copied: asked after the copy.
-    fn is_overwritten(&self, stream: u32, page: Page) -> Result<bool, String> {
-        let mut word = [0; 8];
+    /// Whether a page may have been somebody else's before all of it was copied, as `bytes`: asked after the copy.
+    fn is_overwritten(&self, stream: u32, page: Page, bytes: &[u8]) -> Result<bool, String> {
+        let mut now = [0; 8];
         if self.memory.is_overwrite() {
             let control = self.control(stream).start;
             let offset = control + std::mem::offset_of!(dormouse_abi::session::StreamControl, reclaimed);
-            self.remains.read(offset as u64, &mut word)?;
-            return Ok(u64::from_le_bytes(word) > page.seq);
+            self.remains.read(offset as u64, &mut now)?;
+            return Ok(u64::from_le_bytes(now) > page.seq);
         }
         // Whoever draws a page begins with its header, without a time.
-        self.remains.read((page.unit as usize * UNIT_BYTES + page::OFFSET_TIMESTAMP_BEGIN) as u64, &mut word)?;
-        Ok(u64::from_le_bytes(word) != self.memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN))
+        self.remains.read((page.unit as usize * UNIT_BYTES + page::OFFSET_TIMESTAMP_BEGIN) as u64, &mut now)?;
+        Ok(u64::from_le_bytes(now) != word(bytes, page::OFFSET_TIMESTAMP_BEGIN))
     }
+}
+
+/// A 64-bit field of a page's header.
+fn word(header: &[u8], offset: usize) -> u64 {
+    header.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |field| u64::from_le_bytes(*field))
 }
 
 /// Bytes that are copied at a time.

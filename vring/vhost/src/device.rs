@@ -72,7 +72,8 @@ fn until_there<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Err
     let start = Instant::now();
     loop {
         match attempt() {
-            // Not there yet, or on its way out.
+            // Not there yet, or on its way out. Nothing can be waited for: a socket's file is there before anybody listens on it, and
+            // stays when its owner is killed, so only another attempt tells. It ends when patience does.
             Err(Error::Connect { .. } | Error::Gone) if start.elapsed() < patience => std::thread::sleep(RETRY),
             result => return result,
         }
