@@ -9,7 +9,7 @@ use std::os::unix::thread::JoinHandleExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dormouse_abi::session::{Geometry, HEADER_SIZE_BYTES, STREAM_STRIDE_BYTES, SessionHeader};
 use dormouse_abi::site::X86_BRANCH_LEN;
@@ -21,7 +21,8 @@ fn main() {
     match arguments[0].as_str() {
         "numbers" => numbers(number(1) as u32, number(2)),
         "words" => words_of_one_field(number(1)),
-        "until" => until(Path::new(&arguments[1]), number(2) as u32),
+        "until" => until(Path::new(&arguments[1]), number(2) as u32, Duration::ZERO),
+        "until-at-a-walk" => until(Path::new(&arguments[1]), number(2) as u32, Duration::from_micros(5)),
         "hold" => hold(Path::new(&arguments[1]), number(2)),
         "end" => end(&arguments[1], number(2)),
         "starve" => starve(number(1), number(2)),
@@ -71,14 +72,18 @@ fn words_of_one_field(events: u64) {
     println!("emitted {events}");
 }
 
-/// Emits numbered events from several threads until a file is there.
-fn until(file: &Path, threads: u32) {
+/// Emits numbered events from several threads, each so long after the other, until a file is there.
+fn until(file: &Path, threads: u32, pace: Duration) {
     println!("ready");
     std::thread::scope(|scope| {
         for thread in 0..threads {
             scope.spawn(move || {
                 for number in (0..).take_while(|number| number % 4096 != 0 || !file.exists()) {
+                    let start = Instant::now();
                     emit::step(thread, number);
+                    while start.elapsed() < pace {
+                        std::hint::spin_loop();
+                    }
                 }
             });
         }

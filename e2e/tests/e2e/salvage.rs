@@ -148,10 +148,17 @@ fn one_that_lives_is_enough_for_all() {
 
 #[test]
 fn programs_that_never_rest_are_salvaged() {
-    for (mode, budget) in [("overwrite", "1M"), ("overwrite", TINY), ("discard", TINY)] {
+    // At a walk, the moment of the salvage lies in a page that is still written to.
+    let walk = "until-at-a-walk";
+    for (mode, budget, program) in [
+        ("overwrite", "1M", walk),
+        ("overwrite", "1M", "until"),
+        ("overwrite", TINY, "until"),
+        ("discard", TINY, "until"),
+    ] {
         let record = Record::new().mode(mode).budget(budget);
         let end = record.place().join("end");
-        let mut running = record.start(&[TRACED.as_ref(), "until".as_ref(), end.as_os_str(), "4".as_ref()]);
+        let mut running = record.start(&[TRACED.as_ref(), program.as_ref(), end.as_os_str(), "4".as_ref()]);
         running.wait_for("ready");
         let dir = running.dir().to_owned();
         running.wait_until("the program's joining", || !pids(&dir).is_empty());
