@@ -2,6 +2,11 @@
 
 use alloc::vec::Vec;
 
+use dormouse_abi::vring::DESC_F_WRITE;
+
+use crate::error::RingError;
+use crate::memory::IndirectTables;
+
 /// A contiguous part of a buffer, at an address that the device understands. Laid out as C does.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -92,3 +97,51 @@ pub(crate) fn total(segments: &[Segment]) -> u64 {
 
 /// The most bytes that a chain may have (2.7.5.2, 2.8.17).
 pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;
+
+/// What a driver has to enter for a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Need {
+    /// Segments.
+    pub(crate) count: usize,
+    /// Bytes that the device may write.
+    pub(crate) writable: u32,
+    /// Where the segments go, if not into the ring.
+    pub(crate) table: Option<IndirectTables>,
+    /// Descriptors of the ring.
+    pub(crate) descriptors: u16,
+}
+
+impl Need {
+    /// Checks what a ring of `size` descriptors cannot take, free as they may be.
+    #[inline(always)]
+    pub(crate) fn of(
+        readable: &[Segment],
+        writable: &[Segment],
+        size: u16,
+        tables: Option<IndirectTables>,
+    ) -> Result<Need, RingError> {
+        let count = readable.len() + writable.len();
+        if count == 0 {
+            return Err(RingError::Empty);
+        }
+        let writable_bytes = total(writable);
+        if total(readable) + writable_bytes > CHAIN_BYTES_MAX {
+            return Err(RingError::TotalLength);
+        }
+        if count > size.into() {
+            return Err(RingError::TooLong { segments: count });
+        }
+        let table = tables.filter(|tables| count > 1 && count <= tables.entries.into());
+        let descriptors = if table.is_some() { 1 } else { count as u16 };
+        Ok(Need { count, writable: writable_bytes.min(u32::MAX.into()) as u32, table, descriptors })
+    }
+}
+
+/// A buffer's segments, with the flags that say which of them the device writes.
+#[inline(always)]
+pub(crate) fn flagged<'a>(
+    readable: &'a [Segment],
+    writable: &'a [Segment],
+) -> impl Iterator<Item = (&'a Segment, u16)> {
+    readable.iter().map(|segment| (segment, 0)).chain(writable.iter().map(|segment| (segment, DESC_F_WRITE)))
+}

@@ -54,3 +54,98 @@ pub trait DeviceSide {
     /// What the driver did that no honest one does, so often.
     fn lies(&self) -> u64;
 }
+
+/// Makes a room's `Driver` a [`DriverSide`]: each of its methods is the inherent one of that name.
+macro_rules! driver_side {
+    ($driver:ident) => {
+        impl<B: Bus, R: Refinement> DriverSide for $driver<B, R> {
+            #[inline]
+            fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+                $driver::add(self, readable, writable, token)
+            }
+
+            #[inline]
+            fn publish(&mut self) {
+                $driver::publish(self);
+            }
+
+            #[inline]
+            fn needs_kick(&mut self) -> bool {
+                $driver::needs_kick(self)
+            }
+
+            #[inline]
+            fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+                $driver::take_used(self)
+            }
+
+            fn arm_interrupt(&mut self) -> bool {
+                $driver::arm_interrupt(self)
+            }
+
+            fn disarm_interrupt(&mut self) {
+                $driver::disarm_interrupt(self);
+            }
+
+            #[inline]
+            fn free_count(&self) -> u16 {
+                $driver::free_count(self)
+            }
+
+            #[inline]
+            fn in_flight(&self) -> u16 {
+                $driver::in_flight(self)
+            }
+
+            #[inline]
+            fn unpublished(&self) -> u16 {
+                $driver::unpublished(self)
+            }
+
+            fn lies(&self) -> u64 {
+                $driver::lies(self)
+            }
+        }
+    };
+}
+
+/// Makes a room's `Device` a [`DeviceSide`], likewise.
+macro_rules! device_side {
+    ($device:ident) => {
+        impl<B: Bus, R: Refinement> DeviceSide for $device<B, R> {
+            #[inline]
+            fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+                $device::pop(self, space, chain)
+            }
+
+            #[inline]
+            fn push_used(&mut self, chain: &Chain, len: u32) {
+                $device::push_used(self, chain, len);
+            }
+
+            #[inline]
+            fn publish_used(&mut self) {
+                $device::publish_used(self);
+            }
+
+            #[inline]
+            fn needs_interrupt(&mut self) -> bool {
+                $device::needs_interrupt(self)
+            }
+
+            fn arm_notification(&mut self) -> bool {
+                $device::arm_notification(self)
+            }
+
+            fn disarm_notification(&mut self) {
+                $device::disarm_notification(self);
+            }
+
+            fn lies(&self) -> u64 {
+                $device::lies(self)
+            }
+        }
+    };
+}
+
+pub(crate) use {device_side, driver_side};

@@ -23,49 +23,14 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use virtio_driver::virtqueue::{Virtqueue, VirtqueueLayout};
 use virtio_driver::{IovaTranslator, Le64, VhostUser, VirtioFeatureFlags, VirtioTransport, iovec};
 
-#[derive(Debug, Clone)]
-enum Operation {
-    /// A buffer of so many segments to be read and written.
-    Request {
-        readable: usize,
-        writable: usize,
-    },
-    Kick,
-    /// Take back up to so many.
-    Take {
-        count: usize,
-    },
-    /// Pop up to so many.
-    Pop {
-        count: usize,
-    },
-    /// Give back the oldest, or any.
-    Push {
-        any: Option<prop::sample::Index>,
-    },
-    PublishUsed,
-    Interrupt,
-    ArmNotification {
-        is_wanted: bool,
-    },
-    ArmInterrupt {
-        is_wanted: bool,
-    },
-}
+#[path = "../src/tests/operation.rs"]
+mod operation;
+
+/// A buffer of so many segments to be read and written.
+type Operation = operation::Operation<(usize, usize)>;
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let any_index = || prop::option::of(any::<prop::sample::Index>());
-    prop_oneof![
-        8 => (0..4_usize, 0..4_usize).prop_map(|(readable, writable)| Operation::Request { readable, writable }),
-        3 => Just(Operation::Kick),
-        5 => (0..8_usize).prop_map(|count| Operation::Take { count }),
-        5 => (0..8_usize).prop_map(|count| Operation::Pop { count }),
-        9 => any_index().prop_map(|any| Operation::Push { any }),
-        4 => Just(Operation::PublishUsed),
-        3 => Just(Operation::Interrupt),
-        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmNotification { is_wanted }),
-        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmInterrupt { is_wanted }),
-    ]
+    operation::operation((0..4_usize, 0..4_usize), false, true)
 }
 
 /// Answers the front end's questions until it has what it wants: no features of the ring, and the least of the protocol's.
@@ -200,7 +165,9 @@ impl<V: DeviceSide> Bench<'_, V> {
 
     fn apply(&mut self, operation: Operation) {
         match operation {
-            Operation::Request { readable, writable } => self.request(readable, writable),
+            Operation::Add((readable, writable)) => self.request(readable, writable),
+            // Done by itself.
+            Operation::Publish => {}
             Operation::Kick => {
                 let says = self.queue.avail_notif_needed();
                 let is_wanted = self.kicks.is_wanted();
@@ -216,7 +183,7 @@ impl<V: DeviceSide> Bench<'_, V> {
             }
             Operation::Take { count } => (0..count).for_each(|_| self.take()),
             Operation::Pop { count } => (0..count).for_each(|_| self.pop()),
-            Operation::Push { any } => self.push(any),
+            Operation::Push { any, written } => self.push(any, written),
             Operation::PublishUsed => {
                 self.device.publish_used();
                 self.interrupts.new += self.pushed.iter().map(|buffer| self.unit(buffer)).sum::<i64>();
@@ -289,10 +256,13 @@ impl<V: DeviceSide> Bench<'_, V> {
         }
     }
 
-    fn push(&mut self, any: Option<prop::sample::Index>) {
+    fn push(&mut self, any: Option<prop::sample::Index>, written: Option<u32>) {
         let index = any.filter(|_| !self.held.is_empty()).map_or(0, |any| any.index(self.held.len()));
         if let Some((buffer, chain)) = self.held.remove(index) {
-            self.device.push_used(&chain, chain.writable_len() as u32);
+            let all = chain.writable_len() as u32;
+            // Its packed queue wants all of it written to.
+            let len = written.filter(|_| !self.is_packed).map_or(all, |written| written % (all + 1));
+            self.device.push_used(&chain, len);
             self.pushed.push_back(buffer);
         }
     }

@@ -23,49 +23,14 @@ const RING: u64 = 0x1_0000;
 /// Descriptors of a table.
 const ENTRIES: u16 = 4;
 
-#[derive(Debug, Clone)]
-enum Operation {
-    /// A buffer of so many segments to be read and written.
-    Add {
-        readable: usize,
-        writable: usize,
-    },
-    Publish,
-    Kick,
-    /// Take back up to so many.
-    Take {
-        count: usize,
-    },
-    /// Pop up to so many.
-    Pop {
-        count: usize,
-    },
-    /// Give back the oldest, or any.
-    Push {
-        any: Option<prop::sample::Index>,
-    },
-    Interrupt,
-    ArmNotification {
-        is_wanted: bool,
-    },
-    ArmInterrupt {
-        is_wanted: bool,
-    },
-}
+#[path = "../src/tests/operation.rs"]
+mod operation;
+
+/// A buffer of so many segments to be read and written.
+type Operation = operation::Operation<(usize, usize)>;
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let any_index = || prop::option::of(any::<prop::sample::Index>());
-    prop_oneof![
-        8 => (0..4_usize, 0..4_usize).prop_map(|(readable, writable)| Operation::Add { readable, writable }),
-        4 => Just(Operation::Publish),
-        3 => Just(Operation::Kick),
-        5 => (0..8_usize).prop_map(|count| Operation::Take { count }),
-        5 => (0..8_usize).prop_map(|count| Operation::Pop { count }),
-        9 => any_index().prop_map(|any| Operation::Push { any }),
-        3 => Just(Operation::Interrupt),
-        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmNotification { is_wanted }),
-        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmInterrupt { is_wanted }),
-    ]
+    operation::operation((0..4_usize, 0..4_usize), true, false)
 }
 
 /// A buffer as the oracle has it.
@@ -160,7 +125,7 @@ impl<R: Refinement> Bench<'_, R> {
 
     fn apply(&mut self, operation: Operation) {
         match operation {
-            Operation::Add { readable, writable } => self.add(readable, writable),
+            Operation::Add((readable, writable)) => self.add(readable, writable),
             Operation::Publish => {
                 self.driver.publish();
                 self.kicks.new += self.added.len() as i64;
@@ -171,7 +136,9 @@ impl<R: Refinement> Bench<'_, R> {
             }
             Operation::Take { count } => (0..count).for_each(|_| self.take()),
             Operation::Pop { count } => (0..count).for_each(|_| self.pop()),
-            Operation::Push { any } => self.push(any),
+            Operation::Push { any, written } => self.push(any, written),
+            // Done by itself.
+            Operation::PublishUsed => {}
             Operation::Interrupt => {
                 let says = self.device.needs_notification(self.memory).unwrap();
                 assert_eq!(says, self.interrupts.expect(true) || !self.features.event_idx);
@@ -221,10 +188,11 @@ impl<R: Refinement> Bench<'_, R> {
         }
     }
 
-    fn push(&mut self, any: Option<prop::sample::Index>) {
+    fn push(&mut self, any: Option<prop::sample::Index>, written: Option<u32>) {
         let any = any.filter(|_| !self.features.in_order && !self.held.is_empty());
         if let Some((head, buffer)) = self.held.remove(any.map_or(0, |any| any.index(self.held.len()))) {
-            let len = buffer.writable.iter().map(|segment| segment.len).sum::<u32>() / 2;
+            let all = buffer.writable.iter().map(|segment| segment.len).sum::<u32>();
+            let len = written.map_or(all, |written| written % (all + 1));
             self.device.add_used(self.memory, head, len).unwrap();
             self.interrupts.new += 1;
             self.used.push_back((buffer, len));

@@ -9,7 +9,7 @@ use crate::bus::{Area, Bus};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, read_words};
-use crate::side::DeviceSide;
+use crate::side::{DeviceSide, device_side};
 
 /// How many descriptors ahead a line is asked for.
 const AHEAD: u16 = 8;
@@ -345,36 +345,4 @@ fn enter(index: u16, addr: u64, word: u64, chain: &mut Chain, bytes: &mut u64) -
     Ok(())
 }
 
-impl<B: Bus, R: Refinement> DeviceSide for Device<B, R> {
-    #[inline]
-    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        Device::pop(self, space, chain)
-    }
-
-    #[inline]
-    fn push_used(&mut self, chain: &Chain, len: u32) {
-        Device::push_used(self, chain, len);
-    }
-
-    #[inline]
-    fn publish_used(&mut self) {
-        Device::publish_used(self);
-    }
-
-    #[inline]
-    fn needs_interrupt(&mut self) -> bool {
-        Device::needs_interrupt(self)
-    }
-
-    fn arm_notification(&mut self) -> bool {
-        Device::arm_notification(self)
-    }
-
-    fn disarm_notification(&mut self) {
-        Device::disarm_notification(self);
-    }
-
-    fn lies(&self) -> u64 {
-        Device::lies(self)
-    }
-}
+device_side!(Device);

@@ -5,12 +5,12 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, check, passed, second};
-use crate::buffer::{CHAIN_BYTES_MAX, Completion, Segment, total};
+use crate::buffer::{Completion, Need, Segment, flagged};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::IndirectTables;
-use crate::side::DriverSide;
+use crate::side::{DriverSide, driver_side};
 
 /// How many descriptors ahead a line is asked for.
 const AHEAD: u16 = 16;
@@ -119,6 +119,26 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(())
     }
 
+    /// Descriptors that are free.
+    pub fn free_count(&self) -> u16 {
+        self.free_count.get()
+    }
+
+    /// Buffers that were published and not yet taken back.
+    pub fn in_flight(&self) -> u16 {
+        self.in_flight.get()
+    }
+
+    /// Buffers that were added and not yet published.
+    pub fn unpublished(&self) -> u16 {
+        self.unpublished.get()
+    }
+
+    /// Used descriptors that no honest device writes, so far.
+    pub fn lies(&self) -> u64 {
+        self.lies
+    }
+
     /// The memory of the ring.
     pub fn bus(&self) -> &B {
         &self.bus
@@ -134,19 +154,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// this size takes such a buffer. Nothing was changed.
     #[inline]
     pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        let count = readable.len() + writable.len();
-        if count == 0 {
-            return Err(RingError::Empty);
-        }
-        let writable_bytes = total(writable);
-        if total(readable) + writable_bytes > CHAIN_BYTES_MAX {
-            return Err(RingError::TotalLength);
-        }
-        if count > self.size as usize {
-            return Err(RingError::TooLong { segments: count });
-        }
-        let table = self.tables.filter(|tables| count > 1 && count <= tables.entries as usize);
-        let needed = if table.is_some() { 1 } else { count as u16 };
+        let Need { count, writable: writable_bytes, table, descriptors: needed } =
+            Need::of(readable, writable, self.size, self.tables)?;
         if needed > self.free_count.get() {
             return Err(RingError::Full { index: self.next.offset() });
         }
@@ -154,8 +163,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         // As many ids as descriptors, and no buffer takes less than one of these.
         let id = self.free_ids.get();
         self.free_ids.set(self.slots[id as usize].next);
-        let segments = readable.iter().map(|segment| (segment, 0));
-        let segments = segments.chain(writable.iter().map(|segment| (segment, DESC_F_WRITE)));
+        let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
                 for (entry, (segment, flags)) in segments.enumerate() {
@@ -188,7 +196,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         slot.token = token;
         slot.descriptors = needed;
         slot.number = self.added;
-        slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
+        slot.writable = writable_bytes;
         self.added += 1;
         self.unpublished.set(self.unpublished.get() + 1);
         Ok(())
@@ -353,48 +361,4 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     }
 }
 
-impl<B: Bus, R: Refinement> DriverSide for Driver<B, R> {
-    #[inline]
-    fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        Driver::add(self, readable, writable, token)
-    }
-
-    #[inline]
-    fn publish(&mut self) {
-        Driver::publish(self);
-    }
-
-    #[inline]
-    fn needs_kick(&mut self) -> bool {
-        Driver::needs_kick(self)
-    }
-
-    #[inline]
-    fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-        Driver::take_used(self)
-    }
-
-    fn arm_interrupt(&mut self) -> bool {
-        Driver::arm_interrupt(self)
-    }
-
-    fn disarm_interrupt(&mut self) {
-        Driver::disarm_interrupt(self);
-    }
-
-    fn free_count(&self) -> u16 {
-        self.free_count.get()
-    }
-
-    fn in_flight(&self) -> u16 {
-        self.in_flight.get()
-    }
-
-    fn unpublished(&self) -> u16 {
-        self.unpublished.get()
-    }
-
-    fn lies(&self) -> u64 {
-        self.lies
-    }
-}
+driver_side!(Driver);

@@ -3,13 +3,13 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
-use super::{Layout, NO_NOTIFICATION, contiguous};
+use super::{Flags, Layout, NO_NOTIFICATION, contiguous, is_wanted};
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus, Direct};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, Words, read_words};
-use crate::side::DeviceSide;
+use crate::side::{DeviceSide, device_side};
 
 /// How many buffers ahead a descriptor is asked for.
 const AHEAD: u16 = 8;
@@ -30,7 +30,7 @@ pub struct Device<B = Direct, R = Refined> {
     /// What `used.idx` holds.
     published: Wide,
     /// Shadow of `used.flags`.
-    flags: u16,
+    flags: Flags,
     /// Chains published since the last [`Device::needs_interrupt`].
     unannounced: u32,
     /// In order: the last chain of a batch whose element is not yet written, and how many chains the batch has.
@@ -82,7 +82,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             avail_seen: Wide::new(base),
             pushed: Wide::new(base),
             published: Wide::new(base),
-            flags: 0,
+            flags: Flags::of(Area::Device),
             unannounced: 0,
             batch: None,
             first_lie: None,
@@ -348,15 +348,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn needs_interrupt(&mut self) -> bool {
         let count = core::mem::take(&mut self.unannounced);
-        // (H) pairs with (G): the index is stored before it is read what the driver wants.
-        self.bus.fence();
-        if self.features.event_idx {
-            let event = self.bus.load(Area::Driver, self.layout.used_event(), Relaxed);
-            let old = self.published.get().wrapping_sub(count as u16);
-            return count > u32::from(u16::MAX) || R::need_event(event, self.published.get(), old);
-        }
-        let flags: u16 = self.bus.load(Area::Driver, Layout::FLAGS, Relaxed);
-        count > 0 && flags & NO_NOTIFICATION == 0
+        let event = (Area::Driver, self.layout.used_event());
+        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published.get(), count)
     }
 
     /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: then pop before sleeping.
@@ -380,7 +373,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             let event = self.popped.get().wrapping_add(count - 1);
             self.bus.store(Area::Device, self.layout.avail_event(), event, Relaxed);
         } else {
-            self.set_flags(0);
+            self.flags.set::<R>(&self.bus, 0);
         }
         // (F) pairs with (E): what is wanted is stored before `avail.idx` is read.
         self.bus.fence();
@@ -396,51 +389,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             // An index that is passed last of all.
             self.bus.store(Area::Device, self.layout.avail_event(), self.popped.get().wrapping_sub(1), Relaxed);
         } else {
-            self.set_flags(NO_NOTIFICATION);
-        }
-    }
-
-    fn set_flags(&mut self, flags: u16) {
-        if self.flags != flags {
-            self.flags = flags;
-            if !R::SHADOW {
-                self.read_back(Layout::FLAGS);
-            }
-            self.bus.store(Area::Device, Layout::FLAGS, flags, Relaxed);
+            self.flags.set::<R>(&self.bus, NO_NOTIFICATION);
         }
     }
 }
 
-impl<B: Bus, R: Refinement> DeviceSide for Device<B, R> {
-    #[inline]
-    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        Device::pop(self, space, chain)
-    }
-
-    #[inline]
-    fn push_used(&mut self, chain: &Chain, len: u32) {
-        Device::push_used(self, chain, len);
-    }
-
-    #[inline]
-    fn publish_used(&mut self) {
-        Device::publish_used(self);
-    }
-
-    #[inline]
-    fn needs_interrupt(&mut self) -> bool {
-        Device::needs_interrupt(self)
-    }
-
-    fn arm_notification(&mut self) -> bool {
-        Device::arm_notification(self)
-    }
-
-    fn disarm_notification(&mut self) {
-        Device::disarm_notification(self);
-    }
-
-    fn lies(&self) -> u64 {
-        Device::lies(self)
-    }
-}
+device_side!(Device);

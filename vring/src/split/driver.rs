@@ -2,15 +2,15 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 
-use super::{Layout, NO_NOTIFICATION};
-use crate::buffer::{CHAIN_BYTES_MAX, Completion, Segment, total};
+use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
+use crate::buffer::{Completion, Need, Segment, flagged};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{IndirectTables, Words};
-use crate::side::DriverSide;
+use crate::side::{DriverSide, driver_side};
 
 /// How many descriptors ahead a line is asked for, where those that come next follow one another.
 const AHEAD: u16 = 16;
@@ -56,7 +56,7 @@ pub struct Driver<B, R = Refined> {
     /// What `avail.idx` holds.
     published: Wide,
     /// Shadow of `avail.flags`.
-    flags: u16,
+    flags: Flags,
     /// Chains published since the last [`Driver::needs_kick`].
     unannounced: u32,
     /// The used elements that were taken.
@@ -104,7 +104,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             chains: 0,
             added: Wide::new(base),
             published: Wide::new(base),
-            flags: 0,
+            flags: Flags::of(Area::Driver),
             unannounced: 0,
             taken: Wide::new(base),
             used_seen: Wide::new(base),
@@ -167,26 +167,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// this size takes such a chain. Nothing was changed.
     #[inline]
     pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        let count = readable.len() + writable.len();
-        if count == 0 {
-            return Err(RingError::Empty);
-        }
-        let writable_bytes = total(writable);
-        if total(readable) + writable_bytes > CHAIN_BYTES_MAX {
-            return Err(RingError::TotalLength);
-        }
-        let table = self.tables.filter(|tables| count > 1 && count <= tables.entries as usize);
-        let needed = if table.is_some() { 1 } else { count };
-        if count > self.layout.size() as usize {
-            return Err(RingError::TooLong { segments: count });
-        }
-        if needed > self.free_count.get() as usize {
+        let Need { count, writable: writable_bytes, table, descriptors: needed } =
+            Need::of(readable, writable, self.layout.size(), self.tables)?;
+        if needed > self.free_count.get() {
             return Err(RingError::Full { index: self.free_head.get() });
         }
 
         let head = self.free_head.get();
-        let segments = readable.iter().map(|segment| (segment, 0));
-        let segments = segments.chain(writable.iter().map(|segment| (segment, DESC_F_WRITE)));
+        let segments = flagged(readable, writable);
         let next = match table {
             Some(tables) => {
                 for (entry, (segment, flags)) in segments.enumerate() {
@@ -213,12 +201,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             }
         };
         self.free_head.set(next);
-        self.free_count.set(self.free_count.get() - needed as u16);
+        self.free_count.set(self.free_count.get() - needed);
         let slot = &mut self.slots[head as usize];
         slot.token = token;
         slot.number = self.chains;
-        slot.descriptors = needed as u16;
-        slot.writable = writable_bytes.min(u32::MAX.into()) as u32;
+        slot.descriptors = needed;
+        slot.writable = writable_bytes;
 
         let added =
             if R::SHADOW { self.added.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
@@ -271,15 +259,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline]
     pub fn needs_kick(&mut self) -> bool {
         let count = core::mem::take(&mut self.unannounced);
-        // (E) pairs with (F): the index is stored before it is read what the device wants.
-        self.bus.fence();
-        if self.features.event_idx {
-            let event = self.bus.load(Area::Device, self.layout.avail_event(), Relaxed);
-            let old = self.published.get().wrapping_sub(count as u16);
-            return count > u32::from(u16::MAX) || R::need_event(event, self.published.get(), old);
-        }
-        let flags: u16 = self.bus.load(Area::Device, Layout::FLAGS, Relaxed);
-        count > 0 && flags & NO_NOTIFICATION == 0
+        let event = (Area::Device, self.layout.avail_event());
+        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published.get(), count)
     }
 
     /// The next buffer that the device has used, whose descriptors are free again (2.7.14); `None`: there is none.
@@ -407,7 +388,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if self.features.event_idx {
             self.bus.store(Area::Driver, self.layout.used_event(), self.taken.get(), Relaxed);
         } else {
-            self.set_flags(0);
+            self.flags.set::<R>(&self.bus, 0);
         }
         // (G) pairs with (H): what is wanted is stored before `used.idx` is read.
         self.bus.fence();
@@ -423,17 +404,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             // An index that is passed last of all.
             self.bus.store(Area::Driver, self.layout.used_event(), self.taken.get().wrapping_sub(1), Relaxed);
         } else {
-            self.set_flags(NO_NOTIFICATION);
-        }
-    }
-
-    fn set_flags(&mut self, flags: u16) {
-        if self.flags != flags {
-            self.flags = flags;
-            if !R::SHADOW {
-                self.read_back(Layout::FLAGS);
-            }
-            self.bus.store(Area::Driver, Layout::FLAGS, flags, Relaxed);
+            self.flags.set::<R>(&self.bus, NO_NOTIFICATION);
         }
     }
 }
@@ -444,48 +415,4 @@ fn words(segment: Segment, flags: u16, next: u16) -> Words {
     (segment.addr, u64::from(segment.len) | u64::from(flags) << 32 | u64::from(next) << 48)
 }
 
-impl<B: Bus, R: Refinement> DriverSide for Driver<B, R> {
-    #[inline]
-    fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        Driver::add(self, readable, writable, token)
-    }
-
-    #[inline]
-    fn publish(&mut self) {
-        Driver::publish(self);
-    }
-
-    #[inline]
-    fn needs_kick(&mut self) -> bool {
-        Driver::needs_kick(self)
-    }
-
-    #[inline]
-    fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-        Driver::take_used(self)
-    }
-
-    fn arm_interrupt(&mut self) -> bool {
-        Driver::arm_interrupt(self)
-    }
-
-    fn disarm_interrupt(&mut self) {
-        Driver::disarm_interrupt(self);
-    }
-
-    fn free_count(&self) -> u16 {
-        Driver::free_count(self)
-    }
-
-    fn in_flight(&self) -> u16 {
-        Driver::in_flight(self)
-    }
-
-    fn unpublished(&self) -> u16 {
-        Driver::unpublished(self)
-    }
-
-    fn lies(&self) -> u64 {
-        Driver::lies(self)
-    }
-}
+driver_side!(Driver);

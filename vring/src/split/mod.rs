@@ -4,6 +4,8 @@ mod device;
 mod driver;
 mod planned;
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use dormouse_abi::vring::RING_SIZE_MAX;
 
 pub use device::Device;
@@ -12,6 +14,7 @@ pub use planned::{PlannedDriver, Used};
 
 use crate::bus::{Area, Areas, Bus};
 use crate::error::RingError;
+use crate::features::Refinement;
 
 /// Where the fields of a ring of `size` entries are in their areas.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +93,53 @@ impl Layout {
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.6) and `VIRTQ_USED_F_NO_NOTIFY` (2.7.8): the same bit.
 pub(crate) const NO_NOTIFICATION: u16 = 1;
 
+/// What one side tells the other in a ring that it writes and the other reads: whether it wants to be notified. The flags of it, with
+/// their shadow.
+#[derive(Debug)]
+struct Flags {
+    /// The ring that this side writes.
+    own: Area,
+    shadow: u16,
+}
+
+impl Flags {
+    const fn of(own: Area) -> Flags {
+        Flags { own, shadow: 0 }
+    }
+
+    fn set<R: Refinement>(&mut self, bus: &impl Bus, flags: u16) {
+        if self.shadow != flags {
+            self.shadow = flags;
+            if !R::SHADOW {
+                // A word of its own that the shadow spares it to read. Only for measurements.
+                let _: u16 = bus.load(self.own, Layout::FLAGS, Relaxed);
+            }
+            bus.store(self.own, Layout::FLAGS, flags, Relaxed);
+        }
+    }
+}
+
+/// Whether a side that has published `count` entries since it last asked, up to index `published`, is to notify the other, which says
+/// so in `peer`, its ring: at `event`, where event indexes were negotiated, else by its flags (2.7.7.2, 2.7.13.4).
+#[inline]
+fn is_wanted<R: Refinement>(
+    bus: &impl Bus,
+    (peer, event): (Area, usize),
+    has_event_idx: bool,
+    published: u16,
+    count: u32,
+) -> bool {
+    // (E) pairs with (F), and (H) with (G): the index is stored before it is read what the other side wants.
+    bus.fence();
+    if has_event_idx {
+        let event = bus.load(peer, event, Relaxed);
+        let old = published.wrapping_sub(count as u16);
+        return count > u32::from(u16::MAX) || R::need_event(event, published, old);
+    }
+    let flags: u16 = bus.load(peer, Layout::FLAGS, Relaxed);
+    count > 0 && flags & NO_NOTIFICATION == 0
+}
+
 /// Bytes of a ring of `size` entries whose areas lie together, see [`contiguous`].
 ///
 /// # Errors
@@ -131,7 +181,6 @@ pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Area`].
 pub fn start_at(bus: &impl Bus, size: u32, index: u16) -> Result<(), RingError> {
-    use core::sync::atomic::Ordering::Relaxed;
     let layout = Layout::new(bus, size)?;
     for (area, event) in [(Area::Driver, layout.used_event()), (Area::Device, layout.avail_event())] {
         bus.store(area, Layout::FLAGS, 0_u16, Relaxed);

@@ -1,5 +1,6 @@
 mod adaptive;
 mod hostile;
+mod operation;
 mod oracle;
 mod planned;
 mod threads;

@@ -15,53 +15,19 @@ use crate::{
 /// Where the device has the driver's tables.
 const TABLES: u64 = 0x7_0000_0000;
 
+/// Segments of so many bytes, of which so many are to be read.
 #[derive(Debug, Clone)]
-enum Operation {
-    /// Add a buffer of segments of so many bytes, of which so many are to be read.
-    Add {
-        lens: Vec<u32>,
-        readable: prop::sample::Index,
-    },
-    Publish,
-    Kick,
-    /// Take back up to so many.
-    Take {
-        count: usize,
-    },
-    /// Pop up to so many.
-    Pop {
-        count: usize,
-    },
-    /// Give back the oldest, or any, written to completely or not.
-    Push {
-        any: Option<prop::sample::Index>,
-        written: Option<u32>,
-    },
-    PublishUsed,
-    Interrupt,
-    ArmNotification {
-        is_wanted: bool,
-    },
-    ArmInterrupt {
-        is_wanted: bool,
-    },
+struct Segments {
+    lens: Vec<u32>,
+    readable: prop::sample::Index,
 }
 
+type Operation = super::operation::Operation<Segments>;
+
 fn operation() -> impl Strategy<Value = Operation> {
-    let index = any::<prop::sample::Index>;
     let lens = prop_oneof![6 => vec(1..5000_u32, 1..5), 1 => vec(0..9_u32, 0..40), 1 => vec(Just(u32::MAX), 1..4)];
-    prop_oneof![
-        8 => (lens, index()).prop_map(|(lens, readable)| Operation::Add { lens, readable }),
-        4 => Just(Operation::Publish),
-        3 => Just(Operation::Kick),
-        4 => (0..6_usize).prop_map(|count| Operation::Take { count }),
-        5 => (0..6_usize).prop_map(|count| Operation::Pop { count }),
-        8 => (prop::option::of(index()), prop::option::of(any::<u32>())).prop_map(|(any, written)| Operation::Push { any, written }),
-        4 => Just(Operation::PublishUsed),
-        3 => Just(Operation::Interrupt),
-        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmNotification { is_wanted }),
-        2 => any::<bool>().prop_map(|is_wanted| Operation::ArmInterrupt { is_wanted }),
-    ]
+    let segments = (lens, any::<prop::sample::Index>()).prop_map(|(lens, readable)| Segments { lens, readable });
+    super::operation::operation(segments, true, true)
 }
 
 /// A buffer, as the oracle has it.
@@ -149,7 +115,7 @@ fn run(
     let mut chain = Chain::default();
     for operation in operations {
         match operation {
-            Operation::Add { lens, readable } => {
+            Operation::Add(Segments { lens, readable }) => {
                 let token = tokens.next().unwrap();
                 let segment = |(index, len): (usize, &u32)| Segment { addr: token << 32 | index as u64, len: *len };
                 let segments: Vec<Segment> = lens.iter().enumerate().map(segment).collect();
@@ -253,6 +219,21 @@ fn tables(memory: &Memory, entries: u16) -> IndirectTables {
     IndirectTables { base: memory.base(), addr: TABLES, entries }
 }
 
+/// The device sees memory only where there are tables in it.
+fn run_with_tables(
+    case: &Case,
+    driver: &mut impl DriverSide,
+    device: &mut impl DeviceSide,
+    of_tables: &Memory,
+    operations: Vec<Operation>,
+) {
+    if case.features.indirect {
+        run(case, driver, device, &of_tables.regions(TABLES), operations);
+    } else {
+        run(case, driver, device, &NoMemory, operations);
+    }
+}
+
 fn split<R: Refinement>(size_log2: u32, features: Features, start: u16, entries: u16, operations: Vec<Operation>) {
     let size = 1 << size_log2;
     let (memory, of_tables) = (Memory::split(size, 0xA5), Memory::new(IndirectTables::size_bytes(size, entries), 0x5A));
@@ -270,10 +251,8 @@ fn split<R: Refinement>(size_log2: u32, features: Features, start: u16, entries:
     if features.indirect {
         // SAFETY: the vector outlives the driver, and has room for the tables.
         unsafe { driver.use_indirect(tables(&of_tables, entries)) }.unwrap();
-        run(&case, &mut driver, &mut device, &of_tables.regions(TABLES), operations);
-    } else {
-        run(&case, &mut driver, &mut device, &NoMemory, operations);
     }
+    run_with_tables(&case, &mut driver, &mut device, &of_tables, operations);
 }
 
 proptest! {
@@ -310,10 +289,8 @@ proptest! {
         if features.indirect {
             // SAFETY: the vector outlives the driver, and has room for the tables.
             unsafe { driver.use_indirect(tables(&of_tables, entries)) }.unwrap();
-            run(&case, &mut driver, &mut device, &of_tables.regions(TABLES), operations);
-        } else {
-            run(&case, &mut driver, &mut device, &NoMemory, operations);
         }
+        run_with_tables(&case, &mut driver, &mut device, &of_tables, operations);
     }
 }
 
