@@ -50,7 +50,7 @@ pub struct Peer {
 }
 
 /// Their names, which are those of their programs, and the experiment that they are in.
-const PEERS: [(&str, &str, &[PeerMode], Reader); 9] = [
+const PEERS: [(&str, &str, &[PeerMode], Reader); 10] = [
     ("lttng-ust", "event", &[PeerMode::Overwrite, PeerMode::Discard], Reader::Lttng),
     ("tracy", "event", &[PeerMode::Overwrite], Reader::Engine),
     ("fastrace", "event", &[PeerMode::Overwrite], Reader::Engine),
@@ -60,6 +60,7 @@ const PEERS: [(&str, &str, &[PeerMode], Reader); 9] = [
     ("static-keys", "imv", &[PeerMode::Overwrite], Reader::Engine),
     ("thread-local-crate", "percpu", &[PeerMode::Overwrite], Reader::Engine),
     ("fast-counter", "percpu", &[PeerMode::Overwrite], Reader::Engine),
+    ("queues", "vring", &[PeerMode::Overwrite], Reader::Engine),
 ];
 
 /// Environment variable with the directory of the peers' programs, instead of the one beside this program.
@@ -96,6 +97,11 @@ impl Peer {
     /// Its name.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The experiment that it is in.
+    pub fn experiment(&self) -> &'static str {
+        self.experiment
     }
 
     /// Its modes; one for a peer that has no choice.

@@ -18,8 +18,8 @@ use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, BABELTRACE2, CC, CPP, LTTNG, LTTNG_UST, SDT};
 
 /// Engines in Rust, cheapest to build first. Their packages are called `dormouse-lab-peer-NAME`.
-const RUST: [&str; 7] =
-    ["static-keys", "thread-local-crate", "fast-counter", "fastrace", "tracing", "tracy", "perfetto"];
+const RUST: [&str; 8] =
+    ["static-keys", "thread-local-crate", "fast-counter", "queues", "fastrace", "tracing", "tracy", "perfetto"];
 
 /// Engines in C: name, source, the Debian package whose version is theirs, libraries.
 const C: [(&str, &str, &str, &[&str]); 2] =

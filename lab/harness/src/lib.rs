@@ -29,6 +29,7 @@ mod c;
 mod clock;
 mod counters;
 mod loops;
+pub mod ring;
 mod walk;
 mod worker;
 

@@ -1,60 +1,27 @@
 //! Dormouse's engine for the experiment `vring`: buffers that go from a driver to a device and back, on two processors.
 //!
 //! ```text
-//!   SHAPE_RING_BATCH       stream      the driver has as many buffers under way as the ring takes
-//!                          lockstep    it waits for a batch to come back before it gives the next
+//!   SHAPE_RING_BATCH       as `dormouse_lab_harness::ring` has them
 //!   RING                   noshadow, shadow            the seed's two: each buffer is published, the peer's index read each time
 //!                          noshadow-batch, shadow-batch            published in batches, the peer's index cached
 //!                          noshadow-private, shadow-private        and free descriptors listed in private memory
 //!                          in-order, packed, packed-in-order       as shadow-private, in other forms of queue
 //!                          adaptive, packed-adaptive               as shadow-private, published by themselves
-//!   BATCH                  1, 4, 16, 64: buffers that the program gives, or takes, in one go
 //!   transfer               a line that goes to the other processor and back, over and over
 //! ```
-//! All rings have 256 entries; a buffer is one segment to be read, which nobody reads. What both sides do between is
-//! the same for every ring: the driver takes all that came back, then gives a batch if there is room; the device takes up to a batch, and gives it
-//! back. Both poll, without event indexes.
-//!
-//! Of two threads the first is the driver, the second the device. One thread alone is both in turn.
-//!
-//! # Counts
-//! An event is a buffer at one of its ends. It has arrived when the sum of all that came there in a loop is that of what was sent.
+//! A buffer is one segment to be read, which nobody reads. No ring has event indexes.
 
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use dormouse_abi::vring::RingLayout;
-use dormouse_lab_harness::{Case, Engine, Seat, report, seat};
+use dormouse_lab_harness::ring::{self, DeviceEnd, DriverEnd, Kind, LEN, Ring, SIZE};
+use dormouse_lab_harness::{Case, Engine, Seat, seat};
 use dormouse_vring::{
     AdaptiveDevice, AdaptiveDriver, Areas, Cached, CachedUnshadowed, Chain, DeviceSide, Direct, DriverSide, Features,
     NoMemory, Refined, RefinedUnshadowed, RingError, Segment, Shadowed, Unshadowed, packed, split,
 };
-
-/// Entries of each ring.
-const SIZE: u16 = 256;
-/// Bytes of a buffer, which nobody reads.
-const LEN: u32 = 64;
-
-/// The driver's end of a ring, and how it publishes.
-trait DriverEnd: Send {
-    /// Gives a buffer; false: there is no room.
-    fn give(&mut self, number: u64) -> bool;
-    /// The batch is given.
-    fn end(&mut self);
-    /// A buffer that came back.
-    fn take(&mut self) -> Option<u64>;
-    /// Whether there is room for so many.
-    fn has_room(&self, count: u64) -> bool;
-}
-
-/// The device's end of a ring, and how it publishes.
-trait DeviceEnd: Send {
-    /// Takes a buffer and gives it back at once.
-    fn turn(&mut self) -> Option<u64>;
-    /// The batch is taken, or there is no more.
-    fn end(&mut self);
-}
 
 /// Publishes in batches, or each buffer by itself.
 struct Publishing<S, const IS_EACH: bool> {
@@ -155,145 +122,6 @@ impl<V: DeviceSide + Send> DeviceEnd for ByItself<AdaptiveDevice<V>> {
     fn end(&mut self) {}
 }
 
-/// Both ends of a ring, each one thread's while a loop runs.
-struct Ring<D, V> {
-    driver: Mutex<D>,
-    device: Mutex<V>,
-}
-
-/// A ring that is measured.
-trait Kind: 'static {
-    type Driver: DriverEnd;
-    type Device: DeviceEnd;
-    /// The ring, made before the first loop.
-    fn cell() -> &'static OnceLock<Ring<Self::Driver, Self::Device>>;
-    fn make() -> Result<Ring<Self::Driver, Self::Device>, RingError>;
-}
-
-/// Events that arrived.
-static ARRIVED: AtomicU64 = AtomicU64::new(0);
-
-/// Takes down what came to one end: the numbers from 0 to `count`, in whatever order.
-fn arrived(sum: u64, count: u64) {
-    if sum == (u128::from(count) * u128::from(count.saturating_sub(1)) / 2) as u64 {
-        ARRIVED.fetch_add(count, Ordering::Relaxed);
-    }
-}
-
-/// Polls in vain before the processor is offered to others.
-const VAIN: u32 = 1 << 14;
-
-#[inline(always)]
-fn relax(vain: &mut u32) {
-    std::hint::spin_loop();
-    *vain += 1;
-    if *vain == VAIN {
-        *vain = 0;
-        std::thread::yield_now();
-    }
-}
-
-/// The driver's work: so many buffers there and back.
-#[inline(always)]
-fn drive(driver: &mut impl DriverEnd, count: u64, batch: u64, is_lockstep: bool) -> u64 {
-    let (mut given, mut taken, mut sum, mut vain) = (0, 0, 0_u64, 0);
-    while taken < count {
-        let before = given + taken;
-        while let Some(number) = driver.take() {
-            sum = sum.wrapping_add(number);
-            taken += 1;
-        }
-        let next = batch.min(count - given);
-        if next > 0 && (!is_lockstep || given == taken) && driver.has_room(next) {
-            for _ in 0..next {
-                given += u64::from(driver.give(given));
-            }
-            driver.end();
-        }
-        if given + taken == before {
-            relax(&mut vain);
-        }
-    }
-    sum
-}
-
-/// The device's work: so many buffers taken and given back.
-#[inline(always)]
-fn serve(device: &mut impl DeviceEnd, count: u64, batch: u64) -> u64 {
-    let (mut taken, mut sum, mut vain) = (0, 0_u64, 0);
-    while taken < count {
-        let before = taken;
-        while taken < before + batch
-            && let Some(number) = device.turn()
-        {
-            sum = sum.wrapping_add(number);
-            taken += 1;
-        }
-        if taken == before {
-            relax(&mut vain);
-        } else {
-            device.end();
-        }
-    }
-    // What a device holds back it gives when it finds nothing more.
-    device.turn();
-    sum
-}
-
-/// Both in turn.
-fn alone(driver: &mut impl DriverEnd, device: &mut impl DeviceEnd, count: u64, batch: u64) -> [u64; 2] {
-    let (mut given, mut taken, mut sums) = (0, 0, [0_u64; 2]);
-    while taken < count {
-        let next = batch.min(count - given);
-        if driver.has_room(next) {
-            for _ in 0..next {
-                given += u64::from(driver.give(given));
-            }
-            driver.end();
-        }
-        while let Some(number) = device.turn() {
-            sums[0] = sums[0].wrapping_add(number);
-        }
-        device.end();
-        while let Some(number) = driver.take() {
-            sums[1] = sums[1].wrapping_add(number);
-            taken += 1;
-        }
-    }
-    sums
-}
-
-fn run<K: Kind, const BATCH: u64, const IS_LOCKSTEP: bool>(count: u64) {
-    // Of a ring that another loop has broken nothing arrives, which is found in the end.
-    let Some(ring) = K::cell().get() else { return };
-    match seat() {
-        Seat { count: 1, .. } => {
-            let (Ok(mut driver), Ok(mut device)) = (ring.driver.lock(), ring.device.lock()) else { return };
-            let sums = alone(&mut *driver, &mut *device, count, BATCH);
-            if sums[0] == sums[1] {
-                arrived(sums[1], count);
-            }
-        }
-        Seat { index: 0, .. } => {
-            let Ok(mut driver) = ring.driver.lock() else { return };
-            arrived(drive(&mut *driver, count, BATCH, IS_LOCKSTEP), count);
-        }
-        Seat { index: 1, .. } => {
-            let Ok(mut device) = ring.device.lock() else { return };
-            arrived(serve(&mut *device, count, BATCH), count);
-        }
-        Seat { .. } => {}
-    }
-}
-
-extern "C" fn stream<K: Kind, const BATCH: u64>(iterations: u64, _: u64) {
-    run::<K, BATCH, false>(iterations);
-}
-
-extern "C" fn lockstep<K: Kind, const BATCH: u64>(iterations: u64, _: u64) {
-    run::<K, BATCH, true>(iterations);
-}
-
 /// A line of its own.
 #[repr(align(128))]
 struct Line(AtomicU64);
@@ -390,13 +218,15 @@ macro_rules! kind {
                 static CELL: OnceLock<Ring<$driver, $device>> = OnceLock::new();
                 &CELL
             }
+        }
 
+        impl $kind {
             fn make() -> Result<Ring<$driver, $device>, RingError> {
                 let bus = $bus()?;
                 let driver = $room::Driver::<_, $refinement>::new(bus, SIZE.into(), $features)?;
                 let device = $room::Device::<_, $refinement>::new(bus, SIZE.into(), $features)?;
                 let (make_driver, make_device) = ($make_driver, $make_device);
-                Ok(Ring { driver: Mutex::new(make_driver(driver)), device: Mutex::new(make_device(device)) })
+                Ok(Ring::new(make_driver(driver), make_device(device)))
             }
         }
     };
@@ -414,26 +244,18 @@ kind!(PackedInOrder, each false, packed_bus, packed, Refined, IN_ORDER);
 kind!(Adaptive, adaptive, split_bus, split, Refined, PLAIN);
 kind!(PackedAdaptive, adaptive, packed_bus, packed, Refined, PLAIN);
 
-macro_rules! cases {
-    ($cases:ident: $($kind:ty, $name:literal;)+) => {$(
-        let ring = <$kind>::make().map_err(|error| format!("{}: {error}", $name))?;
-        <$kind>::cell().set(ring).map_err(|_| "made twice".to_string())?;
-        cases!(@ $cases, $kind, $name, 1, 4, 16, 64);
-    )+};
-    (@ $cases:ident, $kind:ty, $name:literal, $($batch:literal),+) => {$(
-        let name = concat!("stream_", $name, "_", $batch);
-        $cases.push(Case { name, run: stream::<$kind, $batch>, events_per_iteration: 1 });
-        let name = concat!("lockstep_", $name, "_", $batch);
-        $cases.push(Case { name, run: lockstep::<$kind, $batch>, events_per_iteration: 1 });
-    )+};
-}
-
 fn prepare() -> Result<Vec<Case>, String> {
     let mut cases = vec![
         Case { name: "empty", run: empty, events_per_iteration: 0 },
         Case { name: "transfer", run: transfer, events_per_iteration: 0 },
     ];
-    cases! { cases:
+    macro_rules! enter {
+        ($($kind:ident, $name:literal;)+) => {$(
+            let ring = $kind::make().map_err(|error| format!("{}: {error}", $name))?;
+            ring::enter::<$kind>(ring, $name, &mut cases)?;
+        )+};
+    }
+    enter! {
         NoShadow, "noshadow";
         Shadow, "shadow";
         NoShadowBatch, "noshadow-batch";
@@ -449,17 +271,13 @@ fn prepare() -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-fn verify() -> Result<u64, String> {
-    report(ARRIVED.load(Ordering::Relaxed), 0, "each loop's buffers came to the device, and back, all of them once")
-}
-
 fn main() -> ExitCode {
     match prepare() {
         Ok(cases) => dormouse_lab_harness::main(&Engine {
             name: "dormouse",
             version: env!("CARGO_PKG_VERSION").into(),
             cases,
-            arrived: Some(verify),
+            arrived: Some(ring::verify),
         }),
         Err(error) => {
             eprintln!("dormouse: {error}");

@@ -1,0 +1,289 @@
+//! Engine `queues`: what else carries buffers from one thread to another and back, for the experiment `vring`.
+//!
+//! # Configuration
+//! ```text
+//!   rtrb          RingBuffer of the crate rtrb, element by element             one thread at each end
+//!   array-queue   ArrayQueue of the crate crossbeam-queue                      any number
+//!   std-mpsc      sync_channel of the standard library, tried, never waited    any number give
+//!   index-pair    as io_uring has it: entries, and an index of each side's,    one at each end
+//!                 which stores it once for a batch and reads the other's when its copy says that there is nothing
+//! ```
+//! Each has a queue for either way, of as many elements as our rings have entries. What comes back is what went, so these need
+//! no tokens, no list of free descriptors, and no check of anything: both ends trust one another.
+//!
+//! # Counts
+//! As [`dormouse_lab_harness::ring`] has them.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_queue::ArrayQueue;
+use dormouse_lab_harness::ring::{self, DeviceEnd, DriverEnd, Kind, LEN, Ring, SIZE};
+use dormouse_lab_harness::{Case, Engine};
+use dormouse_lab_peer::version;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+/// As much as a descriptor says.
+#[derive(Debug, Clone, Copy)]
+struct Buffer {
+    addr: u64,
+    len: u32,
+}
+
+/// Where buffers are put.
+trait Put: Send {
+    /// False: there is no room.
+    fn put(&mut self, buffer: Buffer) -> bool;
+    /// Shows what was put, where that was not done yet.
+    fn publish(&mut self) {}
+}
+
+/// Where buffers come from.
+trait Get: Send {
+    fn get(&mut self) -> Option<Buffer>;
+    /// Shows what was taken, where that was not done yet.
+    fn release(&mut self) {}
+}
+
+impl Put for Producer<Buffer> {
+    #[inline(always)]
+    fn put(&mut self, buffer: Buffer) -> bool {
+        self.push(buffer).is_ok()
+    }
+}
+
+impl Get for Consumer<Buffer> {
+    #[inline(always)]
+    fn get(&mut self) -> Option<Buffer> {
+        self.pop().ok()
+    }
+}
+
+impl Put for Arc<ArrayQueue<Buffer>> {
+    #[inline(always)]
+    fn put(&mut self, buffer: Buffer) -> bool {
+        self.push(buffer).is_ok()
+    }
+}
+
+impl Get for Arc<ArrayQueue<Buffer>> {
+    #[inline(always)]
+    fn get(&mut self) -> Option<Buffer> {
+        self.pop()
+    }
+}
+
+impl Put for SyncSender<Buffer> {
+    #[inline(always)]
+    fn put(&mut self, buffer: Buffer) -> bool {
+        self.try_send(buffer).is_ok()
+    }
+}
+
+impl Get for Receiver<Buffer> {
+    #[inline(always)]
+    fn get(&mut self) -> Option<Buffer> {
+        self.try_recv().ok()
+    }
+}
+
+/// A line of its own.
+#[repr(align(128))]
+struct Index(AtomicU32);
+
+/// Entries and two indexes, which count without end.
+struct Pair {
+    head: Index,
+    tail: Index,
+    entries: Box<[[AtomicU64; 2]]>,
+}
+
+impl Pair {
+    fn make() -> (Giver, Taker) {
+        let entries = (0..SIZE).map(|_| Default::default()).collect();
+        let pair = Arc::new(Pair { head: Index(AtomicU32::new(0)), tail: Index(AtomicU32::new(0)), entries });
+        (Giver { pair: pair.clone(), tail: 0, head_seen: 0 }, Taker { pair, head: 0, tail_seen: 0 })
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: u32) -> &[AtomicU64; 2] {
+        &self.entries[index as usize % usize::from(SIZE)]
+    }
+}
+
+/// The end of an index pair at which entries are put.
+struct Giver {
+    pair: Arc<Pair>,
+    tail: u32,
+    head_seen: u32,
+}
+
+impl Put for Giver {
+    #[inline(always)]
+    fn put(&mut self, buffer: Buffer) -> bool {
+        if self.tail.wrapping_sub(self.head_seen) == u32::from(SIZE) {
+            // (B) pairs with (A): what was in the entry has been read.
+            self.head_seen = self.pair.head.0.load(Ordering::Acquire);
+            if self.tail.wrapping_sub(self.head_seen) == u32::from(SIZE) {
+                return false;
+            }
+        }
+        let [addr, len] = self.pair.entry(self.tail);
+        addr.store(buffer.addr, Ordering::Relaxed);
+        len.store(buffer.len.into(), Ordering::Relaxed);
+        self.tail = self.tail.wrapping_add(1);
+        true
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) {
+        // (C) pairs with (D): the entries are written.
+        self.pair.tail.0.store(self.tail, Ordering::Release);
+    }
+}
+
+/// The end of an index pair from which entries are taken.
+struct Taker {
+    pair: Arc<Pair>,
+    head: u32,
+    tail_seen: u32,
+}
+
+impl Get for Taker {
+    #[inline(always)]
+    fn get(&mut self) -> Option<Buffer> {
+        if self.head == self.tail_seen {
+            // (D) pairs with (C).
+            self.tail_seen = self.pair.tail.0.load(Ordering::Acquire);
+            if self.head == self.tail_seen {
+                return None;
+            }
+        }
+        let [addr, len] = self.pair.entry(self.head);
+        let buffer = Buffer { addr: addr.load(Ordering::Relaxed), len: len.load(Ordering::Relaxed) as u32 };
+        self.head = self.head.wrapping_add(1);
+        Some(buffer)
+    }
+
+    #[inline(always)]
+    fn release(&mut self) {
+        // (A) pairs with (B).
+        self.pair.head.0.store(self.head, Ordering::Release);
+    }
+}
+
+/// One side: a queue that it puts into, and one that it takes from.
+struct Side<I, F> {
+    into: I,
+    from: F,
+    in_flight: u64,
+}
+
+impl<I, F> Side<I, F> {
+    fn new(into: I, from: F) -> Side<I, F> {
+        Side { into, from, in_flight: 0 }
+    }
+}
+
+impl<I: Put, F: Get> DriverEnd for Side<I, F> {
+    #[inline(always)]
+    fn give(&mut self, number: u64) -> bool {
+        let is_given = self.into.put(Buffer { addr: number, len: LEN });
+        self.in_flight += u64::from(is_given);
+        is_given
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        self.into.publish();
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> Option<u64> {
+        let buffer = self.from.get();
+        if buffer.is_some() {
+            self.in_flight -= 1;
+        } else {
+            self.from.release();
+        }
+        buffer.map(|buffer| buffer.addr)
+    }
+
+    #[inline(always)]
+    fn has_room(&self, count: u64) -> bool {
+        self.in_flight + count <= SIZE.into()
+    }
+}
+
+impl<I: Put, F: Get> DeviceEnd for Side<I, F> {
+    #[inline(always)]
+    fn turn(&mut self) -> Option<u64> {
+        let buffer = self.from.get()?;
+        // There is always room: no more come than go.
+        self.into.put(buffer).then_some(buffer.addr)
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        self.from.release();
+        self.into.publish();
+    }
+}
+
+/// A ring made of two queues.
+macro_rules! kind {
+    ($kind:ident, $into:ty, $from:ty, $make:expr) => {
+        struct $kind;
+
+        impl $kind {
+            fn make() -> Ring<Side<$into, $from>, Side<$into, $from>> {
+                let [(there, at_device), (back, at_driver)] = [(); 2].map(|()| $make);
+                Ring::new(Side::new(there, at_driver), Side::new(back, at_device))
+            }
+        }
+
+        impl Kind for $kind {
+            type Driver = Side<$into, $from>;
+            type Device = Side<$into, $from>;
+
+            fn cell() -> &'static OnceLock<Ring<Side<$into, $from>, Side<$into, $from>>> {
+                static CELL: OnceLock<Ring<Side<$into, $from>, Side<$into, $from>>> = OnceLock::new();
+                &CELL
+            }
+        }
+    };
+}
+
+kind!(Rtrb, Producer<Buffer>, Consumer<Buffer>, RingBuffer::new(SIZE.into()));
+kind!(Array, Arc<ArrayQueue<Buffer>>, Arc<ArrayQueue<Buffer>>, {
+    let queue = Arc::new(ArrayQueue::new(SIZE.into()));
+    (queue.clone(), queue)
+});
+kind!(StdMpsc, SyncSender<Buffer>, Receiver<Buffer>, sync_channel(SIZE.into()));
+kind!(IndexPair, Giver, Taker, Pair::make());
+
+fn prepare() -> Result<Vec<Case>, String> {
+    let mut cases = Vec::new();
+    ring::enter::<Rtrb>(Rtrb::make(), "rtrb", &mut cases)?;
+    ring::enter::<Array>(Array::make(), "array-queue", &mut cases)?;
+    ring::enter::<StdMpsc>(StdMpsc::make(), "std-mpsc", &mut cases)?;
+    ring::enter::<IndexPair>(IndexPair::make(), "index-pair", &mut cases)?;
+    Ok(cases)
+}
+
+fn main() -> ExitCode {
+    match prepare() {
+        Ok(cases) => dormouse_lab_harness::main(&Engine {
+            name: "queues",
+            version: format!("rtrb {}, crossbeam-queue {}", version("rtrb"), version("crossbeam-queue")),
+            cases,
+            arrived: Some(ring::verify),
+        }),
+        Err(error) => {
+            eprintln!("queues: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
