@@ -103,7 +103,7 @@ impl Pages {
         self.small + self.huge
     }
 
-    fn add(&mut self, other: &Pages) {
+    pub(crate) fn add(&mut self, other: &Pages) {
         let Pages { unbacked, zero, huge_zero, small, huge, swapped, shared } = other;
         self.unbacked += unbacked;
         self.zero += zero;

@@ -22,9 +22,11 @@ mod census;
 mod maps;
 mod object_file;
 mod stacks;
+mod text;
 
 pub use census::{Area, Census, Name, Options, Pages, ZeroVariable};
 pub use dormouse_backing::page_table::Way;
+pub use text::table;
 
 use dormouse_backing::BackingError;
 use rustix::io::Errno;
