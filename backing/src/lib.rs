@@ -56,6 +56,7 @@ mod audit;
 mod available;
 mod error;
 mod mapping;
+pub mod page_table;
 mod pool;
 
 pub use audit::{try_pagemap_scan, unbacked_os_pages};

@@ -1,16 +1,20 @@
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::ptr::null_mut;
+use std::process::Command;
+use std::ptr::{self, null_mut};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::audit::{backed_by_pagemap, backed_by_scan};
-use crate::{BackingError, Mapping, Pool, PoolOptions, os_page_size, unbacked_os_pages};
+use crate::audit::unbacked_by;
+use crate::mapping::HUGE_PAGE_SIZE_BYTES;
+use crate::page_table::{PageKind, PageTable, Way};
+use crate::{BackingError, Mapping, Pool, PoolOptions, os_page_size, try_pagemap_scan};
 
 const LAZY: PoolOptions = PoolOptions { prefault: false };
 
@@ -192,39 +196,152 @@ fn too_much_is_an_error_that_names_the_remedy() {
     }
 }
 
-#[test]
-fn both_audits_agree_but_for_the_zero_page() {
+/// What a page table has in a range, page by page.
+fn kinds(table: &PageTable, range: Range<usize>) -> Vec<PageKind> {
     let os_page = os_page_size();
-    let len = 1200 * os_page;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping where the kernel likes (mmap(2)).
-    let base = unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) }.unwrap();
-    let base: *mut u8 = base.cast();
-    // SAFETY: the mapping just made; huge pages would make neighbours be there (madvise(2)).
-    unsafe { rustix::mm::madvise(base.cast(), len, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
-    // Every second one is written, so that there are more regions than one call returns; one is only read.
-    for index in (0..1200).step_by(2) {
-        // SAFETY: inside the mapping, of which no reference exists.
-        unsafe { base.wrapping_add(index * os_page).write_volatile(1) };
-    }
-    // SAFETY: inside the mapping, of which no reference exists.
-    assert_eq!(unsafe { base.wrapping_add(os_page).read_volatile() }, 0);
+    let mut kinds = vec![PageKind::default(); range.len() / os_page];
+    table
+        .runs(range.start as u64..range.end as u64, &mut |run| {
+            assert!(range.start as u64 <= run.range.start && run.range.start < run.range.end);
+            let start = (run.range.start as usize - range.start) / os_page;
+            let count = (run.range.end - run.range.start) as usize / os_page;
+            for kind in &mut kinds[start..start + count] {
+                assert_eq!(*kind, PageKind::default(), "a page is told of twice");
+                *kind = run.kind;
+            }
+        })
+        .unwrap();
+    kinds
+}
 
-    let pagemap = File::open("/proc/self/pagemap").unwrap();
-    let range = base.addr()..base.addr() + len;
-    assert_eq!(backed_by_pagemap(&pagemap, range.clone()).unwrap(), 601);
-    match backed_by_scan(&pagemap, range.clone()) {
-        Ok(backed) => {
-            assert_eq!(backed, 600);
-            assert_eq!(unbacked_os_pages(range), Ok(600));
-        }
-        Err(error) => {
-            eprintln!("PAGEMAP_SCAN skipped: {error}");
-            assert_eq!(unbacked_os_pages(range), Ok(599));
-        }
+/// Memory of this process alone, or a file's.
+struct Mapped(Range<usize>);
+
+impl Mapped {
+    fn new(len: usize, file: Option<(&File, MapFlags)>) -> Mapped {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let base = match file {
+            // SAFETY: a new mapping where the kernel likes (mmap(2)).
+            None => unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) },
+            // SAFETY: as above.
+            Some((file, flags)) => unsafe { rustix::mm::mmap(null_mut(), len, protection, flags, file, 0) },
+        };
+        let start = base.unwrap().expose_provenance();
+        Mapped(start..start + len)
     }
-    // SAFETY: the mapping made above, whole, of which nothing is used any more.
-    unsafe { rustix::mm::munmap(base.cast(), len) }.unwrap();
+
+    fn page(&self, index: usize) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.0.start + index * os_page_size())
+    }
+
+    fn write(&self, index: usize) {
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe { self.page(index).write_volatile(1) };
+    }
+
+    fn read(&self, index: usize) {
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe { self.page(index).read_volatile() };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made by `new`, whole, of which nothing is used any more.
+        unsafe { rustix::mm::munmap(self.page(0).cast(), self.0.len()) }.unwrap();
+    }
+}
+
+const FILE_PAGE: PageKind = PageKind::PRESENT.and(PageKind::FILE);
+const ZERO_PAGE: PageKind = PageKind::PRESENT.and(PageKind::ZERO);
+
+#[test]
+fn every_way_tells_what_pages_are() {
+    let os_page = os_page_size();
+    let memory = Mapped::new(1200 * os_page, None);
+    // SAFETY: the mapping just made; huge pages would make neighbours be there (madvise(2)).
+    unsafe { rustix::mm::madvise(memory.page(0).cast(), 1200 * os_page, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
+    // Every second one is written, so that there are more runs than one call returns; some are only read.
+    (0..1200).step_by(2).for_each(|index| memory.write(index));
+    [1, 3, 599, 1199].iter().for_each(|index| memory.read(*index));
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&vec![1; 4 * os_page]).unwrap();
+    let of_file = Mapped::new(4 * os_page, Some((&file, MapFlags::PRIVATE)));
+    of_file.write(0);
+    of_file.read(1);
+    let shared = Mapped::new(4 * os_page, Some((&file, MapFlags::SHARED)));
+    shared.write(2);
+
+    let mut ways = 0;
+    for way in [Way::Scan, Way::WordsAndFlags, Way::Words] {
+        let table = match PageTable::by(None, &[way]) {
+            Ok(table) => table,
+            Err(error) => {
+                println!("skipped: {way:?}: {error}");
+                continue;
+            }
+        };
+        ways += 1;
+        assert_eq!(table.way(), way);
+        let zero = if way.sees_zero() { ZERO_PAGE } else { PageKind::PRESENT };
+        for (index, kind) in kinds(&table, memory.0.clone()).into_iter().enumerate() {
+            let expected = match index {
+                _ if index % 2 == 0 => PageKind::PRESENT,
+                1 | 3 | 599 | 1199 => zero,
+                _ => PageKind::default(),
+            };
+            assert_eq!(kind, expected, "{way:?}: page {index}");
+        }
+        // A page that was written is this process's own. The kernel may map those around one that is read.
+        let kinds_of_file = kinds(&table, of_file.0.clone());
+        assert_eq!(kinds_of_file[..2], [PageKind::PRESENT, FILE_PAGE], "{way:?}");
+        assert_eq!(kinds(&table, shared.0.clone())[2], FILE_PAGE, "{way:?}");
+        let unbacked = unbacked_by(&table, memory.0.clone()).unwrap();
+        assert_eq!(unbacked, if way.sees_zero() { 600 } else { 596 }, "{way:?}");
+        // Nothing is told of what is not mapped.
+        let gone = memory.0.end..memory.0.end;
+        assert!(kinds(&table, gone).is_empty());
+    }
+    assert!(ways > 0);
+    assert_eq!(try_pagemap_scan().is_ok(), PageTable::of(None).unwrap().way() == Way::Scan);
+}
+
+#[test]
+fn huge_pages_are_told_from_small_ones() {
+    let huge = HUGE_PAGE_SIZE_BYTES;
+    let memory = Mapped::new(3 * huge, None);
+    let start = memory.0.start.next_multiple_of(huge);
+    let range = start..start + huge;
+    let first = (start - memory.0.start) / os_page_size();
+    memory.write(first);
+    // SAFETY: inside the mapping; what it holds stays (madvise(2)).
+    if unsafe { libc::madvise(memory.page(first).cast(), huge, libc::MADV_COLLAPSE) } != 0 {
+        println!("skipped: no huge page: {}", std::io::Error::last_os_error());
+        return;
+    }
+    for way in [Way::Scan, Way::WordsAndFlags] {
+        let Ok(table) = PageTable::by(None, &[way]) else { continue };
+        let expected = PageKind::PRESENT.and(PageKind::HUGE);
+        assert!(kinds(&table, range.clone()).iter().all(|kind| *kind == expected), "{way:?}");
+    }
+}
+
+/// A process that has ended has nothing, and one that never was is an error.
+#[test]
+fn processes_that_are_gone_do_no_harm() {
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let table = |ways: &[Way]| PageTable::by(Some(child.id()), ways);
+    let tables: Vec<PageTable> =
+        [Way::Scan, Way::WordsAndFlags, Way::Words].iter().flat_map(|way| table(&[*way])).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for table in tables {
+        let mut runs = 0;
+        table.runs(0..1 << 40, &mut |_| runs += 1).unwrap();
+        assert_eq!(runs, 0, "{:?}", table.way());
+    }
+    let error = PageTable::of(Some(child.id())).unwrap_err();
+    assert!(matches!(error, BackingError::System { errno: Errno::NOENT, .. }), "{error}");
 }
 
 #[test]

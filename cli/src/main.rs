@@ -6,6 +6,7 @@ mod doctor;
 mod imv;
 mod lab;
 mod live;
+mod pages;
 mod read;
 mod record;
 mod salvage;
@@ -38,6 +39,7 @@ enum Command {
     View(read::View),
     Stats(read::StatsCommand),
     Lab(lab::Lab),
+    Pages(pages::PagesCommand),
     Vring(vring::Vring),
     Doctor(doctor::Doctor),
 }
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::View(view) => view.run(),
         Command::Stats(stats) => stats.run(),
         Command::Lab(lab) => lab.run(),
+        Command::Pages(pages) => pages.run(),
         Command::Vring(vring) => vring.run(),
         Command::Doctor(doctor) => doctor.run(),
     };

@@ -25,7 +25,7 @@ const LAB: [&str; 10] = {
     [a, b, c, d, e, f, g, h, i, "dormouse-lab-harness"]
 };
 
-const RULES: [Rule; 23] = [
+const RULES: [Rule; 24] = [
     ("dormouse-abi", &[]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi"]),
@@ -51,7 +51,19 @@ const RULES: [Rule; 23] = [
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),
     ("dormouse-consumer", &["dormouse-abi", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"]),
-    ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-lab", "dormouse-vring-vhost"]),
+    // Beside both too: what stands behind any process's memory.
+    ("dormouse-pages", &["dormouse-backing"]),
+    (
+        "dormouse-cli",
+        &[
+            "dormouse-abi",
+            "dormouse-consumer",
+            "dormouse-ctf",
+            "dormouse-lab",
+            "dormouse-pages",
+            "dormouse-vring-vhost",
+        ],
+    ),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
     // Peers are measured by it too.

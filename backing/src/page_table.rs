@@ -1,0 +1,340 @@
+//! What the kernel says of the pages of an address space: this process's, or another's.
+//!
+//! ```text
+//!   PageTable::of(pid) ── runs(range) ─▶ Run Run Run …    pages that follow one another and are alike
+//!        │
+//!        ├ PAGEMAP_SCAN                    Linux 6.7 and later, for one's own processes without privilege
+//!        └ a word for each page            before; of what it does not say, /proc/kpageflags tells root
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::io::Errno;
+
+use crate::error::BackingError;
+use crate::mapping::HUGE_PAGE_SIZE_BYTES;
+use crate::os_page_size;
+
+/// What a page is: a set.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PageKind(u64);
+
+impl PageKind {
+    /// A page of a file, or of memory that is shared with other processes: not this process's alone.
+    pub const FILE: PageKind = PageKind(1 << 2);
+    /// In the page table: a read does not fault.
+    pub const PRESENT: PageKind = PageKind(1 << 3);
+    /// Swapped out, or on its way.
+    pub const SWAPPED: PageKind = PageKind(1 << 4);
+    /// The zero page, the small or the huge one: memory that was read and that nobody has written.
+    pub const ZERO: PageKind = PageKind(1 << 5);
+    /// One entry of the page table for a huge page.
+    pub const HUGE: PageKind = PageKind(1 << 6);
+
+    const ALL: u64 = PageKind::FILE.0 | PageKind::PRESENT.0 | PageKind::SWAPPED.0 | PageKind::ZERO.0 | PageKind::HUGE.0;
+
+    /// Whether it is all that `other` is.
+    pub const fn is(self, other: PageKind) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets together.
+    pub const fn and(self, other: PageKind) -> PageKind {
+        PageKind(self.0 | other.0)
+    }
+}
+
+impl std::fmt::Debug for PageKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = [
+            (PageKind::FILE, "file"),
+            (PageKind::PRESENT, "present"),
+            (PageKind::SWAPPED, "swapped"),
+            (PageKind::ZERO, "zero"),
+            (PageKind::HUGE, "huge"),
+        ];
+        f.debug_set().entries(names.iter().filter(|(kind, _)| self.is(*kind)).map(|(_, name)| name)).finish()
+    }
+}
+
+/// Pages that follow one another and are alike, and of which there is something to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// Their addresses, in whole `os_page`s.
+    pub range: Range<u64>,
+    /// What each of them is. Never nothing: what the page table does not have is in no run.
+    pub kind: PageKind,
+}
+
+/// How the kernel is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// By `PAGEMAP_SCAN`: it tells everything.
+    Scan,
+    /// By a word for each page and, of the page frame, by `/proc/kpageflags`: everything too, but that a huge page is one that lies in one
+    /// piece, whether or not it has one entry of the page table.
+    WordsAndFlags,
+    /// By a word for each page alone: the zero page cannot be told from others, nor huge pages from small ones.
+    Words,
+}
+
+impl Way {
+    /// Whether it tells the zero page from others.
+    pub const fn sees_zero(self) -> bool {
+        !matches!(self, Way::Words)
+    }
+}
+
+/// The page table of a process.
+#[derive(Debug)]
+pub struct PageTable {
+    pagemap: File,
+    flags: Option<File>,
+    way: Way,
+}
+
+fn system(purpose: &'static str) -> impl Fn(io::Error) -> BackingError {
+    move |error| BackingError::System { purpose, errno: Errno::from_io_error(&error).unwrap_or(Errno::IO) }
+}
+
+impl PageTable {
+    /// Of a process, or (`None`) of this one, asked by the best way that there is.
+    ///
+    /// It stays that of the program that runs now: after an exec it is empty.
+    ///
+    /// # Errors
+    /// [`BackingError::System`]: there is no such process, it is another user's (`EACCES`), `/proc` is not mounted, or a sandbox forbids
+    /// it.
+    pub fn of(pid: Option<u32>) -> Result<PageTable, BackingError> {
+        PageTable::by(pid, &[Way::Scan, Way::WordsAndFlags, Way::Words])
+    }
+
+    /// As [`PageTable::of`], by the first of these ways that there is. [`Way::Words`] always is.
+    ///
+    /// # Errors
+    /// As [`PageTable::of`]; [`Errno::NOSYS`] where there is none.
+    pub fn by(pid: Option<u32>, ways: &[Way]) -> Result<PageTable, BackingError> {
+        let path = pid.map_or("/proc/self/pagemap".into(), |pid| format!("/proc/{pid}/pagemap"));
+        let pagemap = File::open(path).map_err(system("read the process's page table"))?;
+        let mut table = PageTable { pagemap, flags: None, way: Way::Words };
+        for way in ways {
+            table.way = *way;
+            table.flags = None;
+            match way {
+                // An empty range is answered by a kernel that knows the question.
+                Way::Scan => match scan(&table.pagemap, 0..0, &mut []) {
+                    Ok(_) => return Ok(table),
+                    Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
+                    Err(error) => return Err(system("scan the process's page table by PAGEMAP_SCAN")(error)),
+                },
+                Way::WordsAndFlags => {
+                    table.flags = File::open("/proc/kpageflags").ok();
+                    if table.flags.is_some() && sees_frames() {
+                        return Ok(table);
+                    }
+                }
+                Way::Words => return Ok(table),
+            }
+        }
+        Err(BackingError::System { purpose: "read a page table in the way that was asked for", errno: Errno::NOSYS })
+    }
+
+    /// How the kernel is asked.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Tells `each` of what is in `range`, addresses of the process in whole `os_page`s, in ascending order. Neighbours that are alike may come
+    /// as two runs.
+    ///
+    /// Each answer is as of a moment of its own: what the process maps, touches or gives back meanwhile may be in it or not.
+    ///
+    /// # Errors
+    /// The kernel's. A process that has ended has an empty page table, which is none.
+    pub fn runs(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> io::Result<()> {
+        match self.way {
+            Way::Scan => self.scanned(range, each),
+            Way::WordsAndFlags | Way::Words => self.read(range, each),
+        }
+    }
+
+    fn scanned(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> io::Result<()> {
+        let mut regions = [PageRegion::default(); 256];
+        let mut start = range.start;
+        while start < range.end {
+            let (count, walk_end) = match scan(&self.pagemap, start..range.end, &mut regions) {
+                // The process has ended, or is another program by now.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                result => result?,
+            };
+            for region in regions.iter().take(count) {
+                each(Run { range: region.start..region.end, kind: PageKind(region.categories & PageKind::ALL) });
+            }
+            if walk_end <= start {
+                // Nothing was walked where nothing is mapped any more.
+                return if count == 0 { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) };
+            }
+            start = walk_end;
+        }
+        Ok(())
+    }
+
+    fn read(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> io::Result<()> {
+        let os_page = os_page_size() as u64;
+        let mut words = vec![0_u8; 8 * HUGE_PAGE_SIZE_BYTES / os_page_size()];
+        let mut next = range.start / os_page;
+        let end = range.end.div_ceil(os_page);
+        let mut run: Option<Run> = None;
+        while next < end {
+            // Up to where a huge page would end.
+            let count = (end - next).min(words.len() as u64 / 8 - next % (words.len() as u64 / 8));
+            let words = words.get_mut(..8 * count as usize).unwrap_or_default();
+            let found = read_at(&self.pagemap, words, 8 * next)?;
+            let kinds = self.kinds(words.get(..found).unwrap_or_default())?;
+            for (index, kind) in (next..).zip(&kinds).filter(|(_, kind)| **kind != PageKind::default()) {
+                let range = index * os_page..(index + 1) * os_page;
+                match &mut run {
+                    Some(run) if run.kind == *kind && run.range.end == range.start => run.range.end = range.end,
+                    _ => run.replace(Run { range, kind: *kind }).into_iter().for_each(&mut *each),
+                }
+            }
+            if kinds.is_empty() {
+                // The process has ended.
+                break;
+            }
+            next += kinds.len() as u64;
+        }
+        run.into_iter().for_each(each);
+        Ok(())
+    }
+
+    /// What words of the page table say, with the flags of their frames where these can be read.
+    fn kinds(&self, words: &[u8]) -> io::Result<Vec<PageKind>> {
+        let words: Vec<u64> =
+            words.chunks_exact(8).map(|word| <[u8; 8]>::try_from(word).map_or(0, u64::from_ne_bytes)).collect();
+        let mut kinds: Vec<PageKind> = words.iter().map(|word| kind_of_word(*word)).collect();
+        let Some(flags) = &self.flags else { return Ok(kinds) };
+        // Huge where all of it lies in one piece.
+        let first = words.first().map_or(0, |word| word & FRAME);
+        let pages_of_huge = HUGE_PAGE_SIZE_BYTES / os_page_size();
+        let mut is_one_piece = words.len() == pages_of_huge && first.is_multiple_of(pages_of_huge as u64);
+        for (index, (word, kind)) in words.iter().zip(&mut kinds).enumerate() {
+            let frame = word & FRAME;
+            if !kind.is(PageKind::PRESENT) || frame == 0 {
+                is_one_piece = false;
+                continue;
+            }
+            let mut found = [0; 8];
+            flags.read_exact_at(&mut found, 8 * frame)?;
+            let found = u64::from_ne_bytes(found);
+            if found & KPF_ZERO_PAGE != 0 {
+                *kind = kind.and(PageKind::ZERO);
+            }
+            if found & KPF_HUGE != 0 {
+                *kind = kind.and(PageKind::HUGE);
+            }
+            is_one_piece &= found & KPF_THP != 0 && frame == first + index as u64;
+        }
+        if is_one_piece {
+            kinds.iter_mut().for_each(|kind| *kind = kind.and(PageKind::HUGE));
+        }
+        Ok(kinds)
+    }
+}
+
+/// Reads as much as there is; nothing of a process that has ended.
+fn read_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut found = 0;
+    while let Some(rest) = target.get_mut(found..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + found as u64) {
+            Ok(0) => break,
+            Ok(count) => found += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+/// Bits of a page table's word: `Documentation/admin-guide/mm/pagemap.rst`.
+const WORD_PRESENT: u64 = 1 << 63;
+const WORD_SWAPPED: u64 = 1 << 62;
+const WORD_FILE: u64 = 1 << 61;
+/// The frame of a page that is present; zero without `CAP_SYS_ADMIN`.
+const FRAME: u64 = (1 << 55) - 1;
+/// Bits of `/proc/kpageflags`.
+const KPF_HUGE: u64 = 1 << 17;
+const KPF_THP: u64 = 1 << 22;
+const KPF_ZERO_PAGE: u64 = 1 << 24;
+
+fn kind_of_word(word: u64) -> PageKind {
+    let bits = [(WORD_PRESENT, PageKind::PRESENT), (WORD_SWAPPED, PageKind::SWAPPED)];
+    let kind =
+        bits.iter().filter(|(bit, _)| word & bit != 0).fold(PageKind::default(), |all, (_, kind)| all.and(*kind));
+    // Of what is not there, the bit says nothing of a page.
+    if kind != PageKind::default() && word & WORD_FILE != 0 { kind.and(PageKind::FILE) } else { kind }
+}
+
+/// Whether the kernel tells this process which frames its pages lie in.
+fn sees_frames() -> bool {
+    let local = 0_u8;
+    let page = (&raw const local).addr() / os_page_size();
+    let mut word = [0; 8];
+    let is_read =
+        File::open("/proc/self/pagemap").and_then(|file| file.read_exact_at(&mut word, 8 * page as u64)).is_ok();
+    is_read && u64::from_ne_bytes(word) & FRAME != 0
+}
+
+/// `struct pm_scan_arg` of `include/uapi/linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArguments {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` of `include/uapi/linux/fs.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `PAGEMAP_SCAN`: `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArguments>(b'f' as u32, 16);
+
+/// Pages that are there or were swapped out. Returns the number of regions, and where the walk has ended.
+fn scan(pagemap: &File, range: Range<u64>, regions: &mut [PageRegion]) -> io::Result<(usize, u64)> {
+    let mut arguments = ScanArguments {
+        size: size_of::<ScanArguments>() as u64,
+        start: range.start,
+        end: range.end,
+        vec: if regions.is_empty() { 0 } else { regions.as_mut_ptr().expose_provenance() as u64 },
+        vec_len: regions.len() as u64,
+        category_anyof_mask: PageKind::PRESENT.0 | PageKind::SWAPPED.0,
+        return_mask: PageKind::ALL,
+        ..ScanArguments::default()
+    };
+    // SAFETY: the structure is the ABI's, states its own size, and points to as many regions as it says; without
+    // flags the call changes nothing else (Documentation/admin-guide/mm/pagemap.rst).
+    let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    Ok((count, arguments.walk_end))
+}

@@ -1,0 +1,337 @@
+//! The census: each mapping, by the name that a person knows, and what its pages are.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use dormouse_backing::page_table::{PageKind, PageTable, Run, Way};
+use serde::Serialize;
+
+use crate::PagesError;
+use crate::maps::{self, Map};
+use crate::object_file::ObjectFile;
+use crate::stacks;
+
+/// What a mapping is to a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Name {
+    /// What an object has in its file: code, constants, initialised variables.
+    Object {
+        /// The object.
+        path: PathBuf,
+        /// `r-x` and its like.
+        access: String,
+    },
+    /// Variables of an object that begin as zeroes.
+    Bss {
+        /// The object.
+        path: PathBuf,
+    },
+    /// The C library's heap, as far as it grows by `brk`.
+    Heap,
+    /// A thread's stack.
+    Stack {
+        /// The thread's id.
+        thread: u32,
+        /// The thread's name.
+        name: String,
+    },
+    /// A file, mapped.
+    File {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// Memory that is shared with other processes and has no place in a file system: memfd, System V, anonymous.
+    Shared {
+        /// As the kernel has it.
+        name: String,
+    },
+    /// Memory of the process alone, with the name that it gave it (`PR_SET_VMA_ANON_NAME`) or none.
+    Anonymous {
+        /// The name, or nothing.
+        name: String,
+    },
+    /// The kernel's own: vdso and its like.
+    Kernel {
+        /// As the kernel has it.
+        name: String,
+    },
+}
+
+/// Bytes of a mapping, or of all, by what is behind them. `unbacked`, `zero`, `small`, `huge` and `swapped` are all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Pages {
+    /// Nothing: the next access faults.
+    pub unbacked: u64,
+    /// The zero page, small or huge: read and never written.
+    pub zero: u64,
+    /// Of these, the huge one.
+    pub huge_zero: u64,
+    /// Memory in small pages.
+    pub small: u64,
+    /// Memory in huge pages.
+    pub huge: u64,
+    /// Swapped out.
+    pub swapped: u64,
+    /// Of `small` and `huge`, a file's, or memory that others can have mapped too.
+    pub shared: u64,
+}
+
+impl Pages {
+    fn enter(&mut self, run: &Run) {
+        let bytes = run.range.end - run.range.start;
+        let is = |kind| run.kind.is(kind);
+        self.unbacked = self.unbacked.saturating_sub(bytes);
+        match () {
+            () if is(PageKind::ZERO) => {
+                self.zero += bytes;
+                self.huge_zero += if is(PageKind::HUGE) { bytes } else { 0 };
+            }
+            () if is(PageKind::SWAPPED) && !is(PageKind::PRESENT) => self.swapped += bytes,
+            () => {
+                let of_size = if is(PageKind::HUGE) { &mut self.huge } else { &mut self.small };
+                *of_size += bytes;
+                self.shared += if is(PageKind::FILE) { bytes } else { 0 };
+            }
+        }
+    }
+
+    /// Bytes of memory behind it.
+    pub fn resident(&self) -> u64 {
+        self.small + self.huge
+    }
+
+    pub(crate) fn add(&mut self, other: &Pages) {
+        let Pages { unbacked, zero, huge_zero, small, huge, swapped, shared } = other;
+        self.unbacked += unbacked;
+        self.zero += zero;
+        self.huge_zero += huge_zero;
+        self.small += small;
+        self.huge += huge;
+        self.swapped += swapped;
+        self.shared += shared;
+    }
+}
+
+/// A mapping, and what is behind it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Area {
+    /// Its first byte.
+    pub start: u64,
+    /// Behind its last.
+    pub end: u64,
+    /// `rw-p`, as the kernel has it.
+    pub access: String,
+    /// What it is.
+    pub name: Name,
+    /// What is behind it.
+    pub pages: Pages,
+}
+
+/// A variable whose pages are the zero page, wholly or in part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ZeroVariable {
+    /// Its name, as the symbol table has it.
+    pub name: String,
+    /// The object that it is in.
+    pub path: PathBuf,
+    /// Its address in the process.
+    pub address: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes of it that are the zero page.
+    pub zero: u64,
+}
+
+/// What stands behind a process's memory, at about one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Census {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub command: String,
+    /// Its mappings, by address.
+    pub areas: Vec<Area>,
+    /// All of them.
+    pub total: Pages,
+    /// Largest share of the zero page first.
+    pub zero_variables: Vec<ZeroVariable>,
+    /// What this census cannot see, one line each.
+    pub unseen: Vec<String>,
+}
+
+/// How a census is taken.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The ways to ask the kernel, best first.
+    pub ways: Vec<Way>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { ways: vec![Way::Scan, Way::WordsAndFlags, Way::Words] }
+    }
+}
+
+impl Census {
+    /// Of a process: one's own, or as root anybody's. It goes on meanwhile; what it maps or gives back while it is looked at may be in the
+    /// census or not.
+    ///
+    /// # Errors
+    /// See [`PagesError`].
+    pub fn of(pid: u32, options: &Options) -> Result<Census, PagesError> {
+        let table = PageTable::by(Some(pid), &options.ways).map_err(|error| PagesError::of_backing(pid, error))?;
+        let maps = maps::read(pid).map_err(|error| PagesError::of_io(pid, error))?;
+        if maps.is_empty() {
+            // A thread of the kernel's, or one that has ended and is not yet waited for.
+            return Err(PagesError::NoMemory { pid });
+        }
+        let mut objects = Objects::default();
+        let names = names(pid, &maps, &mut objects);
+        let (mut areas, mut zero) = (Vec::new(), Vec::new());
+        for (map, name) in maps.iter().zip(names) {
+            let mut pages = Pages { unbacked: map.range.end - map.range.start, ..Pages::default() };
+            // The vsyscall page is in nobody's page table.
+            if map.range.end <= i64::MAX as u64 {
+                table
+                    .runs(map.range.clone(), &mut |run| {
+                        pages.enter(&run);
+                        if run.kind.is(PageKind::ZERO) {
+                            zero.push(run.range);
+                        }
+                    })
+                    .map_err(|error| PagesError::of_io(pid, error))?;
+            }
+            let access = String::from_utf8_lossy(&map.access).into_owned();
+            areas.push(Area { start: map.range.start, end: map.range.end, access, name, pages });
+        }
+        let mut total = Pages::default();
+        areas.iter().for_each(|area| total.add(&area.pages));
+        let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let command = String::from_utf8_lossy(command.trim_ascii_end()).into_owned();
+        let unseen = unseen(table.way(), &areas);
+        let zero_variables = objects.variables_in(&zero);
+        Ok(Census { pid, command, areas, total, zero_variables, unseen })
+    }
+}
+
+fn unseen(way: Way, areas: &[Area]) -> Vec<String> {
+    let mut lines = Vec::new();
+    match way {
+        Way::Scan => {}
+        Way::WordsAndFlags => lines.push(
+            "this kernel has no PAGEMAP_SCAN (Linux 6.7): what lies in one piece counts as a huge page, however it is mapped".into(),
+        ),
+        Way::Words => lines.push(
+            "this kernel has no PAGEMAP_SCAN (Linux 6.7), and only root may ask which frame a page lies in: the zero page counts as small \
+             pages, and so do huge ones; run it as root, or on a newer kernel"
+                .into(),
+        ),
+    }
+    if areas.iter().any(|area| matches!(&area.name, Name::Kernel { name } if name == "[vsyscall]")) {
+        lines.push("[vsyscall] is in no page table: it counts as unbacked".into());
+    }
+    lines
+}
+
+/// Object files that are mapped, with where each lies.
+#[derive(Debug, Default)]
+struct Objects(BTreeMap<PathBuf, Option<(u64, ObjectFile)>>);
+
+impl Objects {
+    /// The object whose first mapping is `map`, and how much further on than in its file it lies.
+    fn enter(&mut self, pid: u32, map: &Map, path: PathBuf) {
+        if let Entry::Vacant(entry) = self.0.entry(path.clone()) {
+            // As the process sees it: its root may be another one, and the file may have been replaced.
+            let range = format!("/proc/{pid}/map_files/{:x}-{:x}", map.range.start, map.range.end);
+            let file = ObjectFile::read(range.as_ref())
+                .or_else(|| ObjectFile::read(format!("/proc/{pid}/root{}", path.display()).as_ref()));
+            let bias = |file: &ObjectFile| map.range.start.wrapping_sub(map.offset).wrapping_sub(file.base);
+            entry.insert(file.map(|file| (bias(&file), file)));
+        }
+    }
+
+    /// The object in whose `.bss` an anonymous mapping lies, with its first byte or its last.
+    fn with_bss(&self, range: &Range<u64>) -> Option<PathBuf> {
+        let has_it = |(bias, file): &(u64, ObjectFile)| {
+            file.bss.iter().any(|bss| {
+                let end = bss.end.wrapping_add(*bias);
+                let start = bss.start.wrapping_add(*bias);
+                range.start < end && start < range.end
+            })
+        };
+        self.0.iter().find(|(_, object)| object.as_ref().is_some_and(has_it)).map(|(path, _)| path.clone())
+    }
+
+    /// Variables that overlap these ranges, with as many bytes as do.
+    fn variables_in(&self, zero: &[Range<u64>]) -> Vec<ZeroVariable> {
+        let mut found = Vec::new();
+        for (path, object) in &self.0 {
+            let Some((bias, file)) = object else { continue };
+            for variable in &file.variables {
+                let (start, end) = (variable.range.start.wrapping_add(*bias), variable.range.end.wrapping_add(*bias));
+                let bytes: u64 =
+                    zero.iter().map(|range| range.end.min(end).saturating_sub(range.start.max(start))).sum();
+                if bytes > 0 {
+                    let name = variable.name.clone();
+                    found.push(ZeroVariable {
+                        name,
+                        path: path.clone(),
+                        address: start,
+                        size: end - start,
+                        zero: bytes,
+                    });
+                }
+            }
+        }
+        found.sort_by(|a, b| (b.zero, &a.name).cmp(&(a.zero, &b.name)));
+        found
+    }
+}
+
+fn names(pid: u32, maps: &[Map], objects: &mut Objects) -> Vec<Name> {
+    for map in maps {
+        if let Some(path) = map.path() {
+            objects.enter(pid, map, path);
+        }
+    }
+    let mut stacks = stacks::of(pid);
+    maps.iter().map(|map| name(map, objects, &mut stacks)).collect()
+}
+
+fn name(map: &Map, objects: &Objects, stacks: &mut Vec<stacks::Stack>) -> Name {
+    let text = String::from_utf8_lossy(&map.name).into_owned();
+    if let Some(path) = map.path() {
+        let is_object = objects.0.get(&path).is_some_and(Option::is_some);
+        return match () {
+            () if text.starts_with("/memfd:") || text.starts_with("/SYSV") || text.starts_with("/dev/zero") => {
+                Name::Shared { name: text }
+            }
+            () if is_object => Name::Object { path, access: String::from_utf8_lossy(&map.access[..3]).into_owned() },
+            () => Name::File { path },
+        };
+    }
+    let is_in = |stack: &stacks::Stack| map.range.contains(&stack.pointer);
+    if map.is_writable()
+        && let Some(at) = stacks.iter().position(is_in)
+    {
+        let stacks::Stack { thread, name, .. } = stacks.swap_remove(at);
+        return Name::Stack { thread, name };
+    }
+    match text.as_str() {
+        "[heap]" => Name::Heap,
+        "" if map.is_shared() => Name::Shared { name: text },
+        "" => objects.with_bss(&map.range).map_or(Name::Anonymous { name: text }, |path| Name::Bss { path }),
+        _ => match text.strip_prefix("[anon:").or_else(|| text.strip_prefix("[anon_shmem:")) {
+            Some(given) => {
+                let given = given.trim_end_matches(']').to_string();
+                // What the dynamic linker has named itself is what it is all the same.
+                let bss = objects.with_bss(&map.range).filter(|_| !map.is_shared());
+                bss.map_or(Name::Anonymous { name: given }, |path| Name::Bss { path })
+            }
+            None => Name::Kernel { name: text },
+        },
+    }
+}

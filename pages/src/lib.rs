@@ -1,0 +1,84 @@
+//! What stands behind every mapping of a process, by the names that a person knows, and which variables are the zero page.
+//!
+//! # The problem
+//! A benchmark that reads an array which nobody has written reads one page of zeroes, over and over, from the first-level cache. It
+//! looks fast, and says nothing. Nothing in the program shows it; the page table does.
+//!
+//! # The picture
+//! ```text
+//!   /proc/PID/maps ──▶ mappings ──▶ names: object, .bss, heap, stack of a thread, file, shared, anonymous
+//!                         │                    ▲
+//!                         │                    └── symbols and segments of the object files
+//!                         ▼
+//!   page table ──▶ runs of pages that are alike ──▶ bytes unbacked, zero, small, huge, swapped ──▶ Census
+//!                                                └▶ variables on the zero page
+//! ```
+//!
+//! # Limits
+//! The process goes on meanwhile: each mapping is as of a moment of its own. Variables are known where the object has a symbol table; a
+//! stripped one has only those that it exports.
+
+mod census;
+mod maps;
+mod object_file;
+mod stacks;
+mod text;
+
+pub use census::{Area, Census, Name, Options, Pages, ZeroVariable};
+pub use dormouse_backing::page_table::Way;
+pub use text::table;
+
+use dormouse_backing::BackingError;
+use rustix::io::Errno;
+
+/// Why there is no census. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum PagesError {
+    /// Nobody has that id.
+    #[error("there is no process {pid}")]
+    NoProcess {
+        /// The id.
+        pid: u32,
+    },
+    /// It is another user's, or has made itself invisible.
+    #[error(
+        "process {pid} may not be looked into: it is another user's, or has raised its privileges; run this as root or as that user"
+    )]
+    NotAllowed {
+        /// The process.
+        pid: u32,
+    },
+    /// A thread of the kernel's, or one that has ended.
+    #[error("process {pid} has no memory: it has ended, or is a thread of the kernel's")]
+    NoMemory {
+        /// The process.
+        pid: u32,
+    },
+    /// Anything else.
+    #[error("cannot look into process {pid}: {errno}")]
+    System {
+        /// The process.
+        pid: u32,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+impl PagesError {
+    fn of_errno(pid: u32, errno: Errno) -> PagesError {
+        match errno {
+            Errno::NOENT | Errno::SRCH => PagesError::NoProcess { pid },
+            Errno::ACCESS | Errno::PERM => PagesError::NotAllowed { pid },
+            errno => PagesError::System { pid, errno },
+        }
+    }
+
+    fn of_io(pid: u32, error: std::io::Error) -> PagesError {
+        PagesError::of_errno(pid, Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+
+    fn of_backing(pid: u32, error: BackingError) -> PagesError {
+        let errno = if let BackingError::System { errno, .. } = error { errno } else { Errno::IO };
+        PagesError::of_errno(pid, errno)
+    }
+}

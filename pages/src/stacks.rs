@@ -1,0 +1,41 @@
+//! Which stack is whose.
+
+use std::fs;
+
+/// Where a thread's stack is.
+#[derive(Debug, Clone)]
+pub(crate) struct Stack {
+    pub(crate) thread: u32,
+    pub(crate) name: String,
+    /// An address in it.
+    pub(crate) pointer: u64,
+}
+
+/// Of all threads whose stack pointer the kernel tells: those that wait, where this process may look into the other; for a thread
+/// that runs it has none. The first thread's stack has an address of its own.
+pub(crate) fn of(pid: u32) -> Vec<Stack> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stack = |task: fs::DirEntry| {
+        let thread: u32 = task.file_name().to_str()?.parse().ok()?;
+        let name = fs::read(task.path().join("comm")).unwrap_or_default();
+        let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        let pointer = waiting(&task.path()).or_else(|| if thread == pid { first(pid) } else { None })?;
+        Some(Stack { thread, name, pointer })
+    };
+    tasks.filter_map(stack).collect()
+}
+
+/// `/proc/PID/task/TID/syscall`: number, six arguments, stack pointer, program counter.
+fn waiting(task: &std::path::Path) -> Option<u64> {
+    let text = fs::read_to_string(task.join("syscall")).ok()?;
+    let pointer = text.split_ascii_whitespace().rev().nth(1)?;
+    u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
+}
+
+/// Where the kernel put the arguments: `startstack`, the 28th field of `/proc/PID/stat`.
+fn first(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything.
+    let (_, rest) = text.rsplit_once(") ")?;
+    rest.split(' ').nth(28 - 3)?.parse().ok()
+}

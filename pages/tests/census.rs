@@ -1,0 +1,173 @@
+//! A census agrees with the kernel's own sums, and with what was made on purpose.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use dormouse_pages::{Census, Name, Options, PagesError, Way};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+const WAYS: [Way; 3] = [Way::Scan, Way::WordsAndFlags, Way::Words];
+
+/// The mistake of the benchmark of 2008, beside arrays that are as they seem.
+const FRAMES: &str = r#"
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+enum { SIZE = 4 << 20 };
+static char read_only_of_zeroes[SIZE], half_written[SIZE], written[SIZE];
+static volatile char untouched[SIZE];
+volatile long sum;
+int main(void) {
+    char *all[] = { read_only_of_zeroes, half_written, written };
+    for (int at = 0; at < 3; at++) madvise((void *)((long)all[at] & -4096), SIZE + 4096, MADV_NOHUGEPAGE);
+    memset(written, 1, SIZE);
+    memset(half_written, 1, SIZE / 2);
+    for (int at = 0; at < 3; at++) for (long i = 0; i < SIZE; i += 64) sum += all[at][i];
+    if (write(1, "ready\n", 6) != 6) return 1;
+    return sleep(1000) + untouched[sum & 1];
+}
+"#;
+
+/// A program that was stopped, and ends with the value.
+struct Stopped(Child);
+
+impl Stopped {
+    /// Once it has said a line, if it is to.
+    fn new(command: &mut Command, says_a_line: bool) -> Stopped {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        if says_a_line {
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "ready\n");
+        }
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::STOP).unwrap();
+        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        Stopped(child)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Bytes by name, of each mapping by its first byte, as `/proc/PID/smaps` has them.
+fn smaps(pid: u32) -> BTreeMap<u64, BTreeMap<String, u64>> {
+    let mut all = BTreeMap::<u64, BTreeMap<String, u64>>::new();
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(first), second) = (words.next(), words.next()) else { continue };
+        if let Some(name) = first.strip_suffix(':') {
+            if let (Some(value), Some(mut area)) =
+                (second.and_then(|value| value.parse::<u64>().ok()), all.last_entry())
+            {
+                area.get_mut().insert(name.into(), value << 10);
+            }
+        } else {
+            let start = first.split('-').next().unwrap();
+            all.insert(u64::from_str_radix(start, 16).unwrap(), BTreeMap::new());
+        }
+    }
+    all
+}
+
+/// A census, and the kernel's sums before and after it, which are the same: the kernel may take pages back at any time.
+fn settled(pid: u32, way: Way) -> Result<(Census, BTreeMap<u64, BTreeMap<String, u64>>), PagesError> {
+    let mut before = smaps(pid);
+    for _ in 0..100 {
+        let census = Census::of(pid, &Options { ways: vec![way] })?;
+        let after = smaps(pid);
+        if after == before {
+            return Ok((census, after));
+        }
+        before = after;
+    }
+    panic!("what process {pid} has in memory never stays as it is");
+}
+
+#[test]
+fn a_census_agrees_with_smaps() {
+    let program = Stopped::new(Command::new("sleep").arg("1000"), false);
+    let pid = program.0.id();
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    for way in WAYS {
+        let (census, smaps) = match settled(pid, way) {
+            Ok(found) => found,
+            Err(error) => {
+                println!("skipped: {way:?}: {error}");
+                continue;
+            }
+        };
+        assert_eq!(census.pid, pid);
+        assert_eq!(census.unseen.iter().any(|line| line.contains("zero page")), way == Way::Words);
+        let starts: Vec<u64> = census.areas.iter().map(|area| area.start).collect();
+        assert_eq!(starts, smaps.keys().copied().collect::<Vec<_>>());
+        for area in &census.areas {
+            let of = |name: &str| smaps[&area.start].get(name).copied().unwrap_or(0);
+            let pages = area.pages;
+            assert_eq!(area.end - area.start, of("Size"));
+            assert_eq!(pages.unbacked + pages.zero + pages.small + pages.huge + pages.swapped, of("Size"), "{area:?}");
+            // The kernel's own pages are nobody's memory there.
+            if !matches!(area.name, Name::Kernel { .. }) {
+                let is_same =
+                    if way.sees_zero() { pages.resident() == of("Rss") } else { pages.resident() >= of("Rss") };
+                assert!(is_same, "{way:?}: {area:?}: {} bytes", of("Rss"));
+                assert_eq!(pages.swapped, of("Swap"), "{area:?}");
+            }
+        }
+        let has = |is: &dyn Fn(&Name) -> bool| census.areas.iter().any(|area| is(&area.name));
+        assert!(has(&|name| matches!(name, Name::Object { path, .. } if *path == exe)), "{census:#?}");
+        let command = &census.command;
+        assert!(has(&|name| matches!(name, Name::Stack { name, .. } if name == command)), "{census:#?}");
+    }
+}
+
+#[test]
+fn variables_on_the_zero_page_are_named() {
+    const SIZE: u64 = 4 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let [source, program] = ["frames.c", "frames"].map(|name| dir.path().join(name));
+    std::fs::write(&source, FRAMES).unwrap();
+    for options in [&["-O1"][..], &["-O1", "-no-pie", "-static"]] {
+        let built = Command::new("cc").args(options).arg(&source).arg("-o").arg(&program).status().unwrap();
+        assert!(built.success());
+        let running = Stopped::new(&mut Command::new(&program), true);
+        for way in WAYS {
+            let Ok(census) = Census::of(running.0.id(), &Options { ways: vec![way] }) else { continue };
+            let zero = |name: &str| {
+                let found = census.zero_variables.iter().find(|variable| variable.name == name);
+                found.map_or(0, |variable| {
+                    assert_eq!((variable.size, variable.path.as_path()), (SIZE, program.as_path()));
+                    variable.zero
+                })
+            };
+            let found = ["read_only_of_zeroes", "half_written", "written", "untouched"].map(zero);
+            // A page that two arrays share is as it was written.
+            let near = |bytes: u64, expected: u64| bytes.abs_diff(expected) <= 4096;
+            if way.sees_zero() {
+                assert!(near(found[0], SIZE) && near(found[1], SIZE / 2), "{way:?}: {found:?}");
+                assert!(near(found[2], 0) && near(found[3], 0), "{way:?}: {found:?}");
+                assert_eq!(census.zero_variables[0].name, "read_only_of_zeroes");
+            } else {
+                assert_eq!(found, [0; 4]);
+            }
+            let is_bss = |name: &Name| matches!(name, Name::Bss { path } if *path == program);
+            let bss: u64 =
+                census.areas.iter().filter(|area| is_bss(&area.name)).map(|area| area.end - area.start).sum();
+            assert!(bss >= 4 * SIZE, "{way:?}: {census:#?}");
+        }
+    }
+}
+
+#[test]
+fn who_is_not_there_is_an_error() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = child.id();
+    child.wait().unwrap();
+    let error = Census::of(pid, &Options::default()).unwrap_err();
+    assert!(matches!(error, PagesError::NoProcess { .. }), "{error}");
+}
