@@ -55,9 +55,12 @@ impl Drop for Stopped {
     }
 }
 
+/// Bytes by name, of each mapping by its first byte.
+type Sums = BTreeMap<u64, BTreeMap<String, u64>>;
+
 /// Bytes by name, of each mapping by its first byte, as `/proc/PID/smaps` has them.
-fn smaps(pid: u32) -> BTreeMap<u64, BTreeMap<String, u64>> {
-    let mut all = BTreeMap::<u64, BTreeMap<String, u64>>::new();
+fn smaps(pid: u32) -> Sums {
+    let mut all = Sums::new();
     for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
         let mut words = line.split_ascii_whitespace();
         let (Some(first), second) = (words.next(), words.next()) else { continue };
@@ -76,7 +79,7 @@ fn smaps(pid: u32) -> BTreeMap<u64, BTreeMap<String, u64>> {
 }
 
 /// A census, and the kernel's sums before and after it, which are the same: the kernel may take pages back at any time.
-fn settled(pid: u32, way: Way) -> Result<(Census, BTreeMap<u64, BTreeMap<String, u64>>), PagesError> {
+fn settled(pid: u32, way: Way) -> Result<(Census, Sums), PagesError> {
     let mut before = smaps(pid);
     for _ in 0..100 {
         let census = Census::of(pid, &Options { ways: vec![way] })?;
