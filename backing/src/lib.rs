@@ -45,7 +45,7 @@
 //! * A mapped file on a disk is written out now and then; the first store to an `os_page` afterwards faults, and may wait.
 //! * Memory that is there may be swapped out later; where that matters, there should be no swap, or `mlock`.
 //! * That there is enough memory is asked before it is taken. Between the two, others can take it.
-//! * Linux 3.17 or later. Before 5.14 prefaulting touches page by page; before 6.7 the audit cannot see the zero page;
+//! * Linux 3.17 or later. Before 5.14 prefaulting touches page by page; before 6.7 only root's audit can see the zero page;
 //!   before 6.1 a pool has no huge pages.
 //!
 //! # Source

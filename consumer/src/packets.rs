@@ -205,8 +205,7 @@ impl<'a> StreamFiles<'a> {
             counted = count_records(packet, content_len, &self.classes);
         }
         let is_countable = header.events_discarded <= DISCARDED_MAX;
-        let Ok(events) = counted.map_err(drop).and_then(|events| if is_countable { Ok(events) } else { Err(()) })
-        else {
+        let Some(events) = counted.ok().filter(|_| is_countable) else {
             self.tally.packets_refused += 1;
             return;
         };
