@@ -29,6 +29,7 @@
 //! | `imv` | experiment: static branches and immediate values, and changing them, beside global variables |
 //! | `relay_write` | experiment: the write to a buffer of pages, by memcpy called, by single stores, inlined |
 //! | `vring` | experiment: virtqueues between two processors, with and without the shadow and what came after |
+//! | [`zero_page`] | experiment: a codec's frames from the zero page and from memory, and what the first touch costs |
 //! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
 //! | `engine`, `engines` | driving an engine; all of an experiment's, with its peers', from their start to the count of their events |
 //! | `rounds` | every case in turn, in an order drawn anew for each round |
@@ -69,6 +70,7 @@ mod rounds;
 pub mod statistics;
 mod table;
 mod vring;
+pub mod zero_page;
 
 use std::path::PathBuf;
 
@@ -84,6 +86,7 @@ pub use relay_write::run_relay_write;
 pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
 pub use table::table;
 pub use vring::run_vring;
+pub use zero_page::run_zero_page;
 
 /// Names of the experiments with what they measure.
 pub const EXPERIMENTS: &[(&str, &str)] = &[
@@ -99,6 +102,7 @@ pub const EXPERIMENTS: &[(&str, &str)] = &[
         "vring",
         "cost of a buffer's way through a virtqueue and back, between two processors, by what was refined since 2015",
     ),
+    ("zero-page", "time of a codec's frames in memory that nobody has written, beside memory that is there"),
     ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
 ];
 
@@ -109,6 +113,7 @@ pub(crate) fn seed_tables(experiment: &Experiment) -> String {
         + &percpu::seed::tables(experiment)
         + &relay_write::seed::tables(experiment)
         + &vring::seed::tables(experiment)
+        + &zero_page::seed::tables(experiment)
         + &of_builds
 }
 
@@ -201,6 +206,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
             "percpu" => run_percpu(options, &host)?,
             "relay-write" => run_relay_write(options, &host)?,
             "vring" => run_vring(options, &host)?,
+            "zero-page" => run_zero_page(options, &host)?,
             "compile-job" => run_compile_job(&CompileJobOptions::new(options))?,
             _ => return Err(LabError::Unknown(name.clone())),
         };
