@@ -329,13 +329,14 @@ fn wrong(arrived: u64, emitted: u64) -> String {
 }
 
 /// Name, numerator, denominator: rings, each compared at every batch of a list.
-const RATIOS: [(&str, &str, &str, &[&str]); 13] = [
+const RATIOS: [(&str, &str, &str, &[&str]); 14] = [
     ("shadow_vs_noshadow", "shadow-private", "noshadow-private", &["1", "4", "16", "64"]),
     ("shadow_cached_vs_noshadow", "shadow-batch", "noshadow-batch", &["1", "4", "16", "64"]),
     ("shadow_alone_vs_noshadow", "shadow", "noshadow", &["1", "4", "16", "64"]),
     ("private_vs_cached", "shadow-private", "shadow-batch", &["1", "4", "16", "64"]),
     ("adaptive_vs_plain", "adaptive", "shadow", &["1", "4", "16", "64"]),
     ("packed_adaptive_vs_plain", "packed-adaptive", "shadow", &["1", "4", "16", "64"]),
+    ("packed_adaptive_vs_adaptive", "packed-adaptive", "adaptive", &["1", "4", "16", "64"]),
     ("in_order_vs_split", "in-order", "shadow-private", &["1", "4", "16", "64"]),
     ("packed_vs_split", "packed", "shadow-private", &["1", "4", "16", "64"]),
     ("packed_in_order_vs_split", "packed-in-order", "shadow-private", &["1", "4", "16", "64"]),

@@ -276,7 +276,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return Ok(None);
         }
         if R::PREFETCH {
-            self.bus.expect_load(Area::Descriptor, self.used.after(AHEAD.min(self.size), self.size).at());
+            // The driver reads the line, and then writes the next lap's descriptors there: it asks for it once.
+            self.bus.expect_store(Area::Descriptor, self.used.after(AHEAD.min(self.size), self.size).at());
         }
         let (id, len) = ((word >> 32) as u16, word as u32);
         // 2.8.3: only where WRITE is set does the length mean anything.
