@@ -79,6 +79,16 @@ impl Chain {
         self.descriptors = 0;
     }
 
+    /// Makes it a buffer of one segment, which takes one descriptor.
+    #[inline(always)]
+    pub(crate) fn set_one(&mut self, id: u16, segment: Segment, is_writable: bool) {
+        self.id = id;
+        self.descriptors = 1;
+        self.segments.clear();
+        self.segments.push(segment);
+        self.readable = usize::from(!is_writable);
+    }
+
     /// Adds a segment; false: one to be read comes after one to be written.
     #[inline]
     pub(crate) fn push(&mut self, segment: Segment, is_writable: bool) -> bool {

@@ -123,11 +123,21 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
         let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Acquire);
-        if (word >> 48) as u16 & (AVAIL | USED) != self.next.available() {
+        let (flags, available) = ((word >> 48) as u16, self.next.available());
+        if flags & (AVAIL | USED) != available {
             return Ok(false);
         }
         if R::PREFETCH {
             self.bus.expect_store(Area::Descriptor, self.next.after(AHEAD.min(self.size), self.size).at());
+        }
+        // Most buffers have one segment, of which nothing else can be wrong.
+        let id = (word >> 32) as u16;
+        if flags & !DESC_F_WRITE == available && id < self.size {
+            let addr: u64 = self.bus.load(Area::Descriptor, self.next.at(), Relaxed);
+            chain.set_one(id, Segment { addr, len: word as u32 }, flags != available);
+            self.next = self.next.after(1, self.size);
+            self.held.set(self.held.get() + 1);
+            return Ok(true);
         }
         chain.clear();
         match self.walk(word, space, chain) {
@@ -140,7 +150,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn walk(&mut self, mut word: u64, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
         let (mut at, mut bytes) = (self.next, 0);
         let mut wrong = None;

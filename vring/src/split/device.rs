@@ -171,9 +171,16 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Some(head) = self.pop_head()? else { return Ok(false) };
+        let words = self.descriptor(head);
+        // Most buffers have one segment, of which nothing can be wrong.
+        let flags = (words.1 >> 32) as u16;
+        if flags & !DESC_F_WRITE == 0 {
+            chain.set_one(head, Segment { addr: words.0, len: words.1 as u32 }, flags != 0);
+            return Ok(true);
+        }
         chain.clear();
         chain.id = head;
-        match self.walk(head, space, chain) {
+        match self.walk(head, words, space, chain) {
             Ok(()) => Ok(true),
             Err(error) => Err(self.lie(error)),
         }
@@ -185,12 +192,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         (self.bus.load(Area::Descriptor, at, Relaxed), self.bus.load(Area::Descriptor, at + 8, Relaxed))
     }
 
-    #[inline(always)]
-    fn walk(&self, head: u16, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
+    /// Enters the segments of a chain whose first descriptor was read as `words`.
+    #[inline(never)]
+    fn walk(&self, head: u16, mut words: Words, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
         let mut index = head;
         let mut bytes = 0;
         loop {
-            let words = self.descriptor(index);
             let (flags, next) = ((words.1 >> 32) as u16, (words.1 >> 48) as u16);
             chain.descriptors += 1;
             if flags & DESC_F_INDIRECT != 0 {
@@ -204,6 +211,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
                 return Err(RingError::NextIndex { index, value: next });
             }
             index = next;
+            words = self.descriptor(index);
         }
     }
 
