@@ -119,6 +119,10 @@ fn print(comparison: &Comparison, sides: [(&PathBuf, &Loaded); 2]) -> std::io::R
             writeln!(out, "\n{}", wrap(&only.join(", "), &format!("only in {side}: ")))?;
         }
     }
+    if !comparison.judged.is_empty() {
+        writeln!(out, "\n{BOLD}measured of both machines, from A to B{BOLD:#}")?;
+        crate::doctor::print_judged(&mut out, &comparison.judged)?;
+    }
     if !comparison.suspects.is_empty() {
         writeln!(out, "\n{BOLD}suspects, likeliest first{BOLD:#}")?;
     }
@@ -129,6 +133,9 @@ fn print(comparison: &Comparison, sides: [(&PathBuf, &Loaded); 2]) -> std::io::R
             wrap(&format!("{}: {} → {}", suspect.title, suspect.a, suspect.b), &format!("{:>3}. ", index + 1))
         )?;
         writeln!(out, "{}", wrap(&format!("{}.", suspect.why), "     why: "))?;
+        if let Some(measured) = &suspect.struck_out {
+            writeln!(out, "{}", wrap(measured, "     struck out by measurement: "))?;
+        }
         writeln!(out, "{}", wrap(&suspect.test, "     test: "))?;
     }
     writeln!(out)?;

@@ -9,9 +9,12 @@
 //! A finding that prevents tracing, or makes dormant events read a variable in place of being one instruction, says so:
 //! [`Finding::prevents_tracing`].
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::SCHEMA;
 
 use crate::host::source::list_text;
 use crate::host::{Availability, Fact, Host};
@@ -97,6 +100,77 @@ pub fn examine() -> Host {
     let neighbours = Neighbours::watch(&[std::process::id()], &[]);
     std::thread::sleep(Duration::from_secs(1));
     host.absorb(&neighbours.stop());
+    host
+}
+
+/// Why a host's file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostFileError {
+    /// It cannot be read, or written.
+    #[error("{path}: {error}")]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is something else.
+    #[error(
+        "{path} is no host: {reason}; `dormouse doctor --save {path}` writes one, and `dormouse lab run --json {path}` too"
+    )]
+    NoHost {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nothing was measured of it.
+    #[error(
+        "{path} has facts of its host and no measurements; write it again with `dormouse doctor --save {path}` there"
+    )]
+    NotMeasured {
+        /// Its path.
+        path: PathBuf,
+    },
+}
+
+/// A host in a file: as in a lab's result, which is read likewise.
+#[derive(Serialize, Deserialize)]
+struct HostFile {
+    schema: u32,
+    host: Host,
+}
+
+/// Writes a host's facts and measurements for a later [`load_host`].
+///
+/// # Errors
+/// [`HostFileError::File`].
+pub fn save_host(path: &Path, host: &Host) -> Result<(), HostFileError> {
+    let file = HostFile { schema: SCHEMA, host: host.clone() };
+    let text = serde_json::to_string_pretty(&file).map_err(std::io::Error::from);
+    let written = text.and_then(|text| std::fs::write(path, text));
+    written.map_err(|error| HostFileError::File { path: path.into(), error })
+}
+
+/// Reads a host that was measured: what [`save_host`] wrote, or a result of the lab.
+///
+/// # Errors
+/// See [`HostFileError`].
+pub fn load_host(path: &Path) -> Result<Host, HostFileError> {
+    let text = std::fs::read(path).map_err(|error| HostFileError::File { path: path.into(), error })?;
+    let file: HostFile = serde_json::from_slice(&text)
+        .map_err(|error| HostFileError::NoHost { path: path.into(), reason: error.to_string() })?;
+    if file.host.probes.figures.is_empty() {
+        return Err(HostFileError::NotMeasured { path: path.into() });
+    }
+    Ok(file.host)
+}
+
+/// Reads the machine, watches its neighbours, and measures what [`crate::probes`] has.
+pub fn examine_and_measure() -> Host {
+    let mut host = examine();
+    let cpu = crate::RunOptions::new(false).cpus.first().copied().unwrap_or(0);
+    host.probes = crate::probes::measure(cpu, false, &host);
     host
 }
 

@@ -37,6 +37,7 @@
 //! | [`peers`], [`lttng`] | other tracers: their engines, their sessions, their own counts |
 //! | [`statistics`] | medians, intervals, ratios of pairs, warm-up, outliers |
 //! | [`mod@host`], [`neighbours`] | the machine, and who disturbed it |
+//! | [`probes`] | core clock, caches, scheduler, clock source, interruptions and page backing, measured on the spot |
 //! | [`doctor`] | what the machine's facts mean for tracing and for figures |
 //! | `result`, `table`, [`report`] | results as JSON, as text, as a page with plots |
 //! | [`compare`] | what differs between two results, and what to suspect |
@@ -63,6 +64,7 @@ pub mod neighbours;
 pub mod peers;
 mod percpu;
 mod plan;
+pub mod probes;
 mod relay_write;
 pub mod report;
 mod result;
@@ -197,6 +199,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
     let mut experiments = Vec::new();
     // Before the run, while the load is that of others.
     let mut host = Host::read();
+    host.probes = probes::measure(options.cpus.first().copied().unwrap_or(0), true, &host);
     for name in names {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
         let mut experiment = match name.as_str() {

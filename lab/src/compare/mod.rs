@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::probes::{Judged, judge};
 use crate::{Experiment, Host, Measurement, Ratio, Report, SCHEMA};
 use intervals::Figure;
 pub use suspects::Suspect;
@@ -271,6 +272,9 @@ pub struct Comparison {
     pub only_in_a: Vec<String>,
     /// Figures that B alone has.
     pub only_in_b: Vec<String>,
+    /// What was measured of both machines beside the experiments, judged; empty where one result does not have it.
+    #[serde(default)]
+    pub judged: Vec<Judged>,
     /// What differs between the runs, likeliest cause first.
     pub suspects: Vec<Suspect>,
     /// What a reader has to know.
@@ -285,6 +289,17 @@ fn of_measurement(measurement: &Measurement) -> Figure<'_> {
         n: measurement.n,
         samples: &measurement.samples,
     }
+}
+
+/// The second in terms of the first, with its 95 % interval; none where the first may be nothing.
+pub(crate) fn ratio_of(a: &Measurement, b: &Measurement) -> Option<(f64, [f64; 2])> {
+    intervals::compare(of_measurement(a), of_measurement(b)).ratio
+}
+
+/// What is known of two hosts and differs, likeliest cause first: no figures of an experiment are needed. Who was struck out by `judged` comes
+/// after the others.
+pub fn suspects_of_hosts(a: &Host, b: &Host, judged: &[Judged]) -> Vec<Suspect> {
+    suspects::suspects(a, b, None, judged)
 }
 
 fn of_ratio(ratio: &Ratio) -> Figure<'_> {
@@ -333,7 +348,9 @@ pub fn compare(a: &Report, b: &Report) -> Comparison {
     }
     let (names_a, names_b) = (names(a), names(b));
     let evidence = suspects::evidence(&differences);
-    let mut all = suspects::suspects(&a.host, &b.host, evidence);
+    let has_both = !a.host.probes.figures.is_empty() && !b.host.probes.figures.is_empty();
+    let judged = if has_both { judge(&a.host.probes, &b.host.probes) } else { Vec::new() };
+    let mut all = suspects::suspects(&a.host, &b.host, evidence, &judged);
     all.extend(suspects_of_runs(a, b));
     suspects::sort(&mut all);
     let notes = notes(a, b, &differences, &all);
@@ -342,6 +359,7 @@ pub fn compare(a: &Report, b: &Report) -> Comparison {
         differences,
         only_in_a: names_a.difference(&names_b).cloned().collect(),
         only_in_b: names_b.difference(&names_a).cloned().collect(),
+        judged,
         suspects: all,
         notes,
     }
@@ -369,7 +387,7 @@ fn suspects_of_runs(a: &Report, b: &Report) -> Vec<Suspect> {
     let mut add = |fact: String, title: String, values: [String; 2], why: &str, test: &str, score| {
         if !suspects.iter().any(|known| known.fact == fact) {
             let [a, b] = values;
-            suspects.push(Suspect { fact, title, a, b, why: why.into(), test: test.into(), score });
+            suspects.push(Suspect { fact, title, a, b, why: why.into(), test: test.into(), score, struck_out: None });
         }
     };
     for (x, y) in pairs(&a.experiments, &b.experiments, |experiment| &experiment.name) {

@@ -10,6 +10,8 @@
 //!     size    1 for a setting; for what is never twice the same (load, neighbours, steal), 0 up to a considerable
 //!             difference and 1 for a large one
 //! ```
+//! What was measured on both sides and came out alike speaks for all that acts by it: a tenth of its score is left.
+//!
 //! Priors are judgement, not measurement. Those of what is never twice the same are below 0.3, so that the noise of a
 //! shared machine does not outrank a setting that somebody has changed.
 
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{Difference, Kind};
 use crate::host::source::list_text;
 use crate::host::{Availability, Fact, Host};
+use crate::probes::{Judged, SUSPECTS, Verdict};
 
 /// A difference between the hosts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +39,9 @@ pub struct Suspect {
     pub test: String,
     /// How likely, against the others of this list.
     pub score: f64,
+    /// The measurement on both sides that speaks for it, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub struck_out: Option<String>,
 }
 
 /// What a host says of a fact.
@@ -521,14 +527,29 @@ fn suspect(prior: &Prior, a: &Host, b: &Host, evidence: Option<Fit>) -> Option<S
         why: prior.why.into(),
         test: prior.test.into(),
         score: prior.prior * fit(&prior.fit, evidence) * size,
+        struck_out: None,
         a,
         b,
     })
 }
 
+/// What is left of a suspicion when what it acts by came out alike.
+const STRUCK_OUT: f64 = 0.1;
+
+/// Of a fact that acts by what was measured: what was measured, if it came out alike.
+fn struck_out(fact: &str, judged: &[Judged]) -> Option<String> {
+    let suspect = SUSPECTS.iter().find(|suspect| suspect.facts.contains(&fact))?;
+    let judged = judged.iter().find(|judged| judged.suspect == suspect.name)?;
+    (judged.verdict == Verdict::StruckOut).then(|| format!("{}: {}", judged.suspect, judged.text()))
+}
+
 /// All that differs between two hosts, likeliest first.
-pub(super) fn suspects(a: &Host, b: &Host, evidence: Option<Fit>) -> Vec<Suspect> {
+pub(super) fn suspects(a: &Host, b: &Host, evidence: Option<Fit>, judged: &[Judged]) -> Vec<Suspect> {
     let mut suspects: Vec<Suspect> = PRIORS.iter().filter_map(|prior| suspect(prior, a, b, evidence)).collect();
+    for suspect in &mut suspects {
+        suspect.struck_out = struck_out(&suspect.fact, judged);
+        suspect.score *= if suspect.struck_out.is_some() { STRUCK_OUT } else { 1.0 };
+    }
     sort(&mut suspects);
     suspects
 }

@@ -41,6 +41,7 @@ pub use system::{Clock, Kernel, Limits, Memory};
 pub use tracing::Tracing;
 
 use crate::neighbours::{Findings, Neighbour};
+use crate::probes::Probes;
 
 /// Whether something can be had here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +169,13 @@ pub struct Host {
     pub unnamed_share: Fact<f64>,
     /// Share of the processors' time that the hypervisor gave to others while the run lasted.
     pub steal_share: Fact<f64>,
+    /// What was measured of it on the spot, before the run.
+    #[serde(deserialize_with = "tolerant", skip_serializing_if = "is_unmeasured")]
+    pub probes: Probes,
+}
+
+fn is_unmeasured(probes: &Probes) -> bool {
+    *probes == Probes::default()
 }
 
 /// The text of a fact, for members that are plain text.
@@ -224,6 +232,7 @@ impl Host {
             neighbours: Vec::new(),
             unnamed_share: Fact::NotTold("nobody watched".into()),
             steal_share: Fact::NotTold("nobody watched".into()),
+            probes: Probes::default(),
             processor,
         }
     }
