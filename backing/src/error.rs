@@ -71,7 +71,7 @@ fn remedy(errno: Errno) -> Option<&'static str> {
     }
 }
 
-struct Mib(u64);
+pub(crate) struct Mib(pub(crate) u64);
 
 impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

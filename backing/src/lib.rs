@@ -54,12 +54,14 @@
 
 mod audit;
 mod available;
+mod check;
 mod error;
 mod mapping;
 pub mod page_table;
 mod pool;
 
 pub use audit::{try_pagemap_scan, unbacked_os_pages};
+pub use check::{Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
 pub use error::BackingError;
 pub use mapping::Mapping;
 pub use pool::{Pool, PoolOptions};
