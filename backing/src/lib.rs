@@ -90,7 +90,7 @@ mod pool;
 pub use audit::{try_pagemap_scan, unbacked_os_pages};
 pub use check::{Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
 pub use error::BackingError;
-pub use mapping::Mapping;
+pub use mapping::{Mapping, populate};
 pub use numa::node_of_cpu;
 pub use options::{Huge, MemoryOptions, Nodes, Obtained};
 pub use pool::{Pool, PrivatePool};

@@ -389,49 +389,15 @@ impl Mapping {
         Ok(())
     }
 
-    /// As [`Mapping::map`] has it with `populate`, for a part: puts the `os_page`s that overlap `range` (bytes from the start) into this process's
-    /// page table, writable, so that writing to them does not fault. They are allocated where they are not; whoever hands the
-    /// memory out is trusted to have done so.
-    ///
-    /// One system call. Async-signal-safe; `errno` stays as it was.
-    ///
-    /// # Errors
-    /// [`BackingError::Range`]; [`BackingError::System`], among others before Linux 5.14.
-    pub fn populate_part(&self, range: Range<usize>) -> Result<(), BackingError> {
-        self.check(&range)?;
-        if range.is_empty() {
-            return Ok(());
-        }
-        let os_page = os_page_size();
-        let end = range.end.next_multiple_of(os_page).min(self.len.next_multiple_of(os_page));
-        self.populate(range.start / os_page * os_page..end).map_err(BackingError::system("prefault the memory"))
-    }
-
     fn populate(&self, range: Range<usize>) -> Result<(), Errno> {
-        let start = self.base.as_ptr().wrapping_add(range.start).cast();
-        loop {
-            // SAFETY: the range was checked to be inside the mapping and starts on an `os_page`; this advice changes no
-            // byte of it (madvise(2)).
-            let result = unsafe { rustix::mm::madvise(start, range.len(), Advice::LinuxPopulateWrite) };
-            if !matches!(result, Err(Errno::INTR | Errno::AGAIN)) {
-                return result;
-            }
-        }
+        // SAFETY: the range was checked to be inside the mapping and starts on an `os_page`.
+        unsafe { populate_by_advice(self.base.as_ptr().wrapping_add(range.start), range.len()) }
     }
 
     /// Stores to every `os_page` what is there already.
     pub(crate) fn touch(&self, range: Range<usize>) {
-        for offset in range.step_by(os_page_size()) {
-            let byte = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY: inside the mapping, by the caller's check; allocated, so that the access is no SIGBUS; the access
-            // is atomic, and the memory is shared with processes that Rust's rules do not reach.
-            let byte = unsafe { AtomicU8::from_ptr(byte) };
-            let mut value = byte.load(Relaxed);
-            // Until it succeeds: a failed exchange is not a store on every machine.
-            while let Err(now) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
-                value = now;
-            }
-        }
+        // SAFETY: inside the mapping, by the caller's check; allocated, so that no access is a SIGBUS.
+        unsafe { touch(self.base.as_ptr().wrapping_add(range.start), range.len()) };
     }
 
     pub(crate) fn check(&self, range: &Range<usize>) -> Result<(), BackingError> {
@@ -448,6 +414,60 @@ impl Drop for Mapping {
         // SAFETY: this value's own mapping, whole; who kept an address beyond the value's life broke `base`'s terms.
         // Unmapping a whole mapping does not fail (munmap(2)).
         _ = unsafe { rustix::mm::munmap(outer.cast(), self.guard_len + self.reserved_len + self.behind_len) };
+    }
+}
+
+/// Puts the `os_page`s that overlap `size_bytes` bytes at `base` into this process's page table, writable, so that writing to them does not
+/// fault: a part of a [`Mapping`] at a time. What is not allocated is allocated, without a question whether there is memory for it;
+/// [`Pool::prefault`](crate::Pool::prefault) asks.
+///
+/// One system call; before Linux 5.14 an atomic exchange of a byte of each `os_page` for itself. About 1 µs for each small page, and as much for
+/// a huge one. Async-signal-safe; `errno` stays as it was.
+///
+/// # Errors
+/// What the kernel says: among others that there is no memory.
+///
+/// # Safety
+/// The bytes are mapped for reading and writing, and stay so until it returns; others change them, if at all, as memory that processes share.
+pub unsafe fn populate(base: *mut u8, size_bytes: usize) -> Result<(), BackingError> {
+    let start = base.wrapping_sub(base.addr() % os_page_size());
+    let size_bytes = (base.addr() + size_bytes).next_multiple_of(os_page_size()) - start.addr();
+    // SAFETY: whole `os_page`s, of which the caller's word holds as of the bytes.
+    match unsafe { populate_by_advice(start, size_bytes) } {
+        Err(Errno::INVAL) => {
+            // SAFETY: as above.
+            unsafe { touch(start, size_bytes) };
+            Ok(())
+        }
+        result => result.map_err(BackingError::system("prefault the memory")),
+    }
+}
+
+/// # Safety
+/// As [`populate`]; whole `os_page`s.
+unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Errno> {
+    loop {
+        // SAFETY: mapped, by the caller's word; this advice changes no byte of it (madvise(2)).
+        let result = unsafe { rustix::mm::madvise(start.cast(), size_bytes, Advice::LinuxPopulateWrite) };
+        if !matches!(result, Err(Errno::INTR | Errno::AGAIN)) {
+            return result;
+        }
+    }
+}
+
+/// # Safety
+/// As [`populate`]; from the start of an `os_page`.
+unsafe fn touch(start: *mut u8, size_bytes: usize) {
+    for offset in (0..size_bytes).step_by(os_page_size()) {
+        let byte = start.wrapping_add(offset);
+        // SAFETY: mapped, by the caller's word; the access is atomic, and the memory is shared with processes that Rust's rules do not
+        // reach.
+        let byte = unsafe { AtomicU8::from_ptr(byte) };
+        let mut value = byte.load(Relaxed);
+        // Until it succeeds: a failed exchange is not a store on every machine.
+        while let Err(now) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
+            value = now;
+        }
     }
 }
 

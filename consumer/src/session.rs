@@ -331,6 +331,7 @@ impl Session {
         // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which `Shared` keeps together
         // with the view; the geometry is valid, and its pages and streams are what the setup goes by.
         let memory = unsafe { Memory::initialise(pool.base(), &geometry, &setup) };
+        budget.tell(&memory);
         let shared = Arc::new(Shared {
             pool,
             memory,

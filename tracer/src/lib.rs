@@ -49,6 +49,7 @@ mod control;
 pub mod foreign;
 mod listen;
 mod membarrier;
+mod presence;
 mod process;
 mod snapshot;
 mod start;
