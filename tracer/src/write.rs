@@ -185,6 +185,7 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     }
     // From here on the memory is touched outside critical sections, so its unmapping has to wait.
     let Some(guard) = Guard::enter(attached) else { return };
+    guard.make_ready();
     let writer = thread::identify();
     let record = Record::new(id as u16, writer.context, segments);
     // (P) pairs with (P').

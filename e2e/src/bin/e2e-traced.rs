@@ -22,6 +22,7 @@ fn main() {
         "numbers" => numbers(number(1) as u32, number(2)),
         "words" => words_of_one_field(number(1)),
         "faults" => faults(&arguments[1], number(2)),
+        "faults-of-child" => faults_of_child(&arguments[1], number(2)),
         "until" => until(Path::new(&arguments[1]), number(2) as u32, Duration::ZERO),
         "until-at-a-walk" => until(Path::new(&arguments[1]), number(2) as u32, Duration::from_micros(5)),
         "hold" => hold(Path::new(&arguments[1]), number(2)),
@@ -97,6 +98,21 @@ fn faults(kind: &str, events: u64) {
     (0..events).for_each(emit);
     let faults = faults_so_far() - before;
     println!("emitted {}\nfaults {faults}", WARM_UP + events);
+}
+
+/// As [`faults`], in a child of a process that has traced.
+fn faults_of_child(kind: &str, events: u64) {
+    dormouse::event!(e2e.word, number = 0u64);
+    // SAFETY: one thread that this program knows of; the child goes on as any program does.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        faults(kind, events);
+        return;
+    }
+    let mut status = 0;
+    // SAFETY: this process's child, and room for an answer (waitpid(2)).
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0);
 }
 
 /// Emits numbered events from several threads, each so long after the other, until a file is there.
