@@ -44,7 +44,7 @@ fn never_faults(program: &Path, mode: &str, rseq: bool, ways: &[(&str, &str, &st
         let program = program.to_str().unwrap();
         let recording = record.run(&[program, "faults", kind, &EVENTS.to_string()]).succeeded();
         let summary = recording.summary();
-        let total = recording.numbers_after("emitted").iter().sum::<u64>();
+        let total = recording.numbers("emitted").iter().sum::<u64>();
         // What is overwritten is nobody's loss.
         assert!(summary.events > 0 && (mode == "overwrite" || summary.events + summary.lost == total), "{summary:?}");
         let found = faults(&recording);
