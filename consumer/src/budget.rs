@@ -64,6 +64,13 @@ fn page_range(geometry: &Geometry, pages: Range<u32>) -> Range<usize> {
     offset(pages.start)..offset(pages.end)
 }
 
+/// Where the memory of pages ends that are to be there up to `end`: with the huge page that the last of them begins, if little of it is
+/// missing. Those beyond the budget are not drawn.
+fn filled_up(geometry: &Geometry, end: usize) -> usize {
+    let whole = end.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+    if whole <= geometry.size_bytes() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
+}
+
 /// Pages of a stream that nobody needs any more.
 fn used(memory: &Memory, stream: u32) -> u64 {
     let control = memory.stream(stream);
@@ -145,6 +152,7 @@ impl Budget {
         let mut huge = page_range(&geometry, 0..page_limit);
         let pages = page_range(&geometry, 0..page_limit);
         let streams_bytes_max = (pages.len() / 8).max(STREAMS_BYTES_MIN);
+        let pages = pages.start..filled_up(&geometry, pages.end);
         if geometry.pages_offset() <= streams_bytes_max {
             pool.prefault(0..pages.end)?;
             // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.

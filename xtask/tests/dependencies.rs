@@ -75,8 +75,8 @@ const RULES: [Rule; 25] = [
     ),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
-    // Peers are measured by it too.
-    ("dormouse-lab-harness", &[]),
+    // Peers are measured by it too: no tracer, but what tells whether memory is there.
+    ("dormouse-lab-harness", &["dormouse-backing"]),
     // What it measures an application by.
     ("dormouse-lab-account", &["dormouse-percpu"]),
     ("dormouse-e2e", &EVERYTHING),

@@ -355,8 +355,10 @@ fn budget(size_bytes: usize, page_bytes: usize) -> Result<&'static PageBudget<'s
     // SAFETY: inside the mapping, which nobody else knows and nobody unmaps.
     let region = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), size_bytes) };
     region.fill(0);
+    dormouse_lab_harness::assure_backed("the budget's pages", region);
     let page_count = size_bytes / page_bytes;
     let links: Vec<Link> = (0..page_count).map(|_| Link::new()).collect();
+    dormouse_lab_harness::assure_backed("the budget's links", &links);
     let budget = PageBudget::new(region, page_bytes, links.leak()).map_err(|error| error.to_string())?;
     let budget = Box::leak(Box::new(budget));
     let mut share = budget.share(0).map_err(|error| error.to_string())?;
