@@ -35,7 +35,7 @@ use crate::vring::RingLayout;
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// Layout version; a producer that does not know it stays out.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the session header.
 pub const HEADER_SIZE_BYTES: usize = 4096;
 /// Bytes from one stream's control block to the next.
@@ -46,6 +46,8 @@ pub const STREAM_COUNT_MAX: u32 = 16_383;
 pub const USED_WORD_COUNT: usize = (STREAM_COUNT_MAX as usize + 1) / 64;
 /// Most pages a session may have.
 pub const PAGE_COUNT_MAX: u32 = crate::vring::RING_SIZE_MAX;
+/// Bytes of a huge page, of which [`SessionHeader::huge_begin`] counts.
+pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 /// Unit of the page part of a state word.
 pub const UNIT_BYTES: usize = 4096;
 
@@ -99,6 +101,13 @@ pub struct SessionHeader {
     pub reserve_page_count: u32,
     /// The [`RecordKind`] of all event records.
     pub record_kind: u32,
+    /// From which [`HUGE_PAGE_SIZE_BYTES`] of the memory on it is in huge pages, as far as its owner knows, up to
+    /// [`SessionHeader::huge_end`]: who joins can have these parts in its page table for little. The owner makes it less when memory goes.
+    pub huge_begin: AtomicU32,
+    /// See [`SessionHeader::huge_begin`]; not more than that one where there is nothing in huge pages.
+    pub huge_end: AtomicU32,
+    /// How often memory of pages has gone: who keeps in mind which are in its page table forgets it when this has changed.
+    pub emptied: AtomicU32,
     /// Not zero once the owner has ended the session: producers leave at their next page.
     pub stopped: Line<AtomicU32>,
     /// Futex: producers add one and wake when the consumer asked for it.
@@ -117,6 +126,7 @@ pub struct SessionHeader {
 pub struct Line<T>(pub T);
 
 const _: () = assert!(size_of::<SessionHeader>() <= HEADER_SIZE_BYTES);
+const _: () = assert!(core::mem::offset_of!(SessionHeader, stopped) == 128);
 
 /// A stream's control block.
 #[repr(C, align(64))]
@@ -343,10 +353,13 @@ impl Geometry {
     pub const fn rings_offset(&self) -> usize {
         self.streams_offset() + STREAM_STRIDE_BYTES * self.stream_count as usize
     }
-    /// Offset of the first page. (A page's size is a power of two, and this is asked often: hence no division.)
+    /// Offset of the first page: where a huge page may begin, if there are enough to fill one. (A page's size is a power of two, and this
+    /// is asked often: hence no division.)
     #[inline]
     pub const fn pages_offset(&self) -> usize {
-        let below = self.page_size_bytes as usize - 1;
+        let page_size_bytes = self.page_size_bytes as usize;
+        let fills_a_huge_page = page_size_bytes * self.page_count as usize >= HUGE_PAGE_SIZE_BYTES;
+        let below = if fills_a_huge_page { HUGE_PAGE_SIZE_BYTES } else { page_size_bytes } - 1;
         (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize + below) & !below
     }
     /// Bytes of all the memory.

@@ -43,6 +43,25 @@ pub enum BackingError {
         /// Bytes of the memory.
         size_bytes: usize,
     },
+    /// Huge pages were required, and there are not as many.
+    NotHuge {
+        /// Bytes that were to be in huge pages.
+        wanted_bytes: usize,
+        /// Bytes that are, as far as the kernel tells.
+        huge_bytes: usize,
+    },
+    /// The memory cannot be locked.
+    Lock {
+        /// Bytes that were to be locked.
+        wanted_bytes: u64,
+        /// `RLIMIT_MEMLOCK`; `None` if there is none.
+        limit_bytes: Option<u64>,
+    },
+    /// There is no such processor whose NUMA node could be had.
+    NoCpu {
+        /// Its number.
+        cpu: u32,
+    },
     /// The kernel refused a call.
     System {
         /// What it was to do.
@@ -71,7 +90,7 @@ fn remedy(errno: Errno) -> Option<&'static str> {
     }
 }
 
-struct Mib(u64);
+pub(crate) struct Mib(pub(crate) u64);
 
 impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,6 +130,23 @@ impl fmt::Display for BackingError {
             ),
             BackingError::Range { start, end, size_bytes } => {
                 write!(f, "bytes {start} to {end} are not inside memory of {size_bytes} bytes")
+            }
+            BackingError::NotHuge { wanted_bytes, huge_bytes } => write!(
+                f,
+                "{} of memory are wanted in huge pages, and {} of it are; set some aside (sysctl vm.nr_hugepages=N, of 2 MiB each), or do \
+                 not require them",
+                Mib(wanted_bytes as u64),
+                Mib(huge_bytes as u64)
+            ),
+            BackingError::Lock { wanted_bytes, limit_bytes } => {
+                write!(f, "{} of memory cannot be locked", Mib(wanted_bytes))?;
+                if let Some(limit_bytes) = limit_bytes {
+                    write!(f, ": this process may lock {} in all", Mib(limit_bytes))?;
+                }
+                write!(f, "; raise its limit (ulimit -l, LimitMEMLOCK= of its unit), or give it CAP_IPC_LOCK")
+            }
+            BackingError::NoCpu { cpu } => {
+                write!(f, "there is no processor {cpu}; /sys/devices/system/cpu/possible lists those that there are")
             }
             BackingError::System { purpose, errno } => {
                 write!(f, "cannot {purpose}: {errno}")?;

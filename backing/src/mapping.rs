@@ -1,4 +1,3 @@
-use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,18 +10,35 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::available::available_bytes;
 use crate::error::BackingError;
+use crate::numa;
+use crate::options::{Huge, MemoryOptions, Obtained};
+use crate::page_table::{PageKind, PageTable, Way};
 use crate::{os_page_size, unbacked_os_pages};
 
 /// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
 pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 
-/// All of a memory file, or of a file that is used as one, mapped readable, writable and shared. Unmapped when dropped.
+/// Memory that is mapped readable and writable: all of a memory file, or of a file that is used as one, or this process's alone. Unmapped
+/// when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// Addresses from `base` on that are reserved: at least `len`.
+    reserved_len: usize,
+    /// Bytes of the inaccessible part before `base`.
+    guard_len: usize,
+    /// Bytes of that behind what is reserved.
+    behind_len: usize,
     is_sealed: bool,
+    is_private: bool,
+    /// Bytes of its pages where the system has set them aside (hugetlb).
+    hugetlb: Option<usize>,
+    options: MemoryOptions,
 }
+
+/// `f_type` of hugetlbfs (linux/magic.h).
+const HUGETLBFS: u64 = 0x9584_58F6;
 
 // SAFETY: an address range that this value owns; whatever is done through the address is `unsafe` where it is done.
 unsafe impl Send for Mapping {}
@@ -51,7 +67,7 @@ impl Mapping {
         let mut mapping = Mapping::map_len(file, len)?;
         mapping.is_sealed = true;
         if populate {
-            mapping.prefault(file, 0..len)?;
+            mapping.prefault(Some(file), 0..len)?;
         }
         Ok(mapping)
     }
@@ -82,56 +98,213 @@ impl Mapping {
     /// Maps the first `len` bytes, whatever the seals. What is as large as a huge page starts where one may start, since huge
     /// pages of the file serve no other mapping.
     pub(crate) fn map_len(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
+        let stat = rustix::fs::fstatfs(file).map_err(BackingError::system("ask for the file system"))?;
+        let hugetlb = (stat.f_type as u64 == HUGETLBFS).then_some(stat.f_bsize as usize);
+        Mapping::reserve(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
+    }
+
+    /// Reserves addresses as the options have it, and maps the first `len` bytes: of a file, or of new memory. Nothing is there yet.
+    pub(crate) fn reserve(
+        file: Option<BorrowedFd<'_>>,
+        len: usize,
+        hugetlb: Option<usize>,
+        options: MemoryOptions,
+    ) -> Result<Mapping, BackingError> {
+        let too_large = BackingError::Size { size_bytes: len };
         if len == 0 {
-            return Err(BackingError::Size { size_bytes: 0 });
+            return Err(too_large);
         }
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        if len < HUGE_PAGE_SIZE_BYTES {
-            // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)).
-            let base = unsafe { rustix::mm::mmap(null_mut(), len, protection, MapFlags::SHARED, file, 0) };
-            return Mapping::of(base, len);
-        }
-        let mapped_len = len.checked_next_multiple_of(os_page_size()).ok_or(BackingError::Size { size_bytes: len })?;
-        let reserved_len =
-            mapped_len.checked_add(HUGE_PAGE_SIZE_BYTES).ok_or(BackingError::Size { size_bytes: len })?;
-        // SAFETY: as above; nobody may access it.
-        let reserved = unsafe {
-            rustix::mm::mmap_anonymous(
-                null_mut(),
-                reserved_len,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
+        let os_page = os_page_size();
+        let reserved_len = len.max(options.capacity_bytes).checked_next_multiple_of(os_page).ok_or(too_large)?;
+        let guard_len = if options.guard { os_page } else { 0 };
+        let alignment = match hugetlb {
+            Some(size) => size,
+            None if reserved_len >= HUGE_PAGE_SIZE_BYTES => HUGE_PAGE_SIZE_BYTES,
+            None => os_page,
         };
-        let reserved = Mapping::of(reserved, reserved_len)?;
-        let skipped = reserved.base().addr().next_multiple_of(HUGE_PAGE_SIZE_BYTES) - reserved.base().addr();
-        let start = reserved.base().wrapping_add(skipped).cast();
-        // SAFETY: replaces a part of the reservation, which is this function's alone.
-        let base = unsafe { rustix::mm::mmap(start, len, protection, MapFlags::SHARED | MapFlags::FIXED, file, 0) };
-        let mapping = Mapping::of(base, len)?;
-        let (first, _) = reserved.into_raw();
-        let behind = skipped + mapped_len;
-        for (start, len) in [(first, skipped), (first.wrapping_add(behind), reserved_len - behind)] {
+        let sum = [reserved_len, guard_len, guard_len, alignment - os_page]
+            .iter()
+            .try_fold(0, |sum: usize, len| sum.checked_add(*len));
+        let outer_len = sum.ok_or(too_large)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses, so that no existing memory is touched (mmap(2)); nobody may
+        // access it.
+        let outer = unsafe { rustix::mm::mmap_anonymous(null_mut(), outer_len, ProtFlags::empty(), flags) };
+        let outer: *mut u8 = outer.map_err(BackingError::system("map the memory"))?.cast();
+        let skipped = (outer.addr() + guard_len).next_multiple_of(alignment) - guard_len - outer.addr();
+        let behind = skipped + guard_len + reserved_len + guard_len;
+        for (start, len) in [(outer, skipped), (outer.wrapping_add(behind), outer_len - behind)] {
             if len > 0 {
-                // SAFETY: the parts of the reservation in front of and behind the mapping, of which nobody knows. Where the
+                // SAFETY: the parts of the reservation in front of and behind what is kept, of which nobody knows. Where the
                 // kernel refuses (too many mappings), addresses stay reserved, and no memory.
                 let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
             }
         }
+        let base = NonNull::new(outer.wrapping_add(skipped + guard_len)).ok_or(too_large)?;
+        let is_private = file.is_none();
+        let mut mapping = Mapping {
+            base,
+            len: 0,
+            reserved_len,
+            guard_len,
+            behind_len: guard_len,
+            is_sealed: false,
+            is_private,
+            hugetlb,
+            options,
+        };
+        mapping.extend(file, len)?;
         Ok(mapping)
     }
 
-    /// What mmap(2) gave.
-    fn of(base: Result<*mut c_void, Errno>, len: usize) -> Result<Mapping, BackingError> {
-        let base = base.map_err(BackingError::system("map the memory"))?;
-        let base = NonNull::new(base.cast()).ok_or(BackingError::Size { size_bytes: len })?;
-        Ok(Mapping { base, len, is_sealed: false })
+    /// Maps what is reserved up to `len`, for good.
+    pub(crate) fn extend(&mut self, file: Option<BorrowedFd<'_>>, len: usize) -> Result<(), BackingError> {
+        let (offset, part_len) = (self.len, len - self.len);
+        if self.hugetlb.is_none() && self.options.is_prefaulted() {
+            // Asked before it is mapped: the kernel refuses what is obviously too much, and may have taken the reservation away by then.
+            ask_for(part_len as u64)?;
+        }
+        let start = self.base.as_ptr().wrapping_add(offset).cast();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let mapped = match file {
+            Some(file) => {
+                let flags = MapFlags::SHARED | MapFlags::FIXED;
+                // SAFETY: replaces a part of the reservation, to which nobody has access yet.
+                unsafe { rustix::mm::mmap(start, part_len, protection, flags, file, offset as u64) }
+            }
+            None => {
+                let flags = MapFlags::PRIVATE | MapFlags::FIXED | self.hugetlb.map_or(MapFlags::empty(), hugetlb_flags);
+                // SAFETY: as above.
+                unsafe { rustix::mm::mmap_anonymous(start, part_len, protection, flags) }
+            }
+        };
+        if let Err(errno) = mapped {
+            // Some kernels have taken the part of the reservation away by now, and its addresses may be anybody's: from there on nothing is
+            // unmapped any more. Where it is still there, addresses stay reserved, and no memory.
+            self.reserved_len = self.len;
+            self.behind_len = 0;
+            return Err(BackingError::System { purpose: "map the memory", errno });
+        }
+        self.len = len;
+        self.advise(offset..len).inspect_err(|_| self.shorten(offset))
+    }
+
+    /// Takes back what was mapped last, from `len` on, of which nobody knows.
+    fn shorten(&mut self, len: usize) {
+        if len == 0 {
+            // It is none, and is about to be dropped.
+            return;
+        }
+        let start = self.base.as_ptr().wrapping_add(len).cast();
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: replaces a part of the mapping by a reservation.
+        let reserved = unsafe { rustix::mm::mmap_anonymous(start, self.len - len, ProtFlags::empty(), flags) };
+        if reserved.is_err() {
+            // As in `extend`.
+            self.reserved_len = len;
+            self.behind_len = 0;
+        }
+        self.len = len;
+    }
+
+    /// Tells the kernel which pages of which node a new part is to have. Nothing of it is there.
+    fn advise(&self, range: Range<usize>) -> Result<(), BackingError> {
+        let start = self.base.as_ptr().wrapping_add(range.start);
+        numa::bind(start, range.len(), self.options.place)?;
+        let advice = match self.options.huge {
+            Huge::AsConfigured => return Ok(()),
+            _ if self.hugetlb.is_some() => return Ok(()),
+            Huge::Never => Advice::LinuxNoHugepage,
+            Huge::Prefer | Huge::Require => Advice::LinuxHugepage,
+        };
+        // SAFETY: inside the mapping; what it holds stays (madvise(2)). A kernel without such pages refuses, which is no harm.
+        let _ = unsafe { rustix::mm::madvise(start.cast(), range.len(), advice) };
+        Ok(())
+    }
+
+    /// Makes a part be as the options have it.
+    pub(crate) fn settle(&self, file: Option<BorrowedFd<'_>>, range: Range<usize>) -> Result<(), BackingError> {
+        if self.options.is_prefaulted() {
+            self.prefault(file, range.clone())?;
+        }
+        if self.options.lock {
+            let start = self.base.as_ptr().wrapping_add(range.start).cast();
+            // SAFETY: inside the mapping; what it holds stays (mlock(2)).
+            unsafe { rustix::mm::mlock(start, range.len()) }.map_err(|errno| lock_error(range.len(), errno))?;
+        }
+        if self.options.huge == Huge::Require {
+            let obtained = self.obtained(range)?;
+            // A kernel that does not tell has done what it could; only root's could say more.
+            if obtained.huge_bytes() < obtained.size_bytes {
+                return Err(BackingError::NotHuge {
+                    wanted_bytes: obtained.size_bytes,
+                    huge_bytes: obtained.huge_bytes(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Grows to `size_bytes`, rounded up to its pages.
+    pub(crate) fn grow(&mut self, file: Option<BorrowedFd<'_>>, size_bytes: usize) -> Result<(), BackingError> {
+        let page = match self.options.huge {
+            Huge::Require => HUGE_PAGE_SIZE_BYTES,
+            _ => os_page_size(),
+        };
+        let page = self.hugetlb.unwrap_or(page);
+        let old_len = self.len;
+        let len = size_bytes.checked_next_multiple_of(page).filter(|len| (old_len..=self.reserved_len).contains(len));
+        let len = len.ok_or(BackingError::Size { size_bytes })?;
+        if len > old_len {
+            self.extend(file, len)?;
+            self.settle(file, old_len..len).inspect_err(|_| self.shorten(old_len))?;
+        }
+        Ok(())
+    }
+
+    /// What the `os_page`s that overlap `range` (bytes from the start) are really made of, and where there is a node that was asked for,
+    /// whether they are on it. Read from the page table; nothing is assumed but that pages of hugetlb are such.
+    ///
+    /// # Errors
+    /// [`BackingError::Range`], [`BackingError::System`].
+    pub fn obtained(&self, range: Range<usize>) -> Result<Obtained, BackingError> {
+        self.check(&range)?;
+        let os_page = os_page_size();
+        let table = PageTable::of(None)?;
+        let start = self.base.as_ptr().addr() + range.start / os_page * os_page;
+        let end = self.base.as_ptr().addr() + range.end.next_multiple_of(os_page);
+        let mut obtained = Obtained {
+            size_bytes: end - start,
+            is_huge_told: self.hugetlb.is_some() || table.way() != Way::Words,
+            ..Obtained::default()
+        };
+        let walked = table.runs(start as u64..end as u64, &mut |run| {
+            let bytes = (run.range.end - run.range.start) as usize;
+            if !run.kind.is(PageKind::PRESENT) || run.kind.is(PageKind::ZERO) {
+            } else if self.hugetlb.is_some() {
+                obtained.hugetlb_bytes += bytes;
+            } else if run.kind.is(PageKind::HUGE) {
+                obtained.thp_bytes += bytes;
+            } else {
+                obtained.small_bytes += bytes;
+            }
+        });
+        walked.map_err(|error| BackingError::System {
+            purpose: "read this process's page table",
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        })?;
+        obtained.missing_bytes = obtained.size_bytes - obtained.huge_bytes() - obtained.small_bytes;
+        obtained.nodes = numa::whereabouts(start..end, self.options.place);
+        Ok(obtained)
     }
 
     /// Asks the kernel to put huge pages in place of the `os_page`s in `range`, for everybody who maps the file. Returns how many bytes
     /// of it are in huge pages then; 0 where the kernel cannot or will not.
     pub(crate) fn use_huge_pages(&self, range: Range<usize>) -> usize {
         let mut size_bytes = 0;
+        if self.hugetlb.is_some() {
+            return range.end.min(self.len).saturating_sub(range.start);
+        }
         let first = range.start.div_ceil(HUGE_PAGE_SIZE_BYTES);
         // One by one: a part that finds no room leaves the others what they got.
         for index in first..range.end.min(self.len) / HUGE_PAGE_SIZE_BYTES {
@@ -148,6 +321,16 @@ impl Mapping {
     /// Where it starts: on an `os_page`. The address means nothing once the mapping is dropped.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    /// Bytes that it may grow to.
+    pub fn capacity_bytes(&self) -> usize {
+        self.reserved_len
+    }
+
+    /// Whether it is this process's alone: a memory file it is not.
+    pub fn is_private(&self) -> bool {
+        self.is_private
     }
 
     /// Bytes.
@@ -172,9 +355,9 @@ impl Mapping {
         unbacked_os_pages(base + range.start..base + range.end)
     }
 
-    /// Makes the `os_page`s that overlap `range` be there: allocated in `file`, which is the one mapped, and in this
+    /// Makes the `os_page`s that overlap `range` be there: allocated in `file`, which is the one mapped, if any, and in this
     /// process's page table. Others may use the memory meanwhile.
-    pub(crate) fn prefault(&self, file: BorrowedFd<'_>, range: Range<usize>) -> Result<(), BackingError> {
+    pub(crate) fn prefault(&self, file: Option<BorrowedFd<'_>>, range: Range<usize>) -> Result<(), BackingError> {
         self.check(&range)?;
         if range.is_empty() {
             return Ok(());
@@ -183,42 +366,38 @@ impl Mapping {
         let start = range.start / os_page * os_page;
         // The file ends on an `os_page` when a `Pool` made it, and its last bytes may be less when another program did.
         let end = range.end.next_multiple_of(os_page).min(self.len);
-        allocate(file, self.len, start..end)?;
+        match file {
+            Some(file) if self.hugetlb.is_some() => {
+                set_aside(file, start..end).map_err(BackingError::system("allocate the memory"))?;
+            }
+            Some(file) => allocate(file, self.len, start..end)?,
+            None if self.hugetlb.is_some() => {}
+            // A part of it may be there already.
+            None if ask_for((end - start) as u64).is_err() => {
+                ask_for((self.unbacked_os_pages(start..end)? * os_page) as u64)?;
+            }
+            None => {}
+        }
         match self.populate(start..end) {
             // Linux before 5.14, and tools that do not know the advice.
-            Err(Errno::INVAL) => {
-                self.touch(start..end);
-                Ok(())
-            }
-            result => result.map_err(BackingError::system("prefault the memory")),
+            Err(Errno::INVAL) => self.touch(start..end),
+            result => result.map_err(BackingError::system("prefault the memory"))?,
         }
+        if matches!(self.options.huge, Huge::Prefer | Huge::Require) {
+            self.use_huge_pages(start..end);
+        }
+        Ok(())
     }
 
     fn populate(&self, range: Range<usize>) -> Result<(), Errno> {
-        let start = self.base.as_ptr().wrapping_add(range.start).cast();
-        loop {
-            // SAFETY: the range was checked to be inside the mapping and starts on an `os_page`; this advice changes no
-            // byte of it (madvise(2)).
-            let result = unsafe { rustix::mm::madvise(start, range.len(), Advice::LinuxPopulateWrite) };
-            if !matches!(result, Err(Errno::INTR | Errno::AGAIN)) {
-                return result;
-            }
-        }
+        // SAFETY: the range was checked to be inside the mapping and starts on an `os_page`.
+        unsafe { populate_by_advice(self.base.as_ptr().wrapping_add(range.start), range.len()) }
     }
 
     /// Stores to every `os_page` what is there already.
     pub(crate) fn touch(&self, range: Range<usize>) {
-        for offset in range.step_by(os_page_size()) {
-            let byte = self.base.as_ptr().wrapping_add(offset);
-            // SAFETY: inside the mapping, by the caller's check; allocated, so that the access is no SIGBUS; the access
-            // is atomic, and the memory is shared with processes that Rust's rules do not reach.
-            let byte = unsafe { AtomicU8::from_ptr(byte) };
-            let mut value = byte.load(Relaxed);
-            // Until it succeeds: a failed exchange is not a store on every machine.
-            while let Err(now) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
-                value = now;
-            }
-        }
+        // SAFETY: inside the mapping, by the caller's check; allocated, so that no access is a SIGBUS.
+        unsafe { touch(self.base.as_ptr().wrapping_add(range.start), range.len()) };
     }
 
     pub(crate) fn check(&self, range: &Range<usize>) -> Result<(), BackingError> {
@@ -231,9 +410,89 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let outer = self.base.as_ptr().wrapping_sub(self.guard_len);
         // SAFETY: this value's own mapping, whole; who kept an address beyond the value's life broke `base`'s terms.
         // Unmapping a whole mapping does not fail (munmap(2)).
-        _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        _ = unsafe { rustix::mm::munmap(outer.cast(), self.guard_len + self.reserved_len + self.behind_len) };
+    }
+}
+
+/// Puts the `os_page`s that overlap `size_bytes` bytes at `base` into this process's page table, writable, so that writing to them does not
+/// fault: a part of a [`Mapping`] at a time. What is not allocated is allocated, without a question whether there is memory for it;
+/// [`Pool::prefault`](crate::Pool::prefault) asks.
+///
+/// One system call; before Linux 5.14 an atomic exchange of a byte of each `os_page` for itself. About 1 µs for each small page, and as much for
+/// a huge one. Async-signal-safe; `errno` stays as it was.
+///
+/// # Errors
+/// What the kernel says: among others that there is no memory.
+///
+/// # Safety
+/// The bytes are mapped for reading and writing, and stay so until it returns; others change them, if at all, as memory that processes share.
+pub unsafe fn populate(base: *mut u8, size_bytes: usize) -> Result<(), BackingError> {
+    let start = base.wrapping_sub(base.addr() % os_page_size());
+    let size_bytes = (base.addr() + size_bytes).next_multiple_of(os_page_size()) - start.addr();
+    // SAFETY: whole `os_page`s, of which the caller's word holds as of the bytes.
+    match unsafe { populate_by_advice(start, size_bytes) } {
+        Err(Errno::INVAL) => {
+            // SAFETY: as above.
+            unsafe { touch(start, size_bytes) };
+            Ok(())
+        }
+        result => result.map_err(BackingError::system("prefault the memory")),
+    }
+}
+
+/// # Safety
+/// As [`populate`]; whole `os_page`s.
+unsafe fn populate_by_advice(start: *mut u8, size_bytes: usize) -> Result<(), Errno> {
+    loop {
+        // SAFETY: mapped, by the caller's word; this advice changes no byte of it (madvise(2)).
+        let result = unsafe { rustix::mm::madvise(start.cast(), size_bytes, Advice::LinuxPopulateWrite) };
+        if !matches!(result, Err(Errno::INTR | Errno::AGAIN)) {
+            return result;
+        }
+    }
+}
+
+/// # Safety
+/// As [`populate`]; from the start of an `os_page`.
+unsafe fn touch(start: *mut u8, size_bytes: usize) {
+    for offset in (0..size_bytes).step_by(os_page_size()) {
+        let byte = start.wrapping_add(offset);
+        // SAFETY: mapped, by the caller's word; the access is atomic, and the memory is shared with processes that Rust's rules do not
+        // reach.
+        let byte = unsafe { AtomicU8::from_ptr(byte) };
+        let mut value = byte.load(Relaxed);
+        // Until it succeeds: a failed exchange is not a store on every machine.
+        while let Err(now) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
+            value = now;
+        }
+    }
+}
+
+/// Asks whether there is as much memory, before the kernel wakes the OOM killer over it.
+fn ask_for(wanted_bytes: u64) -> Result<(), BackingError> {
+    match available_bytes() {
+        Some(available_bytes) if wanted_bytes > available_bytes => {
+            Err(BackingError::NotEnough { wanted_bytes, available_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `MAP_HUGETLB`, with the logarithm of the size of a page from bit 26 on (mmap(2)).
+fn hugetlb_flags(size: usize) -> MapFlags {
+    MapFlags::HUGETLB | MapFlags::from_bits_retain(size.trailing_zeros() << 26)
+}
+
+fn lock_error(wanted_bytes: usize, errno: Errno) -> BackingError {
+    match errno {
+        Errno::NOMEM | Errno::PERM | Errno::AGAIN => BackingError::Lock {
+            wanted_bytes: wanted_bytes as u64,
+            limit_bytes: rustix::process::getrlimit(rustix::process::Resource::Memlock).current,
+        },
+        errno => BackingError::System { purpose: "lock the memory", errno },
     }
 }
 
@@ -246,10 +505,7 @@ pub(crate) fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) ->
     let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
     // At most this is missing: `st_blocks` counts what is allocated, in units of 512 bytes (stat(2)).
     let missing = (len as u64).saturating_sub(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
-    let wanted_bytes = missing.min(range.len() as u64);
-    if let Some(available_bytes) = available_bytes().filter(|available| wanted_bytes > *available) {
-        return Err(BackingError::NotEnough { wanted_bytes, available_bytes });
-    }
+    ask_for(missing.min(range.len() as u64))?;
     set_aside(file, range).map_err(BackingError::system("allocate the memory"))
 }
 

@@ -34,6 +34,9 @@ impl PageKind {
     pub const ZERO: PageKind = PageKind(1 << 5);
     /// One entry of the page table for a huge page.
     pub const HUGE: PageKind = PageKind(1 << 6);
+    /// In one page table only, and so not the zero page, which is nobody's. Told by [`Way::Words`] alone, which cannot tell the zero page
+    /// otherwise.
+    pub const EXCLUSIVE: PageKind = PageKind(1 << 32);
 
     const ALL: u64 = PageKind::FILE.0 | PageKind::PRESENT.0 | PageKind::SWAPPED.0 | PageKind::ZERO.0 | PageKind::HUGE.0;
 
@@ -56,6 +59,7 @@ impl std::fmt::Debug for PageKind {
             (PageKind::SWAPPED, "swapped"),
             (PageKind::ZERO, "zero"),
             (PageKind::HUGE, "huge"),
+            (PageKind::EXCLUSIVE, "exclusive"),
         ];
         f.debug_set().entries(names.iter().filter(|(kind, _)| self.is(*kind)).map(|(_, name)| name)).finish()
     }
@@ -78,7 +82,8 @@ pub enum Way {
     /// By a word for each page and, of the page frame, by `/proc/kpageflags`: everything too, but that a huge page is one that lies in one
     /// piece, whether or not it has one entry of the page table.
     WordsAndFlags,
-    /// By a word for each page alone: the zero page cannot be told from others, nor huge pages from small ones.
+    /// By a word for each page alone: the zero page cannot be told from others but those that are [`PageKind::EXCLUSIVE`], nor huge pages from
+    /// small ones.
     Words,
 }
 
@@ -217,7 +222,11 @@ impl PageTable {
         let words: Vec<u64> =
             words.chunks_exact(8).map(|word| <[u8; 8]>::try_from(word).map_or(0, u64::from_ne_bytes)).collect();
         let mut kinds: Vec<PageKind> = words.iter().map(|word| kind_of_word(*word)).collect();
-        let Some(flags) = &self.flags else { return Ok(kinds) };
+        let Some(flags) = &self.flags else {
+            let exclusive = words.iter().zip(&mut kinds).filter(|(word, _)| *word & WORD_EXCLUSIVE != 0);
+            exclusive.for_each(|(_, kind)| *kind = kind.and(PageKind::EXCLUSIVE));
+            return Ok(kinds);
+        };
         // Huge where all of it lies in one piece.
         let first = words.first().map_or(0, |word| word & FRAME);
         let pages_of_huge = HUGE_PAGE_SIZE_BYTES / os_page_size();
@@ -265,6 +274,9 @@ fn read_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
 const WORD_PRESENT: u64 = 1 << 63;
 const WORD_SWAPPED: u64 = 1 << 62;
 const WORD_FILE: u64 = 1 << 61;
+/// Since Linux 4.2; of a page that is present. The zero page, small or huge, is counted in no page table (`pte_to_pagemap_entry` in
+/// `fs/proc/task_mmu.c`).
+const WORD_EXCLUSIVE: u64 = 1 << 56;
 /// The frame of a page that is present; zero without `CAP_SYS_ADMIN`.
 const FRAME: u64 = (1 << 55) - 1;
 /// Bits of `/proc/kpageflags`.

@@ -6,22 +6,9 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::BackingError;
-use crate::mapping::{Mapping, allocate, set_aside};
+use crate::mapping::{HUGE_PAGE_SIZE_BYTES, Mapping, allocate, set_aside};
+use crate::options::{Huge, MemoryOptions, Obtained};
 use crate::os_page_size;
-
-/// How a pool is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolOptions {
-    /// Make all of it be there before [`Pool::new`] returns (the default). Otherwise call [`Pool::prefault`] for a part
-    /// before it is used.
-    pub prefault: bool,
-}
-
-impl Default for PoolOptions {
-    fn default() -> PoolOptions {
-        PoolOptions { prefault: true }
-    }
-}
 
 /// File systems by their `f_type` (linux/magic.h) whose mapped files can be written once their blocks are set aside. An overlay
 /// hides which one lies below; network file systems and those that write elsewhere than before promise nothing.
@@ -38,31 +25,43 @@ pub struct Pool {
 
 impl Pool {
     /// Makes a memory file of `size_bytes`, rounded up to whole `os_page`s and all zeroes, seals its size for good, and
-    /// maps it. `name` shows in `/proc/PID/maps`.
+    /// maps it. `name` shows in `/proc/PID/maps`. Where huge pages are required, it is rounded up to whole ones of these.
     ///
-    /// The file is closed on exec.
+    /// The file is closed on exec. It is as long as the capacity; whoever else maps it maps all of that, and has to be told how much is
+    /// there.
     ///
     /// # Errors
     /// [`BackingError::Size`] (none, or too many for an address space), [`BackingError::NotEnough`] (only when prefaulted),
-    /// [`BackingError::System`].
-    pub fn new(name: &str, size_bytes: usize, options: PoolOptions) -> Result<Pool, BackingError> {
-        let size_bytes = whole_os_pages(size_bytes)?;
+    /// [`BackingError::NotHuge`], [`BackingError::Lock`], [`BackingError::NoCpu`], [`BackingError::System`]. Nothing is left then.
+    pub fn new(name: &str, size_bytes: usize, options: MemoryOptions) -> Result<Pool, BackingError> {
+        let sizes = Sizes::new(size_bytes, options)?;
+        sizes.down_the_ladder(|hugetlb| Pool::of_pages(name, sizes, options, hugetlb))
+    }
+
+    /// Of huge pages of this size that the system has set aside, or of others.
+    fn of_pages(
+        name: &str,
+        sizes: Sizes,
+        options: MemoryOptions,
+        hugetlb: Option<usize>,
+    ) -> Result<Pool, BackingError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let flags = flags | hugetlb.map_or(MemfdFlags::empty(), hugetlb_flags);
         let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
             // Linux before 6.3 does not know that memory may be sealed against being a program.
             Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
             result => result,
         }
         .map_err(BackingError::system("make a memory file"))?;
-        rustix::fs::ftruncate(&file, size_bytes as u64).map_err(BackingError::system("size the memory file"))?;
+        // As long as it may ever become, so that it can be sealed at once: what it grows by later are holes until then.
+        rustix::fs::ftruncate(&file, sizes.capacity_bytes as u64)
+            .map_err(BackingError::system("size the memory file"))?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(BackingError::system("seal the memory file"))?;
-        let mapping = Mapping::map_len(file.as_fd(), size_bytes)?;
-        let pool = Pool { file, mapping };
-        if options.prefault {
-            pool.prefault(0..size_bytes)?;
-        }
-        Ok(pool)
+        let options = options.capacity_bytes(sizes.capacity_bytes);
+        let mapping = Mapping::reserve(Some(file.as_fd()), sizes.size_bytes, hugetlb, options)?;
+        mapping.settle(Some(file.as_fd()), 0..sizes.size_bytes)?;
+        Ok(Pool { file, mapping })
     }
 
     /// As [`Pool::new`], but on a file system: makes a file at `path` that nobody else may read or write, has the blocks of its
@@ -143,7 +142,34 @@ impl Pool {
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::NotEnough`], [`BackingError::System`]. A part may be there then.
     pub fn prefault(&self, range: Range<usize>) -> Result<(), BackingError> {
-        self.mapping.prefault(self.file.as_fd(), range)
+        self.mapping.prefault(Some(self.file.as_fd()), range)
+    }
+
+    /// Makes the memory grow to `size_bytes`, rounded up as by [`Pool::new`], in place and as its options have it. Others who map the file
+    /// see the new part as soon as they know of it.
+    ///
+    /// # Errors
+    /// As [`Pool::new`]; [`BackingError::Size`] beyond the capacity, or where it would be less. It is as large as before then.
+    pub fn grow(&mut self, size_bytes: usize) -> Result<(), BackingError> {
+        let begin = self.size_bytes() as u64;
+        self.mapping.grow(Some(self.file.as_fd()), size_bytes).inspect_err(|_| {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // What is not taken back is of use when it grows the next time.
+            let _ = rustix::fs::fallocate(&self.file, flags, begin, self.capacity_bytes() as u64 - begin);
+        })
+    }
+
+    /// Bytes that it may grow to.
+    pub fn capacity_bytes(&self) -> usize {
+        self.mapping.capacity_bytes()
+    }
+
+    /// What the memory really is made of: see [`Mapping::obtained`].
+    ///
+    /// # Errors
+    /// [`BackingError::System`].
+    pub fn obtained(&self) -> Result<Obtained, BackingError> {
+        self.mapping.obtained(0..self.size_bytes())
     }
 
     /// Puts huge pages in place of the `os_page`s inside `range` (bytes from the start) where the kernel has some to give, whatever its
@@ -182,15 +208,141 @@ impl Pool {
     }
 }
 
-fn whole_os_pages(size_bytes: usize) -> Result<usize, BackingError> {
-    match size_bytes.checked_next_multiple_of(os_page_size()) {
-        Some(rounded) if (1..=isize::MAX as usize).contains(&rounded) => Ok(rounded),
-        _ => Err(BackingError::Size { size_bytes }),
-    }
-}
-
 impl AsFd for Pool {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+}
+
+/// Memory of this process alone (anonymous), made with the same options as a [`Pool`]'s.
+///
+/// A child made by `fork` has a copy: the first write to each page by either of the two faults, and takes memory.
+#[derive(Debug)]
+pub struct PrivatePool {
+    mapping: Mapping,
+}
+
+impl PrivatePool {
+    /// Makes memory of `size_bytes`, rounded up to whole `os_page`s and all zeroes. Where huge pages are required, it is rounded up to whole
+    /// ones of these.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn new(size_bytes: usize, options: MemoryOptions) -> Result<PrivatePool, BackingError> {
+        let sizes = Sizes::new(size_bytes, options)?;
+        let options = options.capacity_bytes(sizes.capacity_bytes);
+        sizes.down_the_ladder(|hugetlb| {
+            let mapping = Mapping::reserve(None, sizes.size_bytes, hugetlb, options)?;
+            mapping.settle(None, 0..sizes.size_bytes)?;
+            Ok(PrivatePool { mapping })
+        })
+    }
+
+    /// All of it.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// As [`Pool::base`].
+    pub fn base(&self) -> *mut u8 {
+        self.mapping.base()
+    }
+
+    /// As [`Pool::size_bytes`].
+    pub fn size_bytes(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Gives the mapping out, for owners that keep it elsewhere.
+    pub fn into_mapping(self) -> Mapping {
+        self.mapping
+    }
+
+    /// As [`Pool::prefault`].
+    ///
+    /// # Errors
+    /// As [`Pool::prefault`].
+    pub fn prefault(&self, range: Range<usize>) -> Result<(), BackingError> {
+        self.mapping.prefault(None, range)
+    }
+
+    /// As [`Pool::grow`].
+    ///
+    /// # Errors
+    /// As [`Pool::grow`].
+    pub fn grow(&mut self, size_bytes: usize) -> Result<(), BackingError> {
+        self.mapping.grow(None, size_bytes)
+    }
+
+    /// As [`Pool::capacity_bytes`].
+    pub fn capacity_bytes(&self) -> usize {
+        self.mapping.capacity_bytes()
+    }
+
+    /// As [`Pool::obtained`].
+    ///
+    /// # Errors
+    /// As [`Pool::obtained`].
+    pub fn obtained(&self) -> Result<Obtained, BackingError> {
+        self.mapping.obtained(0..self.size_bytes())
+    }
+}
+
+/// Bytes of memory and of what it may grow to, in whole pages.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    size_bytes: usize,
+    capacity_bytes: usize,
+    huge: Huge,
+}
+
+impl Sizes {
+    fn new(size_bytes: usize, options: MemoryOptions) -> Result<Sizes, BackingError> {
+        let page = if options.huge == Huge::Require { HUGE_PAGE_SIZE_BYTES } else { os_page_size() };
+        let size_bytes = whole_pages(size_bytes, page)?;
+        let capacity_bytes = whole_pages(options.capacity_bytes.max(size_bytes), page)?;
+        Ok(Sizes { size_bytes, capacity_bytes, huge: options.huge })
+    }
+
+    /// Tries one kind of pages after the other: hugetlb of either size, of which it is a whole number, then what is put together, or small.
+    fn down_the_ladder<T>(self, attempt: impl Fn(Option<usize>) -> Result<T, BackingError>) -> Result<T, BackingError> {
+        if matches!(self.huge, Huge::Prefer | Huge::Require) {
+            let fits =
+                |size: &usize| self.size_bytes.is_multiple_of(*size) && self.capacity_bytes.is_multiple_of(*size);
+            for size in HUGETLB_SIZES.into_iter().filter(fits).filter(|size| has_hugetlb(*size)) {
+                if let Ok(made) = attempt(Some(size)) {
+                    return Ok(made);
+                }
+            }
+        }
+        attempt(None)
+    }
+}
+
+/// Sizes of huge pages that the system may have set aside.
+const HUGETLB_SIZES: [usize; 2] = [1 << 30, HUGE_PAGE_SIZE_BYTES];
+
+/// Whether a huge page of a size could be had: one that is free, or that may be made when one is wanted.
+fn has_hugetlb(size: usize) -> bool {
+    let place = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", size >> 10);
+    ["free_hugepages", "nr_overcommit_hugepages"].iter().any(|name| {
+        let text = std::fs::read_to_string(Path::new(&place).join(name)).unwrap_or_default();
+        text.trim().parse::<u64>().is_ok_and(|count| count > 0)
+    })
+}
+
+/// `MFD_HUGETLB`, with the logarithm of the size of a page from bit 26 on (memfd_create(2)).
+fn hugetlb_flags(size: usize) -> MemfdFlags {
+    MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(size.trailing_zeros() << 26)
+}
+
+fn whole_os_pages(size_bytes: usize) -> Result<usize, BackingError> {
+    whole_pages(size_bytes, os_page_size())
+}
+
+fn whole_pages(size_bytes: usize, page: usize) -> Result<usize, BackingError> {
+    match size_bytes.checked_next_multiple_of(page) {
+        Some(rounded) if (1..=isize::MAX as usize).contains(&rounded) => Ok(rounded),
+        _ => Err(BackingError::Size { size_bytes }),
     }
 }

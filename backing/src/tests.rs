@@ -6,17 +6,23 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::ptr::{self, null_mut};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::audit::unbacked_by;
+use crate::check::check_by;
 use crate::mapping::HUGE_PAGE_SIZE_BYTES;
+use crate::numa::away_bytes;
 use crate::page_table::{PageKind, PageTable, Way};
-use crate::{BackingError, Mapping, Pool, PoolOptions, os_page_size, try_pagemap_scan};
+use crate::{
+    BackingError, Huge, Mapping, MemoryOptions, Missing, Nodes, NotBacked, Pool, PrivatePool, assert_backed,
+    check_backed, check_backed_raw, node_of_cpu, os_page_size, try_pagemap_scan,
+};
 
-const LAZY: PoolOptions = PoolOptions { prefault: false };
+const LAZY: MemoryOptions = MemoryOptions::new().prefault(false);
 
 /// Page faults that this thread has had.
 fn faults() -> i64 {
@@ -39,7 +45,7 @@ fn faults_of_writing(mapping: &Mapping) -> i64 {
 
 #[test]
 fn a_prefaulted_pool_is_there_and_does_not_fault() {
-    let pool = Pool::new("dormouse-test", 3 << 20, PoolOptions::default()).unwrap();
+    let pool = Pool::new("dormouse-test", 3 << 20, MemoryOptions::new()).unwrap();
     assert_eq!(pool.size_bytes(), 3 << 20);
     assert_eq!(pool.unbacked_os_pages(0..3 << 20), Ok(0));
     assert_eq!(faults_of_writing(pool.mapping()), 0);
@@ -56,7 +62,7 @@ fn a_prefaulted_pool_is_there_and_does_not_fault() {
 
 #[test]
 fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
-    let pool = Pool::new("dormouse-test", (4 << 20) + 8192, PoolOptions::default()).unwrap();
+    let pool = Pool::new("dormouse-test", (4 << 20) + 8192, MemoryOptions::new()).unwrap();
     assert!(pool.base().addr().is_multiple_of(2 << 20));
     for offset in (0..pool.size_bytes()).step_by(4096) {
         // SAFETY: inside the mapping, of which no reference exists.
@@ -78,14 +84,14 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
 
 #[test]
 fn small_pools_have_no_huge_pages() {
-    let pool = Pool::new("dormouse-test", 1 << 20, PoolOptions::default()).unwrap();
+    let pool = Pool::new("dormouse-test", 1 << 20, MemoryOptions::new()).unwrap();
     assert_eq!(pool.use_huge_pages(0..pool.size_bytes()), 0);
 }
 
 #[test]
 fn what_is_given_back_is_zeroes_and_no_memory() {
     let os_page = os_page_size();
-    let pool = Pool::new("dormouse-test", 8 * os_page, PoolOptions::default()).unwrap();
+    let pool = Pool::new("dormouse-test", 8 * os_page, MemoryOptions::new()).unwrap();
     for index in 0..8 {
         // SAFETY: inside the mapping, of which no reference exists.
         unsafe { pool.base().wrapping_add(index * os_page).write_volatile(7) };
@@ -184,7 +190,7 @@ fn a_file_of_an_odd_size_is_populated() {
 #[test]
 fn too_much_is_an_error_that_names_the_remedy() {
     // More than any machine has, less than an address space.
-    let error = Pool::new("dormouse-test", 64 << 40, PoolOptions::default()).map(|_| ()).unwrap_err();
+    let error = Pool::new("dormouse-test", 64 << 40, MemoryOptions::new()).map(|_| ()).unwrap_err();
     assert!(matches!(error, BackingError::NotEnough { wanted_bytes, .. } if wanted_bytes == 64 << 40), "{error}");
     assert!(error.to_string().ends_with("choose a smaller --budget"), "{error}");
     let error = BackingError::System { purpose: "make a memory file", errno: Errno::MFILE };
@@ -285,8 +291,9 @@ fn every_way_tells_what_pages_are() {
         assert_eq!(table.way(), way);
         let zero = if way.sees_zero() { ZERO_PAGE } else { PageKind::PRESENT };
         for (index, kind) in kinds(&table, memory.0.clone()).into_iter().enumerate() {
+            let own = if way == Way::Words { PageKind::EXCLUSIVE } else { PageKind::default() };
             let expected = match index {
-                _ if index % 2 == 0 => PageKind::PRESENT,
+                _ if index % 2 == 0 => PageKind::PRESENT.and(own),
                 1 | 3 | 599 | 1199 => zero,
                 _ => PageKind::default(),
             };
@@ -294,8 +301,11 @@ fn every_way_tells_what_pages_are() {
         }
         // A page that was written is this process's own. The kernel may map those around one that is read.
         let kinds_of_file = kinds(&table, of_file.0.clone());
-        assert_eq!(kinds_of_file[..2], [PageKind::PRESENT, FILE_PAGE], "{way:?}");
-        assert_eq!(kinds(&table, shared.0.clone())[2], FILE_PAGE, "{way:?}");
+        // How many have a page of a file is not told by all.
+        let own = PageKind::PRESENT.and(PageKind::EXCLUSIVE);
+        assert!(kinds_of_file[0] == PageKind::PRESENT || way == Way::Words && kinds_of_file[0] == own, "{way:?}");
+        assert!(kinds_of_file[1].is(FILE_PAGE), "{way:?}");
+        assert!(kinds(&table, shared.0.clone())[2].is(FILE_PAGE), "{way:?}");
         let unbacked = unbacked_by(&table, memory.0.clone()).unwrap();
         assert_eq!(unbacked, if way.sees_zero() { 600 } else { 596 }, "{way:?}");
         // Nothing is told of what is not mapped.
@@ -326,6 +336,73 @@ fn huge_pages_are_told_from_small_ones() {
     }
 }
 
+/// Each way tells what is missing of a buffer, or that it cannot tell; none lets the zero page pass.
+#[test]
+fn a_buffer_is_memory_only_when_each_page_was_written() {
+    let os_page = os_page_size();
+    let memory = Mapped::new(64 * os_page, None);
+    // SAFETY: the mapping just made; huge pages would make neighbours be there (madvise(2)).
+    unsafe { rustix::mm::madvise(memory.page(0).cast(), 64 * os_page, rustix::mm::Advice::LinuxNoHugepage) }.unwrap();
+    let address = |index: usize| memory.0.start + index * os_page;
+    let all = |table: &PageTable| check_by(table, memory.0.start, memory.0.len());
+    let tables: Vec<PageTable> =
+        [Way::Scan, Way::WordsAndFlags, Way::Words].iter().flat_map(|way| PageTable::by(None, &[*way])).collect();
+    let nothing = Missing {
+        size_bytes: 64 * os_page,
+        untouched_bytes: 0,
+        zero_bytes: 0,
+        swapped_bytes: 0,
+        unknown_bytes: 0,
+        first: address(0),
+    };
+    for table in &tables {
+        let expected = Missing { untouched_bytes: 64 * os_page, ..nothing };
+        assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.way());
+    }
+    (0..64).filter(|index| ![7, 8, 40].contains(index)).for_each(|index| memory.write(index));
+    memory.read(40);
+    for table in &tables {
+        let (zero_bytes, unknown_bytes) = if table.way().sees_zero() { (os_page, 0) } else { (0, os_page) };
+        let expected =
+            Missing { untouched_bytes: 2 * os_page, zero_bytes, unknown_bytes, first: address(7), ..nothing };
+        assert_eq!(all(table), Err(NotBacked::Missing(expected)), "{:?}", table.way());
+        // Pages that lie beside the buffer are not its own; the bytes that it has of a page are that page.
+        assert_eq!(check_by(table, address(6), os_page), Ok(()));
+        assert!(check_by(table, address(7) - 1, 2).is_err());
+        assert_eq!(check_by(table, address(9) + 1, 31 * os_page - 1), Ok(()));
+    }
+    memory.write(7);
+    memory.write(8);
+    for table in &tables {
+        let error = all(table).unwrap_err();
+        if table.way().sees_zero() {
+            let expected = Missing { zero_bytes: os_page, first: address(40), ..nothing };
+            assert_eq!(error, NotBacked::Missing(expected), "{:?}", table.way());
+            assert!(error.to_string().contains(&format!("{os_page} bytes on the zero page")), "{error}");
+        } else {
+            let expected = Missing { unknown_bytes: os_page, first: address(40), ..nothing };
+            assert_eq!(error, NotBacked::ZeroUnseen(expected));
+            assert!(error.to_string().ends_with("use Linux 6.7 or later, or be root"), "{error}");
+        }
+    }
+    memory.write(40);
+    tables.iter().for_each(|table| assert_eq!(all(table), Ok(()), "{:?}", table.way()));
+    assert_eq!(tables.iter().map(|table| table.way()).next_back(), Some(Way::Words));
+}
+
+#[test]
+fn slices_are_checked_and_an_assertion_names_its_place() {
+    check_backed::<u64>(&[]).unwrap();
+    let mut buffer = vec![0u32; 1 << 20];
+    let caught = std::panic::catch_unwind(|| assert_backed(&buffer)).unwrap_err();
+    let text = caught.downcast_ref::<String>().unwrap();
+    assert!(text.contains("of a buffer of 4.0 MiB are no memory of its own"), "{text}");
+    buffer.fill(1);
+    // It is this process's alone, so any way tells it.
+    assert_backed(&buffer);
+    assert!(matches!(check_backed_raw(std::ptr::without_provenance(usize::MAX - 5), 20), Err(NotBacked::Unknown(_))));
+}
+
 /// A process that has ended has nothing, and one that never was is an error.
 #[test]
 fn processes_that_are_gone_do_no_harm() {
@@ -346,7 +423,7 @@ fn processes_that_are_gone_do_no_harm() {
 
 #[test]
 fn a_mapping_may_be_left_in_place() {
-    let pool = Pool::new("dormouse-test", os_page_size(), PoolOptions::default()).unwrap();
+    let pool = Pool::new("dormouse-test", os_page_size(), MemoryOptions::new()).unwrap();
     let (file, mapping) = pool.into_parts();
     drop(file);
     let (base, len) = mapping.into_raw();
@@ -403,4 +480,278 @@ fn a_place_that_cannot_hold_buffers_is_left_as_it_was() {
     let error = Pool::on_file_system(&path, 64 << 40, 64 << 40).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("choose a smaller --budget"), "{error}");
     assert!(!path.exists());
+}
+
+/// A fork makes every page of the process's own fault once more, so tests that count faults of such keep others from it meanwhile.
+static FORKS: RwLock<()> = RwLock::new(());
+
+fn without_forks() -> RwLockReadGuard<'static, ()> {
+    FORKS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs something in a child made by `fork`, and tells how that ended.
+fn in_child(run: impl FnOnce() -> i32) -> libc::c_int {
+    let _alone = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the child runs `run` and nothing else, which takes no lock of this process but the allocator's, which `fork` releases.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid limit (setrlimit(2)).
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+        let code = run();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(code) };
+    }
+    assert!(pid > 0);
+    let mut status = 0;
+    // SAFETY: this process's child, and room for an answer (waitpid(2)).
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+/// The mappings of both kinds, for what is the same of both.
+fn both(size_bytes: usize, options: MemoryOptions) -> Result<[Mapping; 2], BackingError> {
+    let pool = Pool::new("dormouse-test", size_bytes, options)?;
+    Ok([pool.into_parts().1, PrivatePool::new(size_bytes, options)?.into_mapping()])
+}
+
+#[test]
+fn private_memory_is_there_and_does_not_fault() {
+    let _faults_count = without_forks();
+    let pool = PrivatePool::new((3 << 20) + 1, MemoryOptions::new()).unwrap();
+    assert_eq!(pool.size_bytes(), (3 << 20) + os_page_size());
+    assert_eq!(check_backed_raw(pool.base(), pool.size_bytes()), Ok(()));
+    assert_eq!(faults_of_writing(pool.mapping()), 0);
+    assert!(pool.mapping().is_private());
+    let lazy = PrivatePool::new(64 * os_page_size(), MemoryOptions::new().prefault(false).huge(Huge::Never)).unwrap();
+    assert_eq!(lazy.obtained().unwrap().missing_bytes, lazy.size_bytes());
+    lazy.prefault(os_page_size()..2 * os_page_size() + 1).unwrap();
+    let obtained = lazy.obtained().unwrap();
+    assert_eq!((obtained.missing_bytes, obtained.small_bytes), (62 * os_page_size(), 2 * os_page_size()));
+    assert_eq!(faults_of_writing(lazy.mapping()), 62);
+    let error = PrivatePool::new(too_much(), MemoryOptions::new()).map(|_| ()).unwrap_err();
+    assert!(
+        matches!(error, BackingError::NotEnough { wanted_bytes, .. } if wanted_bytes == too_much() as u64),
+        "{error}"
+    );
+}
+
+/// Bytes of which this machine has but half.
+fn too_much() -> usize {
+    2 * rustix::system::sysinfo().totalram as usize / os_page_size() * os_page_size()
+}
+
+#[test]
+fn guards_stop_those_that_run_over() {
+    let options = MemoryOptions::new().guard(true).capacity_bytes(16 * os_page_size());
+    let ends = |at: *mut u8| {
+        in_child(|| {
+            // SAFETY: a child's memory, whatever it is.
+            unsafe { at.write_volatile(1) };
+            0
+        })
+    };
+    for mapping in both(4 * os_page_size(), options).unwrap().into_iter().chain(both(4 << 20, options).unwrap()) {
+        let (base, len) = (mapping.base(), mapping.len());
+        assert_eq!((ends(base), ends(base.wrapping_add(len - 1))), (0, 0));
+        // Before it, and behind it: what it may grow to, and the guard behind that.
+        let places = [base.wrapping_sub(1), base.wrapping_add(len), base.wrapping_add(mapping.capacity_bytes())];
+        for at in places {
+            let status = ends(at);
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{at:?}: {status:#x}");
+        }
+        // What is mapped beside it later is beyond the guards.
+        let others: Vec<Mapped> = (0..32).map(|_| Mapped::new(os_page_size(), None)).collect();
+        let (first, last) = (base.addr() - os_page_size(), base.addr() + mapping.capacity_bytes() + os_page_size());
+        assert!(others.iter().all(|other| other.0.end <= first || last <= other.0.start));
+    }
+}
+
+#[test]
+fn memory_grows_in_place_and_never_shows_others_a_sigbus() {
+    let _faults_count = without_forks();
+    let os_page = os_page_size();
+    let options = MemoryOptions::new().capacity_bytes(8 << 20);
+    let mut pool = Pool::new("dormouse-test", 2 * os_page, options).unwrap();
+    let mut private = PrivatePool::new(2 * os_page, options).unwrap();
+    // Whoever maps the file before it has grown may read all of it: holes are zeroes.
+    let other = Mapping::map(&pool, false).unwrap();
+    assert_eq!((other.len(), pool.capacity_bytes(), private.capacity_bytes()), (8 << 20, 8 << 20, 8 << 20));
+    let read = |offset: usize| {
+        // SAFETY: inside the mapping, of which no reference exists.
+        unsafe { other.base().wrapping_add(offset).read_volatile() }
+    };
+    assert_eq!(read((8 << 20) - 1), 0);
+    let (base, private_base) = (pool.base(), private.base());
+    for size_bytes in [2 * os_page, 3 * os_page - 1, 5 << 20, 8 << 20] {
+        pool.grow(size_bytes).unwrap();
+        private.grow(size_bytes).unwrap();
+        let size_bytes = size_bytes.next_multiple_of(os_page);
+        assert_eq!((pool.size_bytes(), private.size_bytes()), (size_bytes, size_bytes));
+        assert_eq!((pool.base(), private.base()), (base, private_base));
+        assert_eq!(pool.unbacked_os_pages(0..size_bytes), Ok(0));
+        assert_eq!(faults_of_writing(pool.mapping()) + faults_of_writing(private.mapping()), 0);
+        assert_eq!(read(size_bytes - os_page), 7);
+    }
+    for size_bytes in [(8 << 20) + 1, os_page, 0, usize::MAX] {
+        assert_eq!(pool.grow(size_bytes), Err(BackingError::Size { size_bytes }));
+        assert_eq!(private.grow(size_bytes), Err(BackingError::Size { size_bytes }));
+    }
+    assert_eq!(rustix::fs::ftruncate(&pool, 16 << 20), Err(Errno::PERM));
+}
+
+/// More than there is: it stays as it was, and may grow by less.
+#[test]
+fn growing_too_far_is_an_error_and_changes_nothing() {
+    let _faults_count = without_forks();
+    let options = MemoryOptions::new().capacity_bytes(too_much());
+    let mut pool = Pool::new("dormouse-test", 4 << 20, options).unwrap();
+    let mut private = PrivatePool::new(4 << 20, options).unwrap();
+    let errors = [pool.grow(too_much()), private.grow(too_much())];
+    assert!(errors.iter().all(|error| matches!(error, Err(BackingError::NotEnough { .. }))), "{errors:?}");
+    assert_eq!((pool.size_bytes(), private.size_bytes()), (4 << 20, 4 << 20));
+    pool.grow(6 << 20).unwrap();
+    private.grow(6 << 20).unwrap();
+    assert_eq!(faults_of_writing(pool.mapping()) + faults_of_writing(private.mapping()), 0);
+}
+
+#[test]
+fn the_ladder_tells_what_was_really_obtained() {
+    let _faults_count = without_forks();
+    let told = PageTable::of(None).unwrap().way() != Way::Words;
+    for mapping in both(4 << 20, MemoryOptions::new().huge(Huge::Prefer)).unwrap() {
+        let obtained = mapping.obtained(0..mapping.len()).unwrap();
+        println!("{}: {obtained}", if mapping.is_private() { "private" } else { "memory file" });
+        assert_eq!((obtained.size_bytes, obtained.missing_bytes), (4 << 20, 0));
+        assert_eq!(obtained.huge_bytes() + obtained.small_bytes, 4 << 20);
+        assert_eq!(faults_of_writing(&mapping), 0);
+    }
+    for mapping in both(4 << 20, MemoryOptions::new().huge(Huge::Never)).unwrap() {
+        let obtained = mapping.obtained(0..mapping.len()).unwrap();
+        assert_eq!((obtained.small_bytes, obtained.is_huge_told), (4 << 20, told));
+    }
+    // All of it, or an error that says how much and what to do. It is rounded up.
+    match both((2 << 20) + 1, MemoryOptions::new().huge(Huge::Require).prefault(false)) {
+        Ok(mappings) => {
+            for mapping in mappings {
+                let obtained = mapping.obtained(0..mapping.len()).unwrap();
+                assert_eq!((mapping.len(), obtained.huge_bytes()), (4 << 20, 4 << 20));
+            }
+        }
+        Err(error) => {
+            println!("no huge pages here: {error}");
+            assert!(matches!(error, BackingError::NotHuge { wanted_bytes, .. } if wanted_bytes == 4 << 20), "{error}");
+            assert!(error.to_string().contains("vm.nr_hugepages"), "{error}");
+        }
+    }
+}
+
+/// Huge pages that the system has set aside: others map the file as they map any.
+#[test]
+fn hugetlb_is_the_highest_rung() {
+    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").unwrap_or_default();
+    if free.trim().parse::<u64>().unwrap_or(0) < 8 {
+        println!("skipped: fewer than 8 free huge pages of 2 MiB; sysctl vm.nr_hugepages=16 sets some aside");
+        return;
+    }
+    let _faults_count = without_forks();
+    let options = MemoryOptions::new().huge(Huge::Prefer).guard(true).capacity_bytes(6 << 20);
+    let mut pool = Pool::new("dormouse-test", 4 << 20, options).unwrap();
+    let mut private = PrivatePool::new(4 << 20, options).unwrap();
+    for obtained in [pool.obtained().unwrap(), private.obtained().unwrap()] {
+        assert_eq!((obtained.hugetlb_bytes, obtained.is_huge_told), (4 << 20, true), "{obtained}");
+    }
+    let other = Mapping::map(&pool, true).unwrap();
+    assert_eq!((other.len(), other.obtained(0..other.len()).unwrap().hugetlb_bytes), (6 << 20, 6 << 20));
+    pool.grow((4 << 20) + 1).unwrap();
+    private.grow((4 << 20) + 1).unwrap();
+    assert_eq!((pool.size_bytes(), private.size_bytes()), (6 << 20, 6 << 20));
+    let faults: i64 = [pool.mapping(), private.mapping(), &other].map(faults_of_writing).iter().sum();
+    assert_eq!(faults, 0);
+    assert_eq!(rustix::fs::ftruncate(&pool, 0), Err(Errno::PERM));
+    // A size that is no whole number of them is not rounded up, unless they are required.
+    let obtained =
+        PrivatePool::new((2 << 20) + 1, MemoryOptions::new().huge(Huge::Prefer)).unwrap().obtained().unwrap();
+    assert_eq!((obtained.size_bytes, obtained.hugetlb_bytes), ((2 << 20) + os_page_size(), 0));
+    // More than there are: the next rung.
+    let huge = PrivatePool::new(4 << 30, MemoryOptions::new().huge(Huge::Prefer).prefault(false)).unwrap();
+    assert_eq!(huge.obtained().unwrap().missing_bytes, 4 << 30);
+}
+
+/// Bytes that are locked of the mapping at an address.
+fn locked_bytes(mapping: &Mapping) -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let head = format!("{:x}-", mapping.base().addr());
+    let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&head));
+    let line = lines.find_map(|line| line.strip_prefix("Locked:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn locked_memory_is_locked_or_an_error_names_the_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let size_bytes = 8 * os_page_size();
+    if limit.is_some_and(|limit| limit < 4 * size_bytes as u64) {
+        println!("skipped: {limit:?} bytes may be locked here");
+        return;
+    }
+    // Guards keep it from becoming one with a neighbour in the kernel's list.
+    let options = MemoryOptions::new().guard(true);
+    let faults_count = without_forks();
+    for mapping in both(size_bytes, options.lock(true).prefault(false)).unwrap() {
+        assert_eq!(locked_bytes(&mapping), size_bytes);
+        assert_eq!(faults_of_writing(&mapping), 0);
+    }
+    drop(faults_count);
+    for mapping in both(size_bytes, options).unwrap() {
+        assert_eq!(locked_bytes(&mapping), 0);
+    }
+    let code = in_child(|| {
+        let limit = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
+        // SAFETY: a valid limit (setrlimit(2)).
+        unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+        // Root may lock what it likes. A thread's identity alone, and this child has one.
+        // SAFETY: numbers (setresuid(2)).
+        unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        let error = both(size_bytes, MemoryOptions::new().lock(true)).map(|_| ()).unwrap_err();
+        let expected = BackingError::Lock { wanted_bytes: size_bytes as u64, limit_bytes: Some(8192) };
+        i32::from(error != expected || !error.to_string().contains("ulimit -l"))
+    });
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn memory_comes_from_a_processors_node() {
+    // One that this process may run on.
+    let cpu = rustix::thread::sched_getcpu() as u32;
+    let node = node_of_cpu(cpu).unwrap();
+    for options in [MemoryOptions::new().near_cpu(cpu), MemoryOptions::new().at_cpu(cpu)] {
+        let mappings = match both(1 << 20, options) {
+            Ok(mappings) => mappings,
+            Err(error @ BackingError::System { errno: Errno::PERM, .. }) => {
+                println!("skipped: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        for mapping in mappings {
+            let start = mapping.base().addr();
+            let obtained = mapping.obtained(0..mapping.len()).unwrap();
+            println!("{obtained}");
+            match (node, away_bytes(start..start + mapping.len(), cpu)) {
+                (Some(_), Some(away)) => assert_eq!(away, 0),
+                (node, away) => println!("skipped: nodes cannot be told here: {node:?}, {away:?}"),
+            }
+            let nodes = obtained.nodes;
+            assert!(
+                matches!(nodes, Nodes::OnlyOne | Nodes::NotTold | Nodes::Checked { away_bytes: 0, .. }),
+                "{nodes:?}"
+            );
+        }
+    }
+    let error = both(1 << 20, MemoryOptions::new().near_cpu(999_999)).map(|_| ()).unwrap_err();
+    assert_eq!(error, BackingError::NoCpu { cpu: 999_999 });
+    assert!(error.to_string().contains("/sys/devices/system/cpu/possible"), "{error}");
+    let nodes = PrivatePool::new(4096, MemoryOptions::new()).unwrap().obtained().unwrap().nodes;
+    assert_eq!(nodes, Nodes::NotAsked);
 }

@@ -31,8 +31,8 @@
 //! # Limits
 //! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that
 //!   contain the tracer do not export them too. `imv.rs` is compiled a second time as `libdormouse_imv`, for programs that want
-//!   immediate values and no tracer, `relay.rs` as `libdormouse_relay`, for those that want buffers of pages, and `vring.rs` as
-//!   `libdormouse_vring`, for those that want virtqueues. libdormouse
+//!   immediate values and no tracer, `relay.rs` as `libdormouse_relay`, for those that want buffers of pages, `vring.rs` as
+//!   `libdormouse_vring`, for those that want virtqueues, and `backing.rs` as `libdormouse_backing`, for those that want memory. libdormouse
 //!   contains all of it: of archives, link it alone, or the others. Where both shared
 //!   libraries are loaded, objects give their sites to the one that the loader finds first, and libdormouse has its keys changed
 //!   there.
@@ -44,6 +44,7 @@
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
+mod backing;
 mod imv;
 mod percpu;
 mod relay;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::session::{Geometry, STREAM_STRIDE_BYTES};
+use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, STREAM_STRIDE_BYTES};
 use dormouse_abi::wire::Message;
 use dormouse_backing::{BackingError, Pool};
 use dormouse_relay::Memory;
@@ -34,6 +34,8 @@ pub(crate) struct Budget {
     state: Mutex<State>,
     /// Whether there are pages that are to be given back, now or later.
     is_shrinking: AtomicBool,
+    /// What was in huge pages when the session began: bytes from the start of the memory, whole huge pages.
+    huge: Range<usize>,
 }
 
 #[derive(Debug)]
@@ -60,6 +62,13 @@ pub(crate) enum BudgetError {
 fn page_range(geometry: &Geometry, pages: Range<u32>) -> Range<usize> {
     let offset = |index: u32| geometry.pages_offset() + index as usize * geometry.page_size_bytes as usize;
     offset(pages.start)..offset(pages.end)
+}
+
+/// Where the memory of pages ends that are to be there up to `end`: with the huge page that the last of them begins, if little of it is
+/// missing. Those beyond the budget are not drawn.
+fn filled_up(geometry: &Geometry, end: usize) -> usize {
+    let whole = end.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+    if whole <= geometry.size_bytes() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
 }
 
 /// Pages of a stream that nobody needs any more.
@@ -140,12 +149,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 impl Budget {
     /// Fills what is to be there before anybody joins.
     pub(crate) fn new(pool: &Pool, geometry: Geometry, page_limit: u32, cpus: &Cpus) -> Result<Budget, BackingError> {
+        let mut huge = page_range(&geometry, 0..page_limit);
         let pages = page_range(&geometry, 0..page_limit);
         let streams_bytes_max = (pages.len() / 8).max(STREAMS_BYTES_MIN);
+        let pages = pages.start..filled_up(&geometry, pages.end);
         if geometry.pages_offset() <= streams_bytes_max {
             pool.prefault(0..pages.end)?;
             // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.
-            pool.use_huge_pages(0..pages.end);
+            huge = 0..pool.use_huge_pages(0..pages.end);
         } else {
             pool.prefault(0..geometry.streams_offset())?;
             let count_max = streams_bytes_max / (STREAM_STRIDE_BYTES + geometry.ring_stride_bytes());
@@ -156,10 +167,19 @@ impl Budget {
                 pool.prefault(ring..ring + geometry.ring_stride_bytes())?;
             }
             pool.prefault(pages.clone())?;
-            pool.use_huge_pages(pages);
+            huge.start = pages.start.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+            huge.end = huge.start + pool.use_huge_pages(pages);
         }
         let state = State { page_count: page_limit, room_until: None };
-        Ok(Budget { state: Mutex::new(state), is_shrinking: AtomicBool::new(false) })
+        Ok(Budget { state: Mutex::new(state), is_shrinking: AtomicBool::new(false), huge })
+    }
+
+    /// Tells programs what of the memory they may take into their page tables at once.
+    pub(crate) fn tell(&self, memory: &Memory) {
+        let count = |bytes: usize| u32::try_from(bytes / HUGE_PAGE_SIZE_BYTES).unwrap_or(u32::MAX);
+        // Relaxed: before anybody has the memory.
+        memory.header().huge_begin.store(count(self.huge.start), Ordering::Relaxed);
+        memory.header().huge_end.store(count(self.huge.end), Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -215,11 +235,16 @@ impl Budget {
     fn give_back(&self, shared: &Shared) {
         let memory = &shared.memory;
         let mut rest = 0;
+        // Nobody who joins from here on has what goes come back. (Relaxed: who joined just before takes memory that the next growth uses.)
+        let stays = page_range(memory.geometry(), 0..memory.page_limit()).end / HUGE_PAGE_SIZE_BYTES;
+        memory.header().huge_end.fetch_min(u32::try_from(stays).unwrap_or(u32::MAX), Ordering::Relaxed);
         for index in memory.page_limit()..memory.geometry().page_count {
             if memory.withhold(index, |stream| used(memory, stream)) || memory.is_overwrite() && memory.relocate(index)
             {
                 // A page that the system does not take is out of the budget all the same.
                 let _ = shared.pool.give_back(page_range(memory.geometry(), index..index + 1));
+                // (D) of the relay's: the page is not drawn before it is free again, and that comes after this.
+                memory.header().emptied.fetch_add(1, Ordering::Relaxed);
             }
         }
         for index in memory.page_limit()..memory.geometry().page_count {

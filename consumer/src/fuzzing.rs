@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{Geometry, MODE_DISCARD};
 use dormouse_abi::wire::ClassDecl;
-use dormouse_backing::{Pool, PoolOptions};
+use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
 
 use crate::budget::Budget;
@@ -47,7 +47,7 @@ impl Owner {
         let options = Options { context, ..Options::new(dir.into()) };
         let clock = Clock::new();
         let trace = Trace::create(&options, &clock, UUID, geometry.page_size_bytes).expect("a directory for the trace");
-        let pool = Pool::new("dormouse-fuzz", geometry.size_bytes(), PoolOptions { prefault: true }).expect("memory");
+        let pool = Pool::new("dormouse-fuzz", geometry.size_bytes(), MemoryOptions::new()).expect("memory");
         let cpus = Cpus { online: Vec::new(), ..options.cpus };
         let budget = Budget::new(&pool, geometry, geometry.page_count, &cpus).expect("memory");
         let memory = lay_out(&pool, &geometry, MODE_DISCARD, clock.source, kind);

@@ -10,7 +10,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
     Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX,
 };
-use dormouse_backing::{BackingError, Pool, PoolOptions};
+use dormouse_backing::{BackingError, MemoryOptions, Pool};
 use dormouse_ctf::Classes;
 use dormouse_relay::{Memory, Setup};
 
@@ -315,7 +315,7 @@ impl Session {
                 Pool::on_file_system(path, geometry.size_bytes(), promised_bytes)
                     .map_err(|error| SessionError::Buffers { path: path.clone(), error })?
             }
-            None => Pool::new("dormouse-session", geometry.size_bytes(), PoolOptions { prefault: false })?,
+            None => Pool::new("dormouse-session", geometry.size_bytes(), MemoryOptions::new().prefault(false))?,
         };
         let left = LeftBehind::new(buffers);
         let budget = Budget::new(&pool, geometry, page_limit, &options.cpus)?;
@@ -331,6 +331,7 @@ impl Session {
         // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which `Shared` keeps together
         // with the view; the geometry is valid, and its pages and streams are what the setup goes by.
         let memory = unsafe { Memory::initialise(pool.base(), &geometry, &setup) };
+        budget.tell(&memory);
         let shared = Arc::new(Shared {
             pool,
             memory,

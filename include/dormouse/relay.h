@@ -66,8 +66,8 @@ struct dormouse_relay_chain {
 };
 
 /*
- * A budget of all whole pages of `region`, which begins at a multiple of 4096 and is nobody else's until the budget ends. Where `region` is
- * NULL, the library maps as many bytes, which become memory as they are written to.
+ * A budget of all whole pages of `region`, which begins at a multiple of 4096 and is nobody else's until the budget ends. It may be a pool of
+ * dormouse/backing.h, whose pages are there. Where `region` is NULL, the library maps as many bytes, which become memory as they are written to.
  *
  * NULL with errno: EINVAL  no page size, no alignment, no whole page, or 2^32 - 1 of them or more
  *                  ENOMEM  the system has no memory for it

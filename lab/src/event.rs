@@ -21,14 +21,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use dormouse_consumer::{Context, Mode, Options, Session, Summary};
-use dormouse_lab_harness::Walk;
+use dormouse_lab_harness::{Run, Walk};
 
 use crate::engine::{Engine, engine_path};
 use crate::engines::{self, Engines, Start};
 use crate::peers::{PeerMode, Verification};
 use crate::plan::{self, Planned};
 use crate::rounds::{self, Slot, Turn, WarmUp};
-use crate::{Experiment, Host, LabError, Labels, RunOptions};
+use crate::statistics::measurement;
+use crate::{Experiment, Host, LabError, Labels, Measurement, RunOptions};
 
 /// Our engine, which is also the floor's.
 const ENGINE: &str = "dormouse-lab-engine";
@@ -230,8 +231,68 @@ fn name(labels: &Labels) -> String {
     name
 }
 
+/// How records are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// By restartable sequences.
+    Rseq,
+    /// As without them.
+    Atomics,
+}
+
+/// Sessions of our engine, in the order in which the engines are added; then comes the floor's, and then those by atomics.
+const SESSIONS: [(Mode, u64); 2] = [(Mode::Overwrite, OVERWRITE_BUDGET_BYTES), (Mode::Discard, DISCARD_BUDGET_BYTES)];
+/// Which engine is in no session.
+const FLOOR: usize = SESSIONS.len();
+
+/// Events amid which page faults are counted, of each case.
+const FAULTS_OF: u64 = 10_000_000;
+
+/// Counts page faults amid so many events, in each mode, by each way: a measurement for each, and first their sum.
+fn record_path_faults(engines: &mut Engines, is_quick: bool) -> Result<Vec<Measurement>, LabError> {
+    let cases: &[&str] =
+        if is_quick { &["armed_u64"] } else { &["armed_u64", "armed_none", "armed_ints3", "armed_str32"] };
+    let mut measurements = Vec::new();
+    for (by, first) in [(By::Rseq, 0), (By::Atomics, FLOOR + 1)] {
+        for (engine, (mode, _)) in (first..).zip(SESSIONS) {
+            for case in cases {
+                let (case, iterations) = (case.to_string(), FAULTS_OF);
+                let fields = case.trim_start_matches("armed_").to_string();
+                let run = Run { case, iterations, threads: 1, walk: Walk::None, beside: None };
+                let timing = engines.all[engine].run(run)?;
+                let by = if by == By::Rseq { "rseq" } else { "atomics" };
+                let labels = plan::labels(&[("mode", mode.name()), ("by", by), ("fields", &fields)]);
+                let name = format!("record_path_faults.{}.{by}.{fields}", mode.name());
+                measurements.push(Measurement { labels, ..measurement(&name, "faults", &[timing.faults as f64]) });
+            }
+        }
+    }
+    let sum = measurements.iter().map(|measurement| measurement.median).sum();
+    measurements.insert(0, measurement("record_path_faults", "faults", &[sum]));
+    Ok(measurements)
+}
+
+/// Says how many page faults came amid what was timed of each tool's armed cases.
+fn faults_of_tools(plan: &[Planned], rounds: &rounds::Rounds) -> String {
+    let mut tools: Vec<(String, u64, u64)> = Vec::new();
+    for (planned, samples) in plan.iter().zip(&rounds.samples) {
+        let label = |name: &str| planned.labels.get(name).map_or("", String::as_str);
+        if label("state") != "armed" || matches!(label("tool"), "floor" | "rdtsc") {
+            continue;
+        }
+        let name = [label("tool"), label("mode")].join(" ").trim().to_string();
+        match tools.iter_mut().find(|tool| tool.0 == name) {
+            Some(tool) => (tool.1, tool.2) = (tool.1 + samples.faults, tool.2 + samples.iterations),
+            None => tools.push((name, samples.faults, samples.iterations)),
+        }
+    }
+    let tools: Vec<String> =
+        tools.iter().map(|(name, faults, events)| format!("{name} {faults} in {events}")).collect();
+    format!("page faults amid the timed iterations of armed cases: {}", tools.join(", "))
+}
+
 /// A process of our engine, in a session of its own.
-fn in_session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<Start, LabError> {
+fn in_session(dir: &Path, mode: Mode, budget_bytes: u64, by: By) -> Result<Start, LabError> {
     let session = Session::create(&Options {
         budget_bytes,
         mode,
@@ -242,6 +303,9 @@ fn in_session(dir: &Path, mode: Mode, budget_bytes: u64) -> Result<Start, LabErr
     })?;
     let mut command = Command::new(engine_path(ENGINE)?);
     command.env("DORMOUSE_SESSION", session.socket());
+    if by == By::Atomics {
+        command.env("DORMOUSE_NO_RSEQ", "1");
+    }
     let count = move |engine: Engine| {
         let emitted = engine.emitted();
         engine.finish()?;
@@ -271,11 +335,15 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
     let cpus = &options.cpus;
     let mut engines = Engines::new(options);
-    for (mode, budget_bytes) in [(Mode::Overwrite, OVERWRITE_BUDGET_BYTES), (Mode::Discard, DISCARD_BUDGET_BYTES)] {
-        let dir = dir.path().to_path_buf();
-        engines.add(move || in_session(&dir, mode, budget_bytes))?;
-    }
+    let add_sessions = |engines: &mut Engines, by| {
+        SESSIONS.into_iter().try_for_each(|(mode, budget_bytes)| {
+            let dir = dir.path().to_path_buf();
+            engines.add(move || in_session(&dir, mode, budget_bytes, by))
+        })
+    };
+    add_sessions(&mut engines, By::Rseq)?;
     engines.add(|| Ok((Command::new(engine_path(ENGINE)?), Box::new(engines::unwatched))))?;
+    add_sessions(&mut engines, By::Atomics)?;
     let tool = |name: &str, mode, engine, width| Tool { name: name.into(), mode, engine, width };
     let mut tools =
         vec![tool("dormouse", Some("overwrite"), 0, Width::Full), tool("dormouse", Some("discard"), 1, Width::Plain)];
@@ -295,8 +363,8 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         plan.tool(&engines.all, tool, &walks, cpus.len(), effort);
     }
     // The floor's cases are in our engine; each is measured once, by the engine that is in no session.
-    plan.planned.retain(|planned| planned.slot.engine != 2);
-    let floor = tool("floor", None, 2, Width::Full);
+    plan.planned.retain(|planned| planned.slot.engine != FLOOR);
+    let floor = tool("floor", None, FLOOR, Width::Full);
     for planned in &mut plan.planned {
         let of = planned.labels.get("tool").map(String::as_str);
         if matches!(of, Some("floor" | "rdtsc" | "variable")) && planned.slot.engine == 0 {
@@ -306,6 +374,8 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     let slots: Vec<Slot> = plan.planned.iter().map(|planned| planned.slot.clone()).collect();
     let processes = rounds::processes(options.is_quick);
     let rounds = rounds::measure(&mut engines, &slots, effort.rounds, processes, WarmUp::Cut, "event")?;
+
+    let faults = record_path_faults(&mut engines, options.is_quick)?;
 
     let rate = engines.all[0].description().tsc_cycles_per_ns;
     let peers: Vec<(&str, usize)> = engines.peers.iter().map(|peer| (peer.name, peer.engine)).collect();
@@ -321,11 +391,14 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         effort.rounds - rounds.warm_up,
         if rounds.warm_up > 0 { format!(" after {} of warm-up", rounds.warm_up) } else { String::new() }
     ));
+    notes.push(faults_of_tools(&plan.planned, &rounds));
+    notes.push(format!("record_path_faults: the kernel's count (getrusage) amid {FAULTS_OF} events of each kind"));
     notes.extend(plan::noise(&rounds, &plan.planned));
     let costs = plan::costs(&plan.planned, &rounds);
     let mut measurements = plan::measurements(&plan.planned, &rounds, &costs, rate);
     let ratios = plan::ratios(RATIOS, &plan.planned, &costs, &mut notes);
     plan::retain_available(&mut measurements, host);
+    measurements.extend(faults);
     Ok(Experiment { name: "event".into(), measurements, ratios, notes })
 }
 

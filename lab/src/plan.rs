@@ -224,7 +224,7 @@ const OUTLIERS_MAX: f64 = 0.1;
 
 /// What the rounds' spread says about the machine.
 pub(crate) fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = rounds.untold.iter().map(|line| format!("memory: {line}")).collect();
     let remedy = "end other programs, choose another processor with --cpu, or try --policy fifo";
     if rounds.is_unsteady {
         notes.push(format!(

@@ -8,7 +8,7 @@
 //! How many iterations a slot has is found out beforehand, so that each lasts about as long. The rounds are shared out among several
 //! processes of each engine (`engines`); the first round of all but the first of them is not counted, since it pays for pages and code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use dormouse_lab_harness::{Run, Walk};
@@ -73,6 +73,10 @@ pub(crate) struct Samples {
     pub(crate) counters: BTreeMap<String, f64>,
     /// Events that an iteration emits, or none.
     pub(crate) events_per_iteration: f64,
+    /// Page faults amid all rounds that count.
+    pub(crate) faults: u64,
+    /// Iterations of these.
+    pub(crate) iterations: u64,
 }
 
 /// What all rounds came to.
@@ -86,6 +90,8 @@ pub(crate) struct Rounds {
     pub(crate) is_unsteady: bool,
     /// The slow rounds (95th percentile) over the quick ones (5th), of all slots together.
     pub(crate) spread: f64,
+    /// Buffers of which the kernel does not tell whether they are memory.
+    pub(crate) untold: BTreeSet<String>,
 }
 
 /// Iterations of a hot turn that its length is guessed from, at most.
@@ -151,6 +157,8 @@ pub(crate) fn measure(
     let mut ns = vec![Vec::with_capacity(rounds); slots.len()];
     let mut counters: Vec<BTreeMap<String, Vec<f64>>> = vec![BTreeMap::new(); slots.len()];
     let mut events_per_iteration = vec![0.0; slots.len()];
+    let mut faults = vec![(0, 0); slots.len()];
+    let mut untold = BTreeSet::new();
     bar.set_message(what.to_string());
     for (round, is_counted) in turns(rounds, processes) {
         if !is_counted {
@@ -170,6 +178,9 @@ pub(crate) fn measure(
             }
             ns[index].push(timing.ns);
             events_per_iteration[index] = timing.events as f64 / timing.iterations as f64;
+            faults[index].0 += timing.faults;
+            faults[index].1 += timing.iterations;
+            untold.extend(timing.untold);
             for (name, count) in timing.counters {
                 counters[index].entry(name).or_default().push(count);
             }
@@ -178,8 +189,13 @@ pub(crate) fn measure(
     }
     bar.finish_and_clear();
     let mut rounds = sum_up(ns, counters, warm_up);
-    for (samples, events) in rounds.samples.iter_mut().zip(events_per_iteration) {
+    rounds.untold = untold;
+    for (samples, (events, (faults, iterations))) in
+        rounds.samples.iter_mut().zip(events_per_iteration.into_iter().zip(faults))
+    {
         samples.events_per_iteration = events;
+        samples.faults = faults;
+        samples.iterations = iterations;
     }
     Ok(rounds)
 }
@@ -218,7 +234,13 @@ fn sum_up(mut ns: Vec<Vec<f64>>, counters: Vec<BTreeMap<String, Vec<f64>>>, warm
         ..Samples::default()
     });
     let spread = if rounds == 0 { 1.0 } else { quantile(&moods[cut..], 0.95) / quantile(&moods[cut..], 0.05) };
-    Rounds { samples: samples.collect(), warm_up: cut, is_unsteady: drift.abs() > DRIFT_MAX, spread }
+    Rounds {
+        samples: samples.collect(),
+        warm_up: cut,
+        is_unsteady: drift.abs() > DRIFT_MAX,
+        spread,
+        untold: BTreeSet::new(),
+    }
 }
 
 #[cfg(test)]

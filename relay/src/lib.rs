@@ -62,6 +62,6 @@ mod memory;
 mod write;
 
 #[cfg(target_pointer_width = "64")]
-pub use memory::{Census, Memory, Setup};
+pub use memory::{Census, Drawer, Memory, Setup};
 #[cfg(target_pointer_width = "64")]
 pub use write::{Form, Record, Segment, Written, begin_epoch, write_exclusive};

@@ -61,6 +61,21 @@ pub struct Memory {
     reserve_page_count: u32,
 }
 
+/// What the pool asks of who draws from it. A function from streams to used pages does.
+pub trait Drawer {
+    /// How many pages of a stream are no longer needed: a page queued with a lower number is as good as free.
+    fn used(&self, stream: u32) -> u64;
+
+    /// Page `index` is the caller's, and is about to be written to.
+    fn make_ready(&self, _index: u32) {}
+}
+
+impl<F: Fn(u32) -> u64> Drawer for F {
+    fn used(&self, stream: u32) -> u64 {
+        self(stream)
+    }
+}
+
 // SAFETY: the view is an address and numbers; everything behind it that can change is reached through atomics, through raw
 // copies of bytes that only one writer owns at a time (module documentation), or under rseq.
 unsafe impl Send for Memory {}
@@ -113,6 +128,9 @@ impl Memory {
             uuid: setup.uuid,
             reserve_page_count,
             record_kind: setup.kind as u32,
+            huge_begin: AtomicU32::new(0),
+            huge_end: AtomicU32::new(0),
+            emptied: AtomicU32::new(0),
             stopped: Line::default(),
             kick: Line::default(),
             freed: Line::default(),
@@ -295,9 +313,8 @@ impl Memory {
 
     /// Draws a free page for `stream` and fills in the part of its header that never changes. Those that are kept for the stream come last.
     ///
-    /// `used(s)` tells how many pages of stream `s` are no longer needed: a page queued with a lower number is as good as
-    /// free. Lock-free; async-signal-safe.
-    pub fn draw(&self, process: u16, stream: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
+    /// Lock-free; async-signal-safe.
+    pub fn draw(&self, process: u16, stream: u32, drawer: impl Drawer) -> Option<u32> {
         let limit = self.page_limit();
         let reserved = self.reserve_page_count.min(limit);
         // Processors begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
@@ -309,35 +326,36 @@ impl Memory {
         let own = own.start.min(limit)..own.end.min(limit);
         let drawn = Owner::Drawn { process, stream: stream as u16 };
         let index =
-            (first..limit).chain(reserved..first).chain(own).find(|index| self.take_if_free(*index, drawn, &used))?;
-        Some(self.prepared(index, stream))
+            (first..limit).chain(reserved..first).chain(own).find(|index| self.take_if_free(*index, drawn, &drawer))?;
+        Some(self.prepared(index, stream, &drawer))
     }
 
     /// As [`Memory::draw`], of one page only. Panics when there is no page `index`. Wait-free; async-signal-safe.
-    pub fn draw_page(&self, process: u16, stream: u32, index: u32, used: impl Fn(u32) -> u64) -> Option<u32> {
+    pub fn draw_page(&self, process: u16, stream: u32, index: u32, drawer: impl Drawer) -> Option<u32> {
         let is_kept_for_another = index < self.reserve_page_count && !self.reserve(stream).contains(&index);
         if is_kept_for_another || index >= self.page_limit() {
             return None;
         }
         let drawn = Owner::Drawn { process, stream: stream as u16 };
-        self.take_if_free(index, drawn, used).then(|| self.prepared(index, stream))
+        self.take_if_free(index, drawn, &drawer).then(|| self.prepared(index, stream, &drawer))
     }
 
     /// The unit of a page that was just drawn, with its header.
-    fn prepared(&self, index: u32, stream: u32) -> u32 {
+    fn prepared(&self, index: u32, stream: u32, drawer: &impl Drawer) -> u32 {
+        drawer.make_ready(index);
         let unit = self.geometry.unit_of_page(index);
         self.prepare(unit, stream);
         unit
     }
 
     /// Makes a page that nobody needs `taker`'s.
-    fn take_if_free(&self, index: u32, taker: Owner, used: impl Fn(u32) -> u64) -> bool {
+    fn take_if_free(&self, index: u32, taker: Owner, drawer: &impl Drawer) -> bool {
         // (B) Acquire pairs with the Release of whoever freed the page (D), so that its bytes are no longer read.
         let word = self.owner(index).load(Ordering::Acquire);
         let is_free = match Owner::from_word(word) {
             Some(Owner::Free) => true,
             Some(Owner::Queued { stream, seq }) if (stream as u32) < self.geometry.stream_count => {
-                seq < used(stream as u32)
+                seq < drawer.used(stream as u32)
             }
             _ => false,
         };
@@ -478,7 +496,7 @@ impl Memory {
     /// Session owner: takes page `index` out of the pool if it lies beyond the limit and nobody needs it. True if it did, and the
     /// page's memory may go.
     pub fn withhold(&self, index: u32, used: impl Fn(u32) -> u64) -> bool {
-        index >= self.page_limit() && self.take_if_free(index, Owner::Withheld, used)
+        index >= self.page_limit() && self.take_if_free(index, Owner::Withheld, &used)
     }
 
     /// Session owner, overwrite mode: moves a retained page from beyond the limit to below it, at the price of the oldest one if need be.

@@ -49,6 +49,7 @@ mod control;
 pub mod foreign;
 mod listen;
 mod membarrier;
+mod presence;
 mod process;
 mod snapshot;
 mod start;
@@ -65,6 +66,17 @@ pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, Trigger, snapshot};
 pub use start::{Listen, start};
 pub use thread::{before_vfork, enter_tracer};
 pub use value::Value;
+
+/// Whether a buffer is memory: for benchmarks, which on memory that nobody has written measure page faults, or the one page of zeroes.
+///
+/// ```
+/// let mut samples = vec![0u64; 1 << 16];
+/// samples.fill(u64::MAX);
+/// dormouse::pages::assert_backed(&samples);
+/// ```
+pub mod pages {
+    pub use dormouse_backing::{BackingError, Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
+}
 
 /// Traces an event.
 ///

@@ -20,6 +20,8 @@ use dormouse_percpu::PerCpu;
 use dormouse_percpu::{Area, Rseq};
 use dormouse_relay::Memory;
 
+use crate::presence::Presence;
+
 /// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.
 #[repr(C)]
 #[derive(Debug)]
@@ -44,6 +46,7 @@ pub(crate) struct Attached {
     pub(crate) process: u16,
     /// The session's socket.
     pub(crate) socket: PathBuf,
+    presence: Presence,
 }
 
 // SAFETY: plain data, written once; what the pointers lead to is shared memory (`Memory` is `Sync` for the same reason).
@@ -134,6 +137,31 @@ pub(crate) struct Guard {
     users: &'static AtomicU64,
 }
 
+impl Attached {
+    /// Records are about to be written. The caller holds a [`Guard`].
+    pub(crate) fn make_ready(&self) {
+        // SAFETY: the guard keeps the memory mapped.
+        unsafe { self.presence.begin(&self.memory) };
+    }
+
+    /// Page `index` is about to be touched outside critical sections, or drawn for them. The caller holds a [`Guard`].
+    pub(crate) fn make_page_ready(&self, index: u32) {
+        // SAFETY: the guard keeps the memory mapped.
+        unsafe { self.presence.make_page_ready(&self.memory, index) };
+    }
+
+    /// As [`Attached::make_page_ready`], of the page at `unit`, if there is one.
+    pub(crate) fn make_unit_ready(&self, unit: u32) {
+        self.memory.geometry().page_of_unit(unit).into_iter().for_each(|index| self.make_page_ready(index));
+    }
+
+    /// As [`Attached::make_page_ready`], of a stream's control block and ring.
+    pub(crate) fn make_stream_ready(&self, stream: u32) {
+        // SAFETY: as above.
+        unsafe { self.presence.make_stream_ready(&self.memory, stream) };
+    }
+}
+
 impl core::ops::Deref for Guard {
     type Target = Attached;
     fn deref(&self) -> &Attached {
@@ -182,6 +210,8 @@ pub(crate) struct Joining {
     mapping: Option<Mapping>,
     /// The uuid of the session that `mapping` is of.
     uuid: [u8; 16],
+    /// Whether there may be threads that have written to a session before, whose next record may go the shortest way at once.
+    has_threads_with_context: bool,
 }
 
 /// How long a program waits for a session owner at most.
@@ -190,7 +220,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Joining {
     /// In no session.
     pub(crate) const fn new() -> Joining {
-        Joining { no_rseq: false, mapping: None, uuid: [0; 16] }
+        Joining { no_rseq: false, mapping: None, uuid: [0; 16], has_threads_with_context: false }
     }
 
     /// Joins the session at `socket`; the classes get the grants that are returned.
@@ -216,6 +246,12 @@ impl Joining {
         let mapping = self.mapping.as_ref().ok_or("the session's memory is not mapped")?;
         // SAFETY: the mapping lives in `self` until `leave` has waited for everybody who uses it.
         let memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
+        let presence = Presence::new(&memory);
+        if self.has_threads_with_context {
+            // SAFETY: as above.
+            unsafe { presence.begin(&memory) };
+        }
+        self.has_threads_with_context = true;
         let header = memory.header();
         if header.clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
             return Err("the session's clock is not to be had on this machine".into());
@@ -247,6 +283,7 @@ impl Joining {
             clock: header.clock,
             process,
             socket: socket.into(),
+            presence,
         }));
         set_current(Some(attached));
         Ok((attached, grants))
@@ -327,6 +364,8 @@ impl Joining {
     /// In a forked child: nobody else is at work, whatever the parent's threads were doing.
     pub(crate) fn after_fork(&mut self) {
         USERS.iter().for_each(|part| part.0.store(0, Ordering::Relaxed));
+        // The one thread has forgotten its context. The mapping is there, and its page table is empty.
+        self.has_threads_with_context = false;
     }
 }
 

@@ -13,7 +13,7 @@ use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
 #[cfg(target_arch = "x86_64")]
 use dormouse_relay::begin_epoch;
-use dormouse_relay::{Form, Record, Segment, Written, write_exclusive};
+use dormouse_relay::{Drawer, Form, Record, Segment, Written, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
 use crate::class::EventKey;
@@ -185,6 +185,7 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
     }
     // From here on the memory is touched outside critical sections, so its unmapping has to wait.
     let Some(guard) = Guard::enter(attached) else { return };
+    guard.make_ready();
     let writer = thread::identify();
     let record = Record::new(id as u16, writer.context, segments);
     // (P) pairs with (P').
@@ -295,6 +296,7 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         let Some(site) = attached.site(rseq, cpu) else { break };
         let hold = Hold::Rseq(rseq, cpu);
         attached.memory.use_stream(cpu);
+        attached.make_stream_ready(cpu);
         let control = attached.memory.stream(cpu);
         if is_too_big(attached, record) {
             if hold.count(&control.records_lost_big) {
@@ -356,6 +358,7 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     for step in 0..count {
         let stream = cpu_count + first.wrapping_add(step) % count;
         memory.use_stream(stream);
+        attached.make_stream_ready(stream);
         let control = memory.stream(stream);
         // (H) Acquire pairs with (I), the claimant's before: its stores to the stream come before this one's.
         if control.claim.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -423,7 +426,10 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     let memory = &attached.memory;
     let stream = hold.stream();
     let control = memory.stream(stream);
-    let seq_next = State::from_word(state).seq.wrapping_add(1);
+    let State { seq, unit: closing, .. } = State::from_word(state);
+    let seq_next = seq.wrapping_add(1);
+    // Others may have opened it.
+    attached.make_unit_ready(closing);
     // (C) pairs with (A): the final store that linked the page.
     let seen = control.spare.load(Ordering::Acquire);
     // A spare of a stream that has moved on since is another number's: it would be replaced by one that nobody ever uses. As long as the
@@ -433,7 +439,10 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
         return Switch::Again;
     }
     let unit = match spare::unit_for(seen, seq_next) {
-        Some(unit) => unit,
+        Some(unit) => {
+            attached.make_unit_ready(unit);
+            unit
+        }
         None => {
             let Some(unit) = draw(attached, stream) else { return Switch::NoPage };
             if hold.commit(&memory.plan_spare(stream, seen, seq_next, unit)) != Commit::Done {
@@ -454,6 +463,21 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     Switch::Again
 }
 
+impl Drawer for &Attached {
+    fn used(&self, stream: u32) -> u64 {
+        if self.memory.is_overwrite() {
+            // (E') pairs with (E).
+            self.memory.stream(stream).reclaimed.load(Ordering::Acquire)
+        } else {
+            ring(self, stream).map_or(0, |driver| driver.used_count())
+        }
+    }
+
+    fn make_ready(&self, index: u32) {
+        self.make_page_ready(index);
+    }
+}
+
 /// Draws a page; in overwrite mode at the price of the oldest one. Remembers a failed search until a page becomes free.
 fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     let memory = &attached.memory;
@@ -461,15 +485,7 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     // (J) Acquire pairs with the Release of whoever freed a page: read before the search, so no freed page is missed.
     let freed = memory.header().freed.0.load(Ordering::Acquire);
     let has_failed = control.search_failed_at.load(Ordering::Relaxed) == freed.wrapping_add(1);
-    let used = |stream: u32| {
-        if memory.is_overwrite() {
-            // (E') pairs with (E).
-            memory.stream(stream).reclaimed.load(Ordering::Acquire)
-        } else {
-            ring(attached, stream).map_or(0, |driver| driver.used_count())
-        }
-    };
-    let search = || memory.draw(attached.process, stream, used);
+    let search = || memory.draw(attached.process, stream, attached);
     if !has_failed {
         if let Some(unit) = search() {
             return Some(unit);
@@ -483,7 +499,7 @@ fn draw(attached: &Attached, stream: u32) -> Option<u32> {
     // Others may draw what this one evicts, and what a snapshot holds or the budget no longer has is none; but not for ever.
     let evicted = (0..memory.geometry().page_count.max(SEARCHES_MAX)).find_map(|attempt| {
         let evicted = memory.evict(stream)?;
-        let drawn = memory.draw_page(attached.process, stream, evicted, used);
+        let drawn = memory.draw_page(attached.process, stream, evicted, attached);
         if attempt < SEARCHES_MAX { drawn.or_else(search) } else { drawn }
     });
     evicted.or_else(search)
@@ -517,6 +533,7 @@ fn offer(attached: &Attached, hold: Hold) {
             break;
         }
         let unit = memory.chain(stream, next);
+        attached.make_unit_ready(unit);
         let len = memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
         let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
         match hold.commit(&driver.plan_descriptor(next, address, len as u32)) {

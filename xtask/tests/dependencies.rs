@@ -25,7 +25,7 @@ const LAB: [&str; 10] = {
     [a, b, c, d, e, f, g, h, i, "dormouse-lab-harness"]
 };
 
-const RULES: [Rule; 24] = [
+const RULES: [Rule; 25] = [
     ("dormouse-abi", &[]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi"]),
@@ -42,8 +42,17 @@ const RULES: [Rule; 24] = [
     ),
     (
         "dormouse-capi",
-        &["dormouse", "dormouse-abi", "dormouse-imv", "dormouse-percpu", "dormouse-relay", "dormouse-vring"],
+        &[
+            "dormouse",
+            "dormouse-abi",
+            "dormouse-imv",
+            "dormouse-percpu",
+            "dormouse-relay",
+            "dormouse-vring",
+            "dormouse-backing",
+        ],
     ),
+    ("dormouse-backing-capi", &["dormouse-backing"]),
     ("dormouse-imv-capi", &["dormouse-abi", "dormouse-imv"]),
     ("dormouse-relay-capi", &["dormouse-relay"]),
     ("dormouse-vring-capi", &["dormouse-vring"]),
@@ -66,8 +75,8 @@ const RULES: [Rule; 24] = [
     ),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
-    // Peers are measured by it too.
-    ("dormouse-lab-harness", &[]),
+    // Peers are measured by it too: no tracer, but what tells whether memory is there.
+    ("dormouse-lab-harness", &["dormouse-backing"]),
     // What it measures an application by.
     ("dormouse-lab-account", &["dormouse-percpu"]),
     ("dormouse-e2e", &EVERYTHING),

@@ -1,4 +1,5 @@
-//! Installs libdormouse, libdormouse_imv, libdormouse_relay and libdormouse_vring with their headers, manual pages, pkg-config and CMake files.
+//! Installs libdormouse, libdormouse_imv, libdormouse_relay, libdormouse_vring and libdormouse_backing with their headers, manual pages, pkg-config and
+//! CMake files.
 //!
 //! ```text
 //!   cargo run --release -p dormouse-capi --bin dormouse-install -- --prefix DIR
@@ -8,15 +9,18 @@
 //!   DIR/lib/libdormouse_imv.so.0, …           what libdormouse has of immediate values, for programs without a tracer
 //!   DIR/lib/libdormouse_relay.so.0, …         likewise of page chains
 //!   DIR/lib/libdormouse_vring.so.0, …         likewise of virtqueues
+//!   DIR/lib/libdormouse_backing.so.0, …       likewise of memory
 //!   DIR/lib/pkgconfig/dormouse.pc             finds its prefix from where it lies
 //!   DIR/lib/pkgconfig/dormouse-imv.pc         likewise
 //!   DIR/lib/pkgconfig/dormouse-relay.pc       likewise
 //!   DIR/lib/pkgconfig/dormouse-vring.pc       likewise
+//!   DIR/lib/pkgconfig/dormouse-backing.pc     likewise
 //!   DIR/lib/cmake/Dormouse/…                  likewise
 //!   DIR/share/man/man3/dormouse-imv.3         the manual page of immediate values
 //!   DIR/share/man/man3/dormouse-percpu.3      that of counters and histograms
 //!   DIR/share/man/man3/dormouse-relay.3       that of page chains
 //!   DIR/share/man/man3/dormouse-vring.3       that of virtqueues
+//!   DIR/share/man/man3/dormouse-backing.3     that of memory
 //! ```
 //!
 //! The libraries are built first, with the profile that this program was built with. The tree may be moved afterwards.
@@ -29,8 +33,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
-/// Builds libdormouse, libdormouse_imv, libdormouse_relay and libdormouse_vring, and installs them with headers, manual pages, pkg-config
-/// and CMake files.
+/// Builds libdormouse, libdormouse_imv, libdormouse_relay, libdormouse_vring and libdormouse_backing, and installs them with headers, manual pages,
+/// pkg-config and CMake files.
 #[derive(Debug, Parser)]
 #[command(name = "dormouse-install", version)]
 struct Arguments {
@@ -40,11 +44,12 @@ struct Arguments {
 }
 
 /// Libraries, with the package that each is built from.
-const LIBRARIES: [(&str, &str); 4] = [
+const LIBRARIES: [(&str, &str); 5] = [
     ("libdormouse", "dormouse-capi"),
     ("libdormouse_imv", "dormouse-imv-capi"),
     ("libdormouse_relay", "dormouse-relay-capi"),
     ("libdormouse_vring", "dormouse-vring-capi"),
+    ("libdormouse_backing", "dormouse-backing-capi"),
 ];
 
 /// Number in the shared libraries' sonames, which `build.rs` gives.
@@ -60,7 +65,7 @@ fn main() -> Result<()> {
 
     let lib = prefix.join("lib");
     copy_tree(&package.join("../include/dormouse"), &prefix.join("include/dormouse"))?;
-    for page in ["dormouse-imv.3", "dormouse-percpu.3", "dormouse-relay.3", "dormouse-vring.3"] {
+    for page in ["dormouse-backing.3", "dormouse-imv.3", "dormouse-percpu.3", "dormouse-relay.3", "dormouse-vring.3"] {
         copy(&package.join("../man").join(page), &prefix.join("share/man/man3").join(page))?;
     }
     for (name, _) in LIBRARIES {
@@ -74,7 +79,7 @@ fn main() -> Result<()> {
     }
 
     let flags = SYSTEM_LIBRARIES.map(|name| format!("-l{name}")).join(" ");
-    for name in ["dormouse.pc", "dormouse-imv.pc", "dormouse-relay.pc", "dormouse-vring.pc"] {
+    for name in ["dormouse.pc", "dormouse-backing.pc", "dormouse-imv.pc", "dormouse-relay.pc", "dormouse-vring.pc"] {
         fill(&package.join(format!("pkgconfig/{name}.in")), &lib.join("pkgconfig").join(name), &flags)?;
     }
     let list = SYSTEM_LIBRARIES.join(";");

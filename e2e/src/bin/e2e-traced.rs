@@ -21,6 +21,8 @@ fn main() {
     match arguments[0].as_str() {
         "numbers" => numbers(number(1) as u32, number(2)),
         "words" => words_of_one_field(number(1)),
+        "faults" => faults(&arguments[1], number(2)),
+        "faults-of-child" => faults_of_child(&arguments[1], number(2)),
         "until" => until(Path::new(&arguments[1]), number(2) as u32, Duration::ZERO),
         "until-at-a-walk" => until(Path::new(&arguments[1]), number(2) as u32, Duration::from_micros(5)),
         "hold" => hold(Path::new(&arguments[1]), number(2)),
@@ -70,6 +72,47 @@ fn words_of_one_field(events: u64) {
         dormouse::event!(e2e.word, number);
     }
     println!("emitted {events}");
+}
+
+/// Page faults that this thread has had.
+fn faults_so_far() -> i64 {
+    // SAFETY: all zeroes is a valid `rusage`, plain data.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the answer (getrusage(2)).
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_minflt + usage.ru_majflt
+}
+
+/// Counts the page faults of a thread that emits events of one kind, after some that have its code, its stack and its thread-local data be
+/// there.
+fn faults(kind: &str, events: u64) {
+    const WARM_UP: u64 = 20_000;
+    let emit = match kind {
+        "words" => |number| dormouse::event!(e2e.word, number),
+        "bytes" => |number| dormouse::event!(e2e.words, number, a = number, b = number, c = number),
+        "segments" => |number: u64| dormouse::event!(e2e.texts, number, text = "a text", other = "another"),
+        other => panic!("no events of kind `{other}`"),
+    };
+    (0..WARM_UP).for_each(emit);
+    let before = faults_so_far();
+    (0..events).for_each(emit);
+    let faults = faults_so_far() - before;
+    println!("emitted {}\nfaults {faults}", WARM_UP + events);
+}
+
+/// As [`faults`], in a child of a process that has traced.
+fn faults_of_child(kind: &str, events: u64) {
+    dormouse::event!(e2e.word, number = 0u64);
+    // SAFETY: one thread that this program knows of; the child goes on as any program does.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        faults(kind, events);
+        return;
+    }
+    let mut status = 0;
+    // SAFETY: this process's child, and room for an answer (waitpid(2)).
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0);
 }
 
 /// Emits numbered events from several threads, each so long after the other, until a file is there.

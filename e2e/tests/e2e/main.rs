@@ -5,6 +5,7 @@ mod budgets;
 mod compact;
 mod dormant;
 mod failures;
+mod faults;
 mod forks;
 mod hostile;
 mod kills;

@@ -21,10 +21,15 @@
 //! walk over a buffer that drives other data out of the caches, with the loop's own code fetched back; the middle half of the iterations is averaged.
 //! One more worker may run another case meanwhile ([`Run::beside`]), from before the first timed iteration to after the last.
 //!
+//! # Memory
+//! A buffer that loops use is looked at before they are timed ([`assure_backed`]): on memory that is not there, an engine refuses to give figures.
+//! Page faults amid the timed iterations are counted in any case.
+//!
 //! # Limits
 //! Time is the timestamp counter between fences, converted by a rate that is measured at the start against `CLOCK_MONOTONIC_RAW`;
 //! where there is no such counter, that clock itself. No assumption is made about its frequency being the core's.
 
+mod backed;
 mod c;
 mod clock;
 mod counters;
@@ -38,6 +43,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
+pub use backed::{assure_backed, assure_backed_raw};
 pub use clock::cycles_per_ns;
 pub use counters::{COUNTERS, Counters};
 pub use loops::{align, opaque, scattered};
@@ -132,6 +138,12 @@ pub struct Timing {
     pub events: u64,
     /// Counters for one iteration, by name.
     pub counters: std::collections::BTreeMap<String, f64>,
+    /// Page faults of all threads, amid the timed iterations and what comes before each.
+    #[serde(default)]
+    pub faults: u64,
+    /// Buffers of which the kernel does not tell whether they are memory, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untold: Vec<String>,
 }
 
 /// Events that came through.

@@ -56,6 +56,7 @@ impl Walker {
         let count = (bytes as usize).div_ceil(LINE_BYTES).next_power_of_two();
         if self.lines.len() != count {
             self.lines = vec![Line([1; LINE_BYTES / 8]); count];
+            crate::assure_backed("the walk's buffer", &self.lines);
         }
         Ok(())
     }

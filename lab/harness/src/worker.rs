@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::backed::{self, faults};
 use crate::counters::Counters;
 use crate::walk::{Walk, Walker};
 use crate::{Case, Run, Timing, clock};
@@ -78,6 +79,7 @@ struct Done {
     cycles: f64,
     iterations: u64,
     counters: BTreeMap<String, f64>,
+    faults: u64,
 }
 
 /// What a worker says when it starts.
@@ -154,12 +156,13 @@ impl Workers {
         if let Some(worker) = others.first().filter(|_| beside.is_some()) {
             worker.done.recv().map_err(|_| "a worker has ended")??;
         }
-        let mut timing = Timing::default();
+        let mut timing = Timing { untold: backed::verdict()?, ..Timing::default() };
         let threads = run.threads as f64;
         for done in all {
             let done = done.map_err(|_| "a worker has ended")??;
             timing.ns += done.cycles / clock::cycles_per_ns() / threads;
             timing.iterations += done.iterations;
+            timing.faults += done.faults;
             timing.events += done.iterations * case.events_per_iteration;
             for (name, count) in done.counters {
                 *timing.counters.entry(name).or_default() += count / run.iterations as f64 / threads;
@@ -236,6 +239,7 @@ fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done,
         std::hint::spin_loop();
     }
     prepared?;
+    let faults_before = faults();
     counters.start();
     let cycles = if is_hot {
         let begun = clock::begin();
@@ -245,7 +249,7 @@ fn work(job: &Job, walker: &mut Walker, counters: &mut Counters) -> Result<Done,
         cold(case, run, *first, walker)
     };
     let counters = counters.stop();
-    Ok(Done { cycles, iterations: run.iterations + warm, counters })
+    Ok(Done { cycles, iterations: run.iterations + warm, counters, faults: faults() - faults_before })
 }
 
 /// Iterations of a case that runs beside others, between two looks at whether they have ended.
@@ -257,7 +261,7 @@ fn beside(case: &Case, first: u64, waiting: &AtomicUsize, until: &AtomicBool) ->
     while !until.load(Ordering::Relaxed) {
         (case.run)(BESIDE_ITERATIONS, first);
     }
-    Done { cycles: 0.0, iterations: 0, counters: BTreeMap::new() }
+    Done { cycles: 0.0, iterations: 0, counters: BTreeMap::new(), faults: 0 }
 }
 
 /// Bytes of code that a loop may have, and how long they take to come from memory at most.
@@ -283,15 +287,15 @@ fn fetch_code(run: crate::Loop) {
 /// Each iteration alone, after a walk. The mean of the middle half: interrupted iterations do not count, and the counter's
 /// coarse steps even out, as they would not in a median.
 fn cold(case: &Case, run: &Run, first: u64, walker: &mut Walker) -> f64 {
-    let mut cycles: Vec<u64> = (first..first + run.iterations)
-        .map(|number| {
-            walker.walk(run.walk);
-            fetch_code(case.run);
-            let begun = clock::begin();
-            (case.run)(1, number);
-            clock::end() - begun
-        })
-        .collect();
+    // Written, so that no page of it comes amid the iterations.
+    let mut cycles = vec![u64::MAX; run.iterations as usize];
+    for (number, cycles) in (first..).zip(&mut cycles) {
+        walker.walk(run.walk);
+        fetch_code(case.run);
+        let begun = clock::begin();
+        (case.run)(1, number);
+        *cycles = clock::end() - begun;
+    }
     cycles.sort_unstable();
     let quarter = cycles.len() / 4;
     let middle = &cycles[quarter..cycles.len() - quarter];

@@ -188,7 +188,23 @@ impl<S: Scheme> Bed<S> {
         let objects: Result<Vec<_>, _> = (0..COUNT).map(|_| pool.alloc_for::<AtomicU64>()).collect();
         let objects = objects.map_err(|error| error.to_string())?;
         let objects = objects.into_boxed_slice().try_into().map_err(|_| "another number of objects")?;
-        Ok(Bed { view: pool.view(), objects, cpu_count, _pool: pool })
+        let bed = Bed { view: pool.view(), objects, cpu_count, _pool: pool };
+        bed.assure_backed();
+        Ok(bed)
+    }
+
+    /// Looks at the pages of all words of all processors.
+    fn assure_backed(&self) {
+        const PAGE_BYTES: usize = 4096;
+        // SAFETY: the pool's objects and one of its processors each.
+        let word = |object: &Object<S>, cpu| unsafe { self.view.address(*object, cpu) }.cast_const();
+        let words = self.objects.iter().flat_map(|object| (0..self.cpu_count).map(move |cpu| word(object, cpu)));
+        let mut pages: Vec<*const u8> = words.map(|word| word.wrapping_sub(word.addr() % PAGE_BYTES)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        for run in pages.chunk_by(|a, b| a.wrapping_add(PAGE_BYTES) == *b) {
+            dormouse_lab_harness::assure_backed_raw("the processors' areas", run[0], run.len() * PAGE_BYTES);
+        }
     }
 
     fn sum(&self) -> u64 {

@@ -23,9 +23,9 @@
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
 use dormouse_relay::chain::{Beyond, Chain, Entry, Link, Linked, PageBudget, Table};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 const SMALL_BYTES: usize = 16 << 10;
 const LARGE_BYTES: usize = 4 << 20;
@@ -337,26 +337,15 @@ pages! {
 
 /// Memory with a budget over it, both for good. Every page is there, and the free ones are in no order.
 fn budget(size_bytes: usize, page_bytes: usize) -> Result<&'static PageBudget<'static>, String> {
-    let flags = MapFlags::PRIVATE;
-    // SAFETY: a new mapping where the kernel likes (mmap(2)).
-    let mapped = unsafe {
-        rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            size_bytes + HUGE_BYTES,
-            ProtFlags::READ | ProtFlags::WRITE,
-            flags,
-        )
-    };
-    let mapped = mapped.map_err(|error| format!("mmap: {error}"))?;
-    let start = mapped.wrapping_byte_add(mapped.addr().wrapping_neg() % HUGE_BYTES);
-    let advice = if page_bytes == HUGE_BYTES { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-    // SAFETY: inside the mapping, which holds nothing yet. A system without huge pages refuses, and has none then.
-    let _ = unsafe { rustix::mm::madvise(start, size_bytes, advice) };
-    // SAFETY: inside the mapping, which nobody else knows and nobody unmaps.
-    let region = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), size_bytes) };
-    region.fill(0);
+    let huge = if page_bytes == HUGE_BYTES { Huge::Prefer } else { Huge::Never };
+    let pool = PrivatePool::new(size_bytes, MemoryOptions::new().huge(huge)).map_err(|error| error.to_string())?;
+    let (start, _) = pool.into_mapping().into_raw();
+    // SAFETY: the mapping, which nobody else knows and nobody unmaps.
+    let region = unsafe { std::slice::from_raw_parts_mut(start, size_bytes) };
+    dormouse_lab_harness::assure_backed("the budget's pages", region);
     let page_count = size_bytes / page_bytes;
     let links: Vec<Link> = (0..page_count).map(|_| Link::new()).collect();
+    dormouse_lab_harness::assure_backed("the budget's links", &links);
     let budget = PageBudget::new(region, page_bytes, links.leak()).map_err(|error| error.to_string())?;
     let budget = Box::leak(Box::new(budget));
     let mut share = budget.share(0).map_err(|error| error.to_string())?;

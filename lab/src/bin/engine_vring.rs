@@ -164,6 +164,7 @@ struct Lines(#[expect(dead_code, reason = "reached by address")] [AtomicU64; 16]
 fn memory(bytes: usize) -> *mut u8 {
     let lines: Vec<Lines> =
         (0..bytes.div_ceil(size_of::<Lines>())).map(|_| Lines([const { AtomicU64::new(0) }; 16])).collect();
+    dormouse_lab_harness::assure_backed("a ring's memory", &lines);
     lines.leak().as_mut_ptr().cast()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dormouse_backing::{Pool, PoolOptions};
+use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_vring::{Areas, Direct, DriverSide, Features, IndirectTables, RingError, Segment};
 use serde::Serialize;
 use vmm_sys_util::eventfd::EventFd;
@@ -193,8 +193,7 @@ impl BlockDevice {
         let segment_bytes = self.options.segment_bytes(&self.config)?;
         let plan = Plan::new(&self.options, negotiated, segment_bytes)?;
         let size_bytes = plan.size_bytes * usize::from(wanted);
-        let pool =
-            Pool::new("dormouse-vring", size_bytes, PoolOptions::default()).map_err(Error::memory(size_bytes))?;
+        let pool = Pool::new("dormouse-vring", size_bytes, MemoryOptions::new()).map_err(Error::memory(size_bytes))?;
         let pool = Arc::new(pool);
         let make = |index: u16| {
             BlockQueue::new(

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use dormouse_backing::{Pool, PoolOptions};
+use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_vring::{Area, Areas, Bus, Direct, Features, Segment, split};
 use dormouse_vring_vhost::{
     BackEnd, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, MemoryStorage, SECTOR_BYTES, Status,
@@ -392,7 +392,7 @@ impl Liar {
         front.set_protocol_features(VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK).unwrap();
         front.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         front.set_features(features | Features::VERSION_1 | PROTOCOL).unwrap();
-        let pool = Pool::new(name, LIAR_BYTES, PoolOptions::default()).unwrap();
+        let pool = Pool::new(name, LIAR_BYTES, MemoryOptions::new()).unwrap();
         Liar { front, pool, kick: EventFd::new(0).unwrap(), call: EventFd::new(0).unwrap() }
     }
 
@@ -696,7 +696,7 @@ fn memory_is_unmapped_when_it_is_taken_back() {
     liar.share().unwrap();
     liar.start(LIAR_QUEUE, liar.addrs(), 0).unwrap();
     assert_eq!(count("liar-first"), 2);
-    let other = Pool::new("liar-other", LIAR_BYTES, PoolOptions::default()).unwrap();
+    let other = Pool::new("liar-other", LIAR_BYTES, MemoryOptions::new()).unwrap();
     let userspace_addr = liar.pool.base().addr() as u64;
     let region = VhostUserMemoryRegionInfo { mmap_handle: other.file().as_raw_fd(), userspace_addr, ..liar.region() };
     liar.front.set_mem_table(&[region]).unwrap();

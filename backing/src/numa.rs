@@ -1,0 +1,123 @@
+//! Which NUMA node memory comes from.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::error::BackingError;
+use crate::options::{Nodes, Place};
+use crate::os_page_size;
+
+/// The NUMA node of a processor, as `/sys/devices/system/cpu` has it; `None` where the kernel knows no nodes.
+///
+/// # Errors
+/// [`BackingError::NoCpu`].
+pub fn node_of_cpu(cpu: u32) -> Result<Option<u32>, BackingError> {
+    node_in(Path::new("/sys/devices/system/cpu"), cpu)
+}
+
+pub(crate) fn node_in(cpus: &Path, cpu: u32) -> Result<Option<u32>, BackingError> {
+    let entries = fs::read_dir(cpus.join(format!("cpu{cpu}"))).map_err(|_| BackingError::NoCpu { cpu })?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next())
+}
+
+/// How many nodes have memory; 1 where the kernel knows none.
+fn node_count(nodes: &Path) -> usize {
+    let list = fs::read_to_string(nodes.join("has_memory")).unwrap_or_default();
+    let number = |text: &str| text.parse::<usize>().ok();
+    let counts = list.trim().split(',').filter_map(|part| match part.split_once('-') {
+        Some((first, last)) => Some(number(last)?.checked_sub(number(first)?)? + 1),
+        None => number(part).map(|_| 1),
+    });
+    counts.sum::<usize>().max(1)
+}
+
+/// Words of a mask of nodes, and its bits: as many nodes as a kernel may be built for.
+const MASK_WORDS: usize = 1024 / 64;
+
+/// Says which node new `os_page`s of a range are to come from. Where only another one is preferred, a kernel that cannot say so, or a
+/// sandbox that forbids it (`EPERM`), leaves the memory as it would have been.
+pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), BackingError> {
+    let (cpu, mode) = match place {
+        Place::Anywhere => return Ok(()),
+        Place::Near(cpu) => (cpu, libc::MPOL_PREFERRED),
+        Place::At(cpu) => (cpu, libc::MPOL_BIND),
+    };
+    let Some(node) = node_of_cpu(cpu)? else { return Ok(()) };
+    let mut mask = [0_u64; MASK_WORDS];
+    if let Some(word) = mask.get_mut(node as usize / 64) {
+        *word |= 1 << (node % 64);
+    }
+    // One more than there are: the kernel leaves the last out (mbind(2), BUGS).
+    let bits = 64 * MASK_WORDS + 1;
+    // SAFETY: a range that the caller has mapped and that nobody uses yet, and a mask of so many bits less one, which is read
+    // (mbind(2)). What it holds stays.
+    let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0) };
+    if result == 0 || matches!(place, Place::Near(_)) {
+        return Ok(());
+    }
+    let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+    Err(BackingError::System { purpose: "have the memory come from a processor's NUMA node", errno })
+}
+
+/// Whether the memory of a range of addresses is where it was to be.
+pub(crate) fn whereabouts(range: Range<usize>, place: Place) -> Nodes {
+    let cpu = match place {
+        Place::Anywhere => return Nodes::NotAsked,
+        Place::Near(cpu) | Place::At(cpu) => cpu,
+    };
+    if node_count(Path::new("/sys/devices/system/node")) == 1 {
+        return Nodes::OnlyOne;
+    }
+    match (node_of_cpu(cpu), away_bytes(range, cpu)) {
+        (Ok(Some(node)), Some(away_bytes)) => Nodes::Checked { node, away_bytes },
+        _ => Nodes::NotTold,
+    }
+}
+
+/// Bytes of a range that are on another node than a processor's. What is not there is on none.
+pub(crate) fn away_bytes(range: Range<usize>, cpu: u32) -> Option<usize> {
+    let node = node_of_cpu(cpu).ok()?? as i32;
+    let mut away = 0;
+    let addresses: Vec<usize> = range.step_by(os_page_size()).collect();
+    for part in addresses.chunks(4096) {
+        let mut found = vec![0_i32; part.len()];
+        let nowhere = std::ptr::null::<i32>();
+        // SAFETY: so many addresses, which are only looked up, and room for an answer each; without nodes nothing is moved
+        // (move_pages(2)).
+        let result = unsafe {
+            libc::syscall(libc::SYS_move_pages, 0, part.len(), part.as_ptr(), nowhere, found.as_mut_ptr(), 0)
+        };
+        if result != 0 {
+            return None;
+        }
+        away += found.iter().filter(|found| **found >= 0 && **found != node).count();
+    }
+    Some(away * os_page_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_read() {
+        let sys = tempfile::tempdir().unwrap();
+        for (cpu, node) in [("cpu0", "node0"), ("cpu7", "node12")] {
+            fs::create_dir_all(sys.path().join(cpu).join(node)).unwrap();
+            fs::create_dir(sys.path().join(cpu).join("topology")).unwrap();
+        }
+        fs::create_dir(sys.path().join("cpu8")).unwrap();
+        assert_eq!(node_in(sys.path(), 0), Ok(Some(0)));
+        assert_eq!(node_in(sys.path(), 7), Ok(Some(12)));
+        assert_eq!(node_in(sys.path(), 8), Ok(None));
+        assert_eq!(node_in(sys.path(), 9), Err(BackingError::NoCpu { cpu: 9 }));
+        for (list, count) in [("0\n", 1), ("0-3\n", 4), ("0,2-3,9\n", 4), ("", 1)] {
+            fs::write(sys.path().join("has_memory"), list).unwrap();
+            assert_eq!(node_count(sys.path()), count, "{list}");
+        }
+    }
+}

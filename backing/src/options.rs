@@ -1,0 +1,183 @@
+/// How memory is made: of [`crate::Pool`], which others may map, and of [`crate::PrivatePool`].
+///
+/// ```
+/// use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
+///
+/// let options = MemoryOptions::new().huge(Huge::Prefer).guard(true).near_cpu(0);
+/// let pool = PrivatePool::new(8 << 20, options)?;
+/// let obtained = pool.obtained()?;
+/// assert_eq!(obtained.missing_bytes, 0);
+/// println!("{obtained}");
+/// # Ok::<(), dormouse_backing::BackingError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryOptions {
+    pub(crate) prefault: bool,
+    pub(crate) huge: Huge,
+    pub(crate) lock: bool,
+    pub(crate) guard: bool,
+    pub(crate) place: Place,
+    pub(crate) capacity_bytes: usize,
+}
+
+/// What pages memory is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Huge {
+    /// Those that the system's settings give (`/sys/kernel/mm/transparent_hugepage`).
+    #[default]
+    AsConfigured,
+    /// Small ones, whatever these say: each can be given back by itself.
+    Never,
+    /// As high on the ladder as is to be had: huge pages that the system has set aside (hugetlb; of 1 GiB or 2 MiB, for memory that is a
+    /// whole number of them), else such as the kernel puts together (THP), else small ones. [`Obtained`] tells which they became.
+    Prefer,
+    /// As `Prefer`, rounded up to whole huge pages, and an error where a part would have small ones.
+    Require,
+}
+
+/// Which NUMA node memory is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Place {
+    #[default]
+    Anywhere,
+    /// That of a processor, or another where it is full.
+    Near(u32),
+    /// That of a processor alone.
+    At(u32),
+}
+
+impl Default for MemoryOptions {
+    fn default() -> MemoryOptions {
+        MemoryOptions::new()
+    }
+}
+
+impl MemoryOptions {
+    /// Prefaulted, not locked, without guards, with pages and nodes as the system's settings have them.
+    pub const fn new() -> MemoryOptions {
+        MemoryOptions {
+            prefault: true,
+            huge: Huge::AsConfigured,
+            lock: false,
+            guard: false,
+            place: Place::Anywhere,
+            capacity_bytes: 0,
+        }
+    }
+
+    /// Whether all of it is there before the call that makes it returns (the default). Otherwise a part has to be prefaulted before
+    /// it is used. What is required or locked is prefaulted in any case.
+    pub const fn prefault(self, prefault: bool) -> MemoryOptions {
+        MemoryOptions { prefault, ..self }
+    }
+
+    /// What pages it is made of.
+    pub const fn huge(self, huge: Huge) -> MemoryOptions {
+        MemoryOptions { huge, ..self }
+    }
+
+    /// Whether it stays in memory: it is never swapped out, and a memory file's part of it as long as this process maps it. Counts
+    /// towards `RLIMIT_MEMLOCK`.
+    pub const fn lock(self, lock: bool) -> MemoryOptions {
+        MemoryOptions { lock, ..self }
+    }
+
+    /// Whether an inaccessible `os_page` lies before it and one behind it, in this process: who runs over the end of the last `os_page` gets a
+    /// `SIGSEGV`, in place of somebody else's memory.
+    pub const fn guard(self, guard: bool) -> MemoryOptions {
+        MemoryOptions { guard, ..self }
+    }
+
+    /// Takes it from the NUMA node of a processor, or from another where that one has none left.
+    pub const fn near_cpu(self, cpu: u32) -> MemoryOptions {
+        MemoryOptions { place: Place::Near(cpu), ..self }
+    }
+
+    /// Takes it from the NUMA node of a processor, and from no other.
+    pub const fn at_cpu(self, cpu: u32) -> MemoryOptions {
+        MemoryOptions { place: Place::At(cpu), ..self }
+    }
+
+    /// How many bytes it may grow to: so many addresses are reserved, and in a memory file so much length. Beyond what it has grown to, an
+    /// access in this process is a `SIGSEGV`.
+    pub const fn capacity_bytes(self, capacity_bytes: usize) -> MemoryOptions {
+        MemoryOptions { capacity_bytes, ..self }
+    }
+
+    pub(crate) fn is_prefaulted(&self) -> bool {
+        self.prefault || self.lock || self.huge == Huge::Require
+    }
+}
+
+/// What memory really is made of: bytes by kind of page, read from the page table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Obtained {
+    /// Bytes that were asked about, in whole `os_page`s.
+    pub size_bytes: usize,
+    /// In huge pages that the system has set aside.
+    pub hugetlb_bytes: usize,
+    /// In huge pages that the kernel has put together, each with one entry of the page table.
+    pub thp_bytes: usize,
+    /// In small pages. Where [`Obtained::is_huge_told`] is false, `thp_bytes` are among them.
+    pub small_bytes: usize,
+    /// Not in this process's page table, or on the zero page.
+    pub missing_bytes: usize,
+    /// Whether the kernel tells huge pages from small ones: Linux 6.7 or later, or root.
+    pub is_huge_told: bool,
+    /// Whether it is on the NUMA node that was asked for.
+    pub nodes: Nodes,
+}
+
+/// Whether memory is on the NUMA node that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Nodes {
+    /// None was asked for.
+    #[default]
+    NotAsked,
+    /// The machine has one alone, so there is nothing to be found out.
+    OnlyOne,
+    /// The kernel, or a sandbox, does not tell (`move_pages`).
+    NotTold,
+    /// Each page was asked for its node.
+    Checked {
+        /// The node that was asked for.
+        node: u32,
+        /// Bytes that are on another.
+        away_bytes: usize,
+    },
+}
+
+impl Obtained {
+    /// In huge pages of either kind.
+    pub fn huge_bytes(&self) -> usize {
+        self.hugetlb_bytes + self.thp_bytes
+    }
+}
+
+impl std::fmt::Display for Obtained {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let small =
+            if self.is_huge_told { "in small pages" } else { "in pages of a size that this kernel does not tell" };
+        let parts = [
+            (self.hugetlb_bytes, "in hugetlb pages"),
+            (self.thp_bytes, "in transparent huge pages"),
+            (self.small_bytes, small),
+            (self.missing_bytes, "not there"),
+        ];
+        write!(f, "{} bytes", self.size_bytes)?;
+        let mut separator = ": ";
+        for (bytes, name) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
+            write!(f, "{separator}{bytes} {name}")?;
+            separator = ", ";
+        }
+        match self.nodes {
+            Nodes::NotAsked => Ok(()),
+            Nodes::OnlyOne => write!(f, "; the machine has one NUMA node"),
+            Nodes::NotTold => write!(f, "; the kernel does not tell its NUMA node"),
+            Nodes::Checked { node, away_bytes: 0 } => write!(f, "; all on NUMA node {node}"),
+            Nodes::Checked { node, away_bytes } => write!(f, "; {away_bytes} bytes not on NUMA node {node}"),
+        }
+    }
+}

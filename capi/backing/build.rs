@@ -1,0 +1,6 @@
+//! Names the shared library by the version of its interface, so that programs find the one that they were linked with.
+
+fn main() {
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdormouse_backing.so.0");
+    println!("cargo:rerun-if-changed=build.rs");
+}

@@ -1,0 +1,320 @@
+//! Memory for C: the functions of `dormouse/backing.h`.
+//!
+//! ```text
+//!   pool       a memory file, memory of this process alone, or another's file      struct dormouse_backing_pool, opaque
+//!   options, obtained, missing   the caller's, as C lays them out
+//! ```
+
+use core::cell::RefCell;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ptr::{self, NonNull};
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use dormouse_backing::{
+    BackingError, Huge, Mapping, MemoryOptions, Missing, Nodes, NotBacked, Obtained, Pool, PrivatePool,
+    check_backed_raw,
+};
+
+/// `DORMOUSE_BACKING_LAZY` and those that follow.
+const LAZY: c_uint = 1;
+const LOCK: c_uint = 2;
+const GUARD: c_uint = 4;
+const NEAR_CPU: c_uint = 8;
+const AT_CPU: c_uint = 16;
+
+/// `struct dormouse_backing_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OptionsOfC {
+    size_bytes: usize,
+    capacity_bytes: usize,
+    flags: c_uint,
+    huge: c_uint,
+    cpu: c_uint,
+}
+
+/// `struct dormouse_backing_obtained`.
+#[repr(C)]
+pub struct ObtainedOfC {
+    size_bytes: usize,
+    hugetlb_bytes: usize,
+    thp_bytes: usize,
+    small_bytes: usize,
+    missing_bytes: usize,
+    is_huge_told: c_uint,
+    nodes: c_uint,
+    node: c_uint,
+    away_bytes: usize,
+}
+
+/// `struct dormouse_pages_missing`.
+#[repr(C)]
+pub struct MissingOfC {
+    size_bytes: usize,
+    untouched_bytes: usize,
+    zero_bytes: usize,
+    swapped_bytes: usize,
+    unknown_bytes: usize,
+    first: *const c_void,
+}
+
+/// `struct dormouse_backing_pool`.
+pub enum OfC {
+    File(Pool),
+    Private(PrivatePool),
+    Attached(Mapping),
+}
+
+impl OfC {
+    fn mapping(&self) -> &Mapping {
+        match self {
+            OfC::File(pool) => pool.mapping(),
+            OfC::Private(pool) => pool.mapping(),
+            OfC::Attached(mapping) => mapping,
+        }
+    }
+}
+
+thread_local! {
+    static WHY: RefCell<Option<CString>> = const { RefCell::new(None) };
+}
+
+/// Remembers a line for [`dormouse_backing_why`]. No text of ours has a NUL.
+fn remember(text: String) {
+    WHY.with(|why| *why.borrow_mut() = CString::new(text).ok());
+}
+
+/// Remembers what has failed, and gives its errno.
+fn errno_of(error: BackingError) -> c_int {
+    remember(error.to_string());
+    match error {
+        BackingError::Size { .. }
+        | BackingError::Range { .. }
+        | BackingError::NotSealed
+        | BackingError::NotMemory
+        | BackingError::NotOurs => libc::EINVAL,
+        BackingError::NotEnough { .. } | BackingError::NotHuge { .. } => libc::ENOMEM,
+        BackingError::NoSpace { .. } => libc::ENOSPC,
+        BackingError::Lock { .. } => libc::EPERM,
+        BackingError::NoCpu { .. } => libc::ENODEV,
+        BackingError::System { errno, .. } => errno.raw_os_error(),
+        _ => libc::EOPNOTSUPP,
+    }
+}
+
+fn answer(done: Result<(), BackingError>) -> c_int {
+    done.map_or_else(|error| -errno_of(error), |()| 0)
+}
+
+/// NULL and `errno`, or what was made.
+fn handed_out(made: Result<OfC, c_int>) -> Option<NonNull<OfC>> {
+    made.inspect_err(|&error| {
+        // SAFETY: it always has an answer.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: the thread's own `errno`.
+        unsafe { *errno = error };
+    })
+    .ok()
+    .map(|pool| NonNull::from(Box::leak(Box::new(pool))))
+}
+
+fn refused(text: &str) -> c_int {
+    remember(text.into());
+    libc::EINVAL
+}
+
+fn options(of_c: &OptionsOfC) -> Result<MemoryOptions, c_int> {
+    let OptionsOfC { capacity_bytes, flags, huge, cpu, .. } = *of_c;
+    let is = |flag| flags & flag != 0;
+    if flags & !(LAZY | LOCK | GUARD | NEAR_CPU | AT_CPU) != 0 || is(NEAR_CPU) && is(AT_CPU) {
+        return Err(refused("these flags are none, or contradict one another"));
+    }
+    let huge = match huge {
+        0 => Huge::AsConfigured,
+        1 => Huge::Never,
+        2 => Huge::Prefer,
+        3 => Huge::Require,
+        _ => return Err(refused("there is no such kind of huge pages")),
+    };
+    let options = MemoryOptions::new().prefault(!is(LAZY)).huge(huge).lock(is(LOCK)).guard(is(GUARD));
+    let options = options.capacity_bytes(capacity_bytes);
+    Ok(match (is(NEAR_CPU), is(AT_CPU)) {
+        (true, _) => options.near_cpu(cpu),
+        (_, true) => options.at_cpu(cpu),
+        _ => options,
+    })
+}
+
+/// A pool; NULL and `errno`, if there is none to be made of these.
+///
+/// # Safety
+/// NULL, or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_backing_create(name: *const c_char, of_c: &OptionsOfC) -> Option<NonNull<OfC>> {
+    let made = options(of_c).and_then(|options| {
+        let made = if name.is_null() {
+            PrivatePool::new(of_c.size_bytes, options).map(OfC::Private)
+        } else {
+            // SAFETY: the caller's word.
+            let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+            Pool::new(&name, of_c.size_bytes, options).map(OfC::File)
+        };
+        made.map_err(errno_of)
+    });
+    handed_out(made)
+}
+
+/// [`Mapping::map`]; NULL and `errno` on failure.
+///
+/// # Safety
+/// The descriptor stays open meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_backing_attach(file: c_int, is_prefaulted: c_int) -> Option<NonNull<OfC>> {
+    if file < 0 {
+        return handed_out(Err(refused("there is no such file")));
+    }
+    // SAFETY: the caller's word; it is not -1.
+    let file = unsafe { BorrowedFd::borrow_raw(file) };
+    handed_out(Mapping::map(file, is_prefaulted != 0).map(OfC::Attached).map_err(errno_of))
+}
+
+/// Unmaps it.
+///
+/// # Safety
+/// NULL, or a pool that was created or attached and not destroyed, and whose memory nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_backing_destroy(pool: Option<NonNull<OfC>>) {
+    if let Some(pool) = pool {
+        // SAFETY: the caller's word: made by `handed_out`, and gone from here on.
+        drop(unsafe { Box::from_raw(pool.as_ptr()) });
+    }
+}
+
+/// [`Mapping::base`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_base(pool: &OfC) -> *mut c_void {
+    pool.mapping().base().cast()
+}
+
+/// [`Mapping::len`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_size_bytes(pool: &OfC) -> usize {
+    pool.mapping().len()
+}
+
+/// [`Mapping::capacity_bytes`].
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_capacity_bytes(pool: &OfC) -> usize {
+    pool.mapping().capacity_bytes()
+}
+
+/// [`Pool::file`]; -EBADF where there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_file(pool: &OfC) -> c_int {
+    match pool {
+        OfC::File(pool) => pool.file().as_raw_fd(),
+        OfC::Private(_) | OfC::Attached(_) => -libc::EBADF,
+    }
+}
+
+/// [`Pool::prefault`]. 0, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_prefault(pool: &OfC, offset: usize, size_bytes: usize) -> c_int {
+    let range = offset..offset.saturating_add(size_bytes);
+    match pool {
+        OfC::File(pool) => answer(pool.prefault(range)),
+        OfC::Private(pool) => answer(pool.prefault(range)),
+        OfC::Attached(_) => -refused("only who has made the memory prefaults it; it can be attached prefaulted"),
+    }
+}
+
+/// [`Pool::grow`]. 0, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_grow(pool: &mut OfC, size_bytes: usize) -> c_int {
+    match pool {
+        OfC::File(pool) => answer(pool.grow(size_bytes)),
+        OfC::Private(pool) => answer(pool.grow(size_bytes)),
+        OfC::Attached(_) => -refused("only who has made the memory has it grow; all of it is mapped already"),
+    }
+}
+
+/// [`Pool::obtained`]. 0, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_ask(pool: &OfC, target: &mut ObtainedOfC) -> c_int {
+    let mapping = pool.mapping();
+    let found = mapping.obtained(0..mapping.len());
+    answer(found.map(
+        |Obtained { size_bytes, hugetlb_bytes, thp_bytes, small_bytes, missing_bytes, is_huge_told, nodes, .. }| {
+            let (nodes, node, away_bytes) = match nodes {
+                Nodes::NotAsked => (0, 0, 0),
+                Nodes::OnlyOne => (1, 0, 0),
+                Nodes::Checked { node, away_bytes } => (3, node, away_bytes),
+                _ => (2, 0, 0),
+            };
+            *target = ObtainedOfC {
+                size_bytes,
+                hugetlb_bytes,
+                thp_bytes,
+                small_bytes,
+                missing_bytes,
+                is_huge_told: is_huge_told.into(),
+                nodes,
+                node,
+                away_bytes,
+            };
+        },
+    ))
+}
+
+/// What has failed in this thread last.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_backing_why() -> *const c_char {
+    WHY.with(|why| why.borrow().as_deref().unwrap_or(c"").as_ptr())
+}
+
+/// [`check_backed_raw`]. 0, or a negative errno.
+#[unsafe(no_mangle)]
+pub extern "C" fn dormouse_pages_check(
+    buffer: *const c_void,
+    size_bytes: usize,
+    target: Option<&mut MissingOfC>,
+) -> c_int {
+    let Err(error) = check_backed_raw(buffer.cast(), size_bytes) else { return 0 };
+    let (errno, missing) = match error {
+        NotBacked::Missing(missing) => (libc::EFAULT, missing),
+        NotBacked::ZeroUnseen(missing) => (libc::EOPNOTSUPP, missing),
+        NotBacked::Unknown(error) => return -errno_of(error),
+        _ => return -libc::EIO,
+    };
+    remember(error.to_string());
+    if let Some(target) = target {
+        let Missing { size_bytes, untouched_bytes, zero_bytes, swapped_bytes, unknown_bytes, first } = missing;
+        let first = ptr::with_exposed_provenance(first);
+        *target = MissingOfC { size_bytes, untouched_bytes, zero_bytes, swapped_bytes, unknown_bytes, first };
+    }
+    -errno
+}
+
+/// [`dormouse_backing::assert_backed`], for the macro, which names the place.
+///
+/// # Safety
+/// NULL, or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_pages_assert(
+    buffer: *const c_void,
+    size_bytes: usize,
+    file: *const c_char,
+    line: c_uint,
+) {
+    if let Err(error) = check_backed_raw(buffer.cast(), size_bytes) {
+        let file = if file.is_null() {
+            c""
+        } else {
+            // SAFETY: the caller's word.
+            unsafe { CStr::from_ptr(file) }
+        };
+        eprintln!("{}:{line}: {error}", file.to_string_lossy());
+        std::process::abort();
+    }
+}

@@ -1,0 +1,75 @@
+//! Memory in C and C++: one program, compiled and linked in every way that people compile and link, with either library. What it checks is in
+//! `backing/main.c`. The example of the manual page is compiled and run too.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::OnceLock;
+
+mod common;
+#[path = "common/library.rs"]
+mod library;
+#[path = "common/manual.rs"]
+mod manual;
+use library::{Library, has};
+
+static BACKING: Library = Library { name: "backing", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
+
+/// Flags for the library without the tracer.
+fn alone() -> Vec<String> {
+    BACKING.package("dormouse-backing")
+}
+
+#[test]
+fn c_programs() {
+    BACKING.go("gcc", "-std=gnu11 -O0", &BACKING.package("dormouse"));
+    BACKING.go("gcc", "-std=gnu17 -O2", &alone());
+    BACKING.go("clang", "-std=gnu11 -O2", &alone());
+}
+
+#[test]
+fn cpp_programs() {
+    BACKING.go("g++", "-std=gnu++20 -O2", &alone());
+    BACKING.go("clang++", "-std=gnu++11 -O0", &alone());
+}
+
+#[test]
+fn programs_with_the_archive() {
+    BACKING.go("gcc", "-std=gnu11 -O2", &BACKING.archive(None));
+}
+
+/// What a benchmark asserts ends it with file and line, and goes on where the buffer is memory.
+#[test]
+fn an_assertion_names_its_place_and_aborts() {
+    if !has("gcc") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("main");
+    BACKING.compile("gcc", "-std=gnu11 -O2", &alone(), &program);
+    let output = Command::new(&program).arg("assert").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(6), "{text}");
+    assert!(text.contains("main.c:") && text.contains("are no memory of its own"), "{text}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "written\n");
+}
+
+#[test]
+fn the_header_asks_for_no_extension() {
+    BACKING.check_languages();
+}
+
+#[test]
+fn the_libraries_export_what_the_header_declares() {
+    BACKING.check_exports(11);
+}
+
+#[test]
+fn the_example_of_the_manual_page_runs() {
+    BACKING.check_examples();
+}
+
+#[test]
+fn the_manual_page_tells_of_every_function() {
+    BACKING.check_manual();
+}

@@ -1,0 +1,114 @@
+//! A record path never faults: ten million events in each mode, each way that there is to write a record, and the kernel's own count.
+
+use std::path::Path;
+
+use dormouse_backing::{MemoryOptions, Pool};
+use dormouse_e2e::run::{Record, Recording, traced_with};
+
+use crate::TRACED;
+
+/// Events of each recording, after those that warm up.
+const EVENTS: u64 = 10_000_000;
+/// Of the session; a whole number of huge pages.
+const BUDGET_BYTES: usize = 16 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Whether sessions here have huge pages.
+fn has_huge_pages() -> bool {
+    let pool = Pool::new("dormouse-e2e", HUGE_PAGE_BYTES, MemoryOptions::new()).unwrap();
+    pool.use_huge_pages(0..HUGE_PAGE_BYTES) == HUGE_PAGE_BYTES
+}
+
+/// The most faults that a process may have: none. Where the kernel has no huge pages for memory files, those that it counts while it takes a page
+/// that is drawn into the page table, once for each 4 KiB.
+fn faults_max() -> u64 {
+    if has_huge_pages() {
+        return 0;
+    }
+    println!(
+        "no huge pages for memory files here: pages are taken into the page table as they are drawn, and count as faults"
+    );
+    BUDGET_BYTES as u64 / 4096 + 64
+}
+
+/// What the programs have said, each of its own.
+fn faults(recording: &Recording) -> Vec<u64> {
+    let lines = recording.stdout.lines().filter_map(|line| line.strip_prefix("faults "));
+    lines.map(|count| count.parse().unwrap()).collect()
+}
+
+fn never_faults(program: &Path, mode: &str, rseq: bool, ways: &[(&str, &str, &str)]) {
+    let max = faults_max();
+    for (kind, context, clock) in ways {
+        let record = Record::new().mode(mode).rseq(rseq).context(context).env("DORMOUSE_CLOCK", clock);
+        let program = program.to_str().unwrap();
+        let recording = record.run(&[program, "faults", kind, &EVENTS.to_string()]).succeeded();
+        let summary = recording.summary();
+        let total = recording.numbers("emitted").iter().sum::<u64>();
+        // What is overwritten is nobody's loss.
+        assert!(summary.events > 0 && (mode == "overwrite" || summary.events + summary.lost == total), "{summary:?}");
+        let found = faults(&recording);
+        println!("{mode}, rseq {rseq}, {kind}, context {context}, clock {clock}: record_path_faults {found:?}");
+        assert!(
+            found.len() == 1 && found[0] <= max,
+            "{mode}, rseq {rseq}, {kind}, {context}, {clock}: {found:?} faults"
+        );
+    }
+}
+
+/// Each way that the tracer has: by fields in registers, in one run of bytes, in several; with and without context; and with the clock read
+/// outside of the section.
+const WAYS: [(&str, &str, &str); 5] = [
+    ("words", "ids", ""),
+    ("bytes", "ids", ""),
+    ("segments", "ids", ""),
+    ("words", "none", ""),
+    ("words", "ids", "monotonic"),
+];
+
+#[test]
+fn discard_by_rseq_never_faults() {
+    never_faults(Path::new(TRACED), "discard", true, &WAYS);
+}
+
+#[test]
+fn discard_by_atomics_never_faults() {
+    never_faults(Path::new(TRACED), "discard", false, &WAYS);
+}
+
+#[test]
+fn overwrite_by_rseq_never_faults() {
+    never_faults(Path::new(TRACED), "overwrite", true, &WAYS);
+}
+
+#[test]
+fn overwrite_by_atomics_never_faults() {
+    never_faults(Path::new(TRACED), "overwrite", false, &WAYS);
+}
+
+/// The ways that the lab compares the usual one with.
+#[test]
+fn other_ways_to_write_never_fault() {
+    for feature in ["write-called", "write-specialised"] {
+        let program = traced_with(feature);
+        for (mode, rseq) in [("discard", true), ("discard", false), ("overwrite", true), ("overwrite", false)] {
+            println!("{feature}");
+            never_faults(&program, mode, rseq, &WAYS[..1]);
+        }
+    }
+}
+
+/// Pages that another process has opened are in this one's page table too; and so they are in a child's, which `fork` gives an empty one.
+#[test]
+fn processes_that_share_pages_never_fault() {
+    let max = faults_max();
+    for mode in ["discard", "overwrite"] {
+        let events = (EVENTS / 10).to_string();
+        let script = "\"$0\" faults words $1 & \"$0\" faults-of-child words $1 & wait";
+        let recording = Record::new().mode(mode).run(&["sh", "-c", script, TRACED, &events]).succeeded();
+        let found = faults(&recording);
+        println!("{mode}: record_path_faults {found:?}");
+        // The kernel has what others did to a page before as a reason to look again, without huge pages.
+        assert!(found.len() == 2 && found.iter().all(|found| *found <= max), "{mode}: {found:?} faults");
+    }
+}

@@ -1,0 +1,78 @@
+//! Rooms work in memory that `backing` gives them, and where all of it is there, nothing that they do with it faults: not the first object, not the
+//! first word, not the first page. One test: a page fault of another's thread would be none of this one's, but a fork's would.
+#![cfg(target_os = "linux")]
+
+use std::sync::atomic::AtomicU64;
+
+use dormouse_backing::{Huge, MemoryOptions, PrivatePool, check_backed_raw};
+use dormouse_percpu::{Interlaced, Pool, PoolOptions, Region, Words};
+use dormouse_relay::chain::{Chain, Link, PageBudget};
+
+/// Page faults that this thread has had.
+fn faults() -> i64 {
+    // SAFETY: all zeroes is a valid `rusage`, plain data.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place for the answer (getrusage(2)).
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_minflt + usage.ru_majflt
+}
+
+const STRIDE_BYTES: usize = 64 << 10;
+const PAGE_BYTES: usize = 4096;
+const PAGES: usize = 512;
+
+/// Objects of each processor in given memory: made, added to, and taken back. Returns the faults.
+fn objects(memory: &PrivatePool, options: &PoolOptions) -> i64 {
+    // SAFETY: the pool's memory, which outlives this function and which nobody else uses meanwhile.
+    let region = unsafe { Region::new(memory.base(), memory.size_bytes()) };
+    let pool = Pool::<Interlaced>::in_region(region, options).unwrap();
+    let words = Words::new(&pool);
+    // The list, and what the pool keeps of objects, which is not in the region.
+    let mut made = Vec::with_capacity(1_000);
+    (0..1_000).for_each(|_| made.push(pool.alloc_for::<AtomicU64>().unwrap()));
+    // SAFETY: live, and nobody has it any more.
+    made.drain(..).for_each(|object| unsafe { pool.free(object) }.unwrap());
+    let before = faults();
+    (0..1_000).for_each(|_| made.push(pool.alloc_for::<AtomicU64>().unwrap()));
+    for object in &made {
+        // SAFETY: live, a word, and written by nothing else.
+        unsafe { words.add(*object, 0, 1) }.unwrap();
+    }
+    // SAFETY: live, and nobody has it any more.
+    made.drain(..).for_each(|object| unsafe { pool.free(object) }.unwrap());
+    faults() - before
+}
+
+/// A chain of pages in given memory: opened, written to all over, and grown. Returns the faults.
+fn pages(memory: &PrivatePool, links: &mut [Link]) -> i64 {
+    // SAFETY: the pool's memory, which nobody else uses meanwhile.
+    let region = unsafe { std::slice::from_raw_parts_mut(memory.base(), PAGES * PAGE_BYTES) };
+    let budget = PageBudget::new(region, PAGE_BYTES, links).unwrap();
+    let before = faults();
+    let mut chain = Chain::new(&budget, PAGES / 2, 0).unwrap();
+    chain.grow(PAGES / 2).unwrap();
+    for offset in (0..chain.size_bytes()).step_by(64) {
+        chain.write(offset, &offset.to_le_bytes()).unwrap();
+    }
+    faults() - before
+}
+
+#[test]
+fn rooms_in_given_memory_never_fault() {
+    let options = PoolOptions { stride_bytes: STRIDE_BYTES, ..PoolOptions::default() };
+    let size_bytes = options.cpu_count as usize * STRIDE_BYTES;
+    let mut links: Vec<Link> = (0..PAGES).map(|_| Link::new()).collect();
+    for huge in [Huge::Never, Huge::Prefer] {
+        let memory = PrivatePool::new(size_bytes, MemoryOptions::new().huge(huge).guard(true)).unwrap();
+        let region = PrivatePool::new(PAGES * PAGE_BYTES, MemoryOptions::new().huge(huge)).unwrap();
+        assert_eq!(check_backed_raw(memory.base(), size_bytes), Ok(()));
+        // The first time has the code be there.
+        objects(&memory, &options);
+        pages(&region, &mut links);
+        assert_eq!((objects(&memory, &options), pages(&region, &mut links)), (0, 0), "{huge:?}");
+    }
+    // And it would be seen if they did.
+    let lazy = MemoryOptions::new().prefault(false).huge(Huge::Never);
+    let memory = PrivatePool::new(PAGES * PAGE_BYTES, lazy).unwrap();
+    assert_eq!(pages(&memory, &mut links), PAGES as i64);
+}
