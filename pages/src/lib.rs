@@ -18,15 +18,26 @@
 //! The process goes on meanwhile: each mapping is as of a moment of its own. Variables are known where the object has a symbol table; a
 //! stripped one has only those that it exports.
 
+mod buffers;
 mod census;
+mod html;
 mod maps;
 mod object_file;
+mod process;
+mod signals;
+mod speed;
 mod stacks;
 mod text;
+mod trace;
+mod watch;
 
+pub use buffers::{Buffer, Limits, What};
 pub use census::{Area, Census, Name, Options, Pages, ZeroVariable};
 pub use dormouse_backing::page_table::Way;
-pub use text::table;
+pub use html::{html, html_of_run};
+pub use speed::Speed;
+pub use text::{run_table, table};
+pub use watch::{Counts, Other, Run, RunOptions, Sample, Verdict, run};
 
 use dormouse_backing::BackingError;
 use rustix::io::Errno;
@@ -54,6 +65,17 @@ pub enum PagesError {
         /// The process.
         pid: u32,
     },
+    /// The command cannot be run.
+    #[error("cannot run `{program}`: {error}")]
+    Start {
+        /// Which.
+        program: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Signals cannot be handled.
+    #[error("cannot handle signals: {0}")]
+    Signals(std::io::Error),
     /// Anything else.
     #[error("cannot look into process {pid}: {errno}")]
     System {
