@@ -46,7 +46,7 @@ impl Speed {
         let available = available_bytes().unwrap_or(SIZE_BYTES_MAX);
         let page = if is_huge { HUGE_PAGE_SIZE_BYTES } else { dormouse_backing::os_page_size() };
         let used = (size.min(SIZE_BYTES_MAX).min(available / 4).max(1) as usize).next_multiple_of(page);
-        let [zero, written] = [Region::new(used, is_huge)?, Region::new(used, is_huge)?];
+        let [zero, mut written] = [Region::new(used, is_huge)?, Region::new(used, is_huge)?];
         written.write();
         let passes = ROUND_SIZE_BYTES.div_ceil(used);
         let time = |region: &Region| {
@@ -117,16 +117,17 @@ impl Region {
     }
 
     fn words(&self) -> &[u64] {
-        // SAFETY: the mapping has as many bytes behind `start`, which is aligned to a page; it is initialised to zeroes, lives as long as
-        // `self`, and `write` is over before anybody reads.
+        // SAFETY: the mapping has as many bytes behind `start`, which is aligned to a page; it is initialised to zeroes, and lives as
+        // long as `self`.
         unsafe { std::slice::from_raw_parts(self.start, self.size / size_of::<u64>()) }
     }
 
     /// Something else in each word, so that no page is like another.
-    fn write(&self) {
-        for at in 0..self.size / size_of::<u64>() {
-            // SAFETY: within the mapping, of which nobody has a reference now.
-            unsafe { self.start.add(at).write_volatile(at as u64 + 1) };
+    fn write(&mut self) {
+        // SAFETY: as in `words`, and nobody else has the mapping.
+        let words = unsafe { std::slice::from_raw_parts_mut(self.start, self.size / size_of::<u64>()) };
+        for (word, value) in words.iter_mut().zip(1..) {
+            *word = value;
         }
     }
 
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_not_the_zero_page() {
-        let region = Region::new(1 << 20, false).unwrap();
+        let mut region = Region::new(1 << 20, false).unwrap();
         assert_eq!(region.sum(), 0);
         region.check().unwrap();
         region.write();
