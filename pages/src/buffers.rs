@@ -77,8 +77,9 @@ pub struct Buffer {
 pub(crate) struct Buffers(Vec<Buffer>);
 
 impl Buffers {
-    /// Enters what a census found, and updates what is known already.
-    pub(crate) fn enter(&mut self, census: &Census, time_ms: f64, limits: &Limits) {
+    /// Enters what a census found, and updates what is known already. Returns whether a buffer is beyond the limits now.
+    pub(crate) fn enter(&mut self, census: &Census, time_ms: f64, limits: &Limits) -> bool {
+        let mut has_found = false;
         self.0.iter_mut().for_each(|buffer| buffer.zero_at_end = 0);
         let touched = census.total.touched();
         for (what, address, size, zero, is_huge) in on_zero_page(census) {
@@ -92,6 +93,7 @@ impl Buffers {
             let known = self.0.iter_mut().find(is_same);
             let share_percent = 100.0 * zero as f64 / touched.max(1) as f64;
             let is_found = zero >= limits.size_bytes && share_percent >= limits.share_percent;
+            has_found |= is_found;
             let new = Buffer {
                 pid: census.pid,
                 command: census.command.clone(),
@@ -113,6 +115,7 @@ impl Buffers {
                 None => self.0.push(new),
             }
         }
+        has_found
     }
 
     /// Adds another process's; the worst stay.

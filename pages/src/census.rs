@@ -356,6 +356,9 @@ fn name(map: &Map, objects: &Objects, stacks: &mut Vec<stacks::Stack>) -> Name {
     let text = String::from_utf8_lossy(&map.name).into_owned();
     if let Some(path) = map.path() {
         return match () {
+            // Of MAP_HUGETLB: a file for the kernel alone.
+            () if text.starts_with("/anon_hugepage") && !map.is_shared() => Name::Anonymous { name: "hugetlb".into() },
+            () if text.starts_with("/anon_hugepage") => Name::Shared { name: "hugetlb".into() },
             () if text.starts_with("/memfd:") || text.starts_with("/SYSV") || text.starts_with("/dev/zero") => {
                 Name::Shared { name: text }
             }

@@ -114,6 +114,8 @@ pub struct Run {
     pub duration_ms: f64,
     /// The command's own process at its end; nothing if it was never seen.
     pub census: Option<Census>,
+    /// A process when most of its memory was the zero page, if a buffer was found in it then. Of the measured time.
+    pub worst: Option<Census>,
     /// The other processes, those that touched most memory first; a hundred at most.
     pub others: Vec<Other>,
     /// Variables and mappings that were the zero page, the worst first; a thousand at most. Of the measured time.
@@ -222,6 +224,7 @@ struct Watcher {
     sample_step: usize,
     /// Of the command's process, the last program.
     census: Option<Census>,
+    worst: Option<Census>,
     others: Vec<Other>,
     buffers: Buffers,
     refused: BTreeSet<String>,
@@ -240,11 +243,13 @@ impl Watcher {
             faults: BTreeMap::new(),
             faults_before,
             touched: 0,
-            edges: [None; 2],
+            // At the very beginning nothing has happened.
+            edges: [options.from.is_zero().then(Counts::default), None],
             samples: Vec::new(),
             sample_count: 0,
             sample_step: 1,
             census: None,
+            worst: None,
             others: Vec::new(),
             buffers: Buffers::default(),
             refused: BTreeSet::new(),
@@ -361,7 +366,11 @@ impl Watcher {
         self.touched += touched.saturating_sub(space.touched.unwrap_or(touched));
         space.touched = Some(touched);
         if is_measured {
-            space.buffers.enter(&census, time_ms, &self.options.limits);
+            let has_found = space.buffers.enter(&census, time_ms, &self.options.limits);
+            let zero_before = self.worst.as_ref().map_or(0, |worst| worst.total.zero);
+            if has_found && census.total.zero > zero_before {
+                self.worst = Some(census.clone());
+            }
         }
         space.census = Some(census);
     }
@@ -427,9 +436,8 @@ impl Watcher {
             self.unseen
                 .push(format!("the measured time was to begin after {from_ms:.0} ms, when the command had ended"));
         }
-        // At the very beginning nothing had happened.
-        let begin = if self.options.from.is_zero() { Some(Counts::default()) } else { self.edges[0] };
-        let measured = self.edges[1].unwrap_or(whole).since(&begin.unwrap_or(whole));
+        let [begin, end] = self.edges.map(|edge| edge.unwrap_or(whole));
+        let measured = end.since(&begin);
         self.unseen.extend(self.refused);
         self.unseen.extend(self.surveyor.way().and_then(unseen_by));
         if self.census.is_none() {
@@ -446,6 +454,7 @@ impl Watcher {
             exit_code: status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1),
             duration_ms: end_ms,
             census: self.census,
+            worst: self.worst,
             others: self.others,
             buffers,
             limits: self.options.limits,

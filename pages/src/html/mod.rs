@@ -39,7 +39,7 @@ pub(crate) const KINDS: [Kind; 6] = [
 pub fn html(census: &Census) -> String {
     let title = format!("{}, process {}", census.command, census.pid);
     let mut body = String::new();
-    address_space(&mut body, census);
+    address_space(&mut body, "space", "Address space", census);
     notes(&mut body, &census.unseen);
     page(&title, "What stands behind its memory, at about one moment.", &body)
 }
@@ -62,8 +62,17 @@ pub fn html_of_run(run: &Run) -> String {
         });
         section(&mut body, "time", "Over time", &|body| curves::draw(body, run));
     }
+    if let Some(census) = &run.worst {
+        let title = "Address space when most of it was the zero page";
+        address_space(
+            &mut body,
+            "worst",
+            &format!("{title}: {}, process {}", escaped(&census.command), census.pid),
+            census,
+        );
+    }
     match &run.census {
-        Some(census) => address_space(&mut body, census),
+        Some(census) => address_space(&mut body, "space", "Address space at its end", census),
         None => line(&mut body, "<p class=\"note\">The command ended before it was looked at.</p>"),
     }
     if !run.others.is_empty() {
@@ -109,8 +118,8 @@ written; unbacked memory has nothing yet, and its next access faults.</p></foote
     )
 }
 
-fn address_space(body: &mut String, census: &Census) {
-    section(body, "space", "Address space", &|body| {
+fn address_space(body: &mut String, id: &str, title: &str, census: &Census) {
+    section(body, id, title, &|body| {
         bars::draw(body, census);
         let head = ["name", "from", "access", "size", "unbacked", "zero", "small", "huge", "shared", "swapped"];
         let row = |area: &crate::Area| {
@@ -122,7 +131,7 @@ fn address_space(body: &mut String, census: &Census) {
         table(body, "Mappings, by address", &head, census.areas.iter().map(row));
     });
     if !census.zero_variables.is_empty() {
-        section(body, "variables", "Variables on the zero page", &|body| {
+        section(body, &format!("{id}-variables"), "Variables on the zero page", &|body| {
             let head = ["variable", "object", "address", "size", "zero"];
             let row = |variable: &crate::ZeroVariable| {
                 let path = variable.path.display().to_string();
