@@ -248,6 +248,8 @@ impl Running {
     }
 
     fn end(mut self) -> (Option<i32>, String) {
+        // Which the wait would close.
+        let _input = self.child.stdin.take();
         let status = self.child.wait().unwrap();
         (status.code(), fs::read_to_string(self.report).unwrap())
     }

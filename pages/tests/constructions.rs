@@ -147,10 +147,10 @@ fn expected(name: &str) -> Option<Pages> {
     Some(pages)
 }
 
-/// As it looks where only the words of the page table can be read.
+/// As it looks where only the words of the page table can be read. They say of the huge zero page that it is not the process's own.
 fn blind(pages: Pages) -> Pages {
     let small = pages.small + pages.huge + pages.zero;
-    Pages { small, huge: 0, zero: 0, huge_zero: 0, ..pages }
+    Pages { small, huge: 0, zero: 0, huge_zero: 0, shared: pages.shared + pages.huge_zero, ..pages }
 }
 
 #[test]
@@ -205,7 +205,10 @@ fn every_category_is_what_was_made() {
                 continue;
             }
             let pages = if way.sees_zero() { pages } else { blind(pages) };
-            assert_eq!(area.pages, pages, "{way:?}: {name}: {area:?}");
+            // A file's pages are huge ones where its file system has made them so.
+            let is_file = area.pages.shared > 0;
+            let found = if is_file && way.sees_zero() { blind(area.pages) } else { area.pages };
+            assert_eq!(found, pages, "{way:?}: {name}: {area:?}");
             check_name(name, area, &file);
             checked += 1;
         }
