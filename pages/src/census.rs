@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use dormouse_backing::page_table::{PageKind, PageTable, Run, Way};
 use serde::Serialize;
@@ -211,11 +212,13 @@ pub(crate) struct Surveyor {
     /// How the kernel was asked for the last census.
     way: Option<Way>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
+    /// Time that went into reading them, all together.
+    pub(crate) reading: Duration,
 }
 
 impl Surveyor {
     pub(crate) fn new(options: Options) -> Surveyor {
-        Surveyor { options, way: None, files: BTreeMap::new() }
+        Surveyor { options, way: None, files: BTreeMap::new(), reading: Duration::ZERO }
     }
 
     /// How the kernel was asked for the last census.
@@ -272,10 +275,12 @@ impl Surveyor {
             let Some(path) = map.path().filter(|path| !objects.0.contains_key(path)) else { continue };
             let file = self.files.entry((path.clone(), map.inode)).or_insert_with(|| {
                 // As the process sees it: its root may be another one, and the file may have been replaced.
+                let start = Instant::now();
                 let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
-                ObjectFile::read(range.as_ref())
-                    .or_else(|| ObjectFile::read(format!("/proc/{task}/root{}", path.display()).as_ref()))
-                    .map(Rc::new)
+                let file = ObjectFile::read(range.as_ref())
+                    .or_else(|| ObjectFile::read(format!("/proc/{task}/root{}", path.display()).as_ref()));
+                self.reading += start.elapsed();
+                file.map(Rc::new)
             });
             let bias = |file: &ObjectFile| map.range.start.wrapping_sub(map.offset).wrapping_sub(file.base);
             objects.0.insert(path, file.clone().map(|file| (bias(&file), file)));

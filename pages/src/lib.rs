@@ -14,9 +14,28 @@
 //!                                                └▶ variables on the zero page
 //! ```
 //!
+//! # A command
+//! [`run`] starts a command, takes a census of each of its processes as it is about to end, and if asked also from time to time
+//! ([`RunOptions::period`]). Three threads have a part in it:
+//! ```text
+//!   supervisor   traces the command and its descendants (`trace.rs`), stops one that ends until it was looked at
+//!   watcher      the caller: takes censuses, keeps of each buffer the worst, counts faults
+//!   forwarder    passes on signals that another process sends to this one
+//! ```
+//! Only the supervisor waits for processes, only the watcher has state; what happens comes to it over a channel, in its order. `README.md`
+//! shows programs in which this has found something, and how it is measured.
+//!
+//! # Cost
+//! A census reads the page table once: some 10 ns for each page that is there. Samples take at most a twentieth of a processor. A traced
+//! command stops where a thread or process begins or ends, at an exec and at a signal, and nowhere else.
+//!
 //! # Limits
 //! The process goes on meanwhile: each mapping is as of a moment of its own. Variables are known where the object has a symbol table; a
-//! stripped one has only those that it exports.
+//! stripped one has only those that it exports. Memory that is read, and then written or given back between two samples, is not seen; what
+//! a process had before an exec is as of the last sample. That a page is the zero page says that it was read since it was mapped, not when.
+//!
+//! # Source
+//! `ptrace(2)`, `proc(5)`, the kernel's `Documentation/admin-guide/mm/pagemap.rst`; C. Chen's report on the zero page (2008).
 
 mod buffers;
 mod census;

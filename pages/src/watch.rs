@@ -275,9 +275,10 @@ impl Watcher {
                 Ok(Event::Failed(error)) => return Err(error),
                 Ok(event) => self.event(event),
                 Err(RecvTimeoutError::Timeout) => {
-                    let before = Instant::now();
+                    let (before, reading) = (Instant::now(), self.surveyor.reading);
                     self.sample();
-                    let cost = before.elapsed();
+                    // A file is read once: that says nothing of the looks to come.
+                    let cost = before.elapsed().saturating_sub(self.surveyor.reading - reading);
                     next = period.map(|period| before + period.max(LOOKING_PART * cost));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
