@@ -262,6 +262,9 @@ fn signals_are_the_commands() {
     // Sent to dormouse, and to the command.
     for is_passed_on in [true, false] {
         let mut running = Running::new(&[], &[&patient, Path::new("signal")], dir.path());
+        // What was blocked before it ran is so no more, but for its own.
+        let status = fs::read_to_string(format!("/proc/{}/status", running.pid)).unwrap();
+        assert!(status.contains("SigBlk:\t0000000000004000\n"), "{status}");
         let target = if is_passed_on { Pid::from_child(&running.child) } else { Pid::from_raw(running.pid).unwrap() };
         kill_process(target, Signal::TERM).unwrap();
         assert_eq!(running.line(), "took 15");
@@ -303,6 +306,69 @@ fn a_stop_is_left_to_who_stopped_it() {
     drop(running.child.stdin.take());
     let (code, report) = running.end();
     assert_eq!(code, Some(0), "{report}");
+}
+
+/// What the command has left behind goes on by itself.
+#[test]
+fn who_outlives_the_command_is_let_go() {
+    let script = "exec 3<&0; cat <&3 & echo $!";
+    let mut dormouse = Command::new(DORMOUSE);
+    dormouse.args(["pages", "--watch", "--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = dormouse.stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+    let pid = output.next().unwrap().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.contains("TracerPid:\t0\n"), "{status}");
+    std::io::Write::write_all(&mut input, b"alive\n").unwrap();
+    assert_eq!(output.next().unwrap().unwrap(), "alive");
+}
+
+/// Has the kernel refuse ptrace(2), as containers do, and becomes its arguments.
+const REFUSED: &str = r#"
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ptrace, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) return 77;
+    execv(argv[1], argv + 1);
+    return 78;
+}
+"#;
+
+#[test]
+fn where_ptrace_is_forbidden_there_are_samples_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (refused, patient) = (build(dir.path(), "refused", REFUSED, &[]), build(dir.path(), "patient", PATIENT, &[]));
+    let mut dormouse = Command::new(refused);
+    dormouse.args([DORMOUSE, "pages", "--watch", "--"]).arg(patient).arg("signal");
+    let mut child = dormouse.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+    let Some(Ok(pid)) = output.next() else {
+        println!("skipped: this machine has no seccomp: {:?}", child.wait());
+        return;
+    };
+    // Its signals are not blocked by what was begun.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.contains("SigBlk:\t0000000000004000\n"), "{status}");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(output.next().unwrap().unwrap(), "took 15");
+    let output = child.wait_with_output().unwrap();
+    let report = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(9), "{report}");
+    assert!(report.contains("not seen: the command is not traced (Operation not permitted"), "{report}");
 }
 
 #[test]
