@@ -56,6 +56,7 @@ mod audit;
 mod available;
 mod error;
 mod mapping;
+pub mod maps;
 pub mod page_table;
 mod pool;
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use dormouse_backing::maps::{self, Map};
 use dormouse_backing::page_table::{PageKind, PageTable, Run, Way};
 use serde::Serialize;
 
 use crate::PagesError;
-use crate::maps::{self, Map};
 use crate::object_file::ObjectFile;
 use crate::stacks;
 

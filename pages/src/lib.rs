@@ -40,7 +40,6 @@
 mod buffers;
 mod census;
 mod html;
-mod maps;
 mod object_file;
 mod process;
 mod signals;

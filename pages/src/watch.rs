@@ -290,8 +290,9 @@ impl Watcher {
 
     fn event(&mut self, event: Event) {
         match event {
+            // A child that was quick may have become another program before its parent is heard of.
             Event::Forked { pid, is_shared } => {
-                self.spaces.insert(pid, Space { is_shared, ..Space::default() });
+                self.spaces.entry(pid).or_insert(Space { is_shared, ..Space::default() });
             }
             Event::Execed { pid } => {
                 self.close(pid, false);
@@ -354,7 +355,8 @@ impl Watcher {
         }
         let census = match self.surveyor.census(pid, task, names) {
             Ok(census) => census,
-            // It has ended meanwhile, or is just about to begin.
+            // It has ended, perhaps before its parent was heard of, or will be heard of itself.
+            Err(PagesError::NoProcess { .. }) if pid != self.main => return self.close(pid, true),
             Err(PagesError::NoProcess { .. } | PagesError::NoMemory { .. }) => return,
             Err(error) => {
                 self.refused.insert(error.to_string());
