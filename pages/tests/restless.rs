@@ -2,14 +2,16 @@
 
 mod common;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{WAYS, build};
-use dormouse_pages::{Census, Options, PagesError};
+use dormouse_pages::{Census, Options, PagesError, RunOptions, run};
 
 /// Maps, unmaps, moves and forgets memory; starts threads and children that end at once, and becomes itself anew. Each child's number goes to
-/// standard output. It ends when its input does.
+/// standard output. It ends when its input does, or with a second argument after as many execs.
 const RESTLESS: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -41,11 +43,12 @@ int main(int argc, char **argv) {
         munmap(room, 2 * SIZE);
         waitpid(pid, 0, 0);
         struct pollfd input = { 0, POLLIN, 0 };
-        if (poll(&input, 1, 0) > 0) return 0;
+        if (argc <= 2 && poll(&input, 1, 0) > 0) return 0;
     }
+    if (argc > 2 && turns >= atoi(argv[2])) return 5;
     char next[16];
     snprintf(next, sizeof next, "%d", turns + 1);
-    execl(argv[0], argv[0], next, (char *)0);
+    execl(argv[0], argv[0], next, argc > 2 ? argv[2] : (char *)0, (char *)0);
     return 2;
 }
 "#;
@@ -84,4 +87,29 @@ fn what_changes_meanwhile_does_no_harm() {
     // It may say more than anybody reads.
     child.wait().unwrap();
     assert!(looked > 0, "{gone} had ended");
+}
+
+#[test]
+fn what_changes_under_a_tracer_ends_as_it_would() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "restless", RESTLESS, &["-O1", "-pthread"]);
+    for (is_traced, period) in
+        [(true, None), (true, Some(Duration::from_millis(1))), (false, Some(Duration::from_millis(1)))]
+    {
+        let command: Vec<OsString> =
+            ["sh".into(), "-c".into(), "exec \"$0\" 0 3 >/dev/null".into(), program.clone().into()].into();
+        let run = run(&command, &RunOptions { is_traced, period, ..RunOptions::default() }).unwrap();
+        assert_eq!(run.exit_code, 5, "{run:?}");
+        assert!(run.whole.faults_minor > 0 && run.duration_ms > 0.0);
+        let was_traced = !run.unseen.iter().any(|line| line.contains("not traced"));
+        if was_traced {
+            // Itself, and 50 children for each of four turns, of which so many are told.
+            assert_eq!((run.others.len(), run.census.map(|census| census.command)), (100, Some("restless".into())));
+            assert!(run.sample_count >= 201, "{}", run.sample_count);
+        }
+        let times: Vec<f64> = run.samples.iter().map(|sample| sample.time_ms).collect();
+        assert!(times.is_sorted());
+        let counts: Vec<u64> = run.samples.iter().map(|sample| sample.counts.faults_minor).collect();
+        assert!(counts.is_sorted(), "{counts:?}");
+    }
 }
