@@ -82,6 +82,7 @@ mod available;
 mod check;
 mod error;
 mod mapping;
+pub mod maps;
 mod numa;
 mod options;
 pub mod page_table;

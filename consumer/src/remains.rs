@@ -1,11 +1,13 @@
 //! What is left of a session's memory: a file, or a process that has it mapped. Read, never mapped: it may be shorter by now.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::session::SessionHeader;
 use dormouse_abi::wire::{MEMORY_PART_SIZE_BYTES_MAX, Message};
+use dormouse_backing::maps::{self, Map};
 
 use crate::program::Program;
 
@@ -187,28 +189,22 @@ pub(crate) fn has_mapped(pid: u32, buffers: Option<&Path>) -> bool {
 
 /// Where a process has memory of sessions mapped.
 fn regions(pid: u32, buffers: Option<&Path>) -> Result<Vec<Region>, String> {
-    let maps = std::fs::read(format!("/proc/{pid}/maps"))
-        .map_err(|error| format!("cannot read the mappings of process {pid}: {error}"))?;
-    Ok(regions_in(&String::from_utf8_lossy(&maps), &buffers.map_or(MEMORY_FILE.into(), Path::to_string_lossy)))
+    let maps = maps::read(pid).map_err(|error| format!("cannot read the mappings of process {pid}: {error}"))?;
+    let name = buffers.map_or(MEMORY_FILE.as_bytes(), |path| path.as_os_str().as_bytes());
+    Ok(regions_in(&maps, name))
 }
 
 /// Those of the file `name`, whole: the kernel may show one mapping in several lines.
-fn regions_in(maps: &str, name: &str) -> Vec<Region> {
+fn regions_in(maps: &[Map], name: &[u8]) -> Vec<Region> {
     let mut regions: Vec<Region> = Vec::new();
-    for line in maps.lines() {
-        let mut fields = line.splitn(6, ' ');
-        let mut field = || fields.next().unwrap_or_default();
-        let (range, _, offset, _, _, path) = (field(), field(), field(), field(), field(), field());
-        let path = path.trim_start();
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let range = range.split_once('-').and_then(|(start, end)| Some((hex(start)?, hex(end)?)));
-        let (Some((start, end)), Some(offset)) = (range, hex(offset)) else { continue };
-        if path.strip_suffix(" (deleted)").unwrap_or(path) != name || end < start {
+    for Map { range, offset, name: found, .. } in maps {
+        if found.strip_suffix(b" (deleted)").unwrap_or(found) != name || range.end < range.start {
             continue;
         }
+        let len = range.end - range.start;
         match regions.last_mut() {
-            _ if offset == 0 => regions.push(Region { start, len: end - start }),
-            Some(last) if last.start + last.len == start && last.len == offset => last.len += end - start,
+            _ if *offset == 0 => regions.push(Region { start: range.start, len }),
+            Some(last) if last.start + last.len == range.start && last.len == *offset => last.len += len,
             _ => {}
         }
     }
@@ -233,9 +229,13 @@ x-y rw-s 00000000 00:01 9                  /memfd:dormouse-session
 7fff00000000-7fff00001000 rw-p 00000000 00:00 0
 ";
         let region = |start, len| Region { start, len };
-        assert_eq!(regions_in(maps, MEMORY_FILE), [region(0x7f0000000000, 0x3000), region(0x7f0000008000, 0x1000)]);
-        assert_eq!(regions_in(maps, "/dev/shm/a b"), [region(0x7f000000a000, 0x1000)]);
-        assert_eq!(regions_in("", MEMORY_FILE), []);
+        let maps = maps::parse(maps.as_bytes());
+        assert_eq!(
+            regions_in(&maps, MEMORY_FILE.as_bytes()),
+            [region(0x7f0000000000, 0x3000), region(0x7f0000008000, 0x1000)]
+        );
+        assert_eq!(regions_in(&maps, b"/dev/shm/a b"), [region(0x7f000000a000, 0x1000)]);
+        assert_eq!(regions_in(&[], MEMORY_FILE.as_bytes()), []);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! The census: each mapping, by the name that a person knows, and what its pages are.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
+use dormouse_backing::maps::{self, Map};
 use dormouse_backing::page_table::{PageKind, PageTable, Run, Way};
 use serde::Serialize;
 
 use crate::PagesError;
-use crate::maps::{self, Map};
 use crate::object_file::ObjectFile;
 use crate::stacks;
 
@@ -158,6 +159,8 @@ pub struct Census {
     pub total: Pages,
     /// Largest share of the zero page first.
     pub zero_variables: Vec<ZeroVariable>,
+    /// Whether the zero page can be told from other memory; otherwise it counts as that.
+    pub sees_zero: bool,
     /// What this census cannot see, one line each.
     pub unseen: Vec<String>,
 }
@@ -182,16 +185,64 @@ impl Census {
     /// # Errors
     /// See [`PagesError`].
     pub fn of(pid: u32, options: &Options) -> Result<Census, PagesError> {
-        let table = PageTable::by(Some(pid), &options.ways).map_err(|error| PagesError::of_backing(pid, error))?;
-        let maps = maps::read(pid).map_err(|error| PagesError::of_io(pid, error))?;
+        Surveyor::new(options.clone()).census(pid, pid, Names::All)
+    }
+}
+
+impl Pages {
+    /// Bytes that the process itself has brought about: read or written, and not a file's or others' too.
+    pub fn touched(&self) -> u64 {
+        self.zero + self.resident().saturating_sub(self.shared)
+    }
+}
+
+/// How much is found out of a mapping's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// Everything.
+    All,
+    /// All but whose stack it is, for which each thread has to be asked.
+    ButStacks,
+}
+
+/// Takes one census after another, and reads each object file once.
+#[derive(Debug)]
+pub(crate) struct Surveyor {
+    options: Options,
+    /// How the kernel was asked for the last census.
+    way: Option<Way>,
+    files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
+    /// Time that went into reading them, all together.
+    pub(crate) reading: Duration,
+}
+
+impl Surveyor {
+    pub(crate) fn new(options: Options) -> Surveyor {
+        Surveyor { options, way: None, files: BTreeMap::new(), reading: Duration::ZERO }
+    }
+
+    /// How the kernel was asked for the last census.
+    pub(crate) fn way(&self) -> Option<Way> {
+        self.way
+    }
+
+    /// Of process `pid`, whose memory is looked at through `task`, one of its threads: the first one may have ended before the others.
+    ///
+    /// # Errors
+    /// See [`PagesError`].
+    pub(crate) fn census(&mut self, pid: u32, task: u32, how: Names) -> Result<Census, PagesError> {
+        let table =
+            PageTable::by(Some(task), &self.options.ways).map_err(|error| PagesError::of_backing(pid, error))?;
+        self.way = Some(table.way());
+        let maps = maps::read(task).map_err(|error| PagesError::of_io(pid, error))?;
         if maps.is_empty() {
             // A thread of the kernel's, or one that has ended and is not yet waited for.
             return Err(PagesError::NoMemory { pid });
         }
-        let mut objects = Objects::default();
-        let names = names(pid, &maps, &mut objects);
-        let (mut areas, mut zero) = (Vec::new(), Vec::new());
-        for (map, name) in maps.iter().zip(names) {
+        let objects = self.objects(task, &maps);
+        let mut stacks = if how == Names::All { stacks::of(pid) } else { Vec::new() };
+        let (mut areas, mut zero, mut total) = (Vec::new(), Vec::new(), Pages::default());
+        for map in &maps {
             let mut pages = Pages { unbacked: map.range.end - map.range.start, ..Pages::default() };
             // The vsyscall page is in nobody's page table.
             if map.range.end <= i64::MAX as u64 {
@@ -205,57 +256,73 @@ impl Census {
                     .map_err(|error| PagesError::of_io(pid, error))?;
             }
             let access = String::from_utf8_lossy(&map.access).into_owned();
+            let name = name(map, &objects, &mut stacks);
+            total.add(&pages);
             areas.push(Area { start: map.range.start, end: map.range.end, access, name, pages });
         }
-        let mut total = Pages::default();
-        areas.iter().for_each(|area| total.add(&area.pages));
         let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let command = String::from_utf8_lossy(command.trim_ascii_end()).into_owned();
         let unseen = unseen(table.way(), &areas);
         let zero_variables = objects.variables_in(&zero);
-        Ok(Census { pid, command, areas, total, zero_variables, unseen })
+        let sees_zero = table.way().sees_zero();
+        Ok(Census { pid, command, areas, total, zero_variables, sees_zero, unseen })
+    }
+
+    /// The objects that are mapped, and how much further on than in its file each lies.
+    fn objects(&mut self, task: u32, maps: &[Map]) -> Objects {
+        let mut objects = Objects::default();
+        for map in maps {
+            let Some(path) = map.path().filter(|path| !objects.0.contains_key(path)) else { continue };
+            let file = self.files.entry((path.clone(), map.inode)).or_insert_with(|| {
+                // As the process sees it: its root may be another one, and the file may have been replaced.
+                let start = Instant::now();
+                let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
+                let file = ObjectFile::read(range.as_ref())
+                    .or_else(|| ObjectFile::read(format!("/proc/{task}/root{}", path.display()).as_ref()));
+                self.reading += start.elapsed();
+                file.map(Rc::new)
+            });
+            let bias = |file: &ObjectFile| map.range.start.wrapping_sub(map.offset).wrapping_sub(file.base);
+            objects.0.insert(path, file.clone().map(|file| (bias(&file), file)));
+        }
+        objects
     }
 }
 
-fn unseen(way: Way, areas: &[Area]) -> Vec<String> {
-    let mut lines = Vec::new();
+/// What cannot be seen by this way, of any process.
+pub(crate) fn unseen_by(way: Way) -> Option<String> {
     match way {
-        Way::Scan => {}
-        Way::WordsAndFlags => lines.push(
+        Way::Scan => None,
+        Way::WordsAndFlags => Some(
             "this kernel has no PAGEMAP_SCAN (Linux 6.7): what lies in one piece counts as a huge page, however it is mapped".into(),
         ),
-        Way::Words => lines.push(
+        Way::Words => Some(
             "this kernel has no PAGEMAP_SCAN (Linux 6.7), and only root may ask which frame a page lies in: the zero page counts as small \
              pages, and so do huge ones; run it as root, or on a newer kernel"
                 .into(),
         ),
     }
-    if areas.iter().any(|area| matches!(&area.name, Name::Kernel { name } if name == "[vsyscall]")) {
-        lines.push("[vsyscall] is in no page table: it counts as unbacked".into());
-    }
-    lines
+}
+
+fn unseen(way: Way, areas: &[Area]) -> Vec<String> {
+    let is_vsyscall = |area: &Area| matches!(&area.name, Name::Kernel { name } if name == "[vsyscall]");
+    let vsyscall =
+        areas.iter().any(is_vsyscall).then(|| "[vsyscall] is in no page table: it counts as unbacked".into());
+    unseen_by(way).into_iter().chain(vsyscall).collect()
 }
 
 /// Object files that are mapped, with where each lies.
 #[derive(Debug, Default)]
-struct Objects(BTreeMap<PathBuf, Option<(u64, ObjectFile)>>);
+struct Objects(BTreeMap<PathBuf, Option<(u64, Rc<ObjectFile>)>>);
 
 impl Objects {
-    /// The object whose first mapping is `map`, and how much further on than in its file it lies.
-    fn enter(&mut self, pid: u32, map: &Map, path: PathBuf) {
-        if let Entry::Vacant(entry) = self.0.entry(path.clone()) {
-            // As the process sees it: its root may be another one, and the file may have been replaced.
-            let range = format!("/proc/{pid}/map_files/{:x}-{:x}", map.range.start, map.range.end);
-            let file = ObjectFile::read(range.as_ref())
-                .or_else(|| ObjectFile::read(format!("/proc/{pid}/root{}", path.display()).as_ref()));
-            let bias = |file: &ObjectFile| map.range.start.wrapping_sub(map.offset).wrapping_sub(file.base);
-            entry.insert(file.map(|file| (bias(&file), file)));
-        }
+    fn is_object(&self, path: &Path) -> bool {
+        self.0.get(path).is_some_and(Option::is_some)
     }
 
     /// The object in whose `.bss` an anonymous mapping lies, with its first byte or its last.
     fn with_bss(&self, range: &Range<u64>) -> Option<PathBuf> {
-        let has_it = |(bias, file): &(u64, ObjectFile)| {
+        let has_it = |(bias, file): &(u64, Rc<ObjectFile>)| {
             file.bss.iter().any(|bss| {
                 let end = bss.end.wrapping_add(*bias);
                 let start = bss.start.wrapping_add(*bias);
@@ -265,24 +332,23 @@ impl Objects {
         self.0.iter().find(|(_, object)| object.as_ref().is_some_and(has_it)).map(|(path, _)| path.clone())
     }
 
-    /// Variables that overlap these ranges, with as many bytes as do.
+    /// Variables that overlap these ranges, which ascend, with as many bytes as do. Of several names of one variable, the first.
     fn variables_in(&self, zero: &[Range<u64>]) -> Vec<ZeroVariable> {
-        let mut found = Vec::new();
-        for (path, object) in &self.0 {
-            let Some((bias, file)) = object else { continue };
+        let mut found: Vec<ZeroVariable> = Vec::new();
+        for (path, (bias, file)) in self.0.iter().filter_map(|(path, object)| Some((path, object.as_ref()?))) {
             for variable in &file.variables {
                 let (start, end) = (variable.range.start.wrapping_add(*bias), variable.range.end.wrapping_add(*bias));
-                let bytes: u64 =
-                    zero.iter().map(|range| range.end.min(end).saturating_sub(range.start.max(start))).sum();
-                if bytes > 0 {
-                    let name = variable.name.clone();
-                    found.push(ZeroVariable {
-                        name,
-                        path: path.clone(),
-                        address: start,
-                        size: end - start,
-                        zero: bytes,
-                    });
+                if end <= start {
+                    // No honest file has it.
+                    continue;
+                }
+                let first = zero.partition_point(|range| range.end <= start);
+                let inside = zero.iter().skip(first).take_while(|range| range.start < end);
+                let bytes: u64 = inside.map(|range| range.end.min(end) - range.start.max(start)).sum();
+                let is_another = || found.last().is_none_or(|last| (last.address, last.size) != (start, end - start));
+                if bytes > 0 && is_another() {
+                    let (name, path) = (variable.name.clone(), path.clone());
+                    found.push(ZeroVariable { name, path, address: start, size: end - start, zero: bytes });
                 }
             }
         }
@@ -291,25 +357,19 @@ impl Objects {
     }
 }
 
-fn names(pid: u32, maps: &[Map], objects: &mut Objects) -> Vec<Name> {
-    for map in maps {
-        if let Some(path) = map.path() {
-            objects.enter(pid, map, path);
-        }
-    }
-    let mut stacks = stacks::of(pid);
-    maps.iter().map(|map| name(map, objects, &mut stacks)).collect()
-}
-
 fn name(map: &Map, objects: &Objects, stacks: &mut Vec<stacks::Stack>) -> Name {
     let text = String::from_utf8_lossy(&map.name).into_owned();
     if let Some(path) = map.path() {
-        let is_object = objects.0.get(&path).is_some_and(Option::is_some);
         return match () {
+            // Of MAP_HUGETLB: a file for the kernel alone.
+            () if text.starts_with("/anon_hugepage") && !map.is_shared() => Name::Anonymous { name: "hugetlb".into() },
+            () if text.starts_with("/anon_hugepage") => Name::Shared { name: "hugetlb".into() },
             () if text.starts_with("/memfd:") || text.starts_with("/SYSV") || text.starts_with("/dev/zero") => {
                 Name::Shared { name: text }
             }
-            () if is_object => Name::Object { path, access: String::from_utf8_lossy(&map.access[..3]).into_owned() },
+            () if objects.is_object(&path) => {
+                Name::Object { path, access: String::from_utf8_lossy(&map.access[..3]).into_owned() }
+            }
             () => Name::File { path },
         };
     }

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::process;
+
 /// Where a thread's stack is.
 #[derive(Debug, Clone)]
 pub(crate) struct Stack {
@@ -19,7 +21,7 @@ pub(crate) fn of(pid: u32) -> Vec<Stack> {
         let thread: u32 = task.file_name().to_str()?.parse().ok()?;
         let name = fs::read(task.path().join("comm")).unwrap_or_default();
         let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
-        let pointer = waiting(&task.path()).or_else(|| if thread == pid { first(pid) } else { None })?;
+        let pointer = waiting(&task.path()).or_else(|| if thread == pid { process::first_stack(pid) } else { None })?;
         Some(Stack { thread, name, pointer })
     };
     tasks.filter_map(stack).collect()
@@ -30,12 +32,4 @@ fn waiting(task: &std::path::Path) -> Option<u64> {
     let text = fs::read_to_string(task.join("syscall")).ok()?;
     let pointer = text.split_ascii_whitespace().rev().nth(1)?;
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
-}
-
-/// Where the kernel put the arguments: `startstack`, the 28th field of `/proc/PID/stat`.
-fn first(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything.
-    let (_, rest) = text.rsplit_once(") ")?;
-    rest.split(' ').nth(28 - 3)?.parse().ok()
 }

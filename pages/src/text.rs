@@ -9,19 +9,31 @@
 //!   on the zero page: read, and never written
 //!   4.0M of 4.0M  read_only_of_zeroes in frames
 //! ```
+//!
+//! And what became of a command that was run:
+//! ```text
+//!   read from the zero page:
+//!     ZERO AT END   SIZE  SHARE  BUFFER
+//!     4.0M   4.0M   4.0M   98 %  frame in codec            ← found
+//!   …
+//! ```
 
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::{Census, Name, Pages};
+use crate::{Buffer, Census, Counts, Name, Pages, Run, Sample, Verdict, What};
 
 /// Columns of figures, and how wide each is.
 const COLUMNS: [&str; 6] = ["size", "unbacked", "zero", "small", "huge", "swapped"];
 const COLUMN_WIDTH: usize = 10;
 /// Columns that a name has at least.
 const NAME_WIDTH_MIN: usize = 24;
-/// Variables that are listed.
+/// Variables that are listed, and buffers, and processes.
 const VARIABLES_MAX: usize = 20;
+/// Buffers that are smaller are listed only if they were found.
+const LISTED_BYTES_MIN: u64 = 16 << 10;
+/// Bars of a series over time.
+const BARS: usize = 48;
 
 /// The census as a table of at most `columns` columns, with a line break at its end. Neighbours of the same name are one line, or with
 /// `is_each` as many as there are.
@@ -63,18 +75,175 @@ pub fn table(census: &Census, columns: usize, is_each: bool) -> String {
             let (zero, size) = (bytes_text(variable.zero), bytes_text(variable.size));
             let _ = writeln!(text, "{zero:>8} of {size:>6}  {} in {}", variable.name, file_name(&variable.path));
         }
-        let more = census.zero_variables.len().saturating_sub(VARIABLES_MAX);
-        if more > 0 {
-            let _ = writeln!(text, "         and {more} smaller ones; --json has all");
-        }
+        more(&mut text, census.zero_variables.len());
     }
-    if !census.unseen.is_empty() {
+    unseen(&mut text, &census.unseen);
+    text
+}
+
+fn unseen(text: &mut String, lines: &[String]) {
+    if !lines.is_empty() {
         text.push('\n');
-        census.unseen.iter().for_each(|line| {
+        lines.iter().for_each(|line| {
             let _ = writeln!(text, "not seen: {line}");
         });
     }
+}
+
+/// What became of a command, in at most `columns` columns: with samples, what was read from the zero page and what it did to figures; without,
+/// its census at its end.
+pub fn run_table(run: &Run, columns: usize, is_each: bool) -> String {
+    if run.period_ms.is_some() { watched(run) } else { at_end(run, columns, is_each) }
+}
+
+/// `8.3 ms`, `1.25 s`
+pub(crate) fn time_text(ms: f64) -> String {
+    if ms < 1000.0 { format!("{ms:.1} ms") } else { format!("{:.2} s", ms / 1e3) }
+}
+
+fn at_end(run: &Run, columns: usize, is_each: bool) -> String {
+    let mut text = String::new();
+    if let Some(census) = &run.census {
+        // What is not seen stands below, with what concerns all processes.
+        text = table(&Census { unseen: Vec::new(), ..census.clone() }, columns, is_each);
+    }
+    if !run.others.is_empty() {
+        text.push_str("\nother processes, at their end\n");
+        let _ = writeln!(text, "{:>8}{:>10}{:>10}{:>10}{:>10}", "process", "zero", "small", "huge", "swapped");
+    }
+    for other in run.others.iter().take(VARIABLES_MAX) {
+        let _ = write!(text, "{:>8}", other.pid);
+        for bytes in [other.total.zero, other.total.small, other.total.huge, other.total.swapped] {
+            let _ = write!(text, "{:>10}", bytes_text(bytes));
+        }
+        let _ = writeln!(text, "  {}", other.command);
+    }
+    more(&mut text, run.others.len());
+    unseen(&mut text, &run.unseen);
     text
+}
+
+fn more(text: &mut String, count: usize) {
+    let more = count.saturating_sub(VARIABLES_MAX);
+    if more > 0 {
+        let _ = writeln!(text, "         and {more} smaller ones; --json has all");
+    }
+}
+
+fn watched(run: &Run) -> String {
+    let name = run.command.first().map_or("", String::as_str);
+    let mut text = format!(
+        "{name}: {} with exit code {}; {} samples\n",
+        time_text(run.duration_ms),
+        run.exit_code,
+        run.sample_count
+    );
+    let listed = |buffer: &&Buffer| buffer.is_found || buffer.zero >= LISTED_BYTES_MIN;
+    let buffers: Vec<&Buffer> = run.buffers.iter().filter(listed).collect();
+    let is_one_process = buffers.iter().all(|buffer| Some(buffer.pid) == run.census.as_ref().map(|census| census.pid));
+    if buffers.is_empty() {
+        text.push_str("\nread from the zero page: nothing of note\n");
+    } else {
+        text.push_str("\nread from the zero page: read, and not written before\n");
+        text.push_str("    ZERO  AT END    SIZE   SHARE  BUFFER\n");
+    }
+    for buffer in buffers.iter().take(VARIABLES_MAX) {
+        let [zero, at_end, size] = [buffer.zero, buffer.zero_at_end, buffer.size].map(bytes_text);
+        let process =
+            if is_one_process { String::new() } else { format!(", process {} ({})", buffer.pid, buffer.command) };
+        let mark = if buffer.is_found { "  ← found" } else { "" };
+        let share = buffer.share_percent;
+        let _ = writeln!(text, "{zero:>8}{at_end:>8}{size:>8}{share:>6.1} %  {}{process}{mark}", buffer.what);
+    }
+    more(&mut text, buffers.len());
+    if let Some(speed) = &run.speed {
+        let [low, high] = speed.factor_ci95;
+        let (size, huge) = (bytes_text(speed.size), if speed.is_huge { " in huge pages" } else { "" });
+        let (zero, written) = (speed.zero_gb_per_s, speed.written_gb_per_s);
+        let part = if speed.is_whole { "" } else { " (not all of it: memory is bounded)" };
+        let _ = writeln!(
+            text,
+            "\nit looks {:.2} times as fast as memory [{low:.2}, {high:.2}]: {size}{huge} of the zero page are read at {zero:.1} GB/s here,\n\
+             {size} that were written at {written:.1} GB/s, in order{part}",
+            speed.factor
+        );
+    }
+    text.push('\n');
+    text.push_str(&counts_text(run));
+    unseen(&mut text, &run.unseen);
+    let limits = &run.limits;
+    let limit = format!(
+        "limits: {} % of what its process has touched, {}",
+        limits.share_percent,
+        bytes_text(limits.size_bytes)
+    );
+    let verdict = match run.verdict {
+        Verdict::Found => {
+            let count = run.buffers.iter().filter(|buffer| buffer.is_found).count();
+            let (buffers, them) =
+                if count == 1 { ("1 buffer".into(), "it") } else { (format!("{count} buffers"), "them") };
+            format!("found: {buffers} read from the zero page; write to {them} before measuring ({limit})")
+        }
+        Verdict::NotFound => format!("found: nothing ({limit})"),
+        Verdict::Unknown => "found: nothing, but what is looked for cannot be seen here".into(),
+    };
+    let _ = writeln!(text, "\n{verdict}");
+    text
+}
+
+fn counts_text(run: &Run) -> String {
+    let row = |name: &str, counts: &Counts, ms: f64| {
+        let Counts { faults_minor, faults_major, touched } = counts;
+        let touched = bytes_text(*touched);
+        let per_second = (faults_minor + faults_major) as f64 / (ms / 1e3).max(1e-9);
+        format!("{name:<26}{faults_minor:>12}{faults_major:>12}{per_second:>12.0}{touched:>12}\n")
+    };
+    let [from, until] = run.measured_ms;
+    let mut text =
+        format!("{:<26}{:>12}{:>12}{:>12}{:>12}\n", "page faults", "minor", "major", "per second", "new memory");
+    let whole = from <= 0.0 && until >= run.duration_ms;
+    if !whole {
+        let name = format!("{} … {}", time_text(from), time_text(until));
+        text.push_str(&row(&name, &run.measured, until - from));
+    }
+    text.push_str(&row(if whole { "measured: the whole run" } else { "the whole run" }, &run.whole, run.duration_ms));
+    let rates = fault_rates(&run.samples, run.duration_ms, BARS);
+    if let Some(top) = rates.iter().copied().reduce(f64::max).filter(|top| *top > 0.0) {
+        let bar = |rate: &f64| ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][((rate / top * 7.0).ceil() as usize).min(7)];
+        let bars: String = rates.iter().map(bar).collect();
+        let _ = writeln!(text, "over time {bars} up to {top:.0} a second");
+    }
+    text
+}
+
+/// Page faults in a second, of `count` parts of the time between the start and the end. Between two samples they are taken as steady.
+pub(crate) fn fault_rates(samples: &[Sample], duration_ms: f64, count: usize) -> Vec<f64> {
+    let step = duration_ms / count as f64;
+    if samples.len() < 2 || step <= 0.0 {
+        return Vec::new();
+    }
+    let total = |time: f64| {
+        let mut before = (0.0, 0.0);
+        for sample in samples {
+            let now = (sample.time_ms, (sample.counts.faults_minor + sample.counts.faults_major) as f64);
+            if now.0 >= time {
+                let part = if now.0 > before.0 { (time - before.0) / (now.0 - before.0) } else { 1.0 };
+                return before.1 + part * (now.1 - before.1);
+            }
+            before = now;
+        }
+        before.1
+    };
+    (0..count).map(|part| (total((part + 1) as f64 * step) - total(part as f64 * step)) * 1e3 / step).collect()
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            What::Variable { name, path } => write!(f, "{name} in {}", file_name(path)),
+            What::Mapping { name } => name.fmt(f),
+        }
+    }
 }
 
 /// The last part of a path, by which a person knows it.
@@ -109,7 +278,7 @@ fn shortened(text: &str, width: usize) -> String {
 }
 
 /// `–`, `4.0K`, `12M`
-fn bytes_text(bytes: u64) -> String {
+pub(crate) fn bytes_text(bytes: u64) -> String {
     if bytes == 0 {
         return "–".into();
     }
@@ -155,6 +324,7 @@ mod tests {
             areas: vec![area(0, object(), 4096), area(8192, object(), 8192), area(16384, Name::Heap, 0)],
             total: Pages { small: 12288, unbacked: 12288, ..Pages::default() },
             zero_variables: Vec::new(),
+            sees_zero: true,
             unseen: vec!["much".into()],
         };
         let text = table(&census, 80, false);

@@ -1,13 +1,11 @@
 //! A census agrees with the kernel's own sums, and with what was made on purpose.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+mod common;
 
+use std::process::Command;
+
+use common::{Stopped, WAYS, build, settled};
 use dormouse_pages::{Census, Name, Options, PagesError, Way};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-
-const WAYS: [Way; 3] = [Way::Scan, Way::WordsAndFlags, Way::Words];
 
 /// The mistake of the benchmark of 2008, beside arrays that are as they seem.
 const FRAMES: &str = r#"
@@ -31,73 +29,10 @@ int main(void) {
 }
 "#;
 
-/// A program that was stopped, and ends with the value.
-struct Stopped(Child);
-
-impl Stopped {
-    /// Once it has said a line, if it is to.
-    fn new(command: &mut Command, says_a_line: bool) -> Stopped {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        if says_a_line {
-            let mut line = String::new();
-            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-            assert_eq!(line, "ready\n");
-        }
-        let pid = Pid::from_child(&child);
-        kill_process(pid, Signal::STOP).unwrap();
-        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-        Stopped(child)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Bytes by name, of each mapping by its first byte.
-type Sums = BTreeMap<u64, BTreeMap<String, u64>>;
-
-/// Bytes by name, of each mapping by its first byte, as `/proc/PID/smaps` has them.
-fn smaps(pid: u32) -> Sums {
-    let mut all = Sums::new();
-    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(first), second) = (words.next(), words.next()) else { continue };
-        if let Some(name) = first.strip_suffix(':') {
-            if let (Some(value), Some(mut area)) =
-                (second.and_then(|value| value.parse::<u64>().ok()), all.last_entry())
-            {
-                area.get_mut().insert(name.into(), value << 10);
-            }
-        } else {
-            let start = first.split('-').next().unwrap();
-            all.insert(u64::from_str_radix(start, 16).unwrap(), BTreeMap::new());
-        }
-    }
-    all
-}
-
-/// A census, and the kernel's sums before and after it, which are the same: the kernel may take pages back at any time.
-fn settled(pid: u32, way: Way) -> Result<(Census, Sums), PagesError> {
-    let mut before = smaps(pid);
-    for _ in 0..100 {
-        let census = Census::of(pid, &Options { ways: vec![way] })?;
-        let after = smaps(pid);
-        if after == before {
-            return Ok((census, after));
-        }
-        before = after;
-    }
-    panic!("what process {pid} has in memory never stays as it is");
-}
-
 #[test]
 fn a_census_agrees_with_smaps() {
     let program = Stopped::new(&mut Command::new("cat"), false);
-    let pid = program.0.id();
+    let pid = program.child.id();
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
     for way in WAYS {
         let (census, smaps) = match settled(pid, way) {
@@ -135,14 +70,11 @@ fn a_census_agrees_with_smaps() {
 fn variables_on_the_zero_page_are_named() {
     const SIZE: u64 = 4 << 20;
     let dir = tempfile::tempdir().unwrap();
-    let [source, program] = ["frames.c", "frames"].map(|name| dir.path().join(name));
-    std::fs::write(&source, FRAMES).unwrap();
     for options in [&["-O1"][..], &["-O1", "-no-pie", "-static"]] {
-        let built = Command::new("cc").args(options).arg(&source).arg("-o").arg(&program).status().unwrap();
-        assert!(built.success());
+        let program = build(dir.path(), "frames", FRAMES, options);
         let running = Stopped::new(&mut Command::new(&program), true);
         for way in WAYS {
-            let Ok(census) = Census::of(running.0.id(), &Options { ways: vec![way] }) else { continue };
+            let Ok(census) = Census::of(running.child.id(), &Options { ways: vec![way] }) else { continue };
             let zero = |name: &str| {
                 let found = census.zero_variables.iter().find(|variable| variable.name == name);
                 found.map_or(0, |variable| {

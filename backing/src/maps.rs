@@ -1,4 +1,4 @@
-//! The mappings of a process, by `/proc/PID/maps`.
+//! The mappings of a process, by `/proc/PID/maps`: this process's, or another's. Names are bytes, and may hold anything.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,27 +9,32 @@ use std::path::{Path, PathBuf};
 
 /// One mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Map {
-    pub(crate) range: Range<u64>,
+pub struct Map {
+    /// Its addresses.
+    pub range: Range<u64>,
     /// `rw-p`, as the kernel has it.
-    pub(crate) access: [u8; 4],
-    pub(crate) offset: u64,
-    pub(crate) inode: u64,
+    pub access: [u8; 4],
+    /// Where in its file it begins, in bytes.
+    pub offset: u64,
+    /// The file's; zero for memory without a file.
+    pub inode: u64,
     /// A file, or `[heap]` and its like; empty for memory without a name.
-    pub(crate) name: Vec<u8>,
+    pub name: Vec<u8>,
 }
 
 impl Map {
-    pub(crate) fn is_writable(&self) -> bool {
+    /// Whether the process may write to it.
+    pub fn is_writable(&self) -> bool {
         self.access[1] == b'w'
     }
 
-    pub(crate) fn is_shared(&self) -> bool {
+    /// Whether others see what the process writes to it.
+    pub fn is_shared(&self) -> bool {
         self.access[3] == b's'
     }
 
     /// The file's path, as it was when the kernel was asked.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
+    pub fn path(&self) -> Option<PathBuf> {
         (self.inode != 0 && self.name.first() == Some(&b'/')).then(|| Path::new(OsStr::from_bytes(&self.name)).into())
     }
 }
@@ -38,13 +43,17 @@ impl Map {
 ///
 /// # Errors
 /// The kernel's: there is no such process, or it is another user's.
-pub(crate) fn read(pid: u32) -> io::Result<Vec<Map>> {
-    let bytes = fs::read(format!("/proc/{pid}/maps"))?;
-    Ok(bytes.split(|byte| *byte == b'\n').filter_map(parse).collect())
+pub fn read(pid: u32) -> io::Result<Vec<Map>> {
+    Ok(parse(&fs::read(format!("/proc/{pid}/maps"))?))
+}
+
+/// Those of the text of such a file; lines that are none are left out.
+pub fn parse(text: &[u8]) -> Vec<Map> {
+    text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }
 
 /// `7f12a000-7f12b000 rw-p 00001000 fe:00 1234                     /path with spaces`
-fn parse(line: &[u8]) -> Option<Map> {
+fn parse_line(line: &[u8]) -> Option<Map> {
     let mut rest = line;
     let mut field = || {
         let start = rest.iter().position(|byte| *byte != b' ').unwrap_or(rest.len());
@@ -74,17 +83,17 @@ mod tests {
     #[test]
     fn lines_are_read_whatever_is_in_a_name() {
         let line = b"7f12a000-7f12c000 rw-p 00001000 fe:00 1234                     /a b\xff (deleted)";
-        let map = parse(line).unwrap();
+        let map = parse_line(line).unwrap();
         assert_eq!((map.range.clone(), map.offset, map.inode), (0x7f12_a000..0x7f12_c000, 0x1000, 1234));
         assert_eq!(map.name, b"/a b\xff (deleted)");
         assert!(map.is_writable() && !map.is_shared() && map.path().is_some());
         let map =
-            parse(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]").unwrap();
+            parse_line(b"ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]").unwrap();
         assert_eq!((map.name.as_slice(), map.path()), (&b"[vsyscall]"[..], None));
-        assert_eq!(parse(b"7f0-7f1 rw-s 0 00:01 5 /SYSV").unwrap().name, b"/SYSV");
-        assert!(parse(b"7f0-7f1 rw-p 0 00:00 0 ").unwrap().name.is_empty());
+        assert_eq!(parse_line(b"7f0-7f1 rw-s 0 00:01 5 /SYSV").unwrap().name, b"/SYSV");
+        assert!(parse_line(b"7f0-7f1 rw-p 0 00:00 0 ").unwrap().name.is_empty());
         for odd in [&b""[..], b"7f0", b"7f0-7f1", b"x-y rw-p 0 0:0 0", b"0-1 rw 0 0:0 0"] {
-            assert_eq!(parse(odd), None);
+            assert_eq!(parse_line(odd), None);
         }
     }
 

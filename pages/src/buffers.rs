@@ -1,0 +1,227 @@
+//! Buffers on the zero page: which, how much of each at its worst, and whether that is too much.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::{Area, Census, Name};
+
+/// Buffers that are remembered, the largest.
+const COUNT_MAX: usize = 1000;
+
+/// What a buffer is to a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum What {
+    /// A variable.
+    Variable {
+        /// Its name, as the symbol table has it.
+        name: String,
+        /// The object that it is in.
+        path: PathBuf,
+    },
+    /// A mapping, but for variables in it.
+    Mapping {
+        /// Its name.
+        name: Name,
+    },
+}
+
+/// When a buffer is reported as read from the zero page. Both have to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Limits {
+    /// Of all that its process has touched, in percent: at least so much is the zero page in this buffer.
+    pub share_percent: f64,
+    /// At least so many bytes.
+    pub size_bytes: u64,
+}
+
+impl Default for Limits {
+    /// A tenth, and 64 KiB: what a loader and a language's own data read as zeroes stays below.
+    fn default() -> Limits {
+        Limits { share_percent: 10.0, size_bytes: 64 << 10 }
+    }
+}
+
+/// A variable or mapping that was the zero page, wholly or in part.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Buffer {
+    /// The process.
+    pub pid: u32,
+    /// The process's name.
+    pub command: String,
+    /// What it is.
+    pub what: What,
+    /// Its address.
+    pub address: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes of it that were the zero page when these were most.
+    pub zero: u64,
+    /// When that was, in milliseconds from the command's start.
+    pub time_ms: f64,
+    /// Bytes of it that were the zero page in the last census.
+    pub zero_at_end: u64,
+    /// Most of it was the huge zero page.
+    pub is_huge: bool,
+    /// All that the process had touched when `zero` was counted: bytes of the zero page and of memory of its own.
+    pub touched: u64,
+    /// What of that was `zero`, in percent.
+    pub share_percent: f64,
+    /// Beyond the limits.
+    pub is_found: bool,
+}
+
+/// Buffers of one process's memory, from census to census.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(Vec<Buffer>);
+
+impl Buffers {
+    /// Enters what a census found, and updates what is known already. Returns whether a buffer is beyond the limits now.
+    pub(crate) fn enter(&mut self, census: &Census, time_ms: f64, limits: &Limits) -> bool {
+        let mut has_found = false;
+        self.0.iter_mut().for_each(|buffer| buffer.zero_at_end = 0);
+        let touched = census.total.touched();
+        for (what, address, size, zero, is_huge) in on_zero_page(census) {
+            let end = address + size;
+            let is_same = |old: &&mut Buffer| match (&old.what, &what) {
+                (What::Variable { .. }, What::Variable { .. }) => old.address == address && old.what == what,
+                // It grows and shrinks, and may be called otherwise once more is known.
+                (What::Mapping { .. }, What::Mapping { .. }) => old.address < end && address < old.address + old.size,
+                _ => false,
+            };
+            let known = self.0.iter_mut().find(is_same);
+            let share_percent = 100.0 * zero as f64 / touched.max(1) as f64;
+            let is_found = zero >= limits.size_bytes && share_percent >= limits.share_percent;
+            has_found |= is_found;
+            let new = Buffer {
+                pid: census.pid,
+                command: census.command.clone(),
+                what,
+                address,
+                size,
+                zero,
+                time_ms,
+                zero_at_end: zero,
+                is_huge,
+                touched,
+                share_percent,
+                is_found,
+            };
+            match known {
+                // Beyond the limits is worse than more of it within them.
+                Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => *old = new,
+                Some(old) => old.zero_at_end = zero,
+                None => self.0.push(new),
+            }
+        }
+        has_found
+    }
+
+    /// Adds another process's; the worst stay.
+    pub(crate) fn append(&mut self, other: Buffers) {
+        self.0.extend(other.0);
+        self.0.sort_by(|a, b| (b.is_found, b.zero, a.pid, a.address).cmp(&(a.is_found, a.zero, b.pid, b.address)));
+        self.0.truncate(COUNT_MAX);
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<Buffer> {
+        self.0
+    }
+}
+
+/// Variables, and what else there is in mappings, with address, size, bytes of the zero page, and whether it is mostly the huge one.
+fn on_zero_page(census: &Census) -> Vec<(What, u64, u64, u64, bool)> {
+    let mut found = Vec::new();
+    let is_huge = |area: &Area| 2 * area.pages.huge_zero > area.pages.zero;
+    let areas = |start: u64, end: u64| census.areas.iter().filter(move |area| area.start < end && start < area.end);
+    for variable in &census.zero_variables {
+        let what = What::Variable { name: variable.name.clone(), path: variable.path.clone() };
+        let is_huge = areas(variable.address, variable.address + variable.size).any(is_huge);
+        found.push((what, variable.address, variable.size, variable.zero, is_huge));
+    }
+    for area in census.areas.iter().filter(|area| area.pages.zero > 0) {
+        // The first one of an object's may begin in the page before, which the file fills.
+        let inside = |variable: &&crate::ZeroVariable| {
+            variable.address < area.end && area.start < variable.address + variable.size
+        };
+        let named: u64 = census.zero_variables.iter().filter(inside).map(|variable| variable.zero).sum();
+        let zero = area.pages.zero.saturating_sub(named);
+        if zero > 0 {
+            let what = What::Mapping { name: area.name.clone() };
+            found.push((what, area.start, area.end - area.start, zero, is_huge(area)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pages, ZeroVariable};
+
+    const KIB: u64 = 1 << 10;
+
+    /// A process with a variable in its `.bss` and a mapping without a name, each on the zero page so far.
+    fn census(variable: u64, mapping: u64, small: u64) -> Census {
+        let area = |start: u64, name: Name, zero: u64| Area {
+            start,
+            end: start + 1024 * KIB,
+            access: "rw-p".into(),
+            name,
+            pages: Pages { zero, ..Pages::default() },
+        };
+        let path = PathBuf::from("/bin/codec");
+        let frame =
+            ZeroVariable { name: "frame".into(), path: path.clone(), address: 4096, size: 512 * KIB, zero: variable };
+        Census {
+            pid: 7,
+            command: "codec".into(),
+            areas: vec![
+                area(0, Name::Bss { path }, variable),
+                area(1 << 30, Name::Anonymous { name: String::new() }, mapping),
+            ],
+            total: Pages { zero: variable + mapping, small, ..Pages::default() },
+            zero_variables: if variable > 0 { vec![frame] } else { Vec::new() },
+            sees_zero: true,
+            unseen: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_worst_is_kept_and_the_end_is_told() {
+        let (mut buffers, limits) = (Buffers::default(), Limits::default());
+        buffers.enter(&census(64 * KIB, 4 * KIB, 0), 1.0, &limits);
+        buffers.enter(&census(512 * KIB, 8 * KIB, 512 * KIB), 2.0, &limits);
+        buffers.enter(&census(0, 8 * KIB, 1024 * KIB), 3.0, &limits);
+        let mut all = Buffers::default();
+        all.append(buffers);
+        let found = all.into_vec();
+        let told: Vec<_> = found.iter().map(|b| (b.zero, b.zero_at_end, b.time_ms, b.is_found)).collect();
+        assert_eq!(told, [(512 * KIB, 0, 2.0, true), (8 * KIB, 8 * KIB, 2.0, false)]);
+        assert!(matches!(&found[0].what, What::Variable { name, .. } if name == "frame"));
+        assert!((found[0].share_percent - 100.0 * 512.0 / 1032.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn both_limits_have_to_be_reached() {
+        for (zero, small, is_found) in
+            [(64 * KIB, 0, true), (60 * KIB, 0, false), (64 * KIB, 576 * KIB, true), (64 * KIB, 580 * KIB, false)]
+        {
+            let mut buffers = Buffers::default();
+            buffers.enter(&census(zero, 0, small), 0.0, &Limits::default());
+            assert_eq!(buffers.into_vec()[0].is_found, is_found, "{zero} beside {small}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_that_grows_is_the_same() {
+        let mut buffers = Buffers::default();
+        let mut grown = census(0, 64 * KIB, 0);
+        buffers.enter(&grown, 0.0, &Limits::default());
+        grown.areas[1].start -= 4096;
+        grown.areas[1].pages.zero = 128 * KIB;
+        buffers.enter(&grown, 1.0, &Limits::default());
+        assert_eq!(buffers.into_vec().iter().map(|buffer| buffer.zero).collect::<Vec<_>>(), [128 * KIB]);
+    }
+}

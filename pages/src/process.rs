@@ -1,0 +1,85 @@
+//! What `/proc` says of a process, but for its memory.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+/// Numbers of `/proc/PID/stat`, counted from one as its documentation does; from the third on.
+fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Option<[u64; N]> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything.
+    let (_, rest) = text.rsplit_once(") ")?;
+    let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let mut numbers = [0; N];
+    for (number, field) in numbers.iter_mut().zip(fields) {
+        *number = words.get(field.checked_sub(3)?)?.parse().ok()?;
+    }
+    Some(numbers)
+}
+
+/// Where the kernel put the arguments: `startstack`.
+pub(crate) fn first_stack(pid: u32) -> Option<u64> {
+    stat(pid, [28]).map(|[pointer]| pointer)
+}
+
+/// Page faults of all of its threads: those that the kernel answered from memory, and those that waited for a disk.
+pub(crate) fn faults(pid: u32) -> Option<[u64; 2]> {
+    stat(pid, [10, 12])
+}
+
+/// A line of `/proc/PID/status`, behind its name.
+fn status(pid: u32, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)).map(|rest| rest.trim().into())
+}
+
+/// The process of a thread.
+pub(crate) fn of_thread(thread: u32) -> Option<u32> {
+    status(thread, "Tgid:")?.parse().ok()
+}
+
+/// Signals that this process ignores, the first in bit 0.
+pub(crate) fn ignored_signals() -> u64 {
+    status(std::process::id(), "SigIgn:").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
+}
+
+/// Whether the whole process ends with this thread, which is about to: it is the first one, or that has ended or is being killed.
+pub(crate) fn ends_with(pid: u32, thread: u32) -> bool {
+    const KILLED: u64 = 1 << (libc::SIGKILL - 1);
+    let is_killed = || u64::from_str_radix(&status(pid, "SigPnd:")?, 16).ok().map(|mask| mask & KILLED != 0);
+    let has_ended = || status(pid, "State:").is_none_or(|state| state.starts_with(['Z', 'X']));
+    thread == pid || is_killed() == Some(true) || has_ended()
+}
+
+/// A process and all that it and its children have started and that is still theirs.
+pub(crate) fn family(pid: u32) -> BTreeSet<u32> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![pid]);
+    while let Some(pid) = next.pop() {
+        if !found.insert(pid) {
+            continue;
+        }
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            next.extend(children.split_ascii_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_known() {
+        let me = std::process::id();
+        assert_eq!(of_thread(rustix::thread::gettid().as_raw_nonzero().get() as u32), Some(me));
+        assert!(faults(me).unwrap()[0] > 0);
+        // Rust programs ignore SIGPIPE.
+        assert_ne!(ignored_signals() & 1 << (libc::SIGPIPE - 1), 0);
+        assert!(ends_with(me, me) && !ends_with(me, me + 1));
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(family(me).is_superset(&BTreeSet::from([me, child.id()])));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}

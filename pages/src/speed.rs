@@ -1,0 +1,203 @@
+//! How much faster the zero page is read than memory: measured here and now.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use dormouse_backing::page_table::{PageKind, PageTable};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use serde::Serialize;
+
+/// Memory that is read in a round, at least, so that a clock can tell its time.
+const ROUND_SIZE_BYTES: usize = 32 << 20;
+/// Memory that is taken, at most.
+const SIZE_BYTES_MAX: u64 = 256 << 20;
+const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
+const ROUNDS: usize = 21;
+/// Of sorted rounds: between these the median lies with 97 %, whatever their distribution (binomial, 21 rounds).
+const INTERVAL: [usize; 2] = [5, 15];
+
+/// The zero page beside memory of the same size that was written, each read from its beginning to its end, in turn.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Speed {
+    /// Bytes of each.
+    pub size: u64,
+    /// As many as the buffer has; otherwise so many were too many for this machine or this measurement.
+    pub is_whole: bool,
+    /// In huge pages, both.
+    pub is_huge: bool,
+    /// Gigabytes in a second from the zero page; median.
+    pub zero_gb_per_s: f64,
+    /// Gigabytes in a second from memory; median.
+    pub written_gb_per_s: f64,
+    /// How many times as fast the zero page is read: median of the rounds.
+    pub factor: f64,
+    /// A 95 % interval of that median, free of assumptions on how rounds are distributed.
+    pub factor_ci95: [f64; 2],
+    /// Rounds.
+    pub rounds: usize,
+}
+
+impl Speed {
+    /// For a buffer of `size` bytes. It takes as much memory, up to 256 MiB and to a quarter of what is available, and about a second.
+    ///
+    /// # Errors
+    /// One line: there is no memory, or this kernel has no zero page there.
+    pub(crate) fn measure(size: u64, is_huge: bool) -> Result<Speed, String> {
+        let available = available_bytes().unwrap_or(SIZE_BYTES_MAX);
+        let page = if is_huge { HUGE_PAGE_SIZE_BYTES } else { dormouse_backing::os_page_size() };
+        let used = (size.min(SIZE_BYTES_MAX).min(available / 4).max(1) as usize).next_multiple_of(page);
+        let [zero, mut written] = [Region::new(used, is_huge)?, Region::new(used, is_huge)?];
+        written.write();
+        let passes = ROUND_SIZE_BYTES.div_ceil(used);
+        let time = |region: &Region| {
+            let start = Instant::now();
+            (0..passes).for_each(|_| {
+                std::hint::black_box(region.sum());
+            });
+            (used * passes) as f64 / start.elapsed().as_secs_f64().max(1e-9) / 1e9
+        };
+        // First touches fault: they are not what is measured.
+        std::hint::black_box([&zero, &written].map(Region::sum));
+        zero.check()?;
+        let rounds: Vec<[f64; 2]> = (0..ROUNDS).map(|_| [time(&zero), time(&written)]).collect();
+        let sorted = |of: fn(&[f64; 2]) -> f64| {
+            let mut values: Vec<f64> = rounds.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let factors = sorted(|[zero, written]| zero / written);
+        Ok(Speed {
+            size: used as u64,
+            is_whole: used as u64 >= size,
+            is_huge,
+            zero_gb_per_s: sorted(|[zero, _]| *zero)[ROUNDS / 2],
+            written_gb_per_s: sorted(|[_, written]| *written)[ROUNDS / 2],
+            factor: factors[ROUNDS / 2],
+            factor_ci95: INTERVAL.map(|rank| factors[rank]),
+            rounds: ROUNDS,
+        })
+    }
+}
+
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
+}
+
+/// Private memory without a name.
+struct Region {
+    /// All of it.
+    mapped: Range<usize>,
+    /// The part that is used, which begins where a huge page could.
+    start: *mut u64,
+    size: usize,
+}
+
+impl Region {
+    fn new(size: usize, is_huge: bool) -> Result<Region, String> {
+        let failed = |errno| format!("cannot take {size} bytes of memory: {errno}");
+        let len = size + HUGE_PAGE_SIZE_BYTES;
+        // SAFETY: a new mapping, wherever there is room.
+        let address =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+        let address = address.map_err(failed)?;
+        let offset = address.addr().next_multiple_of(HUGE_PAGE_SIZE_BYTES) - address.addr();
+        let region = Region {
+            mapped: address.expose_provenance()..address.addr() + len,
+            start: address.wrapping_byte_add(offset).cast(),
+            size,
+        };
+        let advice = if is_huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        // SAFETY: advice about huge pages changes no content; the mapping is this function's.
+        let advised = unsafe { madvise(address, len, advice) };
+        // A kernel without huge pages need not be told.
+        advised.or_else(|errno| if is_huge { Err(failed(errno)) } else { Ok(()) })?;
+        Ok(region)
+    }
+
+    fn words(&self) -> &[u64] {
+        // SAFETY: the mapping has as many bytes behind `start`, which is aligned to a page; it is initialised to zeroes, and lives as
+        // long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start, self.size / size_of::<u64>()) }
+    }
+
+    /// Something else in each word, so that no page is like another.
+    fn write(&mut self) {
+        // SAFETY: as in `words`, and nobody else has the mapping.
+        let words = unsafe { std::slice::from_raw_parts_mut(self.start, self.size / size_of::<u64>()) };
+        for (word, value) in words.iter_mut().zip(1..) {
+            *word = value;
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        // Eight sums, so that one addition need not wait for the one before.
+        let (lines, rest) = std::hint::black_box(self.words()).as_chunks::<8>();
+        let mut sums = [0_u64; 8];
+        for line in lines {
+            for (sum, word) in sums.iter_mut().zip(line) {
+                *sum = sum.wrapping_add(*word);
+            }
+        }
+        sums.iter().chain(rest).fold(0, |sum, word| sum.wrapping_add(*word))
+    }
+
+    /// Whether it is the zero page as far as the kernel tells.
+    fn check(&self) -> Result<(), String> {
+        let failed = |error: &dyn std::fmt::Display| format!("cannot look into this process's own page table: {error}");
+        let table = PageTable::of(None).map_err(|error| failed(&error))?;
+        if !table.way().sees_zero() {
+            return Ok(());
+        }
+        let start = self.start.addr() as u64;
+        let mut zero = 0;
+        let mut add = |run: dormouse_backing::page_table::Run| {
+            zero += if run.kind.is(PageKind::ZERO) { run.range.end - run.range.start } else { 0 };
+        };
+        table.runs(start..start + self.size as u64, &mut add).map_err(|error| failed(&error))?;
+        if zero == self.size as u64 {
+            Ok(())
+        } else {
+            Err(format!("of {} bytes that were read and not written, {zero} are the zero page here", self.size))
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let address = std::ptr::with_exposed_provenance_mut(self.mapped.start);
+        // SAFETY: the mapping is this value's alone.
+        let _ = unsafe { munmap(address, self.mapped.end - self.mapped.start) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_of_any_kind_is_measured() {
+        for size in [1, 4096, (3 << 20) + 5] {
+            let speed = Speed::measure(size, false).unwrap();
+            assert_eq!(speed.size, size.next_multiple_of(dormouse_backing::os_page_size() as u64));
+            let [low, high] = speed.factor_ci95;
+            assert!(low > 0.0 && low <= speed.factor && speed.factor <= high, "{speed:?}");
+            assert!(speed.is_whole && speed.zero_gb_per_s > 0.0 && speed.written_gb_per_s > 0.0, "{speed:?}");
+        }
+        let speed = Speed::measure(SIZE_BYTES_MAX + 1, false).unwrap();
+        assert!(!speed.is_whole && speed.size <= SIZE_BYTES_MAX, "{speed:?}");
+    }
+
+    #[test]
+    fn what_is_written_is_not_the_zero_page() {
+        let mut region = Region::new(1 << 20, false).unwrap();
+        assert_eq!(region.sum(), 0);
+        region.check().unwrap();
+        region.write();
+        let words = (1 << 20) / 8;
+        assert_eq!(region.sum(), words * (words + 1) / 2);
+        let sees_zero = PageTable::of(None).unwrap().way().sees_zero();
+        assert_eq!(region.check().is_err(), sees_zero);
+    }
+}

@@ -1,0 +1,279 @@
+//! A command and all that it starts, under `ptrace(2)`: told of each process, and stopped where one is about to lose its memory.
+//!
+//! ```text
+//!   supervisor (a thread of its own: the kernel knows a tracer by its thread)        watcher
+//!   spawn ─▶ seize ─▶ wait for any of them                                              │
+//!              clone, fork, vfork ────────────── Forked ──────────────────────────────▶ │
+//!              exec: the memory is another ───── Execed ──────────────────────────────▶ │
+//!              about to exit, stopped ────────── Exiting ──▶ it looks, and lets go ───▶ │
+//!              gone ──────────────────────────── Gone ────────────────────────────────▶ │
+//!              a signal ─▶ passed on;  a stop ─▶ left as it is, until somebody continues it
+//!              the command itself is gone ────── Ended ───────────────────────────────▶ │
+//! ```
+//! No system call is traced, so the command runs at its own speed between these events. When the supervisor ends, the kernel lets what is
+//! left of the command's descendants go on by itself (`ptrace(2)`, "Attaching and detaching").
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+
+use libc::{c_int, c_uint, c_ulong, pid_t};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process;
+
+/// What happens to the command and its descendants.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The command runs.
+    Started {
+        pid: u32,
+        /// Page faults of this program's until it had become the command: minor and major ones.
+        faults: [u64; 2],
+        /// Why it is not traced, if it is not.
+        untraced: Option<String>,
+    },
+    /// It could not be started.
+    Failed(io::Error),
+    /// There is another process.
+    Forked {
+        pid: u32,
+        /// It has its parent's memory, not a copy of it.
+        is_shared: bool,
+    },
+    /// A process has become another program.
+    Execed { pid: u32 },
+    /// A thread is about to end, and waits until the answer is dropped.
+    Exiting { pid: u32, thread: u32, answer: SyncSender<()> },
+    /// A process is no more.
+    Gone { pid: u32 },
+    /// The command is no more, and neither is the supervisor.
+    Ended(ExitStatus),
+}
+
+/// Starts the command and stays with it until it ends. Whoever reads the events may stop to do so.
+pub(crate) fn supervise(command: Command, is_traced: bool, events: &Sender<Event>) {
+    let end = match start(command, is_traced) {
+        Ok(started) => {
+            let Started { pid, faults, untraced } = started;
+            let is_traced = untraced.is_none();
+            let _ = events.send(Event::Started { pid: pid as u32, faults, untraced });
+            if is_traced {
+                Supervisor { main: pid, threads: BTreeMap::from([(pid, pid)]), events }.run()
+            } else {
+                end_of(pid)
+            }
+        }
+        Err(error) => Err(error),
+    };
+    let _ = events.send(end.map_or_else(Event::Failed, Event::Ended));
+}
+
+struct Started {
+    pid: pid_t,
+    faults: [u64; 2],
+    untraced: Option<String>,
+}
+
+/// Without an address: what `ptrace(2)` is asked here has none.
+fn ptrace(request: c_uint, thread: pid_t, data: usize) -> io::Result<()> {
+    // SAFETY: no request that is made here has the kernel write to this process's memory, but PTRACE_GETEVENTMSG, whose caller below
+    // gives the address of a word; the tracee's memory is its own.
+    match unsafe { libc::ptrace(request, thread, 0_usize, data) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn event_message(thread: pid_t) -> io::Result<c_ulong> {
+    let mut message: c_ulong = 0;
+    ptrace(libc::PTRACE_GETEVENTMSG, thread, (&raw mut message).expose_provenance())?;
+    Ok(message)
+}
+
+/// The next that happens to a child or tracee of this thread (`-1`), or to this one.
+fn wait(pid: pid_t, options: c_int) -> io::Result<(pid_t, c_int)> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the status is a variable of this function.
+        let found = unsafe { libc::waitpid(pid, &raw mut status, options | libc::__WNOTHREAD) };
+        if found >= 0 {
+            return Ok((found, status));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// `include/uapi/linux/ptrace.h`.
+const PTRACE_SETSIGMASK: c_uint = 0x420b;
+
+const OPTIONS: c_int = libc::PTRACE_O_TRACEEXIT
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE;
+
+/// Starts it, and holds it before its first instruction until it is traced.
+///
+/// Only `PTRACE_SEIZE` leaves stops by a terminal or a shell to these, and only another process can seize: so the child asks to be traced,
+/// which stops it at the exec; there it is let go into an ordinary stop, seized, and continued.
+fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
+    if !is_traced {
+        let pid = command.spawn()?.id() as pid_t;
+        return Ok(Started { pid, faults: [0; 2], untraced: Some("this was asked for".into()) });
+    }
+    let (reader, writer) = io::pipe()?;
+    let told = writer.try_clone()?;
+    let ask = move || {
+        // A signal would stop it before the exec, where nobody continues it.
+        block_signals(true);
+        // Where it is forbidden, the command runs all the same.
+        let answer = ptrace(libc::PTRACE_TRACEME, 0, 0);
+        let errno = answer.err().and_then(|error| error.raw_os_error()).unwrap_or(0);
+        if errno != 0 {
+            block_signals(false);
+        }
+        io::Write::write_all(&mut &told, &errno.to_ne_bytes())
+    };
+    // SAFETY: between fork and exec only async-signal-safe functions run: ptrace(2), sigprocmask(2) and write(2), and nothing is
+    // allocated.
+    unsafe { command.pre_exec(ask) };
+    let pid = command.spawn()?.id() as pid_t;
+    // The command has closed its copies.
+    drop((writer, command));
+    let mut errno = [0; 4];
+    io::Read::read_exact(&mut &reader, &mut errno)?;
+    let errno = i32::from_ne_bytes(errno);
+    if errno != 0 {
+        let reason = io::Error::from_raw_os_error(errno).to_string();
+        return Ok(Started { pid, faults: [0; 2], untraced: Some(reason) });
+    }
+    let (_, status) = wait(pid, libc::__WALL)?;
+    alive(status)?;
+    set_signal_mask(pid, 0)?;
+    ptrace(libc::PTRACE_DETACH, pid, libc::SIGSTOP as usize)?;
+    let (_, status) = wait(pid, libc::__WALL | libc::WUNTRACED)?;
+    alive(status)?;
+    let faults = process::faults(pid as u32).unwrap_or_default();
+    let seized = ptrace(libc::PTRACE_SEIZE, pid, OPTIONS as usize);
+    if let Some(pid) = Pid::from_raw(pid) {
+        kill_process(pid, Signal::CONT)?;
+    }
+    Ok(Started { pid, faults, untraced: seized.err().map(|error| error.to_string()) })
+}
+
+/// All signals of this thread, or none; but that which tells of the exec.
+fn block_signals(are_blocked: bool) {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    let fill: unsafe extern "C" fn(*mut libc::sigset_t) -> c_int =
+        if are_blocked { libc::sigfillset } else { libc::sigemptyset };
+    // SAFETY: fills the set, and cannot fail.
+    unsafe { fill(set.as_mut_ptr()) };
+    // SAFETY: the set is filled.
+    unsafe { libc::sigdelset(set.as_mut_ptr(), libc::SIGTRAP) };
+    // SAFETY: the set is filled; the old one is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
+}
+
+/// Signals that a stopped tracee blocks.
+fn set_signal_mask(thread: pid_t, mask: u64) -> io::Result<()> {
+    // SAFETY: reads the mask, whose size it is told.
+    match unsafe { libc::ptrace(PTRACE_SETSIGMASK, thread, size_of::<u64>(), &raw const mask) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// An error for a command that was killed before it ran: nobody would be told of it again.
+fn alive(status: c_int) -> io::Result<()> {
+    if libc::WIFSTOPPED(status) { Ok(()) } else { Err(io::Error::other(ExitStatus::from_raw(status).to_string())) }
+}
+
+/// Of a command that is not traced.
+fn end_of(pid: pid_t) -> io::Result<ExitStatus> {
+    wait(pid, libc::__WALL).map(|(_, status)| ExitStatus::from_raw(status))
+}
+
+struct Supervisor<'a> {
+    main: pid_t,
+    /// The process of each thread.
+    threads: BTreeMap<pid_t, pid_t>,
+    events: &'a Sender<Event>,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self) -> io::Result<ExitStatus> {
+        loop {
+            let (thread, status) = wait(-1, libc::__WALL)?;
+            if libc::WIFSTOPPED(status) {
+                self.stopped(thread, libc::WSTOPSIG(status), status >> 16);
+                continue;
+            }
+            // Of a process, the last of its threads to be told of is the first.
+            self.threads.remove(&thread);
+            if thread == self.main {
+                return Ok(ExitStatus::from_raw(status));
+            }
+            let _ = self.events.send(Event::Gone { pid: thread as u32 });
+        }
+    }
+
+    /// A thread has stopped: says why, and lets it go on.
+    fn stopped(&mut self, thread: pid_t, signal: c_int, event: c_int) {
+        let is_stop = matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+        let (request, data) = match event {
+            0 => (libc::PTRACE_CONT, signal),
+            // Stopped by a terminal or a shell, and stays so until they continue it.
+            libc::PTRACE_EVENT_STOP if is_stop => (libc::PTRACE_LISTEN, 0),
+            _ => {
+                self.tell(thread, event);
+                (libc::PTRACE_CONT, 0)
+            }
+        };
+        // A thread that was killed meanwhile is not there any more; its end is yet to be told.
+        let _ = ptrace(request, thread, data as usize);
+    }
+
+    fn tell(&mut self, thread: pid_t, event: c_int) {
+        let Some(pid) =
+            self.threads.get(&thread).copied().or_else(|| process::of_thread(thread as u32).map(|pid| pid as pid_t))
+        else {
+            return;
+        };
+        self.threads.insert(thread, pid);
+        let message = || event_message(thread).ok().and_then(|message| pid_t::try_from(message).ok());
+        match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                let Some(other) = message() else { return };
+                let of = process::of_thread(other as u32).map(|pid| pid as pid_t).unwrap_or(other);
+                self.threads.insert(other, of);
+                // Without either of fork's names it may be a process with memory in common, as posix_spawn makes them.
+                if of != pid {
+                    let is_shared = event != libc::PTRACE_EVENT_FORK;
+                    let _ = self.events.send(Event::Forked { pid: of as u32, is_shared });
+                }
+            }
+            libc::PTRACE_EVENT_EXEC => {
+                // Whichever thread it was, it is the first one by now, and alone.
+                self.threads.retain(|_, process| *process != pid);
+                self.threads.insert(pid, pid);
+                let _ = self.events.send(Event::Execed { pid: pid as u32 });
+            }
+            libc::PTRACE_EVENT_EXIT => {
+                let (answer, answered) = sync_channel(0);
+                let exiting = Event::Exiting { pid: pid as u32, thread: thread as u32, answer };
+                if self.events.send(exiting).is_ok() {
+                    // Ends when the other side drops it.
+                    let _ = answered.recv();
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! A command, looked at while it runs and as each of its processes ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::buffers::{Buffer, Buffers, Limits};
+use crate::census::{Census, Names, Options, Pages, Surveyor, unseen_by};
+use crate::signals::Caught;
+use crate::speed::Speed;
+use crate::trace::{Event, supervise};
+use crate::{PagesError, process};
+
+/// Samples that are kept. When there are more, every other one is given up, again and again.
+const SAMPLES_MAX: usize = 2048;
+/// Of a processor's time, looking takes at most one part in so many.
+const LOOKING_PART: u32 = 20;
+/// Other processes that are told of, those that touched most.
+const OTHERS_MAX: usize = 100;
+
+/// How a command is run and looked at.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// How a census is taken.
+    pub census: Options,
+    /// From one sample to the next; longer where a sample takes more than a twentieth of it. `None`: only as each process ends.
+    pub period: Option<Duration>,
+    /// By `ptrace(2)`, so that each process is looked at as it ends. Otherwise by samples alone, with or without a period.
+    pub is_traced: bool,
+    /// The measured time: from when, counted from the command's start.
+    pub from: Duration,
+    /// Until when; `None`: its end.
+    pub until: Option<Duration>,
+    /// What is reported.
+    pub limits: Limits,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions {
+            census: Options::default(),
+            period: None,
+            is_traced: true,
+            from: Duration::ZERO,
+            until: None,
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl RunOptions {
+    /// A sampling period that disturbs little and misses little.
+    pub const PERIOD: Duration = Duration::from_millis(10);
+}
+
+/// What was counted, of all processes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Counts {
+    /// Page faults that the kernel answered from memory: first touches, and first writes to what was read or is another's too.
+    pub faults_minor: u64,
+    /// Page faults that waited for a disk.
+    pub faults_major: u64,
+    /// Bytes that were touched for the first time, at least: what came and went between two looks is not in it.
+    pub touched: u64,
+}
+
+impl Counts {
+    fn since(&self, earlier: &Counts) -> Counts {
+        Counts {
+            faults_minor: self.faults_minor.saturating_sub(earlier.faults_minor),
+            faults_major: self.faults_major.saturating_sub(earlier.faults_major),
+            touched: self.touched.saturating_sub(earlier.touched),
+        }
+    }
+}
+
+/// One look at all processes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Sample {
+    /// Milliseconds from the command's start.
+    pub time_ms: f64,
+    /// Processes.
+    pub process_count: usize,
+    /// What stood behind their memory. What several of them have mapped counts for each.
+    pub pages: Pages,
+    /// All that was counted from the command's start to this moment.
+    pub counts: Counts,
+}
+
+/// A process that the command started, as it was at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Other {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub command: String,
+    /// What stood behind its memory.
+    pub total: Pages,
+}
+
+/// What became of a command, and of its memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Run {
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// Its exit code; 128 and the signal's number if a signal ended it.
+    pub exit_code: i32,
+    /// From its start to its end.
+    pub duration_ms: f64,
+    /// The command's own process at its end; nothing if it was never seen.
+    pub census: Option<Census>,
+    /// A process when most of its memory was the zero page, if a buffer was found in it then. Of the measured time.
+    pub worst: Option<Census>,
+    /// The other processes, those that touched most memory first; a hundred at most.
+    pub others: Vec<Other>,
+    /// Variables and mappings that were the zero page, the worst first; a thousand at most. Of the measured time.
+    pub buffers: Vec<Buffer>,
+    /// Limits beyond which a buffer counts as found.
+    pub limits: Limits,
+    /// Beginning and end of the measured time, in milliseconds from the command's start.
+    pub measured_ms: [f64; 2],
+    /// Of the measured time.
+    pub measured: Counts,
+    /// From the command's start to its end.
+    pub whole: Counts,
+    /// The sampling period in milliseconds, as asked for; nothing if there was none.
+    pub period_ms: Option<f64>,
+    /// Looks that were taken.
+    pub sample_count: usize,
+    /// Some of them at even distances: all, if there were few enough.
+    pub samples: Vec<Sample>,
+    /// What the zero page does to figures on this machine; if a buffer was found.
+    pub speed: Option<Speed>,
+    /// What was not seen, one line each.
+    pub unseen: Vec<String>,
+    /// Whether a buffer was found beyond the limits.
+    pub verdict: Verdict,
+}
+
+/// Whether a command read buffers from the zero page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It did.
+    Found,
+    /// It did not, as far as it was looked at.
+    NotFound,
+    /// The zero page cannot be told from other memory here, or the command was never seen.
+    Unknown,
+}
+
+/// Runs `command` (program and arguments) to its end. Its input, output and signals are its own; signals that another process sends to this
+/// one are passed on to it.
+///
+/// # Errors
+/// [`PagesError::Start`], [`PagesError::Signals`]. What happens to the command later is no error.
+pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError> {
+    let (program, arguments) = match command {
+        [program, arguments @ ..] => (program.clone(), arguments),
+        [] => (OsString::new(), command),
+    };
+    let caught = Caught::new().map_err(PagesError::Signals)?;
+    let mut process = Command::new(&program);
+    process.args(arguments);
+    let (sender, events) = channel();
+    let is_traced = options.is_traced;
+    let supervisor = std::thread::spawn(move || supervise(process, is_traced, &sender));
+    let failed = |error| PagesError::Start { program: program.to_string_lossy().into_owned(), error };
+    let ended = || failed(std::io::Error::other("it ended before it began"));
+    let (pid, faults, untraced) = match events.recv() {
+        Ok(Event::Started { pid, faults, untraced }) => (pid, faults, untraced),
+        Ok(Event::Failed(error)) => return Err(failed(error)),
+        _ => return Err(ended()),
+    };
+    let forwarder = caught.pass_on_to(pid);
+    let mut watcher = Watcher::new(pid, faults, options, untraced.is_none());
+    if let Some(reason) = untraced {
+        watcher.unseen.push(format!(
+            "the command is not traced ({reason}): what it did after the last look is not in this, nor programs that ran between two"
+        ));
+    }
+    let status = watcher.watch(&events).map_err(failed)?;
+    let _ = supervisor.join();
+    drop(forwarder);
+    let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    Ok(watcher.finish(command, status))
+}
+
+/// The memory of a process from an exec or fork to an exec or its end.
+#[derive(Debug, Default)]
+struct Space {
+    /// The last one.
+    census: Option<Census>,
+    buffers: Buffers,
+    /// Bytes touched in the last one.
+    touched: Option<u64>,
+    /// It is another process's too, which is looked at anyway.
+    is_shared: bool,
+}
+
+struct Watcher {
+    main: u32,
+    options: RunOptions,
+    is_traced: bool,
+    surveyor: Surveyor,
+    start: Instant,
+    /// Those that live.
+    spaces: BTreeMap<u32, Space>,
+    /// Faults of processes that live, and of those that have ended under 0.
+    faults: BTreeMap<u32, [u64; 2]>,
+    /// Faults of the command's process before it was the command.
+    faults_before: [u64; 2],
+    touched: u64,
+    /// Counts when the measured time began and ended.
+    edges: [Option<Counts>; 2],
+    samples: Vec<Sample>,
+    sample_count: usize,
+    /// Every so many are kept.
+    sample_step: usize,
+    /// Of the command's process, the last program.
+    census: Option<Census>,
+    worst: Option<Census>,
+    others: Vec<Other>,
+    buffers: Buffers,
+    refused: BTreeSet<String>,
+    unseen: Vec<String>,
+}
+
+impl Watcher {
+    fn new(main: u32, faults_before: [u64; 2], options: &RunOptions, is_traced: bool) -> Watcher {
+        Watcher {
+            main,
+            options: options.clone(),
+            is_traced,
+            surveyor: Surveyor::new(options.census.clone()),
+            start: Instant::now(),
+            spaces: BTreeMap::from([(main, Space { touched: Some(0), ..Space::default() })]),
+            faults: BTreeMap::new(),
+            faults_before,
+            touched: 0,
+            // At the very beginning nothing has happened.
+            edges: [options.from.is_zero().then(Counts::default), None],
+            samples: Vec::new(),
+            sample_count: 0,
+            sample_step: 1,
+            census: None,
+            worst: None,
+            others: Vec::new(),
+            buffers: Buffers::default(),
+            refused: BTreeSet::new(),
+            unseen: Vec::new(),
+        }
+    }
+
+    /// Until the command has ended.
+    fn watch(&mut self, events: &Receiver<Event>) -> std::io::Result<ExitStatus> {
+        // Without a tracer nobody says when to look.
+        let period = self.options.period.or((!self.is_traced).then_some(RunOptions::PERIOD));
+        let mut next = period.map(|period| self.start + period);
+        loop {
+            let edges = [Some(self.options.from), self.options.until];
+            let edges = edges.iter().zip(&self.edges).filter(|(_, passed)| passed.is_none() && period.is_some());
+            let edge = edges.filter_map(|(edge, _)| Some(self.start + (*edge)?)).min();
+            let event = match next.into_iter().chain(edge).min() {
+                Some(when) => events.recv_timeout(when.saturating_duration_since(Instant::now())),
+                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Ended(status)) => return Ok(status),
+                Ok(Event::Failed(error)) => return Err(error),
+                Ok(event) => self.event(event),
+                Err(RecvTimeoutError::Timeout) => {
+                    let (before, reading) = (Instant::now(), self.surveyor.reading);
+                    self.sample();
+                    // A file is read once: that says nothing of the looks to come.
+                    let cost = before.elapsed().saturating_sub(self.surveyor.reading - reading);
+                    next = period.map(|period| before + period.max(LOOKING_PART * cost));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(std::io::Error::other("nobody waits for it any more"));
+                }
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            // A child that was quick may have become another program before its parent is heard of.
+            Event::Forked { pid, is_shared } => {
+                self.spaces.entry(pid).or_insert(Space { is_shared, ..Space::default() });
+            }
+            Event::Execed { pid } => {
+                self.close(pid, false);
+                self.spaces.insert(pid, Space { touched: Some(0), ..Space::default() });
+            }
+            Event::Exiting { pid, thread, answer } => {
+                if process::ends_with(pid, thread) {
+                    let is_shared = self.spaces.get(&pid).is_some_and(|space| space.is_shared);
+                    if !is_shared {
+                        self.look(pid, thread, Names::All);
+                    }
+                    self.count();
+                }
+                drop(answer);
+            }
+            Event::Gone { pid } => self.close(pid, true),
+            // Both are the others' business.
+            Event::Started { .. } | Event::Failed(_) | Event::Ended(_) => {}
+        }
+    }
+
+    fn time_ms(&self) -> f64 {
+        self.start.elapsed().as_secs_f64() * 1e3
+    }
+
+    fn is_measured(&self) -> bool {
+        let now = self.start.elapsed();
+        now >= self.options.from && self.edges[1].is_none()
+    }
+
+    /// Looks at every process.
+    fn sample(&mut self) {
+        if !self.is_traced {
+            let family = process::family(self.main);
+            let is_gone = |pid: &u32| !family.contains(pid) && *pid != self.main;
+            let gone: Vec<u32> = self.spaces.keys().copied().filter(is_gone).collect();
+            gone.into_iter().for_each(|pid| self.close(pid, true));
+            for pid in family {
+                self.spaces.entry(pid).or_default();
+            }
+        }
+        let pids: Vec<u32> = self.spaces.iter().filter(|(_, space)| !space.is_shared).map(|(pid, _)| *pid).collect();
+        for pid in pids {
+            self.look(pid, pid, Names::ButStacks);
+        }
+        self.count();
+    }
+
+    /// A census of a process, if there is one to be had.
+    fn look(&mut self, pid: u32, task: u32, names: Names) {
+        let (time_ms, is_measured) = (self.time_ms(), self.is_measured());
+        let mut faults = process::faults(task);
+        if let Some(faults) = faults.as_mut().filter(|_| pid == self.main) {
+            for (faults, before) in faults.iter_mut().zip(self.faults_before) {
+                *faults = faults.saturating_sub(before);
+            }
+        }
+        if let Some(faults) = faults {
+            self.faults.insert(pid, faults);
+        }
+        let census = match self.surveyor.census(pid, task, names) {
+            Ok(census) => census,
+            // It has ended, perhaps before its parent was heard of, or will be heard of itself.
+            Err(PagesError::NoProcess { .. }) if pid != self.main => return self.close(pid, true),
+            Err(PagesError::NoProcess { .. } | PagesError::NoMemory { .. }) => return,
+            Err(error) => {
+                self.refused.insert(error.to_string());
+                return;
+            }
+        };
+        let space = self.spaces.entry(pid).or_default();
+        let touched = census.total.touched();
+        // What a child has from its parent was not touched by it.
+        self.touched += touched.saturating_sub(space.touched.unwrap_or(touched));
+        space.touched = Some(touched);
+        if is_measured {
+            let has_found = space.buffers.enter(&census, time_ms, &self.options.limits);
+            let zero_before = self.worst.as_ref().map_or(0, |worst| worst.total.zero);
+            if has_found && census.total.zero > zero_before {
+                self.worst = Some(census.clone());
+            }
+        }
+        space.census = Some(census);
+    }
+
+    fn counts(&self) -> Counts {
+        let sum = |of: usize| self.faults.values().map(|faults| faults[of]).sum();
+        Counts { faults_minor: sum(0), faults_major: sum(1), touched: self.touched }
+    }
+
+    /// Enters what is known now.
+    fn count(&mut self) {
+        let (now, counts) = (self.start.elapsed(), self.counts());
+        let edges = [Some(self.options.from), self.options.until];
+        for (passed, edge) in self.edges.iter_mut().zip(edges) {
+            if passed.is_none() && edge.is_some_and(|edge| now >= edge) {
+                *passed = Some(counts);
+            }
+        }
+        if self.sample_count.is_multiple_of(self.sample_step) {
+            let mut pages = Pages::default();
+            let censuses = self.spaces.values().filter_map(|space| space.census.as_ref());
+            censuses.for_each(|census| pages.add(&census.total));
+            let process_count = self.spaces.len();
+            self.samples.push(Sample { time_ms: now.as_secs_f64() * 1e3, process_count, pages, counts });
+        }
+        self.sample_count += 1;
+        if self.samples.len() >= SAMPLES_MAX {
+            let mut index = 0;
+            self.samples.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            self.sample_step *= 2;
+        }
+    }
+
+    /// What a process had in memory is gone, and the process itself too, or not.
+    fn close(&mut self, pid: u32, is_gone: bool) {
+        if is_gone && let Some([minor, major]) = self.faults.remove(&pid) {
+            let ended = self.faults.entry(0).or_default();
+            ended[0] += minor;
+            ended[1] += major;
+        }
+        let Some(Space { census, buffers, .. }) = self.spaces.remove(&pid) else { return };
+        self.buffers.append(buffers);
+        let Some(census) = census else { return };
+        if pid == self.main {
+            self.census = Some(census);
+            return;
+        }
+        self.others.push(Other { pid, command: census.command, total: census.total });
+        self.others.sort_by_key(|other| std::cmp::Reverse(other.total.touched()));
+        self.others.truncate(OTHERS_MAX);
+    }
+
+    fn finish(mut self, command: Vec<String>, status: ExitStatus) -> Run {
+        let end_ms = self.time_ms();
+        let whole = self.counts();
+        self.spaces.keys().copied().collect::<Vec<_>>().into_iter().for_each(|pid| self.close(pid, false));
+        let from_ms = self.options.from.as_secs_f64() * 1e3;
+        let until_ms = self.options.until.map_or(end_ms, |until| (until.as_secs_f64() * 1e3).min(end_ms));
+        if from_ms >= end_ms {
+            self.unseen
+                .push(format!("the measured time was to begin after {from_ms:.0} ms, when the command had ended"));
+        }
+        let [begin, end] = self.edges.map(|edge| edge.unwrap_or(whole));
+        let measured = end.since(&begin);
+        self.unseen.extend(self.refused);
+        self.unseen.extend(self.surveyor.way().and_then(unseen_by));
+        if self.census.is_none() {
+            self.unseen.push("the command's own process: it ended before it was looked at".into());
+        }
+        let buffers = self.buffers.into_vec();
+        let verdict = match &self.census {
+            _ if buffers.iter().any(|buffer| buffer.is_found) => Verdict::Found,
+            Some(census) if census.sees_zero => Verdict::NotFound,
+            _ => Verdict::Unknown,
+        };
+        let mut run = Run {
+            command,
+            exit_code: status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1),
+            duration_ms: end_ms,
+            census: self.census,
+            worst: self.worst,
+            others: self.others,
+            buffers,
+            limits: self.options.limits,
+            measured_ms: [from_ms.min(end_ms), until_ms],
+            measured,
+            whole,
+            period_ms: self.options.period.map(|period| period.as_secs_f64() * 1e3),
+            sample_count: self.sample_count,
+            samples: self.samples,
+            speed: None,
+            unseen: self.unseen,
+            verdict,
+        };
+        let worst = run.buffers.iter().filter(|buffer| buffer.is_found).max_by_key(|buffer| buffer.zero);
+        if let Some(buffer) = worst.filter(|_| self.options.period.is_some()) {
+            match Speed::measure(buffer.zero, buffer.is_huge) {
+                Ok(speed) => run.speed = Some(speed),
+                Err(reason) => run.unseen.push(format!("how much faster that makes it look: {reason}")),
+            }
+        }
+        run
+    }
+}

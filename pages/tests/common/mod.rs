@@ -1,0 +1,89 @@
+//! Programs that hold still, and the kernel's own sums of their memory.
+// Each test binary uses a part of it.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use dormouse_pages::{Census, Options, PagesError, Way};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+pub const WAYS: [Way; 3] = [Way::Scan, Way::WordsAndFlags, Way::Words];
+
+/// Builds a program of C.
+pub fn build(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let (file, program) = (dir.join(format!("{name}.c")), dir.join(name));
+    std::fs::write(&file, source).unwrap();
+    let built = Command::new("cc").args(options).arg(&file).arg("-o").arg(&program).status().unwrap();
+    assert!(built.success());
+    program
+}
+
+/// A program that was stopped, and ends with the value.
+pub struct Stopped {
+    pub child: Child,
+    /// What it has said before it was ready.
+    pub lines: Vec<String>,
+}
+
+impl Stopped {
+    /// Once it is ready, if it says so.
+    pub fn new(command: &mut Command, says_so: bool) -> Stopped {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = Vec::new();
+        if says_so {
+            let said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+            lines.extend(said.take_while(|line| line != "ready"));
+        }
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::STOP).unwrap();
+        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        Stopped { child, lines }
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Bytes by name, of each mapping by its first byte.
+pub type Sums = BTreeMap<u64, BTreeMap<String, u64>>;
+
+/// Bytes by name, of each mapping by its first byte, as `/proc/PID/smaps` has them.
+pub fn smaps(pid: u32) -> Sums {
+    let mut all = Sums::new();
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(first), second) = (words.next(), words.next()) else { continue };
+        if let Some(name) = first.strip_suffix(':') {
+            if let (Some(value), Some(mut area)) =
+                (second.and_then(|value| value.parse::<u64>().ok()), all.last_entry())
+            {
+                area.get_mut().insert(name.into(), value << 10);
+            }
+        } else {
+            let start = first.split('-').next().unwrap();
+            all.insert(u64::from_str_radix(start, 16).unwrap(), BTreeMap::new());
+        }
+    }
+    all
+}
+
+/// A census, and the kernel's sums before and after it, which are the same: the kernel may take pages back at any time.
+pub fn settled(pid: u32, way: Way) -> Result<(Census, Sums), PagesError> {
+    let mut before = smaps(pid);
+    for _ in 0..100 {
+        let census = Census::of(pid, &Options { ways: vec![way] })?;
+        let after = smaps(pid);
+        if after == before {
+            return Ok((census, after));
+        }
+        before = after;
+    }
+    panic!("what process {pid} has in memory never stays as it is");
+}

@@ -1,0 +1,241 @@
+//! Every category, from memory that was made on purpose; by each way to ask the kernel, and beside its own sums.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Stopped, WAYS, build, settled};
+use dormouse_pages::{Area, Census, Name, Pages, Way};
+
+const SIZE: u64 = 4 << 20;
+
+/// Regions with nothing on either side of them, and what was done to each. It says where each is, or why it is not.
+const CONSTRUCTIONS: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+enum { SIZE = 4 << 20, HUGE = 2 << 20 };
+static volatile long sum;
+static char *region(const char *name, int flags, int file) {
+    char *room = mmap(0, SIZE + 3 * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *at = (char *)(((long)room + 2 * HUGE - 1) & -(long)HUGE);
+    char *found = mmap(at, SIZE, PROT_READ | PROT_WRITE, flags | MAP_FIXED, file, 0);
+    if (found == MAP_FAILED) { printf("%s - %s\n", name, strerror(errno)); return 0; }
+    printf("%s %lx\n", name, (long)found);
+    return found;
+}
+static void touch(char *at, long size, int is_written) {
+    if (is_written) memset(at, 1, size);
+    else for (long i = 0; i < size; i += 64) sum += at[i];
+}
+int main(int argc, char **argv) {
+    int private = MAP_PRIVATE | MAP_ANONYMOUS;
+    region("untouched", private, -1);
+    char *at = region("read", private, -1);
+    madvise(at, SIZE, MADV_NOHUGEPAGE);
+    touch(at, SIZE, 0);
+    at = region("written", private, -1);
+    madvise(at, SIZE, MADV_NOHUGEPAGE);
+    touch(at, SIZE, 1);
+    at = region("half", private, -1);
+    madvise(at, SIZE, MADV_NOHUGEPAGE);
+    touch(at, SIZE / 2, 1);
+    touch(at, SIZE, 0);
+    at = region("huge", private, -1);
+    madvise(at, SIZE, MADV_HUGEPAGE);
+    touch(at, SIZE, 1);
+    madvise(at, SIZE, 25 /* MADV_COLLAPSE */);
+    at = region("huge-read", private, -1);
+    madvise(at, SIZE, MADV_HUGEPAGE);
+    touch(at, SIZE, 0);
+    if ((at = region("hugetlb", private | MAP_HUGETLB, -1))) touch(at, SIZE, 1);
+    int memory = memfd_create("constructions", 0);
+    if (ftruncate(memory, SIZE)) return 1;
+    touch(region("memfd", MAP_SHARED, memory), SIZE / 2, 1);
+    touch(region("anonymous-shared", MAP_SHARED | MAP_ANONYMOUS, -1), SIZE, 1);
+    int file = open(argv[1], O_RDWR);
+    at = region("file", MAP_PRIVATE, file);
+    touch(at, SIZE, 0);
+    at = region("file-copied", MAP_PRIVATE, file);
+    touch(at, SIZE, 1);
+    at = region("swapped", private, -1);
+    madvise(at, SIZE, MADV_NOHUGEPAGE);
+    touch(at, SIZE, 1);
+    madvise(at, SIZE, 21 /* MADV_PAGEOUT */);
+    puts("ready");
+    fflush(stdout);
+    char end;
+    return read(0, &end, 1);
+}
+"#;
+
+/// Huge pages to be had by name, for as long as it lives; the tests of this file that take some are one.
+struct HugePages(Option<u64>);
+
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl HugePages {
+    fn new(count: u64) -> HugePages {
+        let before: Option<u64> = fs::read_to_string(HUGE_PAGES).ok().and_then(|text| text.trim().parse().ok());
+        let more = before.filter(|before| fs::write(HUGE_PAGES, (before + count).to_string()).is_ok());
+        HugePages(more)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = self.0.map(|before| fs::write(HUGE_PAGES, before.to_string()));
+    }
+}
+
+/// A file to swap to, for as long as it lives; or what the machine has.
+struct Swap(Option<PathBuf>);
+
+impl Swap {
+    fn new(dir: &Path) -> Swap {
+        let has_swap = fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
+        let file = dir.join("swap");
+        let is_done = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+        let is_made = || {
+            is_done(
+                Command::new("dd").args(["if=/dev/zero", "bs=1M", "count=16"]).arg(format!("of={}", file.display())),
+            ) && is_done(Command::new("chmod").arg("600").arg(&file))
+                && is_done(Command::new("mkswap").arg(&file))
+                && is_done(Command::new("swapon").arg(&file))
+        };
+        Swap((!has_swap && is_made()).then_some(file))
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        if let Some(file) = &self.0 {
+            let _ = Command::new("swapoff").arg(file).status();
+        }
+    }
+}
+
+fn is_on(setting: &str, choice: &str) -> bool {
+    fs::read_to_string(format!("/sys/kernel/mm/transparent_hugepage/{setting}")).is_ok_and(|text| text.contains(choice))
+}
+
+/// What each region is to be, where the machine has what it needs.
+fn expected(name: &str) -> Option<Pages> {
+    let none = Pages::default();
+    let has_huge = is_on("enabled", "[madvise]") || is_on("enabled", "[always]");
+    let pages = match name {
+        "untouched" => Pages { unbacked: SIZE, ..none },
+        "read" => Pages { zero: SIZE, ..none },
+        "written" => Pages { small: SIZE, ..none },
+        "half" => Pages { small: SIZE / 2, zero: SIZE / 2, ..none },
+        "huge" if has_huge => Pages { huge: SIZE, ..none },
+        "huge-read" if has_huge && is_on("use_zero_page", "1") => Pages { zero: SIZE, huge_zero: SIZE, ..none },
+        // The kernel has memory of hugetlb count as the process's own where it is private.
+        "hugetlb" => Pages { huge: SIZE, ..none },
+        "memfd" => Pages { small: SIZE / 2, shared: SIZE / 2, unbacked: SIZE / 2, ..none },
+        "anonymous-shared" | "file" => Pages { small: SIZE, shared: SIZE, ..none },
+        "file-copied" => Pages { small: SIZE, ..none },
+        "swapped" => Pages { swapped: SIZE, ..none },
+        _ => return None,
+    };
+    Some(pages)
+}
+
+/// As it looks where only the words of the page table can be read. They say of the huge zero page that it is not the process's own.
+fn blind(pages: Pages) -> Pages {
+    let small = pages.small + pages.huge + pages.zero;
+    Pages { small, huge: 0, zero: 0, huge_zero: 0, shared: pages.shared + pages.huge_zero, ..pages }
+}
+
+#[test]
+fn every_category_is_what_was_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, vec![1; SIZE as usize]).unwrap();
+    let program = build(dir.path(), "constructions", CONSTRUCTIONS, &["-O1"]);
+    let _huge_pages = HugePages::new(SIZE >> 21);
+    let swap = Swap::new(dir.path());
+    let running = Stopped::new(Command::new(&program).arg(&file), true);
+    let mut censuses: Vec<(Way, Census)> = Vec::new();
+    for way in WAYS {
+        let (census, smaps) = match settled(running.child.id(), way) {
+            Ok(found) => found,
+            Err(error) => {
+                println!("skipped: {way:?}: {error}");
+                continue;
+            }
+        };
+        let mut checked = 0;
+        for line in &running.lines {
+            let (name, at) = line.split_once(' ').unwrap();
+            let Ok(at) = u64::from_str_radix(at, 16) else {
+                println!("skipped: {name}: {at}");
+                continue;
+            };
+            let area =
+                census.areas.iter().find(|area| area.start == at).unwrap_or_else(|| panic!("{line}: {census:#?}"));
+            assert_eq!(area.end - area.start, SIZE, "{area:?}");
+            let of = |sum: &str| smaps[&at].get(sum).copied().unwrap_or(0);
+            let Pages { small, huge, swapped, .. } = area.pages;
+            if way == Way::Scan {
+                let hugetlb = of("Private_Hugetlb") + of("Shared_Hugetlb");
+                let huge_of_all = of("AnonHugePages") + of("ShmemPmdMapped") + of("FilePmdMapped") + hugetlb;
+                assert_eq!(
+                    (small + huge, huge, swapped),
+                    (of("Rss") + hugetlb, huge_of_all, of("Swap")),
+                    "{name}: {area:?}"
+                );
+            }
+            let Some(pages) = expected(name) else {
+                println!("skipped: {name}: no huge pages, or no huge zero page");
+                continue;
+            };
+            if name == "swapped" && (swap.0.is_none() || of("Swap") == 0) {
+                println!("skipped: {name}: no swap, or the kernel would not");
+                continue;
+            }
+            if name == "huge" && of("AnonHugePages") < SIZE {
+                println!("skipped: {name}: this machine's memory is in pieces");
+                continue;
+            }
+            let pages = if way.sees_zero() { pages } else { blind(pages) };
+            // A file's pages are huge ones where its file system has made them so.
+            let is_file = area.pages.shared > 0;
+            let found = if is_file && way.sees_zero() { blind(area.pages) } else { area.pages };
+            assert_eq!(found, pages, "{way:?}: {name}: {area:?}");
+            check_name(name, area, &file);
+            checked += 1;
+        }
+        // What needs nothing of the machine.
+        assert!(checked >= 8, "{way:?}: only {checked} were checked");
+        censuses.push((way, census));
+    }
+    // Both ways that see everything see the same, of the whole process.
+    let of = |wanted: Way| censuses.iter().find(|(way, _)| *way == wanted).map(|(_, census)| census);
+    match (of(Way::Scan), of(Way::WordsAndFlags)) {
+        (Some(scan), Some(words)) => {
+            assert_eq!((&scan.areas, &scan.total), (&words.areas, &words.total));
+            assert_eq!(scan.zero_variables, words.zero_variables);
+            assert!(words.sees_zero && words.unseen.iter().any(|line| line.contains("in one piece")), "{words:?}");
+        }
+        _ => println!("skipped: there are not two ways that see everything here"),
+    }
+}
+
+fn check_name(name: &str, area: &Area, file: &Path) {
+    let is_right = match (name, &area.name) {
+        ("memfd", Name::Shared { name }) => name.starts_with("/memfd:constructions"),
+        ("anonymous-shared", Name::Shared { .. }) => true,
+        ("file" | "file-copied", Name::File { path }) => path == file,
+        ("hugetlb", Name::Anonymous { name }) => name == "hugetlb",
+        ("memfd" | "anonymous-shared" | "file" | "file-copied", _) => false,
+        (_, named) => matches!(named, Name::Anonymous { .. }),
+    };
+    assert!(is_right, "{name}: {area:?}");
+}
