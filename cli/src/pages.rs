@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_pages::{Census, Limits, Options, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
 
@@ -33,8 +33,9 @@ Columns: unbacked: the next access faults; zero: the zero page; small, huge: mem
 
 What --watch counts: SHARE is what a buffer has of the zero page, of all that its process had touched at that moment: zero page and
 memory of its own, without files. It is told of the sample where the buffer had most; a buffer that is written later is told of too,
-and AT END says what was left. Minor faults are first touches, and first writes to what was only read. NEW MEMORY is what was touched
-for the first time; what came and went between two samples is not in it. How many times as fast the zero page is read is measured on
+and AT END says what was left. FIRST TOUCHES are those of the minor faults that brought memory of the process's own, or the zero page; NEW
+MEMORY is how much. What came and went between two samples is not in them, nor what a
+forked child had before its first sample. How many times as fast the zero page is read is measured on
 this machine after the command has ended, with up to 256 MiB, in order.
 
 The command and all that it starts are traced by ptrace(2), without stops at system calls, so that the last look is just before each
@@ -129,6 +130,9 @@ impl PagesCommand {
                 None => print!("{text}"),
             }
             return Ok(0);
+        }
+        if self.until.is_some_and(|until| until <= self.from) {
+            bail!("the measured time would end before it begins: --until has to be later than --from");
         }
         let options = RunOptions {
             census: self.census_options(),

@@ -157,6 +157,7 @@ fn the_report_for_machines_has_it_all() {
     assert!(number(&speed["factor"]) > 0.0 && number(&speed["factor_ci95"][0]) <= number(&speed["factor_ci95"][1]));
     // Each of its pages was a fault, unless the kernel has read ahead of them with a huge one.
     assert!(number(&report["whole"]["faults_minor"]) > 0.0 && report["measured"] == report["whole"]);
+    assert!(number(&report["whole"]["first_touches"]) > 0.0);
     assert!(number(&report["whole"]["touched"]) >= (SIZE - 8192) as f64, "{:#}", report["whole"]);
     let times: Vec<f64> =
         report["samples"].as_array().unwrap().iter().map(|sample| number(&sample["time_ms"])).collect();
@@ -428,6 +429,8 @@ fn mistakes_are_one_line() {
     assert!(error.contains("cannot run `/no/such/program`: No such file"), "{error}");
     let error = refuse(&mut dormouse(&["--output", "/no/such/dir/file", "--", "true"]));
     assert!(error.contains("/no/such/dir/file"), "{error}");
+    let error = refuse(&mut dormouse(&["--watch", "--from", "2s", "--until", "1s", "--", "true"]));
+    assert!(error.contains("--until has to be later"), "{error}");
     for arguments in [
         &[][..],
         &["--watch"],

@@ -147,7 +147,8 @@ fn on_zero_page(census: &Census) -> Vec<(What, u64, u64, u64, bool)> {
         };
         let named: u64 = census.zero_variables.iter().filter(inside).map(|variable| variable.zero).sum();
         let zero = area.pages.zero.saturating_sub(named);
-        if zero > 0 {
+        // Less is the rest of a page that a variable begins or ends in.
+        if zero >= dormouse_backing::os_page_size() as u64 {
             let what = What::Mapping { name: area.name.clone() };
             found.push((what, area.start, area.end - area.start, zero, is_huge(area)));
         }

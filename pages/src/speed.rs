@@ -11,7 +11,7 @@ use serde::Serialize;
 const ROUND_SIZE_BYTES: usize = 32 << 20;
 /// Memory that is taken, at most.
 const SIZE_BYTES_MAX: u64 = 256 << 20;
-const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
+const HUGE_PAGE_SIZE_BYTES: usize = crate::census::HUGE_PAGE_SIZE_BYTES as usize;
 const ROUNDS: usize = 21;
 /// Of sorted rounds: between these the median lies with 97 %, whatever their distribution (binomial, 21 rounds).
 const INTERVAL: [usize; 2] = [5, 15];

@@ -193,14 +193,16 @@ fn watched(run: &Run) -> String {
 
 fn counts_text(run: &Run) -> String {
     let row = |name: &str, counts: &Counts, ms: f64| {
-        let Counts { faults_minor, faults_major, touched } = counts;
+        let Counts { faults_minor, faults_major, first_touches, touched } = counts;
         let touched = bytes_text(*touched);
         let per_second = (faults_minor + faults_major) as f64 / (ms / 1e3).max(1e-9);
-        format!("{name:<26}{faults_minor:>12}{faults_major:>12}{per_second:>12.0}{touched:>12}\n")
+        format!("{name:<26}{faults_minor:>10}{faults_major:>8}{per_second:>12.0}{first_touches:>15}{touched:>12}\n")
     };
     let [from, until] = run.measured_ms;
-    let mut text =
-        format!("{:<26}{:>12}{:>12}{:>12}{:>12}\n", "page faults", "minor", "major", "per second", "new memory");
+    let mut text = format!(
+        "{:<26}{:>10}{:>8}{:>12}{:>15}{:>12}\n",
+        "page faults", "minor", "major", "per second", "first touches", "new memory"
+    );
     let whole = from <= 0.0 && until >= run.duration_ms;
     if !whole {
         let name = format!("{} … {}", time_text(from), time_text(until));

@@ -61,11 +61,14 @@ impl RunOptions {
 /// What was counted, of all processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counts {
-    /// Page faults that the kernel answered from memory: first touches, and first writes to what was read or is another's too.
+    /// Page faults that the kernel answered from memory: first touches, first writes to what was read, and what files have.
     pub faults_minor: u64,
     /// Page faults that waited for a disk.
     pub faults_major: u64,
-    /// Bytes that were touched for the first time, at least: what came and went between two looks is not in it.
+    /// Of these, first touches of memory of a process's own, at least: what came and went between two looks is not in it,
+    /// nor what a forked child had when it was looked at first.
+    pub first_touches: u64,
+    /// Bytes that were touched for the first time, as far as that.
     pub touched: u64,
 }
 
@@ -74,6 +77,7 @@ impl Counts {
         Counts {
             faults_minor: self.faults_minor.saturating_sub(earlier.faults_minor),
             faults_major: self.faults_major.saturating_sub(earlier.faults_major),
+            first_touches: self.first_touches.saturating_sub(earlier.first_touches),
             touched: self.touched.saturating_sub(earlier.touched),
         }
     }
@@ -197,8 +201,8 @@ struct Space {
     /// The last one.
     census: Option<Census>,
     buffers: Buffers,
-    /// Bytes touched in the last one.
-    touched: Option<u64>,
+    /// First touches and bytes touched, as of the last one.
+    touched: Option<[u64; 2]>,
     /// It is another process's too, which is looked at anyway.
     is_shared: bool,
 }
@@ -215,7 +219,8 @@ struct Watcher {
     faults: BTreeMap<u32, [u64; 2]>,
     /// Faults of the command's process before it was the command.
     faults_before: [u64; 2],
-    touched: u64,
+    /// First touches, and bytes touched.
+    touched: [u64; 2],
     /// Counts when the measured time began and ended.
     edges: [Option<Counts>; 2],
     samples: Vec<Sample>,
@@ -239,10 +244,10 @@ impl Watcher {
             is_traced,
             surveyor: Surveyor::new(options.census.clone()),
             start: Instant::now(),
-            spaces: BTreeMap::from([(main, Space { touched: Some(0), ..Space::default() })]),
+            spaces: BTreeMap::from([(main, Space { touched: Some([0; 2]), ..Space::default() })]),
             faults: BTreeMap::new(),
             faults_before,
-            touched: 0,
+            touched: [0; 2],
             // At the very beginning nothing has happened.
             edges: [options.from.is_zero().then(Counts::default), None],
             samples: Vec::new(),
@@ -296,7 +301,7 @@ impl Watcher {
             }
             Event::Execed { pid } => {
                 self.close(pid, false);
-                self.spaces.insert(pid, Space { touched: Some(0), ..Space::default() });
+                self.spaces.insert(pid, Space { touched: Some([0; 2]), ..Space::default() });
             }
             Event::Exiting { pid, thread, answer } => {
                 if process::ends_with(pid, thread) {
@@ -364,10 +369,12 @@ impl Watcher {
             }
         };
         let space = self.spaces.entry(pid).or_default();
-        let touched = census.total.touched();
+        let touched = [census.total.touches(), census.total.touched()];
         // What a child has from its parent was not touched by it.
-        self.touched += touched.saturating_sub(space.touched.unwrap_or(touched));
-        space.touched = Some(touched);
+        let before = space.touched.replace(touched).unwrap_or(touched);
+        for (all, (now, before)) in self.touched.iter_mut().zip(touched.into_iter().zip(before)) {
+            *all += now.saturating_sub(before);
+        }
         if is_measured {
             let has_found = space.buffers.enter(&census, time_ms, &self.options.limits);
             let zero_before = self.worst.as_ref().map_or(0, |worst| worst.total.zero);
@@ -380,7 +387,8 @@ impl Watcher {
 
     fn counts(&self) -> Counts {
         let sum = |of: usize| self.faults.values().map(|faults| faults[of]).sum();
-        Counts { faults_minor: sum(0), faults_major: sum(1), touched: self.touched }
+        let [first_touches, touched] = self.touched;
+        Counts { faults_minor: sum(0), faults_major: sum(1), first_touches, touched }
     }
 
     /// Enters what is known now.
