@@ -353,13 +353,14 @@ impl Geometry {
     pub const fn rings_offset(&self) -> usize {
         self.streams_offset() + STREAM_STRIDE_BYTES * self.stream_count as usize
     }
-    /// Offset of the first page: where a huge page may begin, if there are enough to fill one. (A page's size is a power of two, and this
-    /// is asked often: hence no division.)
+    /// Offset of the first page: where a huge page may begin, if there are enough to fill several. Fewer lie close behind what the session has
+    /// for itself, so that all of it is in as few huge pages as can be. (A page's size is a power of two, and this is asked often: hence no
+    /// division.)
     #[inline]
     pub const fn pages_offset(&self) -> usize {
         let page_size_bytes = self.page_size_bytes as usize;
-        let fills_a_huge_page = page_size_bytes * self.page_count as usize >= HUGE_PAGE_SIZE_BYTES;
-        let below = if fills_a_huge_page { HUGE_PAGE_SIZE_BYTES } else { page_size_bytes } - 1;
+        let fills_huge_pages = page_size_bytes * self.page_count as usize >= 8 * HUGE_PAGE_SIZE_BYTES;
+        let below = if fills_huge_pages { HUGE_PAGE_SIZE_BYTES } else { page_size_bytes } - 1;
         (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize + below) & !below
     }
     /// Bytes of all the memory.

@@ -68,7 +68,8 @@ fn page_range(geometry: &Geometry, pages: Range<u32>) -> Range<usize> {
 /// missing. Those beyond the budget are not drawn.
 fn filled_up(geometry: &Geometry, end: usize) -> usize {
     let whole = end.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
-    if whole <= geometry.size_bytes() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
+    let is_aligned = geometry.pages_offset().is_multiple_of(HUGE_PAGE_SIZE_BYTES);
+    if is_aligned && whole <= geometry.size_bytes() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
 }
 
 /// Pages of a stream that nobody needs any more.
