@@ -24,6 +24,8 @@ pub(crate) const CC: Tool = Tool { program: "cc", others: &[], package: "gcc lib
 pub(crate) const CPP: Tool = Tool { program: "c++", others: &[], package: "g++", is_required: true };
 /// Another compiler, for C and C++.
 pub(crate) const CLANG: Tool = Tool { program: "clang", others: &[], package: "clang", is_required: false };
+/// The linker of that compiler.
+pub(crate) const LLD: Tool = Tool { program: "ld.lld", others: &[], package: "lld", is_required: false };
 /// Make.
 pub(crate) const MAKE: Tool = Tool { program: "make", others: &[], package: "make", is_required: true };
 /// A reader of traces that nobody here wrote.

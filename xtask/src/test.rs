@@ -4,11 +4,12 @@ use anyhow::Result;
 
 use crate::aarch64;
 use crate::run::{cargo, succeed};
-use crate::system::{self, BABELTRACE2, CC, CHROMIUM, CLANG, CPP, DPDK, MAKE, STORAGE_DAEMON};
+use crate::system::{self, BABELTRACE2, CC, CHROMIUM, CLANG, CPP, DPDK, LLD, MAKE, STORAGE_DAEMON};
 
 /// What the tests run.
 pub(crate) fn tools() -> Result<()> {
-    let tools = [CC, CPP, CLANG, MAKE, BABELTRACE2, CHROMIUM, STORAGE_DAEMON, DPDK, aarch64::QEMU, aarch64::CROSS_CC];
+    let tools =
+        [CC, CPP, CLANG, LLD, MAKE, BABELTRACE2, CHROMIUM, STORAGE_DAEMON, DPDK, aarch64::QEMU, aarch64::CROSS_CC];
     system::ensure(&tools)
 }
 
@@ -19,7 +20,7 @@ pub(crate) fn run() -> Result<()> {
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
     // Those that run other packages' programs need not build them, then.
     tests.env("DORMOUSE_BUILT", "1");
-    if [CLANG, BABELTRACE2, CHROMIUM, STORAGE_DAEMON, DPDK].iter().all(system::Tool::is_installed) {
+    if [CLANG, LLD, BABELTRACE2, CHROMIUM, STORAGE_DAEMON, DPDK].iter().all(system::Tool::is_installed) {
         tests.env("DORMOUSE_REQUIRE_TOOLS", "1");
     }
     succeed(&mut tests)?;

@@ -55,7 +55,8 @@ pub const SUSPECTS: [KnownSuspect; 6] = [
         name: "page backing",
         why: "memory that nobody has written is one page of zeroes, quick to read, and its first touch is a page fault",
         remedy: "write buffers before they are measured; dormouse pages --watch -- CMD names those that were not",
-        facts: &["memory.thp_zero_page", "memory.thp", "memory.thp_process", "memory.thp_defrag"],
+        // Its figures are of small pages: they say nothing for settings of huge ones.
+        facts: &[],
     },
 ];
 
