@@ -248,6 +248,16 @@ impl Running {
         let report = dir.join("report");
         let mut dormouse = Command::new(DORMOUSE);
         dormouse.args(["pages", "--watch", "--output"]).arg(&report).args(arguments).arg("--").args(command);
+        // A group of its own, with a parent in another one: what stops programs at a terminal (TSTP) is ignored in a group that has none.
+        dormouse.process_group(0);
+        // Whoever was started in the background of a script ignores SIGINT, and so does all that it starts.
+        let heed = || {
+            // SAFETY: the disposition of a signal, to what it is by default (signal(2)).
+            unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
+        unsafe { dormouse.pre_exec(heed) };
         let mut child = dormouse.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         let pid = output.next().unwrap().unwrap().parse().unwrap();
