@@ -1,7 +1,7 @@
 //! Each suspect is planted, and found; and nobody is found where nobody was planted.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use super::pages::Written;
@@ -28,72 +28,98 @@ fn find<'a>(all: &'a [Judged], suspect: &str) -> &'a Judged {
     all.iter().find(|judged| judged.suspect == suspect).expect("every suspect is judged")
 }
 
-/// Somebody who spins on the probes' processor, before all others of this process.
-struct Competitor {
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+/// Some who spin on the probes' processor.
+struct Competitors {
+    are_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-impl Competitor {
-    fn start() -> Competitor {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (ends, cpu) = (is_over.clone(), plan().cpu);
-        let thread = std::thread::spawn(move || {
-            let _ = on_processor(cpu, move || {
-                // Nothing is published by it.
-                while !ends.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        });
-        Competitor { is_over, thread: Some(thread) }
+impl Competitors {
+    /// So many that they are found beside whoever else uses the machine.
+    const COUNT: usize = 16;
+
+    fn start() -> Competitors {
+        let are_over = Arc::new(AtomicBool::new(false));
+        let start = |_| {
+            let (ends, cpu) = (are_over.clone(), plan().cpu);
+            std::thread::spawn(move || {
+                let _ = on_processor(cpu, move || {
+                    // Nothing is published by it.
+                    while !ends.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            })
+        };
+        let threads = (0..Competitors::COUNT).map(start).collect();
+        Competitors { are_over, threads }
     }
 }
 
-impl Drop for Competitor {
+impl Drop for Competitors {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
+        self.are_over.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
     }
 }
 
-/// Makes the calling thread one that gives way.
-fn be_nice() {
-    // SAFETY: lowers this thread's own priority (setpriority(2): on Linux of one thread).
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
+/// Who is measured is alone among these tests.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Measures without what is planted and with it, again where the machine was so busy already that it made no difference.
+fn found_in_time(mut judged: impl FnMut() -> Vec<Judged>, is_found: impl Fn(&[Judged]) -> bool) {
+    const TRIES: usize = 8;
+    for attempt in 1..=TRIES {
+        let judged = judged();
+        if is_found(&judged) {
+            return;
+        }
+        assert!(attempt < TRIES, "{judged:#?}");
+    }
 }
 
 #[test]
-fn a_competitor_is_found_as_scheduler_and_interruptions() {
+fn competitors_are_found_as_scheduler_and_interruptions() {
+    let _alone = alone();
     let measure = |plan: &Plan, probes: &mut Probes| {
-        be_nice();
         time::scheduler(plan, probes);
         time::interruptions(plan, probes);
     };
-    let there = probes(measure);
-    let competitor = Competitor::start();
-    let here = probes(measure);
-    drop(competitor);
-    let judged = judge(&there, &here);
-    for suspect in ["scheduler", "interruptions"] {
-        assert_eq!(find(&judged, suspect).verdict, Verdict::Differs, "{suspect}: {judged:#?}");
-    }
-    let share = &find(&judged, "scheduler").figures.iter().find(|figure| figure.figure == "other_share");
-    assert!(share.is_some_and(|share| share.verdict == Verdict::Differs), "{judged:#?}");
-    assert!(here.gaps.iter().map(|(_, count)| count).sum::<u64>() > 0, "{here:#?}");
+    let judged = || {
+        let there = probes(measure);
+        let competitors = Competitors::start();
+        let here = probes(measure);
+        drop(competitors);
+        assert!(here.gaps.iter().map(|(_, count)| count).sum::<u64>() > 0, "{here:#?}");
+        judge(&there, &here)
+    };
+    found_in_time(judged, |judged| {
+        let differs = |suspect: &str, figure: &str| {
+            let mut figures = find(judged, suspect).figures.iter();
+            figures.any(|compared| compared.figure == figure && compared.verdict == Verdict::Differs)
+        };
+        differs("scheduler", "other_share") && differs("interruptions", "kept")
+    });
 }
 
 #[test]
 fn another_clock_is_found() {
-    let there = probes(|plan, probes| time::clock_source(plan, rustix::time::ClockId::Monotonic, probes));
+    let _alone = alone();
     for (clock, figure) in
         [(rustix::time::ClockId::MonotonicCoarse, "step"), (rustix::time::ClockId::ProcessCPUTime, "read")]
     {
-        let here = probes(move |plan, probes| time::clock_source(plan, clock, probes));
-        let judged = judge(&there, &here);
-        let of_it = find(&judged, "clock source");
-        let found = of_it.figures.iter().find(|compared| compared.figure == figure);
-        assert!(found.is_some_and(|found| found.verdict == Verdict::Differs), "{clock:?}: {of_it:#?}");
+        let judged = || {
+            let there = probes(|plan, probes| time::clock_source(plan, rustix::time::ClockId::Monotonic, probes));
+            judge(&there, &probes(move |plan, probes| time::clock_source(plan, clock, probes)))
+        };
+        found_in_time(judged, |judged| {
+            let mut figures = find(judged, "clock source").figures.iter();
+            figures.any(|compared| compared.figure == figure && compared.verdict == Verdict::Differs)
+        });
     }
 }
 
@@ -104,46 +130,51 @@ fn thrash(buffer: &mut memory::Buffer) {
 
 #[test]
 fn a_thrashing_neighbour_is_found_as_caches() {
-    let there = probes(|plan, probes| processor::caches(plan, &mut || {}, probes));
-    let here = probes(|plan, probes| {
-        let mut buffer = memory::Buffer::new(plan.memory_bytes(), true).expect("memory");
-        processor::caches(plan, &mut || thrash(&mut buffer), probes);
-    });
-    let judged = judge(&there, &here);
-    let caches = find(&judged, "caches");
-    assert_eq!(caches.verdict, Verdict::Differs, "{caches:#?}");
+    let _alone = alone();
+    let judged = || {
+        let there = probes(|plan, probes| processor::caches(plan, &mut || {}, probes));
+        let here = probes(|plan, probes| {
+            let mut buffer = memory::Buffer::new(plan.memory_bytes(), true).expect("memory");
+            processor::caches(plan, &mut || thrash(&mut buffer), probes);
+        });
+        judge(&there, &here)
+    };
     // Which of them is found depends on what the machine tells of its caches.
-    let found = caches
-        .figures
-        .iter()
-        .filter(|compared| compared.verdict == Verdict::Differs && compared.figure != "memory_latency");
-    assert!(found.count() > 0, "{caches:#?}");
+    found_in_time(judged, |judged| {
+        let mut figures = find(judged, "caches").figures.iter();
+        figures.any(|compared| compared.verdict == Verdict::Differs && compared.figure != "memory_latency")
+    });
 }
 
 #[test]
 fn a_slower_core_is_found() {
-    let there = probes(|plan, probes| processor::core_clock(plan, Chain::Additions, probes));
+    let _alone = alone();
     // No clock can be made slower here; a chain whose links take longer looks the same.
-    let here = probes(|plan, probes| processor::core_clock(plan, Chain::Products, probes));
-    let judged = judge(&there, &here);
-    assert_eq!(find(&judged, "core clock").verdict, Verdict::Differs, "{judged:#?}");
+    let judged = || {
+        let there = probes(|plan, probes| processor::core_clock(plan, Chain::Additions, probes));
+        judge(&there, &probes(|plan, probes| processor::core_clock(plan, Chain::Products, probes)))
+    };
+    found_in_time(judged, |judged| find(judged, "core clock").verdict == Verdict::Differs);
 }
 
 #[test]
 fn memory_that_nobody_wrote_is_found_as_page_backing() {
-    let there = probes(|plan, probes| pages::backing(plan, Written::Yes, probes));
-    let here = probes(|plan, probes| pages::backing(plan, Written::No, probes));
+    let _alone = alone();
     let figure = |probes: &Probes, name: &str| {
         let found = probes.figures.iter().find(|figure| figure.name == name);
         found.map(|figure| figure.median).expect("it was measured")
     };
-    if figure(&there, "page backing.reading_unwritten") < 1.6 * figure(&there, "page backing.reading") {
-        println!("skipped: the zero page is not quicker than memory here");
+    let there = || probes(|plan, probes| pages::backing(plan, Written::Yes, probes));
+    let calm = there();
+    if figure(&calm, "page backing.reading_unwritten") < 1.8 * figure(&calm, "page backing.reading") {
+        println!("skipped: the zero page is not much quicker than memory here");
         return;
     }
-    let judged = judge(&there, &here);
-    let reading = find(&judged, "page backing").figures.iter().find(|compared| compared.figure == "reading");
-    assert!(reading.is_some_and(|reading| reading.verdict == Verdict::Differs), "{judged:#?}");
+    let judged = || judge(&there(), &probes(|plan, probes| pages::backing(plan, Written::No, probes)));
+    found_in_time(judged, |judged| {
+        let mut figures = find(judged, "page backing").figures.iter();
+        figures.any(|compared| compared.figure == "reading" && compared.verdict == Verdict::Differs)
+    });
 }
 
 /// Figures of a machine, each with this one's scatter.

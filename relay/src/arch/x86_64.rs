@@ -781,9 +781,12 @@ pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: 
     })
 }
 
-/// The timestamp counter, in ticks.
+/// The timestamp counter, in ticks, as of after all loads before it: it would be read ahead of them else, and who has just claimed a stream
+/// might be earlier than who had it before (Intel SDM, volume 2, RDTSC and LFENCE).
 #[inline(always)]
 pub fn timestamp() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, which changes nothing.
+    unsafe { core::arch::x86_64::_mm_lfence() };
     // SAFETY: every x86-64 processor has the instruction, and Linux lets user mode use it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
