@@ -33,7 +33,7 @@ pub const PATIENCE: u16 = 4;
 /// Buffers of which the last is published with those before it, in a queue of `size`: so many that a line of descriptors or used elements
 /// is seldom asked for while it is still written, and few enough that both sides always have some.
 const fn limit_of(size: u16) -> u16 {
-    let limit = if size / 4 < 32 { size / 4 } else { 32 };
+    let limit = if size / 4 < 64 { size / 4 } else { 64 };
     if limit == 0 { 1 } else { limit }
 }
 
@@ -74,21 +74,24 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     ///
     /// # Errors
     /// As [`DriverSide::add`]. With [`RingError::Full`], all that was held is published.
-    #[inline]
+    #[inline(always)]
     pub fn offer(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<bool, RingError> {
-        match self.side.add(readable, writable, token) {
-            Ok(()) => {}
-            Err(error @ RingError::Full { .. }) => {
-                self.flush();
-                return Err(error);
-            }
-            Err(error) => return Err(error),
+        if let Err(error) = self.side.add(readable, writable, token) {
+            return Err(self.refused(error));
         }
         let is_due = self.side.unpublished() >= self.limit || self.side.in_flight() == 0;
         if is_due {
             self.publish();
         }
         Ok(is_due)
+    }
+
+    #[cold]
+    fn refused(&mut self, error: RingError) -> RingError {
+        if matches!(error, RingError::Full { .. }) {
+            self.flush();
+        }
+        error
     }
 
     /// The next used buffer, if there is one. Taking the last, or finding none, may publish what is held: ask
@@ -98,16 +101,28 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     ///
     /// # Errors
     /// As [`DriverSide::take_used`].
-    #[inline]
+    #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         let found = self.side.take_used();
+        if let Ok(Some(_)) = found {
+            self.idle = 0;
+            if self.side.in_flight() == 0 {
+                self.flush();
+            }
+        } else {
+            self.wait();
+        }
+        found
+    }
+
+    /// Nothing was found.
+    fn wait(&mut self) {
         if self.side.unpublished() > 0 {
-            self.idle = if matches!(found, Ok(Some(_))) { 0 } else { self.idle + 1 };
+            self.idle += 1;
             if self.idle >= PATIENCE || self.side.in_flight() == 0 {
                 self.publish();
             }
         }
-        found
     }
 
     /// Descriptors that are free.
@@ -185,7 +200,7 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
     ///
     /// # Errors
     /// As [`DeviceSide::pop`]; all that was held is published.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let found = self.side.pop(space, chain);
         if found != Ok(true) {
@@ -198,7 +213,7 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
     /// how much later that can be. `true`: all is published; ask [`AdaptiveDevice::needs_interrupt`].
     ///
     /// Wait-free.
-    #[inline]
+    #[inline(always)]
     pub fn offer_used(&mut self, chain: &Chain, len: u32) -> bool {
         self.side.push_used(chain, len);
         self.held += 1;

@@ -38,7 +38,9 @@ pub struct Chain {
     pub(crate) descriptors: u16,
     pub(crate) segments: Vec<Segment>,
     /// How many of them are to be read.
-    pub(crate) readable: usize,
+    readable: usize,
+    /// Bytes of the others.
+    writable_len: u64,
 }
 
 impl Chain {
@@ -69,13 +71,14 @@ impl Chain {
     /// Bytes that the device may write.
     #[inline]
     pub fn writable_len(&self) -> u64 {
-        total(self.writable())
+        self.writable_len
     }
 
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.segments.clear();
         self.readable = 0;
+        self.writable_len = 0;
         self.descriptors = 0;
     }
 
@@ -84,9 +87,21 @@ impl Chain {
     pub(crate) fn set_one(&mut self, id: u16, segment: Segment, is_writable: bool) {
         self.id = id;
         self.descriptors = 1;
+        self.readable = usize::from(!is_writable);
+        self.writable_len = if is_writable { segment.len.into() } else { 0 };
+        // Most often it was such a one before.
+        if let [only] = &mut self.segments[..] {
+            *only = segment;
+        } else {
+            self.replace_segments(segment);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn replace_segments(&mut self, segment: Segment) {
         self.segments.clear();
         self.segments.push(segment);
-        self.readable = usize::from(!is_writable);
     }
 
     /// Adds a segment; false: one to be read comes after one to be written.
@@ -94,7 +109,11 @@ impl Chain {
     pub(crate) fn push(&mut self, segment: Segment, is_writable: bool) -> bool {
         let is_in_order = is_writable || self.readable == self.segments.len();
         self.segments.push(segment);
-        self.readable += usize::from(!is_writable && is_in_order);
+        if is_writable {
+            self.writable_len += u64::from(segment.len);
+        } else {
+            self.readable += usize::from(is_in_order);
+        }
         is_in_order
     }
 }

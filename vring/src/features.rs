@@ -61,7 +61,7 @@ pub trait Refinement: 'static {
     /// Free descriptors are listed in private memory, rather than chained through their `next`. Without it a peer that scribbles over
     /// descriptors gives the driver a list that is wrong, though never one that leaves the ring.
     const PRIVATE_FREE_LIST: bool;
-    /// Lines are asked for before they are read or written.
+    /// Lines are asked for before they are read or written, where the other side is done with them.
     const PREFETCH: bool;
 
     /// Whether the step from `old` to `new` passed `event`.
@@ -156,10 +156,35 @@ impl Wide {
     pub(crate) fn set(&mut self, value: u16) {
         self.0 = value as u32;
     }
+}
 
-    /// Takes it and leaves zero.
+/// How many were found one after another. After many the other side is far ahead, and the lines that come next can be asked for; before, it
+/// may be writing them, and would lose them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Streak(u32);
+
+impl Default for Streak {
+    fn default() -> Streak {
+        Streak(Streak::LONG)
+    }
+}
+
+impl Streak {
+    const LONG: u32 = 16;
+
+    /// One more was found. Whether there were many before it.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> u16 {
-        core::mem::replace(self, Wide(0)).get()
+    pub(crate) fn is_long(&mut self) -> bool {
+        if self.0 == 0 {
+            return true;
+        }
+        self.0 -= 1;
+        false
+    }
+
+    /// None was found.
+    #[inline(always)]
+    pub(crate) fn end(&mut self) {
+        self.0 = Streak::LONG;
     }
 }

@@ -59,22 +59,22 @@ pub trait DeviceSide {
 macro_rules! driver_side {
     ($driver:ident) => {
         impl<B: Bus, R: Refinement> DriverSide for $driver<B, R> {
-            #[inline]
+            #[inline(always)]
             fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
                 $driver::add(self, readable, writable, token)
             }
 
-            #[inline]
+            #[inline(always)]
             fn publish(&mut self) {
                 $driver::publish(self);
             }
 
-            #[inline]
+            #[inline(always)]
             fn needs_kick(&mut self) -> bool {
                 $driver::needs_kick(self)
             }
 
-            #[inline]
+            #[inline(always)]
             fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
                 $driver::take_used(self)
             }
@@ -87,17 +87,17 @@ macro_rules! driver_side {
                 $driver::disarm_interrupt(self);
             }
 
-            #[inline]
+            #[inline(always)]
             fn free_count(&self) -> u16 {
                 $driver::free_count(self)
             }
 
-            #[inline]
+            #[inline(always)]
             fn in_flight(&self) -> u16 {
                 $driver::in_flight(self)
             }
 
-            #[inline]
+            #[inline(always)]
             fn unpublished(&self) -> u16 {
                 $driver::unpublished(self)
             }
@@ -113,22 +113,22 @@ macro_rules! driver_side {
 macro_rules! device_side {
     ($device:ident) => {
         impl<B: Bus, R: Refinement> DeviceSide for $device<B, R> {
-            #[inline]
+            #[inline(always)]
             fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
                 $device::pop(self, space, chain)
             }
 
-            #[inline]
+            #[inline(always)]
             fn push_used(&mut self, chain: &Chain, len: u32) {
                 $device::push_used(self, chain, len);
             }
 
-            #[inline]
+            #[inline(always)]
             fn publish_used(&mut self) {
                 $device::publish_used(self);
             }
 
-            #[inline]
+            #[inline(always)]
             fn needs_interrupt(&mut self) -> bool {
                 $device::needs_interrupt(self)
             }

@@ -7,7 +7,7 @@ use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Po
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement, Wide};
+use crate::features::{Features, Refined, Refinement, Streak};
 use crate::memory::{AddressSpace, read_words};
 use crate::side::{DeviceSide, device_side};
 
@@ -17,7 +17,10 @@ const AHEAD: u16 = 8;
 /// The device side of a packed virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
 ///
 /// Used descriptors are written at once, all but the flags of the first, which [`Device::publish_used`] writes last.
+///
+/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the driver.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Device<B, R = Refined> {
     bus: B,
     size: u16,
@@ -26,15 +29,14 @@ pub struct Device<B, R = Refined> {
     next: Position,
     /// Where the next used descriptor goes.
     used: Position,
-    /// Descriptors popped and not pushed.
-    held: Wide,
-    /// The first used descriptor that is not published, with its second word.
-    withheld: Option<(Position, u64)>,
-    /// Descriptors published since the last [`Device::needs_interrupt`], and those pushed since then.
+    /// The first used descriptor that is not published, if any was pushed, and its second word.
+    withheld: (Position, u64),
+    /// Descriptors published since the last [`Device::needs_interrupt`].
     unannounced: u32,
-    pushed: u32,
     /// In order: a batch of which nothing is written: where its descriptor goes, id and length of its last buffer.
     batch: Option<Batch>,
+    /// Available buffers found one after another.
+    streak: Streak,
     event_flags: u16,
     first_lie: Option<RingError>,
     lies: u64,
@@ -75,13 +77,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             features,
             next,
             used: next,
-            held: Wide::new(0),
-            withheld: None,
+            withheld: (next, 0),
             unannounced: 0,
-            pushed: 0,
             batch: None,
             event_flags: ENABLE,
             first_lie: None,
+            streak: Streak::default(),
             lies: 0,
             refinement: PhantomData,
         })
@@ -115,19 +116,20 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// The driver lied. [`RingError::DescriptorFlags`], [`RingError::TotalLength`], [`RingError::Order`], [`RingError::IndirectTable`]: the
     /// buffer is skipped, and never comes back to the driver. [`RingError::TooLong`], [`RingError::NotAvailable`],
     /// [`RingError::BufferId`]: it comes again, for it cannot be told where the next one is.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
-        if self.held.get() == self.size {
+        if self.next.is_lap_after(self.used) {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
         let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Acquire);
         let (flags, available) = ((word >> 48) as u16, self.next.available());
         if flags & (AVAIL | USED) != available {
+            self.streak.end();
             return Ok(false);
         }
-        if R::PREFETCH {
+        if R::PREFETCH && self.streak.is_long() {
             self.bus.expect_store(Area::Descriptor, self.next.after(AHEAD.min(self.size), self.size).at());
         }
         // Most buffers have one segment, of which nothing else can be wrong.
@@ -136,9 +138,13 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             let addr: u64 = self.bus.load(Area::Descriptor, self.next.at(), Relaxed);
             chain.set_one(id, Segment { addr, len: word as u32 }, flags != available);
             self.next = self.next.after(1, self.size);
-            self.held.set(self.held.get() + 1);
             return Ok(true);
         }
+        self.pop_chain(word, space, chain)
+    }
+
+    #[inline(never)]
+    fn pop_chain(&mut self, word: u64, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         chain.clear();
         match self.walk(word, space, chain) {
             Ok(()) => Ok(true),
@@ -150,7 +156,6 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
     }
 
-    #[inline(never)]
     fn walk(&mut self, mut word: u64, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
         let (mut at, mut bytes) = (self.next, 0);
         let mut wrong = None;
@@ -172,7 +177,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
                 chain.id = (word >> 32) as u16;
                 break;
             }
-            if chain.descriptors + self.held.get() >= self.size {
+            if chain.descriptors + self.held() >= self.size {
                 return Err(RingError::TooLong { segments: chain.descriptors as usize + 1 });
             }
             word = self.bus.load(Area::Descriptor, at.at() + 8, Relaxed);
@@ -184,18 +189,14 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         if chain.id >= self.size {
             return Err(RingError::BufferId { index: self.next.offset(), value: chain.id });
         }
+        // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
         self.next = at;
-        match wrong {
-            None => {
-                self.held.set(self.held.get() + chain.descriptors);
-                Ok(())
-            }
-            // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
-            Some(wrong) => {
-                self.held.set(self.held.get() + chain.descriptors);
-                Err(wrong)
-            }
-        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Descriptors popped and not pushed.
+    fn held(&self) -> u16 {
+        self.next.since(self.used, self.size)
     }
 
     /// The segments of a table (2.8.7): all of it, one after another.
@@ -234,13 +235,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// before it were written to completely (2.8.8).
     ///
     /// Wait-free.
-    #[inline]
+    #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
-        debug_assert!(chain.descriptors <= self.held.get());
+        debug_assert!(chain.descriptors <= self.held());
         let at = self.used;
         self.used = at.after(chain.descriptors, self.size);
-        self.held.set(self.held.get().saturating_sub(chain.descriptors));
-        self.pushed += u32::from(chain.descriptors);
         let writable = chain.writable_len();
         let batch = Batch { at, id: chain.id, len, has_writable: writable > 0 };
         if !self.features.in_order {
@@ -264,8 +263,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     fn enter_used(&mut self, Batch { at, id, len, has_writable }: Batch) {
         let write = if has_writable { DESC_F_WRITE } else { 0 };
         let word = second(len, id, at.used() | write);
-        if self.withheld.is_none() {
-            self.withheld = Some((at, word));
+        if at == self.withheld.0 {
+            self.withheld.1 = word;
         } else {
             // Relaxed: the driver gets here only behind (C).
             self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
@@ -278,11 +277,14 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn publish_used(&mut self) {
         self.end_batch();
-        if let Some((at, word)) = self.withheld.take() {
-            // (C) pairs with (D): what the device did to the buffers, and the used descriptors behind, come before.
-            self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
-            self.unannounced += core::mem::take(&mut self.pushed);
+        let (at, word) = self.withheld;
+        if at == self.used {
+            return;
         }
+        // (C) pairs with (D): what the device did to the buffers, and the used descriptors behind, come before.
+        self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
+        self.unannounced += u32::from(self.used.since(at, self.size));
+        self.withheld.0 = self.used;
     }
 
     /// Whether the driver wants to be notified of what was published since the last call (2.8.10).
@@ -299,9 +301,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             _ if count == 0 => false,
             AT_DESCRIPTOR if self.features.event_idx => {
                 // Up to what was published: what was pushed since is of no concern yet.
-                let first = self.withheld.map(|(at, _)| at).or(self.batch.map(|batch| batch.at));
-                let new = first.unwrap_or(self.used);
-                passed(new, count, self.size, event, R::need_event)
+                passed(self.withheld.0, count, self.size, event, R::need_event)
             }
             DISABLE => false,
             _ => true,
@@ -319,7 +319,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // (F) pairs with (E): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Relaxed);
-        self.held.get() < self.size && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
+        !self.next.is_lap_after(self.used) && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

@@ -8,7 +8,7 @@ use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Po
 use crate::buffer::{Completion, Need, Segment, flagged};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement, Wide};
+use crate::features::{Features, Refined, Refinement, Streak, Wide};
 use crate::memory::IndirectTables;
 use crate::side::{DriverSide, driver_side};
 
@@ -33,7 +33,10 @@ struct Slot {
 ///
 /// What is added is written at once, all but the flags of the first descriptor, which [`Driver::publish`] writes last (2.8.21.1): nothing
 /// behind it is looked at before.
+///
+/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the device.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Driver<B, R = Refined> {
     bus: B,
     size: u16,
@@ -41,20 +44,18 @@ pub struct Driver<B, R = Refined> {
     slots: Box<[Slot]>,
     tables: Option<IndirectTables>,
     free_ids: Wide,
-    free_count: Wide,
     /// Where the next buffer goes.
     next: Position,
-    /// The first descriptor that was added and not published, with its second word.
-    withheld: Option<(Position, u64)>,
-    /// Buffers added so far.
+    /// The first descriptor that is not published, if any was added, and its second word.
+    withheld: (Position, u64),
+    /// Buffers added, published and taken back so far.
     added: u64,
-    /// Buffers added and not published.
-    unpublished: Wide,
-    /// Descriptors of theirs.
-    unpublished_descriptors: Wide,
+    published: u64,
+    taken: u64,
     /// Descriptors published since the last [`Driver::needs_kick`].
     unannounced: u32,
-    in_flight: Wide,
+    /// Used descriptors found one after another.
+    streak: Streak,
     /// Where the next used descriptor will be.
     used: Position,
     /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
@@ -85,14 +86,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             slots,
             tables: None,
             free_ids: Wide::new(0),
-            free_count: Wide::new(size),
             next: Position::START,
-            withheld: None,
+            withheld: (Position::START, 0),
             added: 0,
-            unpublished: Wide::new(0),
-            unpublished_descriptors: Wide::new(0),
+            published: 0,
+            taken: 0,
             unannounced: 0,
-            in_flight: Wide::new(0),
+            streak: Streak::default(),
             used: Position::START,
             batch: None,
             oldest: Wide::new(0),
@@ -120,18 +120,21 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     }
 
     /// Descriptors that are free.
+    #[inline]
     pub fn free_count(&self) -> u16 {
-        self.free_count.get()
+        self.size - self.next.since(self.used, self.size)
     }
 
     /// Buffers that were published and not yet taken back.
+    #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.in_flight.get()
+        (self.published - self.taken) as u16
     }
 
     /// Buffers that were added and not yet published.
+    #[inline]
     pub fn unpublished(&self) -> u16 {
-        self.unpublished.get()
+        (self.added - self.published) as u16
     }
 
     /// Used descriptors that no honest device writes, so far.
@@ -152,17 +155,35 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// # Errors
     /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
     /// this size takes such a buffer. Nothing was changed.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        let Need { count, writable: writable_bytes, table, descriptors: needed } =
-            Need::of(readable, writable, self.size, self.tables)?;
-        if needed > self.free_count.get() {
+        // Most buffers have one segment, for which every ring is large enough.
+        match (readable, writable) {
+            ([segment], []) => self.add_one(*segment, 0, token),
+            ([], [segment]) => self.add_one(*segment, DESC_F_WRITE, token),
+            _ => self.add_chain(readable, writable, token),
+        }
+    }
+
+    #[inline(always)]
+    fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
+        if self.next.is_lap_after(self.used) {
             return Err(RingError::Full { index: self.next.offset() });
         }
-
-        // As many ids as descriptors, and no buffer takes less than one of these.
         let id = self.free_ids.get();
-        self.free_ids.set(self.slots[id as usize].next);
+        self.write(segment, id, flags);
+        self.enter(id, token, if flags == 0 { 0 } else { segment.len }, 1);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        let Need { count, writable: writable_bytes, table, descriptors: needed } =
+            Need::of(readable, writable, self.size, self.tables)?;
+        if needed > self.free_count() {
+            return Err(RingError::Full { index: self.next.offset() });
+        }
+        let id = self.free_ids.get();
         let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
@@ -181,25 +202,30 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 }
             }
         }
-        self.free_count.set(self.free_count.get() - needed);
+        self.enter(id, token, writable_bytes, needed);
+        Ok(())
+    }
+
+    /// Takes the first free id for a buffer whose descriptors are written, so many. There is one, for there are as many as descriptors, and
+    /// no buffer takes less than one of these.
+    #[inline(always)]
+    fn enter(&mut self, id: u16, token: u64, writable: u32, descriptors: u16) {
         if self.features.in_order {
             // An id's `next` is free while it is the device's.
-            if self.in_flight.get() + self.unpublished.get() == 0 {
+            if self.added == self.taken {
                 self.oldest.set(id);
             } else {
                 self.slots[self.newest.get() as usize].next = id;
             }
             self.newest.set(id);
         }
-        self.unpublished_descriptors.set(self.unpublished_descriptors.get() + needed);
         let slot = &mut self.slots[id as usize];
+        self.free_ids.set(slot.next);
         slot.token = token;
-        slot.descriptors = needed;
         slot.number = self.added;
-        slot.writable = writable_bytes;
+        slot.writable = writable;
+        slot.descriptors = descriptors;
         self.added += 1;
-        self.unpublished.set(self.unpublished.get() + 1);
-        Ok(())
     }
 
     /// Writes the next descriptor, or keeps its second word if it is the first that is not published.
@@ -207,12 +233,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn write(&mut self, segment: Segment, id: u16, flags: u16) {
         let at = self.next;
         let word = second(segment.len, id, flags | at.available());
-        if R::PREFETCH {
-            self.bus.expect_store(Area::Descriptor, at.after(AHEAD.min(self.size), self.size).at());
-        }
         self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
-        if self.withheld.is_none() {
-            self.withheld = Some((at, word));
+        if at == self.withheld.0 {
+            self.withheld.1 = word;
         } else {
             self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
         }
@@ -224,13 +247,15 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn publish(&mut self) {
-        if let Some((at, word)) = self.withheld.take() {
-            // (A) pairs with (B): whoever sees this descriptor sees those behind it.
-            self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
-            let count = self.unpublished.take();
-            self.in_flight.set(self.in_flight.get() + count);
-            self.unannounced += u32::from(self.unpublished_descriptors.take());
+        let (at, word) = self.withheld;
+        if at == self.next {
+            return;
         }
+        // (A) pairs with (B): whoever sees this descriptor sees those behind it.
+        self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
+        self.unannounced += u32::from(self.next.since(at, self.size));
+        self.withheld.0 = self.next;
+        self.published = self.added;
     }
 
     /// Whether the device wants to be notified of what was published since the last call (2.8.21.2).
@@ -247,8 +272,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             _ if count == 0 => false,
             AT_DESCRIPTOR if self.features.event_idx => {
                 // Up to what was published: what was added since is of no concern yet.
-                let new = self.withheld.map_or(self.next, |(at, _)| at);
-                passed(new, count, self.size, event, R::need_event)
+                passed(self.withheld.0, count, self.size, event, R::need_event)
             }
             DISABLE => false,
             _ => true,
@@ -261,29 +285,32 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     ///
     /// # Errors
     /// The device lied: [`RingError::UsedId`], again and again, for without the buffer it cannot be told where the next one is.
-    #[inline]
+    #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        if self.in_flight.get() == 0 {
+        if self.published == self.taken {
             return Ok(None);
         }
         // (D) pairs with (C): what the device did to the buffer comes before.
         let word: u64 = self.bus.load(Area::Descriptor, self.used.at() + 8, Acquire);
         let flags = (word >> 48) as u16;
         if flags & (AVAIL | USED) != self.used.used() {
+            self.streak.end();
             return Ok(None);
         }
-        if R::PREFETCH {
+        if R::PREFETCH && self.streak.is_long() {
             // The driver reads the line, and then writes the next lap's descriptors there: it asks for it once.
             self.bus.expect_store(Area::Descriptor, self.used.after(AHEAD.min(self.size), self.size).at());
         }
         let (id, len) = ((word >> 32) as u16, word as u32);
         // 2.8.3: only where WRITE is set does the length mean anything.
         let len = if flags & DESC_F_WRITE == 0 { 0 } else { len };
-        if !self.is_in_flight(id) {
-            return Err(self.lie(id));
+        // Whether the device has it, published and not taken back.
+        match self.slots.get_mut(id as usize) {
+            Some(slot) if slot.descriptors != 0 && slot.number < self.published => {}
+            _ => return Err(self.lie(id)),
         }
         if !self.features.in_order {
             return Ok(Some(self.take(id, len)));
@@ -293,29 +320,25 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(Some(self.take_batched(id, len)))
     }
 
-    /// Whether the device has the buffer, published and not taken back.
-    #[inline(always)]
-    fn is_in_flight(&self, id: u16) -> bool {
-        let Some(slot) = self.slots.get(id as usize) else { return false };
-        slot.descriptors != 0 && slot.number < self.added - u64::from(self.unpublished.get())
-    }
-
+    #[cold]
+    #[inline(never)]
     fn lie(&mut self, id: u16) -> RingError {
         self.lies += 1;
         RingError::UsedId { index: self.used.offset(), value: id.into() }
     }
 
     /// Takes the oldest buffer of a batch whose last one is `last`.
+    #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
         let id = self.oldest.get();
-        let slot = self.slots[id as usize];
+        let slot = &self.slots[id as usize];
         self.oldest.set(slot.next);
+        // Those that the device did not name are used completely (2.8.8).
+        let len = if id == last { len } else { slot.writable };
         if id == last {
             self.batch = None;
-            return self.take(id, len);
         }
-        // Those that the device did not name are used completely (2.8.8).
-        self.take(id, slot.writable)
+        self.take(id, len)
     }
 
     #[inline(always)]
@@ -325,10 +348,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         slot.descriptors = 0;
         slot.next = self.free_ids.get();
         self.free_ids.set(id);
-        self.free_count.set(self.free_count.get() + descriptors);
-        self.in_flight.set(self.in_flight.get() - 1);
+        self.taken += 1;
         self.used = self.used.after(descriptors, self.size);
-        self.lies += u64::from(len > writable);
+        if len > writable {
+            self.lies += 1;
+        }
         Completion { token, len: len.min(writable) }
     }
 
@@ -343,7 +367,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         // (G) pairs with (H): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, self.used.at() + 8, Relaxed);
-        self.batch.is_some() || self.in_flight.get() > 0 && (word >> 48) as u16 & (AVAIL | USED) == self.used.used()
+        self.batch.is_some() || self.published != self.taken && (word >> 48) as u16 & (AVAIL | USED) == self.used.used()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

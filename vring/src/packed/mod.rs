@@ -61,9 +61,32 @@ impl Position {
     /// `count` descriptors on, at most the ring's `size`.
     #[inline(always)]
     fn after(self, count: u16, size: u16) -> Position {
-        let (offset, size) = (u32::from(self.offset()) + u32::from(count), u32::from(size));
-        let wrap = self.0 & Position::WRAP;
-        if offset >= size { Position((offset - size) | (wrap ^ Position::WRAP)) } else { Position(offset | wrap) }
+        let offset = u32::from(self.offset()) + u32::from(count);
+        // A branch, which is foretold, rather than both results and a choice.
+        if offset < u32::from(size) {
+            Position(self.0 + u32::from(count))
+        } else {
+            self.around(offset - u32::from(size))
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn around(self, offset: u32) -> Position {
+        Position(offset | (self.0 & Position::WRAP ^ Position::WRAP))
+    }
+
+    /// How many descriptors it is after `other`, at most the ring's `size`: a lap later, all of them.
+    #[inline(always)]
+    fn since(self, other: Position, size: u16) -> u16 {
+        let lap = if self.wrap() == other.wrap() { 0 } else { size };
+        self.offset().wrapping_add(lap).wrapping_sub(other.offset())
+    }
+
+    /// Whether it is a whole lap after `other`.
+    #[inline(always)]
+    fn is_lap_after(self, other: Position) -> bool {
+        self.0 ^ other.0 == Position::WRAP
     }
 
     /// The flags with which a descriptor here is available.

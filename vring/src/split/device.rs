@@ -17,7 +17,10 @@ const AHEAD: u16 = 8;
 const USED_AHEAD: u16 = 16;
 
 /// The device side of a split virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
+///
+/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the driver.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Device<B = Direct, R = Refined> {
     bus: B,
     layout: Layout,
@@ -168,7 +171,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// As [`Device::pop_single`]: [`RingError::AvailIndex`], or the entry is skipped, with [`RingError::AvailId`],
     /// [`RingError::DescriptorFlags`], [`RingError::NextIndex`], [`RingError::TooLong`] (a loop among them), [`RingError::TotalLength`],
     /// [`RingError::Order`], [`RingError::IndirectTable`].
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Some(head) = self.pop_head()? else { return Ok(false) };
         let words = self.descriptor(head);
@@ -178,6 +181,17 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             chain.set_one(head, Segment { addr: words.0, len: words.1 as u32 }, flags != 0);
             return Ok(true);
         }
+        self.pop_chain(head, words, space, chain)
+    }
+
+    #[inline(never)]
+    fn pop_chain(
+        &mut self,
+        head: u16,
+        words: Words,
+        space: &impl AddressSpace,
+        chain: &mut Chain,
+    ) -> Result<bool, RingError> {
         chain.clear();
         chain.id = head;
         match self.walk(head, words, space, chain) {
@@ -193,7 +207,6 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     }
 
     /// Enters the segments of a chain whose first descriptor was read as `words`.
-    #[inline(never)]
     fn walk(&self, head: u16, mut words: Words, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
         let mut index = head;
         let mut bytes = 0;
@@ -271,6 +284,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn lie(&mut self, error: RingError) -> RingError {
         self.lies += 1;
         self.first_lie.get_or_insert(error);
@@ -284,7 +299,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// before it were written to completely (2.7.9).
     ///
     /// Wait-free.
-    #[inline]
+    #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
         if !self.features.in_order {
             return self.push_used_id(chain.id, len);
@@ -298,7 +313,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     }
 
     /// As [`Device::push_used`], for a chain of which only the head is kept.
-    #[inline]
+    #[inline(always)]
     pub fn push_used_id(&mut self, id: u16, len: u32) {
         debug_assert!(id < self.layout.size());
         self.end_batch();

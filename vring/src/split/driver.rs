@@ -2,7 +2,7 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
+use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
 use crate::buffer::{Completion, Need, Segment, flagged};
@@ -36,7 +36,10 @@ struct Slot {
 /// ```text
 ///   free ──add──▶ written ──publish──▶ available ──(device)──▶ used ──take_used──▶ free
 /// ```
+///
+/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the device.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Driver<B, R = Refined> {
     bus: B,
     layout: Layout,
@@ -51,6 +54,8 @@ pub struct Driver<B, R = Refined> {
     free_count: Wide,
     /// Chains added so far, not wrapping.
     chains: u64,
+    /// Those of them that were published.
+    chains_published: u64,
     /// What `avail.idx` will be.
     added: Wide,
     /// What `avail.idx` holds.
@@ -102,6 +107,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             free_tail: Wide::new(size as u16 - 1),
             free_count: Wide::new(size as u16),
             chains: 0,
+            chains_published: 0,
             added: Wide::new(base),
             published: Wide::new(base),
             flags: Flags::of(Area::Driver),
@@ -165,8 +171,30 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// # Errors
     /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
     /// this size takes such a chain. Nothing was changed.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        // Most chains have one segment, for which every ring is large enough.
+        match (readable, writable) {
+            ([segment], []) => self.add_one(*segment, 0, token),
+            ([], [segment]) => self.add_one(*segment, DESC_F_WRITE, token),
+            _ => self.add_chain(readable, writable, token),
+        }
+    }
+
+    #[inline(always)]
+    fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
+        let head = self.free_head.get();
+        if self.free_count.get() == 0 {
+            return Err(RingError::Full { index: head });
+        }
+        let next = self.next_of(head);
+        self.write(head, words(segment, flags, next));
+        self.enter(head, next, token, if flags == 0 { 0 } else { segment.len }, 1);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         let Need { count, writable: writable_bytes, table, descriptors: needed } =
             Need::of(readable, writable, self.layout.size(), self.tables)?;
         if needed > self.free_count.get() {
@@ -200,13 +228,20 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 slot
             }
         };
+        self.enter(head, next, token, writable_bytes, needed);
+        Ok(())
+    }
+
+    /// Enters a chain whose descriptors are written, so many, in the avail ring (2.7.13.2). The next free one is `next`.
+    #[inline(always)]
+    fn enter(&mut self, head: u16, next: u16, token: u64, writable: u32, descriptors: u16) {
         self.free_head.set(next);
-        self.free_count.set(self.free_count.get() - needed);
+        self.free_count.set(self.free_count.get() - descriptors);
         let slot = &mut self.slots[head as usize];
         slot.token = token;
         slot.number = self.chains;
-        slot.descriptors = needed;
-        slot.writable = writable_bytes;
+        slot.descriptors = descriptors;
+        slot.writable = writable;
 
         let added =
             if R::SHADOW { self.added.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
@@ -214,7 +249,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.bus.store(Area::Driver, entry, head, Relaxed);
         self.added.set(self.added.get().wrapping_add(1));
         self.chains += 1;
-        Ok(())
     }
 
     /// A word of the driver's own that the shadow spares it to read. Only for measurements, so what it says is not gone by.
@@ -235,7 +269,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn write(&self, slot: u16, (addr, rest): Words) {
         let at = self.layout.descriptor(slot);
-        if R::PREFETCH {
+        if R::PREFETCH && self.free_count.get() > AHEAD {
             self.bus.expect_store(Area::Descriptor, self.layout.descriptor(self.layout.slot(slot.wrapping_add(AHEAD))));
         }
         self.bus.store(Area::Descriptor, at, addr, Relaxed);
@@ -249,6 +283,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     pub fn publish(&mut self) {
         self.unannounced += u32::from(self.unpublished());
         self.published.set(self.added.get());
+        self.chains_published = self.chains;
         // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
         self.bus.store(Area::Driver, Layout::INDEX, self.published.get(), Release);
     }
@@ -270,7 +305,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// # Errors
     /// The device lied, and the driver goes on. [`RingError::UsedIndex`]: nothing was taken, and it comes again until the index is
     /// possible. [`RingError::UsedId`]: the element is skipped; in a ring in order it comes again too, for it cannot be told what is used.
-    #[inline]
+    #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
@@ -288,7 +323,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let index = self.taken.get();
         let at = self.layout.used_entry(self.layout.slot(index));
-        if R::PREFETCH {
+        if R::PREFETCH && self.used_seen.get().wrapping_sub(index) > USED_AHEAD {
             self.bus
                 .expect_load(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
         }
@@ -296,46 +331,52 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
         let wrong = RingError::UsedId { index, value };
         let head = value as u16;
-        if value >= u32::from(self.layout.size()) || !self.is_in_flight(head) {
-            self.taken.set(index.wrapping_add(1));
-            return Err(self.lie(wrong));
+        // Whether the device has the chain that begins there, published and not taken back.
+        match self.slots.get(value as usize) {
+            Some(slot) if slot.descriptors != 0 && slot.number < self.chains_published => {}
+            _ => {
+                self.taken.set(index.wrapping_add(1));
+                return Err(self.lie(wrong));
+            }
         }
         if !self.features.in_order {
             return Ok(Some(self.take(head, len)));
         }
+        self.take_batch(head, len).map(Some)
+    }
+
+    /// Takes the oldest of a batch in order whose last one is `head`, as an element says that was found.
+    fn take_batch(&mut self, head: u16, len: u32) -> Result<Completion, RingError> {
+        let index = self.taken.get();
         // All chains up to this one are used (2.7.9). It must be among as many as the index says.
         let mut reached = self.oldest.get();
         for _ in 0..self.used_seen.get().wrapping_sub(index) {
             if reached == head {
                 self.batch = Some((head, len));
-                return Ok(Some(self.take_batched(head, len)));
+                return Ok(self.take_batched(head, len));
             }
             reached = self.layout.slot(reached.wrapping_add(self.slots[reached as usize].descriptors));
         }
         // Which of them are used cannot be told; none is taken to be.
-        Err(self.lie(wrong))
-    }
-
-    /// Whether the device has the chain that begins at `head`, published and not taken back.
-    #[inline(always)]
-    fn is_in_flight(&self, head: u16) -> bool {
-        let slot = &self.slots[head as usize];
-        slot.descriptors != 0 && slot.number < self.chains - u64::from(self.unpublished())
+        Err(self.lie(RingError::UsedId { index, value: head.into() }))
     }
 
     /// Takes the oldest chain of a batch whose last one is `last`.
+    #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
         let head = self.oldest.get();
-        let slot = self.slots[head as usize];
+        let slot = &self.slots[head as usize];
         self.oldest.set(self.layout.slot(head.wrapping_add(slot.descriptors)));
+        // Those that the device did not name are used completely (2.7.9).
+        let len = if head == last { len } else { slot.writable };
         if head == last {
             self.batch = None;
-            return self.take(head, len);
         }
-        // Those that the device did not name are used completely (2.7.9).
-        self.take(head, slot.writable)
+        self.take(head, len)
     }
 
+    #[cold]
+    #[inline(never)]
     fn lie(&mut self, error: RingError) -> RingError {
         self.lies += 1;
         error
