@@ -15,15 +15,18 @@ use crate::side::{DriverSide, driver_side};
 /// How many descriptors ahead a line is asked for.
 const AHEAD: u16 = 16;
 
+/// The number of an id that no buffer has: later than all that were published.
+const FREE: u64 = u64::MAX;
+
 /// What the driver knows of a buffer id, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     token: u64,
-    /// Which one it is of all that were added.
+    /// Which one it is of all that were added, or [`FREE`].
     number: u64,
     /// Bytes that the device may write.
     writable: u32,
-    /// Descriptors that it takes in the ring; 0: the device does not have it.
+    /// Descriptors that it takes in the ring.
     descriptors: u16,
     /// The next free id; in a ring in order, the id of the buffer that was added next.
     next: u16,
@@ -78,6 +81,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let mut slots: Box<[Slot]> = (0..size).map(|_| Slot::default()).collect();
         for (index, slot) in slots.iter_mut().enumerate() {
             slot.next = index as u16 + 1;
+            slot.number = FREE;
         }
         Ok(Driver {
             bus,
@@ -309,7 +313,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let len = if flags & DESC_F_WRITE == 0 { 0 } else { len };
         // Whether the device has it, published and not taken back.
         match self.slots.get_mut(id as usize) {
-            Some(slot) if slot.descriptors != 0 && slot.number < self.published => {}
+            Some(slot) if slot.number < self.published => {}
             _ => return Err(self.lie(id)),
         }
         if !self.features.in_order {
@@ -345,7 +349,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn take(&mut self, id: u16, len: u32) -> Completion {
         let slot = &mut self.slots[id as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
-        slot.descriptors = 0;
+        slot.number = FREE;
         slot.next = self.free_ids.get();
         self.free_ids.set(id);
         self.taken += 1;

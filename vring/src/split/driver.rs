@@ -17,15 +17,18 @@ const AHEAD: u16 = 16;
 /// How many used elements ahead.
 const USED_AHEAD: u16 = 16;
 
+/// The number of a descriptor at which no chain begins: later than all that were published.
+const FREE: u64 = u64::MAX;
+
 /// What the driver knows of a descriptor, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     token: u64,
-    /// Which one it is of all chains that were added.
+    /// Which one it is of all chains that were added, or [`FREE`].
     number: u64,
     /// Bytes that the device may write, of the chain that begins here.
     writable: u32,
-    /// Descriptors of the chain that begins here; 0: none of the device's begins here.
+    /// Descriptors of the chain that begins here.
     descriptors: u16,
     /// The next one in the chain, or in the free list.
     next: u16,
@@ -94,6 +97,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let mut slots: Box<[Slot]> = (0..size).map(|_| Slot::default()).collect();
         for (index, slot) in slots.iter_mut().enumerate() {
             slot.next = layout.slot(index as u16 + 1);
+            slot.number = FREE;
             if !R::PRIVATE_FREE_LIST {
                 bus.store(Area::Descriptor, layout.descriptor(index as u16) + 8, u64::from(slot.next) << 48, Relaxed);
             }
@@ -333,7 +337,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let head = value as u16;
         // Whether the device has the chain that begins there, published and not taken back.
         match self.slots.get(value as usize) {
-            Some(slot) if slot.descriptors != 0 && slot.number < self.chains_published => {}
+            Some(slot) if slot.number < self.chains_published => {}
             _ => {
                 self.taken.set(index.wrapping_add(1));
                 return Err(self.lie(wrong));
@@ -387,7 +391,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn take(&mut self, head: u16, len: u32) -> Completion {
         let slot = &mut self.slots[head as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
-        slot.descriptors = 0;
+        slot.number = FREE;
         let was_free = self.free_count.get();
         self.free_count.set(was_free + descriptors);
         self.taken.set(self.taken.get().wrapping_add(1));
@@ -407,7 +411,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 self.free_tail.set(last);
             }
         }
-        self.lies += u64::from(len > writable);
+        if len > writable {
+            self.lies += 1;
+        }
         Completion { token, len: len.min(writable) }
     }
 
