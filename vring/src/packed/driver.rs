@@ -334,6 +334,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Takes the oldest buffer of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
+        if R::PREFETCH {
+            // The device has read the line, and seldom written it; the next lap's descriptors are written there.
+            self.bus.expect_store(Area::Descriptor, self.used.at());
+        }
         let id = self.oldest.get();
         let slot = &self.slots[id as usize];
         self.oldest.set(slot.next);

@@ -12,8 +12,6 @@ use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{IndirectTables, Words};
 use crate::side::{DriverSide, driver_side};
 
-/// How many descriptors ahead a line is asked for, where those that come next follow one another.
-const AHEAD: u16 = 16;
 /// How many used elements ahead.
 const USED_AHEAD: u16 = 16;
 
@@ -273,9 +271,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn write(&self, slot: u16, (addr, rest): Words) {
         let at = self.layout.descriptor(slot);
-        if R::PREFETCH && self.free_count.get() > AHEAD {
-            self.bus.expect_store(Area::Descriptor, self.layout.descriptor(self.layout.slot(slot.wrapping_add(AHEAD))));
-        }
         self.bus.store(Area::Descriptor, at, addr, Relaxed);
         self.bus.store(Area::Descriptor, at + 8, rest, Relaxed);
     }
@@ -392,6 +387,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[head as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
         slot.number = FREE;
+        if R::PREFETCH {
+            // The device has read the line, which is written next when the chain's descriptor is used again.
+            self.bus.expect_store(Area::Descriptor, self.layout.descriptor(head));
+        }
         let was_free = self.free_count.get();
         self.free_count.set(was_free + descriptors);
         self.taken.set(self.taken.get().wrapping_add(1));
