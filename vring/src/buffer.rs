@@ -166,6 +166,16 @@ impl Need {
     }
 }
 
+/// The only segment of a buffer that has no more, and its flags: most have one, for which every ring is large enough.
+#[inline(always)]
+pub(crate) fn only(readable: &[Segment], writable: &[Segment]) -> Option<(Segment, u16)> {
+    match (readable, writable) {
+        ([segment], []) => Some((*segment, 0)),
+        ([], [segment]) => Some((*segment, DESC_F_WRITE)),
+        _ => None,
+    }
+}
+
 /// A buffer's segments, with the flags that say which of them the device writes.
 #[inline(always)]
 pub(crate) fn flagged<'a>(

@@ -3,7 +3,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
-use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, check, passed, second};
+use super::{
+    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, Withheld, check, passed, second,
+};
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
@@ -29,8 +31,8 @@ pub struct Device<B, R = Refined> {
     next: Position,
     /// Where the next used descriptor goes.
     used: Position,
-    /// The first used descriptor that is not published, if any was pushed, and its second word.
-    withheld: (Position, u64),
+    /// What was pushed and not published.
+    withheld: Withheld,
     /// Descriptors published since the last [`Device::needs_interrupt`].
     unannounced: u32,
     /// In order: a batch of which nothing is written: where its descriptor goes, id and length of its last buffer.
@@ -77,7 +79,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             features,
             next,
             used: next,
-            withheld: (next, 0),
+            withheld: Withheld::new(next),
             unannounced: 0,
             batch: None,
             event_flags: ENABLE,
@@ -263,12 +265,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     fn enter_used(&mut self, Batch { at, id, len, has_writable }: Batch) {
         let write = if has_writable { DESC_F_WRITE } else { 0 };
         let word = second(len, id, at.used() | write);
-        if at == self.withheld.0 {
-            self.withheld.1 = word;
-        } else {
-            // Relaxed: the driver gets here only behind (C).
-            self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
-        }
+        self.withheld.store(&self.bus, at, word);
     }
 
     /// Shows the driver all that was pushed. Do it before polling for available buffers again.
@@ -277,14 +274,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn publish_used(&mut self) {
         self.end_batch();
-        let (at, word) = self.withheld;
-        if at == self.used {
-            return;
-        }
-        // (C) pairs with (D): what the device did to the buffers, and the used descriptors behind, come before.
-        self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
-        self.unannounced += u32::from(self.used.since(at, self.size));
-        self.withheld.0 = self.used;
+        // (C) is in there.
+        self.unannounced =
+            self.unannounced.saturating_add(u32::from(self.withheld.publish(&self.bus, self.used, self.size)));
     }
 
     /// Whether the driver wants to be notified of what was published since the last call (2.8.10).
@@ -301,7 +293,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             _ if count == 0 => false,
             AT_DESCRIPTOR if self.features.event_idx => {
                 // Up to what was published: what was pushed since is of no concern yet.
-                passed(self.withheld.0, count, self.size, event, R::need_event)
+                passed(self.withheld.at, count, self.size, event, R::need_event)
             }
             DISABLE => false,
             _ => true,

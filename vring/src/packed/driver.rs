@@ -4,8 +4,10 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
-use super::{AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, check, passed, second};
-use crate::buffer::{Completion, Need, Segment, flagged};
+use super::{
+    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, Withheld, check, passed, second,
+};
+use crate::buffer::{Completion, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Streak, Wide};
@@ -49,8 +51,8 @@ pub struct Driver<B, R = Refined> {
     free_ids: Wide,
     /// Where the next buffer goes.
     next: Position,
-    /// The first descriptor that is not published, if any was added, and its second word.
-    withheld: (Position, u64),
+    /// What was added and not published.
+    withheld: Withheld,
     /// Buffers added, published and taken back so far.
     added: u64,
     published: u64,
@@ -91,7 +93,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             tables: None,
             free_ids: Wide::new(0),
             next: Position::START,
-            withheld: (Position::START, 0),
+            withheld: Withheld::new(Position::START),
             added: 0,
             published: 0,
             taken: 0,
@@ -161,11 +163,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// this size takes such a buffer. Nothing was changed.
     #[inline(always)]
     pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        // Most buffers have one segment, for which every ring is large enough.
-        match (readable, writable) {
-            ([segment], []) => self.add_one(*segment, 0, token),
-            ([], [segment]) => self.add_one(*segment, DESC_F_WRITE, token),
-            _ => self.add_chain(readable, writable, token),
+        match only(readable, writable) {
+            Some((segment, flags)) => self.add_one(segment, flags, token),
+            None => self.add_chain(readable, writable, token),
         }
     }
 
@@ -238,11 +238,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let at = self.next;
         let word = second(segment.len, id, flags | at.available());
         self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
-        if at == self.withheld.0 {
-            self.withheld.1 = word;
-        } else {
-            self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
-        }
+        self.withheld.store(&self.bus, at, word);
         self.next = at.after(1, self.size);
     }
 
@@ -251,14 +247,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn publish(&mut self) {
-        let (at, word) = self.withheld;
-        if at == self.next {
-            return;
-        }
-        // (A) pairs with (B): whoever sees this descriptor sees those behind it.
-        self.bus.store(Area::Descriptor, at.at() + 8, word, Release);
-        self.unannounced += u32::from(self.next.since(at, self.size));
-        self.withheld.0 = self.next;
+        // (A) is in there.
+        self.unannounced =
+            self.unannounced.saturating_add(u32::from(self.withheld.publish(&self.bus, self.next, self.size)));
         self.published = self.added;
     }
 
@@ -276,7 +267,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             _ if count == 0 => false,
             AT_DESCRIPTOR if self.features.event_idx => {
                 // Up to what was published: what was added since is of no concern yet.
-                passed(self.withheld.0, count, self.size, event, R::need_event)
+                passed(self.withheld.at, count, self.size, event, R::need_event)
             }
             DISABLE => false,
             _ => true,

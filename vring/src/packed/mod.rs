@@ -6,7 +6,7 @@ mod driver;
 pub use device::Device;
 pub use driver::Driver;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use dormouse_abi::vring::RING_SIZE_MAX;
 
@@ -115,6 +115,44 @@ impl Position {
     #[inline(always)]
     const fn at(self) -> usize {
         16 * self.offset() as usize
+    }
+}
+
+/// What one side has written and not published: descriptors from `at` on, all but the second word of the first, which the other side looks
+/// at before all others.
+#[derive(Debug)]
+struct Withheld {
+    at: Position,
+    word: u64,
+}
+
+impl Withheld {
+    const fn new(at: Position) -> Withheld {
+        Withheld { at, word: 0 }
+    }
+
+    /// Writes a second word, or keeps it if it is the first.
+    #[inline(always)]
+    fn store(&mut self, bus: &impl Bus, at: Position, word: u64) {
+        if at == self.at {
+            self.word = word;
+        } else {
+            bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
+        }
+    }
+
+    /// Shows the other side all up to `next`, in a ring of `size`, and tells how many descriptors that are.
+    #[inline(always)]
+    fn publish(&mut self, bus: &impl Bus, next: Position, size: u16) -> u16 {
+        let first = self.at;
+        if first == next {
+            return 0;
+        }
+        // (A), the driver's, pairs with (B), and (C), the device's, with (D): whoever sees this word sees those behind it, and what was done
+        // to the buffers.
+        bus.store(Area::Descriptor, first.at() + 8, self.word, Release);
+        self.at = next;
+        next.since(first, size)
     }
 }
 

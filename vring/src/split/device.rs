@@ -359,7 +359,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn publish_used(&mut self) {
         self.end_batch();
-        self.unannounced += u32::from(self.unpublished());
+        self.unannounced = self.unannounced.saturating_add(u32::from(self.unpublished()));
         self.published.set(self.pushed.get());
         // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
         self.bus.store(Area::Device, Layout::INDEX, self.published.get(), Release);

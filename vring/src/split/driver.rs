@@ -2,10 +2,10 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
+use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
-use crate::buffer::{Completion, Need, Segment, flagged};
+use crate::buffer::{Completion, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
@@ -175,11 +175,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// this size takes such a chain. Nothing was changed.
     #[inline(always)]
     pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        // Most chains have one segment, for which every ring is large enough.
-        match (readable, writable) {
-            ([segment], []) => self.add_one(*segment, 0, token),
-            ([], [segment]) => self.add_one(*segment, DESC_F_WRITE, token),
-            _ => self.add_chain(readable, writable, token),
+        match only(readable, writable) {
+            Some((segment, flags)) => self.add_one(segment, flags, token),
+            None => self.add_chain(readable, writable, token),
         }
     }
 
@@ -280,7 +278,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn publish(&mut self) {
-        self.unannounced += u32::from(self.unpublished());
+        self.unannounced = self.unannounced.saturating_add(u32::from(self.unpublished()));
         self.published.set(self.added.get());
         self.chains_published = self.chains;
         // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
