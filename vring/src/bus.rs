@@ -1,6 +1,7 @@
 //! How one side reaches the memory that it shares with the other.
 
 use crate::arch::{prefetch_to_read, prefetch_to_write};
+use crate::error::RingError;
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::SeqCst, fence};
 
@@ -104,6 +105,17 @@ pub trait Bus {
     /// What lies there, or beyond the area's end, is about to be written. No access: a hint, which nobody needs to heed.
     #[inline(always)]
     fn expect_store(&self, _area: Area, _offset: usize) {}
+}
+
+/// Whether the areas have so many bytes as a queue needs of them, in the order of [`Area`].
+pub(crate) fn check_areas(bus: &impl Bus, needed: [usize; 3]) -> Result<(), RingError> {
+    for (area, needed) in [Area::Descriptor, Area::Driver, Area::Device].into_iter().zip(needed) {
+        let found = bus.len(area);
+        if found < needed {
+            return Err(RingError::Area { area, needed, found });
+        }
+    }
+    Ok(())
 }
 
 /// Where the areas are in this program's memory, and how many bytes each has.

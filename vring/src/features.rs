@@ -157,34 +157,3 @@ impl Wide {
         self.0 = value as u32;
     }
 }
-
-/// How many were found one after another. After many the other side is far ahead, and the lines that come next can be asked for; before, it
-/// may be writing them, and would lose them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Streak(u32);
-
-impl Default for Streak {
-    fn default() -> Streak {
-        Streak(Streak::LONG)
-    }
-}
-
-impl Streak {
-    const LONG: u32 = 16;
-
-    /// One more was found. Whether there were many before it.
-    #[inline(always)]
-    pub(crate) fn is_long(&mut self) -> bool {
-        if self.0 == 0 {
-            return true;
-        }
-        self.0 -= 1;
-        false
-    }
-
-    /// None was found.
-    #[inline(always)]
-    pub(crate) fn end(&mut self) {
-        self.0 = Streak::LONG;
-    }
-}

@@ -4,12 +4,13 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, Withheld, check, passed, second,
+    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, Streak, USED, Withheld, check, passed,
+    second,
 };
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement, Streak};
+use crate::features::{Features, Refined, Refinement};
 use crate::memory::{AddressSpace, read_words};
 use crate::side::{DeviceSide, device_side};
 

@@ -5,12 +5,13 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, USED, Withheld, check, passed, second,
+    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, Streak, USED, Withheld, check, passed,
+    second,
 };
 use crate::buffer::{Completion, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement, Streak, Wide};
+use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::IndirectTables;
 use crate::side::{DriverSide, driver_side};
 

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use dormouse_abi::vring::RING_SIZE_MAX;
 
-use crate::bus::{Area, Areas, Bus};
+use crate::bus::{Area, Areas, Bus, check_areas};
 use crate::error::RingError;
 
 /// `VIRTQ_DESC_F_AVAIL` (2.8.1).
@@ -118,6 +118,37 @@ impl Position {
     }
 }
 
+/// How many were found one after another. After many the other side is far ahead, and the lines that come next can be asked for; before, it
+/// may be writing them, and would lose them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Streak(u32);
+
+impl Default for Streak {
+    fn default() -> Streak {
+        Streak(Streak::LONG)
+    }
+}
+
+impl Streak {
+    const LONG: u32 = 16;
+
+    /// One more was found. Whether there were many before it.
+    #[inline(always)]
+    fn is_long(&mut self) -> bool {
+        if self.0 == 0 {
+            return true;
+        }
+        self.0 -= 1;
+        false
+    }
+
+    /// None was found.
+    #[inline(always)]
+    fn end(&mut self) {
+        self.0 = Streak::LONG;
+    }
+}
+
 /// What one side has written and not published: descriptors from `at` on, all but the second word of the first, which the other side looks
 /// at before all others.
 #[derive(Debug)]
@@ -137,6 +168,7 @@ impl Withheld {
         if at == self.at {
             self.word = word;
         } else {
+            // Relaxed: the other side gets here only behind the first.
             bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
         }
     }
@@ -161,12 +193,7 @@ fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
     if size == 0 || size > RING_SIZE_MAX {
         return Err(RingError::Size { size });
     }
-    for (area, needed) in [(Area::Descriptor, 16 * size as usize), (Area::Driver, 4), (Area::Device, 4)] {
-        let found = bus.len(area);
-        if found < needed {
-            return Err(RingError::Area { area, needed, found });
-        }
-    }
+    check_areas(bus, [16 * size as usize, 4, 4])?;
     Ok(size as u16)
 }
 

@@ -22,7 +22,7 @@ const FREE: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     token: u64,
-    /// Which one it is of all chains that were added, or [`FREE`].
+    /// What `added` was when the chain that begins here was, or [`FREE`].
     number: u64,
     /// Bytes that the device may write, of the chain that begins here.
     writable: u32,
@@ -53,14 +53,9 @@ pub struct Driver<B, R = Refined> {
     /// the device, and lines follow one another.
     free_tail: Wide,
     free_count: Wide,
-    /// Chains added so far, not wrapping.
-    chains: u64,
-    /// Those of them that were published.
-    chains_published: u64,
-    /// What `avail.idx` will be.
-    added: Wide,
-    /// What `avail.idx` holds.
-    published: Wide,
+    /// What `avail.idx` will be, and what it holds: as if it did not wrap.
+    added: u64,
+    published: u64,
     /// Shadow of `avail.flags`.
     flags: Flags,
     /// Chains published since the last [`Driver::needs_kick`].
@@ -108,10 +103,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             free_head: Wide::new(0),
             free_tail: Wide::new(size as u16 - 1),
             free_count: Wide::new(size as u16),
-            chains: 0,
-            chains_published: 0,
-            added: Wide::new(base),
-            published: Wide::new(base),
+            added: base.into(),
+            published: base.into(),
             flags: Flags::of(Area::Driver),
             unannounced: 0,
             taken: Wide::new(base),
@@ -147,12 +140,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     /// Chains that were published and not yet taken back.
     pub fn in_flight(&self) -> u16 {
-        self.published.get().wrapping_sub(self.taken.get())
+        (self.published as u16).wrapping_sub(self.taken.get())
     }
 
     /// Chains that were added and not yet published.
     pub fn unpublished(&self) -> u16 {
-        self.added.get().wrapping_sub(self.published.get())
+        (self.added - self.published) as u16
     }
 
     /// Used elements that no honest device writes, so far.
@@ -239,16 +232,15 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.free_count.set(self.free_count.get() - descriptors);
         let slot = &mut self.slots[head as usize];
         slot.token = token;
-        slot.number = self.chains;
+        slot.number = self.added;
         slot.descriptors = descriptors;
         slot.writable = writable;
 
         let added =
-            if R::SHADOW { self.added.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+            if R::SHADOW { self.added as u16 } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
         let entry = self.layout.avail_entry(self.layout.slot(added));
         self.bus.store(Area::Driver, entry, head, Relaxed);
-        self.added.set(self.added.get().wrapping_add(1));
-        self.chains += 1;
+        self.added += 1;
     }
 
     /// A word of the driver's own that the shadow spares it to read. Only for measurements, so what it says is not gone by.
@@ -279,10 +271,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline]
     pub fn publish(&mut self) {
         self.unannounced = self.unannounced.saturating_add(u32::from(self.unpublished()));
-        self.published.set(self.added.get());
-        self.chains_published = self.chains;
+        self.published = self.added;
         // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
-        self.bus.store(Area::Driver, Layout::INDEX, self.published.get(), Release);
+        self.bus.store(Area::Driver, Layout::INDEX, self.published as u16, Release);
     }
 
     /// Whether the device wants to be notified of what was published since the last call (2.7.13.4).
@@ -292,7 +283,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     pub fn needs_kick(&mut self) -> bool {
         let count = core::mem::take(&mut self.unannounced);
         let event = (Area::Device, self.layout.avail_event());
-        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published.get(), count)
+        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published as u16, count)
     }
 
     /// The next buffer that the device has used, whose descriptors are free again (2.7.14); `None`: there is none.
@@ -330,7 +321,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let head = value as u16;
         // Whether the device has the chain that begins there, published and not taken back.
         match self.slots.get(value as usize) {
-            Some(slot) if slot.number < self.chains_published => {}
+            Some(slot) if slot.number < self.published => {}
             _ => {
                 self.taken.set(index.wrapping_add(1));
                 return Err(self.lie(wrong));

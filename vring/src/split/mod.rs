@@ -12,7 +12,7 @@ pub use device::Device;
 pub use driver::Driver;
 pub use planned::{PlannedDriver, Used};
 
-use crate::bus::{Area, Areas, Bus};
+use crate::bus::{Area, Areas, Bus, check_areas};
 use crate::error::RingError;
 use crate::features::Refinement;
 
@@ -29,16 +29,7 @@ impl Layout {
             return Err(RingError::Size { size });
         }
         let layout = Layout { size };
-        for (area, needed) in [
-            (Area::Descriptor, layout.descriptor_len()),
-            (Area::Driver, layout.driver_len()),
-            (Area::Device, layout.device_len()),
-        ] {
-            let found = bus.len(area);
-            if found < needed {
-                return Err(RingError::Area { area, needed, found });
-            }
-        }
+        check_areas(bus, [layout.descriptor_len(), layout.driver_len(), layout.device_len()])?;
         Ok(layout)
     }
 
