@@ -7,7 +7,8 @@
 //!
 //! # The rule
 //! ```text
-//!   driver   offer      nothing in flight ─────────────▶ published at once
+//!   driver   offer      nothing in flight, and as many
+//!                       offered as in the last burst ──▶ published
 //!                       `limit` not yet published ─────▶ published
 //!                       else ──────────────────────────▶ held
 //!            take_used  nothing left in flight ────────▶ what is held is published
@@ -15,12 +16,16 @@
 //!   device   offer_used `limit` not yet published ─────▶ published
 //!            pop        nothing ───────────────────────▶ what is held is published, and only then is that said
 //! ```
+//! A burst is all that is offered from one time when the driver has everything back to the next. Whoever waits for each buffer has it
+//! published at once; whoever gives four and waits for them has all four published with the fourth, which is one line to be taken from the
+//! device and not two. Before the first, a burst is one buffer.
+//!
 //! Whoever polls needs nothing else. Whoever sleeps calls `flush` first, as `arm_interrupt` and `arm_notification` here do.
 //!
 //! # What may be held, and how long
-//! The driver: fewer than `limit` buffers, and only while the device has others; until these have come back, or [`PATIENCE`] calls of
-//! `take_used` found nothing, or there is a flush. The device: fewer than `limit`, until a call of `pop` finds nothing, or a flush. Neither looks
-//! at a clock: whoever offers and then calls nothing has to flush.
+//! The driver: fewer than `limit` buffers; while the device has others, until these have come back, or [`PATIENCE`] calls of `take_used`
+//! found nothing; while it has none, fewer than the last burst had, until a call of `take_used`. The device: fewer than `limit`, until a
+//! call of `pop` finds nothing. Either until there is a flush. Neither looks at a clock: whoever offers and then calls nothing has to flush.
 
 use crate::buffer::{Chain, Completion, Segment};
 use crate::error::RingError;
@@ -44,6 +49,9 @@ pub struct AdaptiveDriver<D> {
     limit: u16,
     /// Calls in a row that found nothing while something is held.
     idle: u16,
+    /// Buffers published since the driver last had all of them back, and between its two times before, at most `limit`.
+    burst: u16,
+    expected: u16,
 }
 
 impl<D: DriverSide> AdaptiveDriver<D> {
@@ -51,7 +59,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     pub fn new(side: D) -> AdaptiveDriver<D> {
         // All of a queue's descriptors are free, in flight, or not published.
         let size = side.free_count().saturating_add(side.in_flight()).saturating_add(side.unpublished());
-        let mut driver = AdaptiveDriver { limit: limit_of(size), side, idle: 0 };
+        let mut driver = AdaptiveDriver { limit: limit_of(size), side, idle: 0, burst: 0, expected: 1 };
         driver.flush();
         driver
     }
@@ -59,6 +67,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     /// With another limit, of 1 and more buffers: 1 publishes each.
     pub fn with_limit(mut self, limit: u16) -> AdaptiveDriver<D> {
         self.limit = limit.max(1);
+        self.expected = self.expected.min(self.limit);
         self
     }
 
@@ -79,7 +88,8 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         if let Err(error) = self.side.add(readable, writable, token) {
             return Err(self.refused(error));
         }
-        let is_due = self.side.unpublished() >= self.limit || self.side.in_flight() == 0;
+        let due = if self.side.in_flight() == 0 { self.expected } else { self.limit };
+        let is_due = self.side.unpublished() >= due;
         if is_due {
             self.publish();
         }
@@ -107,12 +117,22 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         if let Ok(Some(_)) = found {
             self.idle = 0;
             if self.side.in_flight() == 0 {
-                self.flush();
+                self.settle();
             }
         } else {
             self.wait();
         }
         found
+    }
+
+    /// All that was published is back.
+    fn settle(&mut self) {
+        if self.side.unpublished() > 0 {
+            self.publish();
+        } else {
+            self.expected = self.burst.clamp(1, self.limit);
+            self.burst = 0;
+        }
     }
 
     /// Nothing was found.
@@ -138,6 +158,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     #[inline]
     fn publish(&mut self) {
         self.idle = 0;
+        self.burst = self.burst.saturating_add(self.side.unpublished());
         self.side.publish();
     }
 

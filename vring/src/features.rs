@@ -54,7 +54,9 @@ impl Features {
 ///
 /// Batched publishing is no matter of types: who publishes after each buffer does without.
 pub trait Refinement: 'static {
-    /// Indexes and flags that this side writes are kept in private memory too, and not read back.
+    /// Indexes and flags that this side writes are kept in private memory too, and not read back. Without it, a split driver reads
+    /// `avail.idx` for each entry and each time it publishes, and `avail.flags` for each buffer that it takes back, as Linux's did before
+    /// the seed's change (`drivers/virtio/virtio_ring.c`).
     const SHADOW: bool;
     /// The index that the other side writes is read when all is done that was seen last, rather than each time.
     const CACHED_PEER: bool;

@@ -270,10 +270,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn publish(&mut self) {
-        self.unannounced = self.unannounced.saturating_add(u32::from(self.unpublished()));
+        let count = self.unpublished();
+        self.unannounced = self.unannounced.saturating_add(u32::from(count));
         self.published = self.added;
+        let index = if R::SHADOW { self.published as u16 } else { self.read_back(Layout::INDEX).wrapping_add(count) };
         // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
-        self.bus.store(Area::Driver, Layout::INDEX, self.published as u16, Release);
+        self.bus.store(Area::Driver, Layout::INDEX, index, Release);
     }
 
     /// Whether the device wants to be notified of what was published since the last call (2.7.13.4).
@@ -379,6 +381,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if R::PREFETCH {
             // The device has read the line, which is written next when the chain's descriptor is used again.
             self.bus.expect_store(Area::Descriptor, self.layout.descriptor(head));
+        }
+        if !R::SHADOW {
+            // Whether it wants to be notified of the next one.
+            self.read_back(Layout::FLAGS);
         }
         let was_free = self.free_count.get();
         self.free_count.set(was_free + descriptors);
