@@ -24,7 +24,9 @@
 //!
 //! # The model
 //! What each form of ring moves from cache to cache is counted as well, by the queues' own model of two caches
-//! ([`dormouse_vring::coherence`]). It stands in for the counters of cache misses where the machine has none.
+//! ([`dormouse_vring::coherence`]). It stands in for the counters of cache misses where the machine has none. Which of its protocols is
+//! the machine's is measured: a line goes to and fro while one processor writes another line, which the other one reads; and again, while
+//! the first then reads that line itself. Where it waits for it, the line went over.
 //!
 //! # What is verified
 //! In every loop, the sum of what came to the device and of what came back is that of what was sent.
@@ -174,6 +176,8 @@ struct Turns {
     slots: Vec<Slot>,
     /// One way, by distance.
     transfers: [Vec<f64>; 2],
+    /// What it takes to read a line of one's own after the other has read it, by distance.
+    rereads: [Vec<f64>; 2],
     rounds: usize,
     moved: usize,
 }
@@ -188,7 +192,8 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
     let mut slots = slots(engines);
     let mut order: Vec<usize> = (0..slots.len()).collect();
     let mut random = SmallRng::from_os_rng();
-    let (mut transfers, mut rounds, mut moved) = (<[Vec<f64>; 2]>::default(), 0, 0);
+    let (mut transfers, mut rereads, mut rounds, mut moved) =
+        (<[Vec<f64>; 2]>::default(), <[Vec<f64>; 2]>::default(), 0, 0);
     for process in 0..processes {
         if process > 0 {
             engines.renew()?;
@@ -216,6 +221,12 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
                 }
                 before = after;
             }
+            let [handed, reread] = ["handed", "handed-reread"].map(|case| engines.all[0].run(run(case, TRANSFERS)));
+            let reread = reread?.ns - handed?.ns;
+            let at = distance(engines.all[0].run(run("transfer", TRANSFERS))?.ns);
+            if is_counted && at == distance(before) {
+                rereads[at].push(reread);
+            }
             rounds += usize::from(is_counted);
             // The first of a process pays for pages and code.
             is_counted = true;
@@ -223,7 +234,7 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
         }
     }
     bar.finish_and_clear();
-    Ok(Turns { slots, transfers, rounds, moved })
+    Ok(Turns { slots, transfers, rereads, rounds, moved })
 }
 
 /// Figures of the slots at one distance, as far as there are enough turns of all; as many of each, so that ratios have pairs.
@@ -312,6 +323,18 @@ fn at_placement(
             all.len()
         ));
         experiment.measurements.extend(measured);
+        let rereads = &turns.rereads[at];
+        if rereads.len() >= TURNS_MIN {
+            let labels = plan::labels(&[
+                ("state", "machine"),
+                ("tool", "reread"),
+                ("placement", name),
+                ("distance", DISTANCES[at]),
+            ]);
+            notes.push(format!("{name}, {words}: {}", model::protocol(median(rereads), median(all))));
+            let measurement = measurement(&plan::name(AXES, &labels), "ns", rereads);
+            experiment.measurements.push(Measurement { labels, ..measurement });
+        }
     }
     if !turns.transfers[0].is_empty() && !turns.transfers[1].is_empty() {
         notes.push(format!(

@@ -8,6 +8,8 @@
 //!                          in-order, packed, packed-in-order       as shadow-private, in other forms of queue
 //!                          adaptive, packed-adaptive               as shadow-private, published by themselves
 //!   transfer               a line that goes to the other processor and back, over and over
+//!   handed                 the same, while the first writes another line each time, which the second reads
+//!   handed-reread          and which the first then reads again
 //! ```
 //! A buffer is one segment to be read, which nobody reads. No ring has event indexes.
 
@@ -150,6 +152,34 @@ extern "C" fn transfer(iterations: u64, _: u64) {
     }
 }
 
+/// What one thread writes and the other reads.
+static HANDED: Line = Line(AtomicU64::new(0));
+
+/// As `transfer`. What is read again is what is sent next, so the line is waited for.
+extern "C" fn hand<const IS_REREAD: bool>(iterations: u64, _: u64) {
+    let Seat { index, count } = seat();
+    if count != 2 {
+        return;
+    }
+    let start = if index == 0 { BALL.0.load(Ordering::Relaxed) } else { 0 };
+    if index == 0 {
+        HANDED.0.store(start, Ordering::Relaxed);
+    }
+    for turn in 0..iterations {
+        if index == 0 {
+            let ball = if IS_REREAD { HANDED.0.load(Ordering::Relaxed) } else { start + 2 * turn };
+            HANDED.0.store(ball + 2, Ordering::Relaxed);
+            // (A) pairs with (B): what is handed comes before.
+            BALL.0.store(ball + 1, Ordering::Release);
+            while BALL.0.load(Ordering::Relaxed) & 1 == 1 {}
+        } else {
+            // (B).
+            while BALL.0.load(Ordering::Acquire) & 1 == 0 {}
+            BALL.0.store(HANDED.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
 extern "C" fn empty(iterations: u64, first: u64) {
     for number in first..first.wrapping_add(iterations) {
         dormouse_lab_harness::opaque(number);
@@ -249,6 +279,8 @@ fn prepare() -> Result<Vec<Case>, String> {
     let mut cases = vec![
         Case { name: "empty", run: empty, events_per_iteration: 0 },
         Case { name: "transfer", run: transfer, events_per_iteration: 0 },
+        Case { name: "handed", run: hand::<false>, events_per_iteration: 0 },
+        Case { name: "handed-reread", run: hand::<true>, events_per_iteration: 0 },
     ];
     macro_rules! enter {
         ($($kind:ident, $name:literal;)+) => {$(

@@ -50,6 +50,22 @@ pub(super) fn counts() -> (Vec<String>, Vec<Measurement>) {
     (notes, measurements)
 }
 
+/// Which of the model's protocols is the machine's: of a line that goes over to whoever reads it, `reread` is a transfer and more;
+/// otherwise next to nothing. Both in nanoseconds, `transfer` one way.
+pub(super) fn protocol(reread: f64, transfer: f64) -> String {
+    let has_gone = reread > transfer / 2.0;
+    let (words, columns) = if has_gone {
+        ("it went over to that one, as the model has it under", [Protocol::Migratory].as_slice())
+    } else {
+        ("it was still there, as the model has it under", [Protocol::Mesi, Protocol::Moesi].as_slice())
+    };
+    let columns: Vec<&str> = columns.iter().map(|protocol| protocol.name()).collect();
+    format!(
+        "to read a line of one's own that the other processor has read meanwhile takes {reread:.0} ns: {words} {}",
+        columns.join(" and ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +81,12 @@ mod tests {
         assert_eq!((loads("shadow-private"), loads("in-order")), (Some(0.0), Some(0.0)));
         assert!(loads("noshadow-private").is_some_and(|loads| loads > 4_096.0));
         assert!(notes[0].contains("MESI 5.1"), "{}", notes[0]);
+    }
+
+    #[test]
+    fn a_line_that_must_be_waited_for_has_gone_over() {
+        assert!(protocol(40.0, 30.0).ends_with("went over to that one, as the model has it under MOESI, migratory"));
+        assert!(protocol(1.0, 30.0).ends_with("still there, as the model has it under MESI and MOESI"));
+        assert!(protocol(-2.0, 150.0).contains("-2 ns"));
     }
 }
