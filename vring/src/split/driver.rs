@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 
+use super::free::FreeQueue;
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
 use crate::buffer::{Completion, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus};
@@ -14,6 +15,11 @@ use crate::side::{DriverSide, driver_side};
 
 /// How many used elements ahead.
 const USED_AHEAD: u16 = 16;
+
+/// How many descriptors are taken back from the device's cache at a time.
+const TOGETHER: u32 = 32;
+/// Descriptors of a line.
+const IN_LINE: u16 = 4;
 
 /// The number of a descriptor at which no chain begins: later than all that were published.
 const FREE: u64 = u64::MAX;
@@ -28,7 +34,7 @@ struct Slot {
     writable: u32,
     /// Descriptors of the chain that begins here.
     descriptors: u16,
-    /// The next one in the chain, or in the free list.
+    /// The next one in the chain.
     next: u16,
 }
 
@@ -47,12 +53,9 @@ pub struct Driver<B, R = Refined> {
     features: Features,
     slots: Box<[Slot]>,
     tables: Option<IndirectTables>,
-    /// First of the free list; in a ring in order, where the next chain begins.
-    free_head: Wide,
-    /// Last of the free list, where that is private. What has been free longest is used first: its line is the least likely to be in use by
-    /// the device, and lines follow one another.
-    free_tail: Wide,
-    free_count: Wide,
+    free: FreeQueue,
+    /// Without [`Refinement::PRIVATE_FREE_LIST`]: the first of the free list, which goes on through `next` in the descriptors.
+    shared_head: Wide,
     /// What `avail.idx` will be, and what it holds: as if it did not wrap.
     added: u64,
     published: u64,
@@ -87,22 +90,19 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// As [`Driver::new`].
     pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let layout = Layout::new(&bus, size)?;
-        let mut slots: Box<[Slot]> = (0..size).map(|_| Slot::default()).collect();
-        for (index, slot) in slots.iter_mut().enumerate() {
-            slot.next = layout.slot(index as u16 + 1);
-            slot.number = FREE;
-            if !R::PRIVATE_FREE_LIST {
-                bus.store(Area::Descriptor, layout.descriptor(index as u16) + 8, u64::from(slot.next) << 48, Relaxed);
+        if !R::PRIVATE_FREE_LIST {
+            for slot in 0..layout.size() {
+                let next = u64::from(layout.slot(slot + 1));
+                bus.store(Area::Descriptor, layout.descriptor(slot) + 8, next << 48, Relaxed);
             }
         }
         Ok(Driver {
             layout,
             features,
-            slots,
+            slots: (0..size).map(|_| Slot { number: FREE, ..Slot::default() }).collect(),
             tables: None,
-            free_head: Wide::new(0),
-            free_tail: Wide::new(size as u16 - 1),
-            free_count: Wide::new(size as u16),
+            free: FreeQueue::new(layout.size()),
+            shared_head: Wide::new(0),
             added: base.into(),
             published: base.into(),
             flags: Flags::of(Area::Driver),
@@ -135,7 +135,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     /// Descriptors that are free.
     pub fn free_count(&self) -> u16 {
-        self.free_count.get()
+        self.free.len()
     }
 
     /// Chains that were published and not yet taken back.
@@ -176,11 +176,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     #[inline(always)]
     fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
-        let head = self.free_head.get();
-        if self.free_count.get() == 0 {
+        let head = self.head();
+        if self.free.len() == 0 {
             return Err(RingError::Full { index: head });
         }
-        let next = self.next_of(head);
+        let next = if R::PRIVATE_FREE_LIST { 0 } else { self.next_of(head) };
         self.write(head, words(segment, flags, next));
         self.enter(head, next, token, if flags == 0 { 0 } else { segment.len }, 1);
         Ok(())
@@ -190,11 +190,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         let Need { count, writable: writable_bytes, table, descriptors: needed } =
             Need::of(readable, writable, self.layout.size(), self.tables)?;
-        if needed > self.free_count.get() {
-            return Err(RingError::Full { index: self.free_head.get() });
+        let head = self.head();
+        if needed > self.free.len() {
+            return Err(RingError::Full { index: head });
         }
 
-        let head = self.free_head.get();
         let segments = flagged(readable, writable);
         let next = match table {
             Some(tables) => {
@@ -206,16 +206,17 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                     unsafe { tables.write(head, entry as u16, words) };
                 }
                 let segment = Segment { addr: tables.addr_of(head), len: 16 * count as u32 };
-                let next = self.next_of(head);
+                let next = self.next_free(head, 1);
                 self.write(head, words(segment, DESC_F_INDIRECT, next));
                 next
             }
             None => {
                 let mut slot = head;
                 for (index, (segment, flags)) in segments.enumerate() {
-                    let next = self.next_of(slot);
+                    let next = self.next_free(slot, index as u16 + 1);
                     let flags = if index + 1 < count { flags | DESC_F_NEXT } else { flags };
                     self.write(slot, words(*segment, flags, next));
+                    self.slots[slot as usize].next = next;
                     slot = next;
                 }
                 slot
@@ -225,11 +226,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(())
     }
 
-    /// Enters a chain whose descriptors are written, so many, in the avail ring (2.7.13.2). The next free one is `next`.
+    /// Enters a chain whose descriptors are written, so many, in the avail ring (2.7.13.2). The next free one, where that is not in private
+    /// memory, is `next`.
     #[inline(always)]
     fn enter(&mut self, head: u16, next: u16, token: u64, writable: u32, descriptors: u16) {
-        self.free_head.set(next);
-        self.free_count.set(self.free_count.get() - descriptors);
+        self.free.take(descriptors);
+        if !R::PRIVATE_FREE_LIST {
+            self.shared_head.set(next);
+        }
         let slot = &mut self.slots[head as usize];
         slot.token = token;
         slot.number = self.added;
@@ -248,7 +252,19 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.bus.load(Area::Driver, offset, Relaxed)
     }
 
-    /// The next descriptor in the chain or free list.
+    /// The first free descriptor.
+    #[inline(always)]
+    fn head(&self) -> u16 {
+        if R::PRIVATE_FREE_LIST { self.free.get(0) } else { self.shared_head.get() }
+    }
+
+    /// The free descriptor after `slot`, which is `ahead` after the first.
+    #[inline(always)]
+    fn next_free(&self, slot: u16, ahead: u16) -> u16 {
+        if R::PRIVATE_FREE_LIST { self.free.get(ahead) } else { self.next_of(slot) }
+    }
+
+    /// The next descriptor in the chain.
     #[inline(always)]
     fn next_of(&self, slot: u16) -> u16 {
         if R::PRIVATE_FREE_LIST {
@@ -378,32 +394,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[head as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
         slot.number = FREE;
-        if R::PREFETCH {
-            // The device has read the line, which is written next when the chain's descriptor is used again.
-            self.bus.expect_store(Area::Descriptor, self.layout.descriptor(head));
-        }
         if !R::SHADOW {
             // Whether it wants to be notified of the next one.
             self.read_back(Layout::FLAGS);
         }
-        let was_free = self.free_count.get();
-        self.free_count.set(was_free + descriptors);
         self.taken.set(self.taken.get().wrapping_add(1));
-        if !self.features.in_order {
-            let mut last = head;
-            for _ in 1..descriptors {
-                last = self.next_of(last);
-            }
-            if !R::PRIVATE_FREE_LIST {
-                self.link(last, self.free_head.get());
-                self.free_head.set(head);
-            } else if was_free == 0 {
-                self.free_head.set(head);
-                self.free_tail.set(last);
-            } else {
-                self.link(self.free_tail.get(), head);
-                self.free_tail.set(last);
-            }
+        self.free(head, descriptors);
+        if R::PREFETCH && self.free.end() % TOGETHER < descriptors.into() {
+            self.reclaim();
         }
         if len > writable {
             self.lies += 1;
@@ -411,14 +409,45 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Completion { token, len: len.min(writable) }
     }
 
+    /// Gives the descriptors of the chain at `head` back, so many.
     #[inline(always)]
-    fn link(&mut self, slot: u16, next: u16) {
+    fn free(&mut self, head: u16, descriptors: u16) {
+        if self.features.in_order {
+            return self.free.give_in_order(descriptors);
+        }
+        let mut last = head;
+        for _ in 1..descriptors {
+            let next = self.next_of(last);
+            if R::PRIVATE_FREE_LIST {
+                self.free.give(last);
+            }
+            last = next;
+        }
         if R::PRIVATE_FREE_LIST {
-            self.slots[slot as usize].next = next;
-        } else {
-            let at = self.layout.descriptor(slot) + 8;
-            let rest: u64 = self.bus.load(Area::Descriptor, at, Relaxed);
-            self.bus.store(Area::Descriptor, at, rest & 0xFFFF_FFFF_FFFF | u64::from(next) << 48, Relaxed);
+            return self.free.give(last);
+        }
+        self.free.give_in_order(descriptors);
+        let at = self.layout.descriptor(last) + 8;
+        let rest: u64 = self.bus.load(Area::Descriptor, at, Relaxed);
+        let next = u64::from(self.shared_head.get()) << 48;
+        self.bus.store(Area::Descriptor, at, rest & 0xFFFF_FFFF_FFFF | next, Relaxed);
+        self.shared_head.set(head);
+    }
+
+    /// Takes the lines of what became free last from the device's cache, all together.
+    ///
+    /// The device has read them, and each is to be written before long: then as many would be waited for as stores fit into the processor's
+    /// buffer, which are those of few descriptors. A hint would do if the processor's own prefetcher did not load the lines that follow, for
+    /// a line that both have is not given up for a hint (AMD EPYC, family 19h).
+    #[inline(never)]
+    fn reclaim(&mut self) {
+        let len = self.free.len();
+        for ahead in len.saturating_sub(TOGETHER as u16)..len {
+            let slot = self.free.get(ahead);
+            // The last of a line: those before it are most likely free too.
+            if slot % IN_LINE == IN_LINE - 1 {
+                self.bus.store(Area::Descriptor, self.layout.descriptor(slot), 0_u64, Relaxed);
+            }
         }
     }
 

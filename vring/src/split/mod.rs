@@ -2,6 +2,7 @@
 
 mod device;
 mod driver;
+mod free;
 mod planned;
 
 use core::sync::atomic::Ordering::Relaxed;
