@@ -11,7 +11,7 @@ use super::{
 use crate::buffer::{Completion, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement, Wide};
+use crate::features::{Features, Refined, Refinement};
 use crate::memory::IndirectTables;
 use crate::side::{DriverSide, driver_side};
 
@@ -31,8 +31,6 @@ struct Slot {
     writable: u32,
     /// Descriptors that it takes in the ring.
     descriptors: u16,
-    /// The next free id; in a ring in order, the id of the buffer that was added next.
-    next: u16,
 }
 
 /// The driver side of a packed virtqueue: one thread's, with all that it goes by in its own memory.
@@ -49,7 +47,9 @@ pub struct Driver<B, R = Refined> {
     features: Features,
     slots: Box<[Slot]>,
     tables: Option<IndirectTables>,
-    free_ids: Wide,
+    /// The ids of all buffers that were added and not taken back, in the order in which they were added; then those that are free, in the
+    /// order in which they became so. The id of the buffer that is added as number n is at n modulo the length, a power of two.
+    ids: Box<[u16]>,
     /// Where the next buffer goes.
     next: Position,
     /// What was added and not published.
@@ -66,9 +66,6 @@ pub struct Driver<B, R = Refined> {
     used: Position,
     /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
     batch: Option<(u16, u32)>,
-    /// In order: ids of the oldest buffer that the device has, and of the newest that was added.
-    oldest: Wide,
-    newest: Wide,
     event_flags: u16,
     lies: u64,
     refinement: PhantomData<R>,
@@ -81,18 +78,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// [`RingError::Size`], and [`RingError::Area`] for one that is too small or not aligned.
     pub fn new(bus: B, size: u32, features: Features) -> Result<Self, RingError> {
         let size = check(&bus, size)?;
-        let mut slots: Box<[Slot]> = (0..size).map(|_| Slot::default()).collect();
-        for (index, slot) in slots.iter_mut().enumerate() {
-            slot.next = index as u16 + 1;
-            slot.number = FREE;
-        }
         Ok(Driver {
             bus,
             size,
             features,
-            slots,
+            slots: (0..size).map(|_| Slot { number: FREE, ..Slot::default() }).collect(),
             tables: None,
-            free_ids: Wide::new(0),
+            ids: (0..size.next_power_of_two()).collect(),
             next: Position::START,
             withheld: Withheld::new(Position::START),
             added: 0,
@@ -102,8 +94,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             streak: Streak::default(),
             used: Position::START,
             batch: None,
-            oldest: Wide::new(0),
-            newest: Wide::new(0),
             event_flags: ENABLE,
             lies: 0,
             refinement: PhantomData,
@@ -175,7 +165,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if self.next.is_lap_after(self.used) {
             return Err(RingError::Full { index: self.next.offset() });
         }
-        let id = self.free_ids.get();
+        let id = self.ids[self.at(self.added)];
         self.write(segment, id, flags);
         self.enter(id, token, if flags == 0 { 0 } else { segment.len }, 1);
         Ok(())
@@ -188,7 +178,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if needed > self.free_count() {
             return Err(RingError::Full { index: self.next.offset() });
         }
-        let id = self.free_ids.get();
+        let id = self.ids[self.at(self.added)];
         let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
@@ -211,21 +201,17 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(())
     }
 
+    /// Where the id of the buffer with this number is.
+    #[inline(always)]
+    fn at(&self, number: u64) -> usize {
+        number as usize & (self.ids.len() - 1)
+    }
+
     /// Takes the first free id for a buffer whose descriptors are written, so many. There is one, for there are as many as descriptors, and
     /// no buffer takes less than one of these.
     #[inline(always)]
     fn enter(&mut self, id: u16, token: u64, writable: u32, descriptors: u16) {
-        if self.features.in_order {
-            // An id's `next` is free while it is the device's.
-            if self.added == self.taken {
-                self.oldest.set(id);
-            } else {
-                self.slots[self.newest.get() as usize].next = id;
-            }
-            self.newest.set(id);
-        }
         let slot = &mut self.slots[id as usize];
-        self.free_ids.set(slot.next);
         slot.token = token;
         slot.number = self.added;
         slot.writable = writable;
@@ -330,11 +316,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             // The device has read the line, and seldom written it; the next lap's descriptors are written there.
             self.bus.expect_store(Area::Descriptor, self.used.at());
         }
-        let id = self.oldest.get();
-        let slot = &self.slots[id as usize];
-        self.oldest.set(slot.next);
+        let id = self.ids[self.at(self.taken)];
         // Those that the device did not name are used completely (2.8.8).
-        let len = if id == last { len } else { slot.writable };
+        let len = if id == last { len } else { self.slots[id as usize].writable };
         if id == last {
             self.batch = None;
         }
@@ -346,8 +330,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[id as usize];
         let Slot { token, writable, descriptors, .. } = *slot;
         slot.number = FREE;
-        slot.next = self.free_ids.get();
-        self.free_ids.set(id);
+        let end = self.at(self.taken + u64::from(self.size));
+        self.ids[end] = id;
         self.taken += 1;
         self.used = self.used.after(descriptors, self.size);
         if len > writable {
