@@ -16,6 +16,11 @@ pub enum Area {
     Device,
 }
 
+/// How many descriptors' lines are taken back from the other side's cache at a time, where that has only read them.
+pub(crate) const TOGETHER: u16 = 32;
+/// Descriptors of a line.
+pub(crate) const IN_LINE: u16 = 4;
+
 impl Area {
     pub(crate) const fn name(self) -> &'static str {
         match self {

@@ -9,7 +9,7 @@ use super::{
     second,
 };
 use crate::buffer::{Completion, Need, Segment, flagged, only};
-use crate::bus::{Area, Bus};
+use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement};
 use crate::memory::IndirectTables;
@@ -312,17 +312,30 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Takes the oldest buffer of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        if R::PREFETCH {
-            // The device has read the line, and seldom written it; the next lap's descriptors are written there.
-            self.bus.expect_store(Area::Descriptor, self.used.at());
-        }
         let id = self.ids[self.at(self.taken)];
         // Those that the device did not name are used completely (2.8.8).
         let len = if id == last { len } else { self.slots[id as usize].writable };
         if id == last {
             self.batch = None;
         }
-        self.take(id, len)
+        let completion = self.take(id, len);
+        if R::PREFETCH && self.used.offset().is_multiple_of(TOGETHER) {
+            self.reclaim();
+        }
+        completion
+    }
+
+    /// As a split driver's: in order, the device writes one descriptor of a batch, and has only read the others' lines.
+    #[inline(never)]
+    fn reclaim(&mut self) {
+        let used = self.used.offset();
+        for back in 1..=self.free_count().min(TOGETHER) {
+            let offset = if back <= used { used - back } else { self.size - (back - used) };
+            if offset % IN_LINE == IN_LINE - 1 {
+                // The address: what says whether a descriptor is available stays.
+                self.bus.store(Area::Descriptor, 16 * offset as usize, 0_u64, Relaxed);
+            }
+        }
     }
 
     #[inline(always)]

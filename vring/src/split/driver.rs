@@ -7,7 +7,7 @@ use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 use super::free::FreeQueue;
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
 use crate::buffer::{Completion, Need, Segment, flagged, only};
-use crate::bus::{Area, Bus};
+use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{IndirectTables, Words};
@@ -15,11 +15,6 @@ use crate::side::{DriverSide, driver_side};
 
 /// How many used elements ahead.
 const USED_AHEAD: u16 = 16;
-
-/// How many descriptors are taken back from the device's cache at a time.
-const TOGETHER: u32 = 32;
-/// Descriptors of a line.
-const IN_LINE: u16 = 4;
 
 /// The number of a descriptor at which no chain begins: later than all that were published.
 const FREE: u64 = u64::MAX;
@@ -400,7 +395,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         self.taken.set(self.taken.get().wrapping_add(1));
         self.free(head, descriptors);
-        if R::PREFETCH && self.free.end() % TOGETHER < descriptors.into() {
+        if R::PREFETCH && self.free.end() % TOGETHER < descriptors {
             self.reclaim();
         }
         if len > writable {
@@ -442,7 +437,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(never)]
     fn reclaim(&mut self) {
         let len = self.free.len();
-        for ahead in len.saturating_sub(TOGETHER as u16)..len {
+        for ahead in len.saturating_sub(TOGETHER)..len {
             let slot = self.free.get(ahead);
             // The last of a line: those before it are most likely free too.
             if slot % IN_LINE == IN_LINE - 1 {

@@ -28,10 +28,10 @@ impl FreeQueue {
         self.end.wrapping_sub(self.first) as u16
     }
 
-    /// How many were given in all.
+    /// How many were given in all, as if that wrapped.
     #[inline(always)]
-    pub(super) fn end(&self) -> u32 {
-        self.end
+    pub(super) fn end(&self) -> u16 {
+        self.end as u16
     }
 
     #[inline(always)]
