@@ -13,8 +13,6 @@ use crate::side::{DeviceSide, device_side};
 
 /// How many buffers ahead a descriptor is asked for.
 const AHEAD: u16 = 8;
-/// How many used elements ahead.
-const USED_AHEAD: u16 = 16;
 
 /// The device side of a split virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
 ///
@@ -334,10 +332,6 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     fn enter_used(&self, index: u16, id: u16, len: u32) {
         let at = self.layout.used_entry(self.layout.slot(index));
-        if R::PREFETCH {
-            self.bus
-                .expect_store(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
-        }
         // Relaxed: the driver reads the element only behind (C).
         self.bus.store(Area::Device, at, u32::from(id), Relaxed);
         self.bus.store(Area::Device, at + 4, len, Relaxed);
