@@ -63,7 +63,8 @@ pub trait Refinement: 'static {
     /// Free descriptors are listed in private memory, rather than chained through their `next`. Without it a peer that scribbles over
     /// descriptors gives the driver a list that is wrong, though never one that leaves the ring.
     const PRIVATE_FREE_LIST: bool;
-    /// Lines are asked for before they are read or written, where the other side is done with them.
+    /// Lines are asked for before they are read, where the other side is done with them, and taken back several together before they are
+    /// written, where it has only read them.
     const PREFETCH: bool;
 
     /// Whether the step from `old` to `new` passed `event`.

@@ -394,7 +394,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             self.read_back(Layout::FLAGS);
         }
         self.taken.set(self.taken.get().wrapping_add(1));
-        self.free(head, descriptors);
+        self.give_back(head, descriptors);
         if R::PREFETCH && self.free.end() % TOGETHER < descriptors {
             self.reclaim();
         }
@@ -406,7 +406,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     /// Gives the descriptors of the chain at `head` back, so many.
     #[inline(always)]
-    fn free(&mut self, head: u16, descriptors: u16) {
+    fn give_back(&mut self, head: u16, descriptors: u16) {
         if self.features.in_order {
             return self.free.give_in_order(descriptors);
         }
