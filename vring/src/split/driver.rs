@@ -330,20 +330,23 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let value: u32 = self.bus.load(Area::Device, at, Relaxed);
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
-        let wrong = RingError::UsedId { index, value };
-        let head = value as u16;
         // Whether the device has the chain that begins there, published and not taken back.
         match self.slots.get(value as usize) {
             Some(slot) if slot.number < self.published => {}
-            _ => {
-                self.taken.set(index.wrapping_add(1));
-                return Err(self.lie(wrong));
-            }
+            _ => return Err(self.skip(index, value)),
         }
-        if !self.features.in_order {
-            return Ok(Some(self.take(head, len)));
+        if self.features.in_order {
+            return self.take_batch(value as u16, len).map(Some);
         }
-        self.take_batch(head, len).map(Some)
+        Ok(Some(self.take(value as usize, len)))
+    }
+
+    /// Goes on after a used element that names no chain of the device's.
+    #[cold]
+    #[inline(never)]
+    fn skip(&mut self, index: u16, value: u32) -> RingError {
+        self.taken.set(index.wrapping_add(1));
+        self.lie(RingError::UsedId { index, value })
     }
 
     /// Takes the oldest of a batch in order whose last one is `head`, as an element says that was found.
@@ -373,7 +376,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if head == last {
             self.batch = None;
         }
-        self.take(head, len)
+        self.take(head.into(), len)
     }
 
     #[cold]
@@ -385,8 +388,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     /// Frees the chain at `head`, which the device has.
     #[inline(always)]
-    fn take(&mut self, head: u16, len: u32) -> Completion {
-        let slot = &mut self.slots[head as usize];
+    fn take(&mut self, head: usize, len: u32) -> Completion {
+        let slot = &mut self.slots[head];
         let Slot { token, writable, descriptors, .. } = *slot;
         slot.number = FREE;
         if !R::SHADOW {
@@ -394,7 +397,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             self.read_back(Layout::FLAGS);
         }
         self.taken.set(self.taken.get().wrapping_add(1));
-        self.give_back(head, descriptors);
+        self.give_back(head as u16, descriptors);
         if R::PREFETCH && self.free.end() % TOGETHER < descriptors {
             self.reclaim();
         }
