@@ -85,11 +85,13 @@ impl Chain {
     /// Makes it a buffer of one segment, which takes one descriptor.
     #[inline(always)]
     pub(crate) fn set_one(&mut self, id: u16, segment: Segment, is_writable: bool) {
+        let readable = usize::from(!is_writable);
+        let writable_len = if is_writable { segment.len.into() } else { 0 };
         self.id = id;
-        self.descriptors = 1;
-        self.readable = usize::from(!is_writable);
-        self.writable_len = if is_writable { segment.len.into() } else { 0 };
-        // Most often it was such a one before.
+        // Most often it was such a one before: what is the same is not stored again.
+        if (self.descriptors, self.readable, self.writable_len) != (1, readable, writable_len) {
+            (self.descriptors, self.readable, self.writable_len) = (1, readable, writable_len);
+        }
         if let [only] = &mut self.segments[..] {
             *only = segment;
         } else {
@@ -126,6 +128,31 @@ pub(crate) fn total(segments: &[Segment]) -> u64 {
 
 /// The most bytes that a chain may have (2.7.5.2, 2.8.17).
 pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;
+
+/// What a buffer takes and may take up, in one word, as a driver keeps it: bytes that the device may write, and descriptors above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Extent(u64);
+
+impl Extent {
+    /// Most often the one before was the same, and is not stored again.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, writable: u32, descriptors: u16) {
+        let extent = Extent(u64::from(writable) | u64::from(descriptors) << 32);
+        if *self != extent {
+            *self = extent;
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn writable(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    pub(crate) const fn descriptors(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+}
 
 /// What a driver has to enter for a buffer.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, Streak, USED, Withheld, check, passed,
+    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, check,
     second,
 };
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
@@ -28,14 +28,10 @@ pub struct Device<B, R = Refined> {
     bus: B,
     size: u16,
     features: Features,
-    /// Where the next buffer will be.
-    next: Position,
-    /// Where the next used descriptor goes.
-    used: Position,
-    /// What was pushed and not published.
-    withheld: Withheld,
-    /// Descriptors published since the last [`Device::needs_interrupt`].
-    unannounced: u32,
+    /// Where the next buffer will be, after all that were popped.
+    next: Cursor,
+    /// Used descriptors.
+    output: Output,
     /// In order: a batch of which nothing is written: where its descriptor goes, id and length of its last buffer.
     batch: Option<Batch>,
     /// Available buffers found one after another.
@@ -78,14 +74,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             bus,
             size,
             features,
-            next,
-            used: next,
-            withheld: Withheld::new(next),
-            unannounced: 0,
+            next: Cursor::new(next),
+            output: Output::new(next),
             batch: None,
             event_flags: ENABLE,
             first_lie: None,
-            streak: Streak::default(),
+            streak: Streak::new(),
             lies: 0,
             refinement: PhantomData,
         })
@@ -103,7 +97,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
 
     /// Where the device is in the ring, as [`Device::with_base`] takes it.
     pub fn base(&self) -> u16 {
-        self.next.event()
+        self.next.position().event()
     }
 
     /// The memory of the ring.
@@ -121,24 +115,25 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// [`RingError::BufferId`]: it comes again, for it cannot be told where the next one is.
     #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        let (at, popped) = (self.next.position(), self.next.count());
         // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
-        if self.next.is_lap_after(self.used) {
+        if at.is_lap_after(self.output.next.position()) {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
-        let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Acquire);
-        let (flags, available) = ((word >> 48) as u16, self.next.available());
+        let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
+        let (flags, available) = ((word >> 48) as u16, at.available());
         if flags & (AVAIL | USED) != available {
-            self.streak.end();
+            self.streak.end(popped);
             return Ok(false);
         }
-        if R::PREFETCH && self.streak.is_long() {
-            self.bus.expect_store(Area::Descriptor, self.next.after(AHEAD.min(self.size), self.size).at());
+        if R::PREFETCH && self.streak.is_long(popped) {
+            self.bus.expect_store(Area::Descriptor, at.after(AHEAD.min(self.size), self.size).at());
         }
         // Most buffers have one segment, of which nothing else can be wrong.
         let id = (word >> 32) as u16;
         if flags & !DESC_F_WRITE == available && id < self.size {
-            let addr: u64 = self.bus.load(Area::Descriptor, self.next.at(), Relaxed);
+            let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
             chain.set_one(id, Segment { addr, len: word as u32 }, flags != available);
             self.next = self.next.after(1, self.size);
             return Ok(true);
@@ -160,7 +155,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     }
 
     fn walk(&mut self, mut word: u64, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
-        let (mut at, mut bytes) = (self.next, 0);
+        let (mut at, mut bytes) = (self.next.position(), 0);
         let mut wrong = None;
         loop {
             let flags = (word >> 48) as u16;
@@ -190,16 +185,16 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             }
         }
         if chain.id >= self.size {
-            return Err(RingError::BufferId { index: self.next.offset(), value: chain.id });
+            return Err(RingError::BufferId { index: self.next.position().offset(), value: chain.id });
         }
         // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
-        self.next = at;
+        self.next = self.next.after(chain.descriptors, self.size);
         wrong.map_or(Ok(()), Err)
     }
 
     /// Descriptors popped and not pushed.
     fn held(&self) -> u16 {
-        self.next.since(self.used, self.size)
+        self.next.position().since(self.output.next.position(), self.size)
     }
 
     /// The segments of a table (2.8.7): all of it, one after another.
@@ -241,8 +236,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
         debug_assert!(chain.descriptors <= self.held());
-        let at = self.used;
-        self.used = at.after(chain.descriptors, self.size);
+        let at = self.output.next.position();
+        self.output.next = self.output.next.after(chain.descriptors, self.size);
         let writable = chain.writable_len();
         let batch = Batch { at, id: chain.id, len, has_writable: writable > 0 };
         if !self.features.in_order {
@@ -266,7 +261,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     fn enter_used(&mut self, Batch { at, id, len, has_writable }: Batch) {
         let write = if has_writable { DESC_F_WRITE } else { 0 };
         let word = second(len, id, at.used() | write);
-        self.withheld.store(&self.bus, at, word);
+        self.output.store(&self.bus, at, word);
     }
 
     /// Shows the driver all that was pushed. Do it before polling for available buffers again.
@@ -276,8 +271,13 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn publish_used(&mut self) {
         self.end_batch();
         // (C) is in there.
-        self.unannounced =
-            self.unannounced.saturating_add(u32::from(self.withheld.publish(&self.bus, self.used, self.size)));
+        self.output.publish(&self.bus);
+    }
+
+    /// Used buffers pushed and not yet published.
+    #[inline]
+    pub fn unpublished(&self) -> u16 {
+        self.output.unpublished()
     }
 
     /// Whether the driver wants to be notified of what was published since the last call (2.8.10).
@@ -285,34 +285,23 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Wait-free.
     #[inline]
     pub fn needs_interrupt(&mut self) -> bool {
-        let count = core::mem::take(&mut self.unannounced);
-        // (H) pairs with (G): descriptors are stored before it is read what the driver wants.
-        self.bus.fence();
-        let word: u32 = self.bus.load(Area::Driver, EVENT_OFFSET, Relaxed);
-        let (event, flags) = (word as u16, (word >> 16) as u16);
-        match flags {
-            _ if count == 0 => false,
-            AT_DESCRIPTOR if self.features.event_idx => {
-                // Up to what was published: what was pushed since is of no concern yet.
-                passed(self.withheld.at, count, self.size, event, R::need_event)
-            }
-            DISABLE => false,
-            _ => true,
-        }
+        // (H) is in there.
+        self.output.is_wanted::<R>(&self.bus, Area::Driver, self.features.event_idx, self.size)
     }
 
     /// Asks to be woken at the next buffer (2.8.14), and tells whether one came meanwhile: then pop before sleeping.
     ///
     /// Wait-free.
     pub fn arm_notification(&mut self) -> bool {
+        let next = self.next.position();
         if self.features.event_idx {
-            self.bus.store(Area::Device, EVENT_OFFSET, self.next.event(), Relaxed);
+            self.bus.store(Area::Device, EVENT_OFFSET, next.event(), Relaxed);
         }
         self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
         // (F) pairs with (E): what is wanted is stored before the ring is read.
         self.bus.fence();
-        let word: u64 = self.bus.load(Area::Descriptor, self.next.at() + 8, Relaxed);
-        !self.next.is_lap_after(self.used) && (word >> 48) as u16 & (AVAIL | USED) == self.next.available()
+        let word: u64 = self.bus.load(Area::Descriptor, next.at() + 8, Relaxed);
+        !next.is_lap_after(self.output.next.position()) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

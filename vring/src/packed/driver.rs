@@ -5,32 +5,25 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Position, Streak, USED, Withheld, check, passed,
+    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, check,
     second,
 };
-use crate::buffer::{Completion, Need, Segment, flagged, only};
+use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement};
+use crate::ids::Ids;
 use crate::memory::IndirectTables;
 use crate::side::{DriverSide, driver_side};
 
 /// How many descriptors ahead a line is asked for.
 const AHEAD: u16 = 16;
 
-/// The number of an id that no buffer has: later than all that were published.
-const FREE: u64 = u64::MAX;
-
 /// What the driver knows of a buffer id, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     token: u64,
-    /// Which one it is of all that were added, or [`FREE`].
-    number: u64,
-    /// Bytes that the device may write.
-    writable: u32,
-    /// Descriptors that it takes in the ring.
-    descriptors: u16,
+    extent: Extent,
 }
 
 /// The driver side of a packed virtqueue: one thread's, with all that it goes by in its own memory.
@@ -47,23 +40,12 @@ pub struct Driver<B, R = Refined> {
     features: Features,
     slots: Box<[Slot]>,
     tables: Option<IndirectTables>,
-    /// The ids of all buffers that were added and not taken back, in the order in which they were added; then those that are free, in the
-    /// order in which they became so. The id of the buffer that is added as number n is at n modulo the length, a power of two.
-    ids: Box<[u16]>,
-    /// Where the next buffer goes.
-    next: Position,
-    /// What was added and not published.
-    withheld: Withheld,
-    /// Buffers added, published and taken back so far.
-    added: u64,
-    published: u64,
-    taken: u64,
-    /// Descriptors published since the last [`Driver::needs_kick`].
-    unannounced: u32,
+    ids: Ids,
+    output: Output,
+    /// Where the next used descriptor will be, after all buffers that were taken back.
+    used: Cursor,
     /// Used descriptors found one after another.
     streak: Streak,
-    /// Where the next used descriptor will be.
-    used: Position,
     /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
     batch: Option<(u16, u32)>,
     event_flags: u16,
@@ -82,17 +64,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             bus,
             size,
             features,
-            slots: (0..size).map(|_| Slot { number: FREE, ..Slot::default() }).collect(),
+            slots: (0..size).map(|_| Slot::default()).collect(),
             tables: None,
-            ids: (0..size.next_power_of_two()).collect(),
-            next: Position::START,
-            withheld: Withheld::new(Position::START),
-            added: 0,
-            published: 0,
-            taken: 0,
-            unannounced: 0,
-            streak: Streak::default(),
-            used: Position::START,
+            ids: Ids::new(size, 0),
+            output: Output::new(Position::START),
+            used: Cursor::new(Position::START),
+            streak: Streak::new(),
             batch: None,
             event_flags: ENABLE,
             lies: 0,
@@ -119,19 +96,19 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Descriptors that are free.
     #[inline]
     pub fn free_count(&self) -> u16 {
-        self.size - self.next.since(self.used, self.size)
+        self.size - self.output.next.position().since(self.used.position(), self.size)
     }
 
     /// Buffers that were published and not yet taken back.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        (self.published - self.taken) as u16
+        self.output.published.count().wrapping_sub(self.used.count()) as u16
     }
 
     /// Buffers that were added and not yet published.
     #[inline]
     pub fn unpublished(&self) -> u16 {
-        (self.added - self.published) as u16
+        self.output.unpublished()
     }
 
     /// Used descriptors that no honest device writes, so far.
@@ -162,11 +139,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     #[inline(always)]
     fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
-        if self.next.is_lap_after(self.used) {
-            return Err(RingError::Full { index: self.next.offset() });
+        let at = self.output.next.position();
+        if at.is_lap_after(self.used.position()) {
+            return Err(RingError::Full { index: at.offset() });
         }
-        let id = self.ids[self.at(self.added)];
-        self.write(segment, id, flags);
+        let id = self.ids.get(self.output.next.count());
+        self.write(at, segment, id, flags);
         self.enter(id, token, if flags == 0 { 0 } else { segment.len }, 1);
         Ok(())
     }
@@ -175,10 +153,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         let Need { count, writable: writable_bytes, table, descriptors: needed } =
             Need::of(readable, writable, self.size, self.tables)?;
+        let mut at = self.output.next.position();
         if needed > self.free_count() {
-            return Err(RingError::Full { index: self.next.offset() });
+            return Err(RingError::Full { index: at.offset() });
         }
-        let id = self.ids[self.at(self.added)];
+        let id = self.ids.get(self.output.next.count());
         let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
@@ -188,12 +167,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                     unsafe { tables.write(id, entry as u16, words) };
                 }
                 let segment = Segment { addr: tables.addr_of(id), len: 16 * count as u32 };
-                self.write(segment, id, DESC_F_INDIRECT);
+                self.write(at, segment, id, DESC_F_INDIRECT);
             }
             None => {
                 for (index, (segment, flags)) in segments.enumerate() {
                     let more = if index + 1 < count { DESC_F_NEXT } else { 0 };
-                    self.write(*segment, id, flags | more);
+                    self.write(at, *segment, id, flags | more);
+                    at = at.after(1, self.size);
                 }
             }
         }
@@ -201,32 +181,20 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(())
     }
 
-    /// Where the id of the buffer with this number is.
-    #[inline(always)]
-    fn at(&self, number: u64) -> usize {
-        number as usize & (self.ids.len() - 1)
-    }
-
-    /// Takes the first free id for a buffer whose descriptors are written, so many. There is one, for there are as many as descriptors, and
-    /// no buffer takes less than one of these.
+    /// Enters a buffer whose descriptors are written, so many.
     #[inline(always)]
     fn enter(&mut self, id: u16, token: u64, writable: u32, descriptors: u16) {
         let slot = &mut self.slots[id as usize];
         slot.token = token;
-        slot.number = self.added;
-        slot.writable = writable;
-        slot.descriptors = descriptors;
-        self.added += 1;
+        slot.extent.set(writable, descriptors);
+        self.output.next = self.output.next.after(descriptors, self.size);
     }
 
-    /// Writes the next descriptor, or keeps its second word if it is the first that is not published.
+    /// Writes a descriptor.
     #[inline(always)]
-    fn write(&mut self, segment: Segment, id: u16, flags: u16) {
-        let at = self.next;
-        let word = second(segment.len, id, flags | at.available());
+    fn write(&mut self, at: Position, segment: Segment, id: u16, flags: u16) {
         self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
-        self.withheld.store(&self.bus, at, word);
-        self.next = at.after(1, self.size);
+        self.output.store(&self.bus, at, second(segment.len, id, flags | at.available()));
     }
 
     /// Shows the device all that was added (2.8.21.1).
@@ -235,9 +203,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline]
     pub fn publish(&mut self) {
         // (A) is in there.
-        self.unannounced =
-            self.unannounced.saturating_add(u32::from(self.withheld.publish(&self.bus, self.next, self.size)));
-        self.published = self.added;
+        self.output.publish(&self.bus);
     }
 
     /// Whether the device wants to be notified of what was published since the last call (2.8.21.2).
@@ -245,20 +211,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn needs_kick(&mut self) -> bool {
-        let count = core::mem::take(&mut self.unannounced);
-        // (E) pairs with (F): descriptors are stored before it is read what the device wants.
-        self.bus.fence();
-        let word: u32 = self.bus.load(Area::Device, EVENT_OFFSET, Relaxed);
-        let (event, flags) = (word as u16, (word >> 16) as u16);
-        match flags {
-            _ if count == 0 => false,
-            AT_DESCRIPTOR if self.features.event_idx => {
-                // Up to what was published: what was added since is of no concern yet.
-                passed(self.withheld.at, count, self.size, event, R::need_event)
-            }
-            DISABLE => false,
-            _ => true,
-        }
+        // (E) is in there.
+        self.output.is_wanted::<R>(&self.bus, Area::Device, self.features.event_idx, self.size)
     }
 
     /// The next buffer that the device has used, whose descriptors are free again (2.8.22); `None`: there is none.
@@ -272,54 +226,66 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        if self.published == self.taken {
+        let in_flight = self.in_flight();
+        if in_flight == 0 {
             return Ok(None);
         }
         // (D) pairs with (C): what the device did to the buffer comes before.
-        let word: u64 = self.bus.load(Area::Descriptor, self.used.at() + 8, Acquire);
+        let (used, taken) = (self.used.position(), self.used.count());
+        let word: u64 = self.bus.load(Area::Descriptor, used.at() + 8, Acquire);
         let flags = (word >> 48) as u16;
-        if flags & (AVAIL | USED) != self.used.used() {
-            self.streak.end();
+        if flags & (AVAIL | USED) != used.used() {
+            self.streak.end(taken);
             return Ok(None);
         }
-        if R::PREFETCH && self.streak.is_long() {
+        if R::PREFETCH && self.streak.is_long(taken) {
             // The driver reads the line, and then writes the next lap's descriptors there: it asks for it once.
-            self.bus.expect_store(Area::Descriptor, self.used.after(AHEAD.min(self.size), self.size).at());
+            self.bus.expect_store(Area::Descriptor, used.after(AHEAD.min(self.size), self.size).at());
         }
         let (id, len) = ((word >> 32) as u16, word as u32);
         // 2.8.3: only where WRITE is set does the length mean anything.
         let len = if flags & DESC_F_WRITE == 0 { 0 } else { len };
+        // Most often it is the oldest, which the device has.
+        if self.ids.get(taken) == id && !self.features.in_order {
+            return Ok(Some(self.take(id, len)));
+        }
+        self.take_other(id, len).map(Some)
+    }
+
+    /// Takes what a descriptor names.
+    #[inline(never)]
+    fn take_other(&mut self, id: u16, len: u32) -> Result<Completion, RingError> {
         // Whether the device has it, published and not taken back.
-        match self.slots.get_mut(id as usize) {
-            Some(slot) if slot.number < self.published => {}
+        match self.ids.since(self.used.count(), id.into()) {
+            Some(since) if since < self.in_flight().into() => {}
             _ => return Err(self.lie(id)),
         }
         if !self.features.in_order {
-            return Ok(Some(self.take(id, len)));
+            return Ok(self.take(id, len));
         }
         // All buffers up to this one are used (2.8.8).
         self.batch = Some((id, len));
-        Ok(Some(self.take_batched(id, len)))
+        Ok(self.take_batched(id, len))
     }
 
     #[cold]
     #[inline(never)]
     fn lie(&mut self, id: u16) -> RingError {
         self.lies += 1;
-        RingError::UsedId { index: self.used.offset(), value: id.into() }
+        RingError::UsedId { index: self.used.position().offset(), value: id.into() }
     }
 
     /// Takes the oldest buffer of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        let id = self.ids[self.at(self.taken)];
+        let id = self.ids.get(self.used.count());
         // Those that the device did not name are used completely (2.8.8).
-        let len = if id == last { len } else { self.slots[id as usize].writable };
+        let len = if id == last { len } else { self.slots[id as usize].extent.writable() };
         if id == last {
             self.batch = None;
         }
         let completion = self.take(id, len);
-        if R::PREFETCH && self.used.offset().is_multiple_of(TOGETHER) {
+        if R::PREFETCH && self.used.position().offset().is_multiple_of(TOGETHER) {
             self.reclaim();
         }
         completion
@@ -328,7 +294,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// As a split driver's: in order, the device writes one descriptor of a batch, and has only read the others' lines.
     #[inline(never)]
     fn reclaim(&mut self) {
-        let used = self.used.offset();
+        let used = self.used.position().offset();
         for back in 1..=self.free_count().min(TOGETHER) {
             let offset = if back <= used { used - back } else { self.size - (back - used) };
             if offset % IN_LINE == IN_LINE - 1 {
@@ -340,13 +306,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     #[inline(always)]
     fn take(&mut self, id: u16, len: u32) -> Completion {
-        let slot = &mut self.slots[id as usize];
-        let Slot { token, writable, descriptors, .. } = *slot;
-        slot.number = FREE;
-        let end = self.at(self.taken + u64::from(self.size));
-        self.ids[end] = id;
-        self.taken += 1;
-        self.used = self.used.after(descriptors, self.size);
+        let Slot { token, extent } = self.slots[id as usize];
+        self.ids.free(self.used.count(), id);
+        self.used = self.used.after(extent.descriptors(), self.size);
+        let writable = extent.writable();
         if len > writable {
             self.lies += 1;
         }
@@ -357,14 +320,15 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     ///
     /// Wait-free.
     pub fn arm_interrupt(&mut self) -> bool {
+        let used = self.used.position();
         if self.features.event_idx {
-            self.bus.store(Area::Driver, EVENT_OFFSET, self.used.event(), Relaxed);
+            self.bus.store(Area::Driver, EVENT_OFFSET, used.event(), Relaxed);
         }
         self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
         // (G) pairs with (H): what is wanted is stored before the ring is read.
         self.bus.fence();
-        let word: u64 = self.bus.load(Area::Descriptor, self.used.at() + 8, Relaxed);
-        self.batch.is_some() || self.published != self.taken && (word >> 48) as u16 & (AVAIL | USED) == self.used.used()
+        let word: u64 = self.bus.load(Area::Descriptor, used.at() + 8, Relaxed);
+        self.batch.is_some() || self.in_flight() > 0 && (word >> 48) as u16 & (AVAIL | USED) == used.used()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

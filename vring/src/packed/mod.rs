@@ -12,6 +12,7 @@ use dormouse_abi::vring::RING_SIZE_MAX;
 
 use crate::bus::{Area, Areas, Bus, check_areas};
 use crate::error::RingError;
+use crate::features::Refinement;
 
 /// `VIRTQ_DESC_F_AVAIL` (2.8.1).
 const AVAIL: u16 = 1 << 7;
@@ -76,7 +77,7 @@ impl Position {
         Position(offset | (self.0 & Position::WRAP ^ Position::WRAP))
     }
 
-    /// How many descriptors it is after `other`, at most the ring's `size`: a lap later, all of them.
+    /// How many descriptors it is after `other`, less than two laps.
     #[inline(always)]
     fn since(self, other: Position, size: u16) -> u16 {
         let lap = if self.wrap() == other.wrap() { 0 } else { size };
@@ -118,54 +119,96 @@ impl Position {
     }
 }
 
-/// How many were found one after another. After many the other side is far ahead, and the lines that come next can be asked for; before, it
-/// may be writing them, and would lose them.
+/// Where one side is in the ring, and how many buffers came before, as if that wrapped: in one word, for one store. Each store to memory of
+/// one's own waits behind those to lines that the other side has, in a processor's buffer that takes few.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Streak(u32);
+struct Cursor(u64);
 
-impl Default for Streak {
-    fn default() -> Streak {
-        Streak(Streak::LONG)
+impl Cursor {
+    /// Before all buffers.
+    const fn new(position: Position) -> Cursor {
+        Cursor(position.0 as u64)
     }
+
+    #[inline(always)]
+    const fn position(self) -> Position {
+        Position(self.0 as u32)
+    }
+
+    /// Buffers before it.
+    #[inline(always)]
+    const fn count(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// One buffer on, of so many descriptors, at most the ring's `size`.
+    #[inline(always)]
+    fn after(self, descriptors: u16, size: u16) -> Cursor {
+        let one = 1 << 32;
+        if self.position().offset() as u32 + u32::from(descriptors) < u32::from(size) {
+            Cursor(self.0.wrapping_add(one | u64::from(descriptors)))
+        } else {
+            let position = self.position().after(descriptors, size);
+            Cursor(self.0.wrapping_add(one) >> 32 << 32 | u64::from(position.0))
+        }
+    }
+}
+
+/// Since when something was found each time it was looked for. After many times the other side is far ahead, and the lines that come next
+/// can be asked for; before, it may be writing them, and would lose them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Streak {
+    /// Buffers that had been found then.
+    since: u32,
 }
 
 impl Streak {
     const LONG: u32 = 16;
 
-    /// One more was found. Whether there were many before it.
+    const fn new() -> Streak {
+        Streak { since: 0 }
+    }
+
+    /// After so many buffers, there is one more. Whether there were many before it.
     #[inline(always)]
-    fn is_long(&mut self) -> bool {
-        if self.0 == 0 {
-            return true;
+    fn is_long(self, found: u32) -> bool {
+        found.wrapping_sub(self.since) >= Streak::LONG
+    }
+
+    /// After so many buffers, there is none.
+    #[inline(always)]
+    fn end(&mut self, found: u32) {
+        if self.since != found {
+            self.since = found;
         }
-        self.0 -= 1;
-        false
-    }
-
-    /// None was found.
-    #[inline(always)]
-    fn end(&mut self) {
-        self.0 = Streak::LONG;
     }
 }
 
-/// What one side has written and not published: descriptors from `at` on, all but the second word of the first, which the other side looks
-/// at before all others.
+/// What one side writes: all at once but the second word of the first descriptor that is not published, which the other side looks at
+/// before all others.
 #[derive(Debug)]
-struct Withheld {
-    at: Position,
+struct Output {
+    /// Where the next buffer goes.
+    next: Cursor,
+    published: Cursor,
+    /// The second word at `published`, where something is not.
     word: u64,
+    /// Where it was when it was last asked whether the other side is to be notified.
+    announced: Cursor,
+    /// How often `published` has come to the ring's beginning since.
+    laps: u32,
 }
 
-impl Withheld {
-    const fn new(at: Position) -> Withheld {
-        Withheld { at, word: 0 }
+impl Output {
+    const fn new(at: Position) -> Output {
+        let at = Cursor::new(at);
+        Output { next: at, published: at, word: 0, announced: at, laps: 0 }
     }
 
-    /// Writes a second word, or keeps it if it is the first.
+    /// Writes a second word, or keeps it.
     #[inline(always)]
     fn store(&mut self, bus: &impl Bus, at: Position, word: u64) {
-        if at == self.at {
+        if at == self.published.position() {
             self.word = word;
         } else {
             // Relaxed: the other side gets here only behind the first.
@@ -173,18 +216,46 @@ impl Withheld {
         }
     }
 
-    /// Shows the other side all up to `next`, in a ring of `size`, and tells how many descriptors that are.
+    /// Buffers that are not published.
     #[inline(always)]
-    fn publish(&mut self, bus: &impl Bus, next: Position, size: u16) -> u16 {
-        let first = self.at;
+    fn unpublished(&self) -> u16 {
+        self.next.count().wrapping_sub(self.published.count()) as u16
+    }
+
+    /// Shows the other side all up to `next`.
+    #[inline(always)]
+    fn publish(&mut self, bus: &impl Bus) {
+        let (first, next) = (self.published, self.next);
         if first == next {
-            return 0;
+            return;
         }
         // (A), the driver's, pairs with (B), and (C), the device's, with (D): whoever sees this word sees those behind it, and what was done
         // to the buffers.
-        bus.store(Area::Descriptor, first.at() + 8, self.word, Release);
-        self.at = next;
-        next.since(first, size)
+        bus.store(Area::Descriptor, first.position().at() + 8, self.word, Release);
+        self.published = next;
+        if first.position().wrap() != next.position().wrap() {
+            self.laps = self.laps.saturating_add(1);
+        }
+    }
+
+    /// Whether the other side is to be notified of what was published since the last call, as it says in `peer`: at a descriptor, where
+    /// event indexes were negotiated (2.8.14, 2.8.10).
+    #[inline]
+    fn is_wanted<R: Refinement>(&mut self, bus: &impl Bus, peer: Area, has_event_idx: bool, size: u16) -> bool {
+        let (old, laps) = (self.announced, core::mem::take(&mut self.laps));
+        self.announced = self.published;
+        // (E) pairs with (F), and (H) with (G): descriptors are stored before it is read what the other side wants.
+        bus.fence();
+        let word: u32 = bus.load(peer, EVENT_OFFSET, Relaxed);
+        let (event, flags) = (word as u16, (word >> 16) as u16);
+        let new = self.published.position();
+        match flags {
+            _ if old == self.published && laps == 0 => false,
+            // Up to what was published: what was written since is of no concern yet.
+            AT_DESCRIPTOR if has_event_idx => laps > 1 || passed::<R>(old.position(), new, size, event),
+            DISABLE => false,
+            _ => true,
+        }
     }
 }
 
@@ -197,11 +268,11 @@ fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
     Ok(size as u16)
 }
 
-/// Whether whoever went from `old` by `count` descriptors wants to tell the other side, which stored `flags` and `event`
-/// (2.8.14, and 2.8.10 for those who have not negotiated event indexes).
+/// Whether whoever went from `old` to `new`, by less than two laps, passed `event` (2.8.14).
 #[inline]
-fn passed(new: Position, count: u32, size: u16, event: u16, need_event: impl Fn(u16, u16, u16) -> bool) -> bool {
-    if count > u32::from(size) {
+fn passed<R: Refinement>(old: Position, new: Position, size: u16, event: u16) -> bool {
+    let count = new.since(old, size);
+    if count > size {
         return true;
     }
     // In one line of numbers: where the event is in the lap before this one, it is that much less.
@@ -209,7 +280,7 @@ fn passed(new: Position, count: u32, size: u16, event: u16, need_event: impl Fn(
     if (event >> 15 == 1) != new.wrap() {
         at = at.wrapping_sub(size);
     }
-    need_event(at, new.offset(), new.offset().wrapping_sub(count as u16))
+    R::need_event(at, new.offset(), new.offset().wrapping_sub(count))
 }
 
 /// Bytes of a ring of `size` descriptors whose areas lie together, see [`contiguous`].

@@ -26,14 +26,13 @@ pub struct Device<B = Direct, R = Refined> {
     popped: Wide,
     /// `avail.idx` as it was last read, checked: at most `size` ahead of `popped`.
     avail_seen: Wide,
-    /// Chains pushed so far: what `used.idx` will be.
-    pushed: Wide,
-    /// What `used.idx` holds.
-    published: Wide,
+    /// Chains pushed so far: what `used.idx` will be, what it holds, and what it held when it was last asked whether the driver is to be
+    /// notified. As if none of them wrapped.
+    pushed: u64,
+    published: u64,
+    announced: u64,
     /// Shadow of `used.flags`.
     flags: Flags,
-    /// Chains published since the last [`Device::needs_interrupt`].
-    unannounced: u32,
     /// In order: the last chain of a batch whose element is not yet written, and how many chains the batch has.
     batch: Option<(u16, u32, u16)>,
     first_lie: Option<RingError>,
@@ -81,10 +80,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             features,
             popped: Wide::new(base),
             avail_seen: Wide::new(base),
-            pushed: Wide::new(base),
-            published: Wide::new(base),
+            pushed: base.into(),
+            published: base.into(),
+            announced: base.into(),
             flags: Flags::of(Area::Device),
-            unannounced: 0,
             batch: None,
             first_lie: None,
             lies: 0,
@@ -119,7 +118,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             // (B) pairs with (A): entries and descriptors are read after the index that covers them.
             let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Acquire);
             // No more than the ring has can be with the device: that includes what was popped and not yet pushed.
-            if value.wrapping_sub(self.pushed.get()) > self.layout.size()
+            if value.wrapping_sub(self.pushed as u16) > self.layout.size()
                 || value.wrapping_sub(self.popped.get()) > self.layout.size()
             {
                 return Err(self.lie(RingError::AvailIndex { index: self.popped.get(), value }));
@@ -303,7 +302,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             return self.push_used_id(chain.id, len);
         }
         let count = self.batch.take().map_or(0, |(_, _, count)| count) + 1;
-        self.pushed.set(self.pushed.get().wrapping_add(1));
+        self.pushed += 1;
         self.batch = Some((chain.id, len, count));
         if u64::from(len) < chain.writable_len() {
             self.end_batch();
@@ -316,16 +315,17 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         debug_assert!(id < self.layout.size());
         self.end_batch();
         let at =
-            if R::SHADOW { self.pushed.get() } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
-        self.pushed.set(self.pushed.get().wrapping_add(1));
+            if R::SHADOW { self.pushed as u16 } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        self.pushed += 1;
         self.enter_used(at, id, len);
     }
 
     /// Writes the element of a batch where that of its first chain would be (2.7.9).
     #[inline(always)]
     fn end_batch(&mut self) {
-        if let Some((id, len, count)) = self.batch.take() {
-            self.enter_used(self.pushed.get().wrapping_sub(count), id, len);
+        if let Some((id, len, count)) = self.batch {
+            self.batch = None;
+            self.enter_used((self.pushed as u16).wrapping_sub(count), id, len);
         }
     }
 
@@ -344,7 +344,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
 
     /// Chains pushed and not yet published.
     pub fn unpublished(&self) -> u16 {
-        self.pushed.get().wrapping_sub(self.published.get())
+        (self.pushed - self.published) as u16
     }
 
     /// Shows the driver all that was pushed (2.7.8). Do it before polling for available buffers again.
@@ -353,10 +353,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn publish_used(&mut self) {
         self.end_batch();
-        self.unannounced = self.unannounced.saturating_add(u32::from(self.unpublished()));
-        self.published.set(self.pushed.get());
+        self.published = self.pushed;
         // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
-        self.bus.store(Area::Device, Layout::INDEX, self.published.get(), Release);
+        self.bus.store(Area::Device, Layout::INDEX, self.published as u16, Release);
     }
 
     /// Whether the driver wants to be notified of what was published since the last call (2.7.7.2).
@@ -364,9 +363,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Wait-free.
     #[inline]
     pub fn needs_interrupt(&mut self) -> bool {
-        let count = core::mem::take(&mut self.unannounced);
+        let count = self.published - core::mem::replace(&mut self.announced, self.published);
         let event = (Area::Driver, self.layout.used_event());
-        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published.get(), count)
+        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published as u16, count)
     }
 
     /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: then pop before sleeping.

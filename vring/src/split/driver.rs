@@ -6,31 +6,22 @@ use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 
 use super::free::FreeQueue;
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
-use crate::buffer::{Completion, Need, Segment, flagged, only};
+use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
+use crate::ids::Ids;
 use crate::memory::{IndirectTables, Words};
 use crate::side::{DriverSide, driver_side};
 
 /// How many used elements ahead.
 const USED_AHEAD: u16 = 16;
 
-/// The number of a descriptor at which no chain begins: later than all that were published.
-const FREE: u64 = u64::MAX;
-
-/// What the driver knows of a descriptor, in its own memory.
+/// What the driver knows of a chain, by its first descriptor, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     token: u64,
-    /// What `added` was when the chain that begins here was, or [`FREE`].
-    number: u64,
-    /// Bytes that the device may write, of the chain that begins here.
-    writable: u32,
-    /// Descriptors of the chain that begins here.
-    descriptors: u16,
-    /// The next one in the chain.
-    next: u16,
+    extent: Extent,
 }
 
 /// The driver side of a split virtqueue: one thread's, with all that it goes by in its own memory.
@@ -47,25 +38,32 @@ pub struct Driver<B, R = Refined> {
     layout: Layout,
     features: Features,
     slots: Box<[Slot]>,
+    /// The descriptor that follows each in its chain.
+    following: Box<[u16]>,
     tables: Option<IndirectTables>,
+    /// First descriptors of chains. Number n is that of the chain added as number n.
+    heads: Ids,
     free: FreeQueue,
     /// Without [`Refinement::PRIVATE_FREE_LIST`]: the first of the free list, which goes on through `next` in the descriptors.
     shared_head: Wide,
-    /// What `avail.idx` will be, and what it holds: as if it did not wrap.
+    /// Chains: what `avail.idx` will be, what it holds, and what it held when it was last asked whether the device is to be notified. As if
+    /// none of them wrapped.
     added: u64,
     published: u64,
+    announced: u64,
+    /// Used elements that were taken.
+    taken: u64,
+    /// How many of these named no chain.
+    skipped: u64,
+    /// Descriptors taken of those that were free beyond one a chain, and given back beyond one a used element.
+    more_added: u64,
+    more_freed: u64,
     /// Shadow of `avail.flags`.
     flags: Flags,
-    /// Chains published since the last [`Driver::needs_kick`].
-    unannounced: u32,
-    /// The used elements that were taken.
-    taken: Wide,
     /// `used.idx` as it was last read, checked: no more than was published.
     used_seen: Wide,
     /// In order: the head of the last chain of the batch that is being taken, which the device did name, and what it wrote there.
     batch: Option<(u16, u32)>,
-    /// In order: the head of the oldest chain that the device has.
-    oldest: Wide,
     lies: u64,
     refinement: PhantomData<R>,
 }
@@ -94,18 +92,22 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(Driver {
             layout,
             features,
-            slots: (0..size).map(|_| Slot { number: FREE, ..Slot::default() }).collect(),
+            slots: (0..size).map(|_| Slot::default()).collect(),
+            following: (0..size).map(|_| 0).collect(),
             tables: None,
-            free: FreeQueue::new(layout.size()),
+            heads: Ids::new(layout.size(), base.into()),
+            free: FreeQueue::new(layout.size(), base),
             shared_head: Wide::new(0),
             added: base.into(),
             published: base.into(),
+            announced: base.into(),
+            taken: base.into(),
+            skipped: 0,
+            more_added: 0,
+            more_freed: 0,
             flags: Flags::of(Area::Driver),
-            unannounced: 0,
-            taken: Wide::new(base),
             used_seen: Wide::new(base),
             batch: None,
-            oldest: Wide::new(0),
             lies: 0,
             refinement: PhantomData,
             bus,
@@ -128,17 +130,38 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(())
     }
 
+    /// Descriptors taken so far of those that were free.
+    #[inline(always)]
+    fn descriptors_added(&self) -> u64 {
+        self.added.wrapping_add(self.more_added)
+    }
+
+    /// Descriptors given back so far.
+    #[inline(always)]
+    fn descriptors_freed(&self) -> u64 {
+        self.taken.wrapping_add(self.more_freed)
+    }
+
+    /// The number of the oldest chain that was not taken back.
+    #[inline(always)]
+    fn oldest(&self) -> u32 {
+        self.taken.wrapping_sub(self.skipped) as u32
+    }
+
     /// Descriptors that are free.
+    #[inline]
     pub fn free_count(&self) -> u16 {
-        self.free.len()
+        self.layout.size().wrapping_sub(self.descriptors_added().wrapping_sub(self.descriptors_freed()) as u16)
     }
 
     /// Chains that were published and not yet taken back.
+    #[inline]
     pub fn in_flight(&self) -> u16 {
-        (self.published as u16).wrapping_sub(self.taken.get())
+        (self.published - self.taken) as u16
     }
 
     /// Chains that were added and not yet published.
+    #[inline]
     pub fn unpublished(&self) -> u16 {
         (self.added - self.published) as u16
     }
@@ -172,7 +195,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
         let head = self.head();
-        if self.free.len() == 0 {
+        if self.free_count() == 0 {
             return Err(RingError::Full { index: head });
         }
         let next = if R::PRIVATE_FREE_LIST { 0 } else { self.next_of(head) };
@@ -186,7 +209,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let Need { count, writable: writable_bytes, table, descriptors: needed } =
             Need::of(readable, writable, self.layout.size(), self.tables)?;
         let head = self.head();
-        if needed > self.free.len() {
+        if needed > self.free_count() {
             return Err(RingError::Full { index: head });
         }
 
@@ -211,7 +234,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                     let next = self.next_free(slot, index as u16 + 1);
                     let flags = if index + 1 < count { flags | DESC_F_NEXT } else { flags };
                     self.write(slot, words(*segment, flags, next));
-                    self.slots[slot as usize].next = next;
+                    self.following[slot as usize] = next;
                     slot = next;
                 }
                 slot
@@ -225,15 +248,16 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// memory, is `next`.
     #[inline(always)]
     fn enter(&mut self, head: u16, next: u16, token: u64, writable: u32, descriptors: u16) {
-        self.free.take(descriptors);
         if !R::PRIVATE_FREE_LIST {
             self.shared_head.set(next);
         }
+        if descriptors > 1 {
+            self.more_added = self.more_added.wrapping_add(u64::from(descriptors) - 1);
+        }
         let slot = &mut self.slots[head as usize];
         slot.token = token;
-        slot.number = self.added;
-        slot.descriptors = descriptors;
-        slot.writable = writable;
+        slot.extent.set(writable, descriptors);
+        self.heads.assign(self.added as u32, head);
 
         let added =
             if R::SHADOW { self.added as u16 } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
@@ -250,20 +274,24 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// The first free descriptor.
     #[inline(always)]
     fn head(&self) -> u16 {
-        if R::PRIVATE_FREE_LIST { self.free.get(0) } else { self.shared_head.get() }
+        if R::PRIVATE_FREE_LIST { self.free.get(self.descriptors_added()) } else { self.shared_head.get() }
     }
 
     /// The free descriptor after `slot`, which is `ahead` after the first.
     #[inline(always)]
     fn next_free(&self, slot: u16, ahead: u16) -> u16 {
-        if R::PRIVATE_FREE_LIST { self.free.get(ahead) } else { self.next_of(slot) }
+        if R::PRIVATE_FREE_LIST {
+            self.free.get(self.descriptors_added().wrapping_add(ahead.into()))
+        } else {
+            self.next_of(slot)
+        }
     }
 
     /// The next descriptor in the chain.
     #[inline(always)]
     fn next_of(&self, slot: u16) -> u16 {
         if R::PRIVATE_FREE_LIST {
-            return self.slots[slot as usize].next;
+            return self.following[slot as usize];
         }
         let rest: u64 = self.bus.load(Area::Descriptor, self.layout.descriptor(slot) + 8, Relaxed);
         self.layout.slot((rest >> 48) as u16)
@@ -282,7 +310,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline]
     pub fn publish(&mut self) {
         let count = self.unpublished();
-        self.unannounced = self.unannounced.saturating_add(u32::from(count));
         self.published = self.added;
         let index = if R::SHADOW { self.published as u16 } else { self.read_back(Layout::INDEX).wrapping_add(count) };
         // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
@@ -294,7 +321,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn needs_kick(&mut self) -> bool {
-        let count = core::mem::take(&mut self.unannounced);
+        let count = self.published - core::mem::replace(&mut self.announced, self.published);
         let event = (Area::Device, self.layout.avail_event());
         is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published as u16, count)
     }
@@ -311,72 +338,81 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        if !R::CACHED_PEER || self.taken.get() == self.used_seen.get() {
+        let index = self.taken as u16;
+        if !R::CACHED_PEER || index == self.used_seen.get() {
             // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
             let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
-            if value.wrapping_sub(self.taken.get()) > self.in_flight() {
-                return Err(self.lie(RingError::UsedIndex { index: self.taken.get(), value }));
+            if value.wrapping_sub(index) > self.in_flight() {
+                return Err(self.lie(RingError::UsedIndex { index, value }));
             }
             self.used_seen.set(value);
-            if value == self.taken.get() {
+            if value == index {
                 return Ok(None);
             }
         }
-        let index = self.taken.get();
+        let pending = self.used_seen.get().wrapping_sub(index);
         let at = self.layout.used_entry(self.layout.slot(index));
-        if R::PREFETCH && self.used_seen.get().wrapping_sub(index) > USED_AHEAD {
+        if R::PREFETCH && pending > USED_AHEAD {
             self.bus
                 .expect_load(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
         }
         let value: u32 = self.bus.load(Area::Device, at, Relaxed);
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
-        // Whether the device has the chain that begins there, published and not taken back.
-        match self.slots.get(value as usize) {
-            Some(slot) if slot.number < self.published => {}
-            _ => return Err(self.skip(index, value)),
+        // Most often it is the oldest, which the device has, for there is something that it used.
+        let oldest = self.heads.get(self.oldest());
+        if u32::from(oldest) == value && !self.features.in_order {
+            return Ok(Some(self.take(oldest, len)));
         }
-        if self.features.in_order {
-            return self.take_batch(value as u16, len).map(Some);
-        }
-        Ok(Some(self.take(value as usize, len)))
+        self.take_other(value, len, pending).map(Some)
     }
 
-    /// Goes on after a used element that names no chain of the device's.
+    /// Takes what an element names, of so many as are used.
+    #[inline(never)]
+    fn take_other(&mut self, value: u32, len: u32, pending: u16) -> Result<Completion, RingError> {
+        // Whether the device has the chain that begins there, published and not taken back.
+        let oldest = self.oldest();
+        let under_way = (self.published as u32).wrapping_sub(oldest);
+        let since = match self.heads.since(oldest, value as usize) {
+            Some(since) if since < under_way => since,
+            _ => return Err(self.skip(value)),
+        };
+        let head = value as u16;
+        if !self.features.in_order {
+            self.heads.free(oldest, head);
+            return Ok(self.take(head, len));
+        }
+        // All chains up to this one are used (2.7.9): no more than the index says. Else which of them are cannot be told.
+        if since >= pending.into() {
+            return Err(self.lie(RingError::UsedId { index: self.taken as u16, value }));
+        }
+        self.batch = Some((head, len));
+        Ok(self.take_batched(head, len))
+    }
+
+    /// Goes on after a used element that names no chain of the device's; in order, where it cannot be told what is used, only once it names
+    /// one.
     #[cold]
     #[inline(never)]
-    fn skip(&mut self, index: u16, value: u32) -> RingError {
-        self.taken.set(index.wrapping_add(1));
-        self.lie(RingError::UsedId { index, value })
-    }
-
-    /// Takes the oldest of a batch in order whose last one is `head`, as an element says that was found.
-    fn take_batch(&mut self, head: u16, len: u32) -> Result<Completion, RingError> {
-        let index = self.taken.get();
-        // All chains up to this one are used (2.7.9). It must be among as many as the index says.
-        let mut reached = self.oldest.get();
-        for _ in 0..self.used_seen.get().wrapping_sub(index) {
-            if reached == head {
-                self.batch = Some((head, len));
-                return Ok(self.take_batched(head, len));
-            }
-            reached = self.layout.slot(reached.wrapping_add(self.slots[reached as usize].descriptors));
+    fn skip(&mut self, value: u32) -> RingError {
+        let index = self.taken as u16;
+        if !self.features.in_order {
+            self.taken += 1;
+            self.skipped += 1;
+            self.more_freed = self.more_freed.wrapping_sub(1);
         }
-        // Which of them are used cannot be told; none is taken to be.
-        Err(self.lie(RingError::UsedId { index, value: head.into() }))
+        self.lie(RingError::UsedId { index, value })
     }
 
     /// Takes the oldest chain of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        let head = self.oldest.get();
-        let slot = &self.slots[head as usize];
-        self.oldest.set(self.layout.slot(head.wrapping_add(slot.descriptors)));
+        let head = self.heads.get(self.oldest());
         // Those that the device did not name are used completely (2.7.9).
-        let len = if head == last { len } else { slot.writable };
+        let len = if head == last { len } else { self.slots[head as usize].extent.writable() };
         if head == last {
             self.batch = None;
         }
-        self.take(head.into(), len)
+        self.take(head, len)
     }
 
     #[cold]
@@ -386,45 +422,55 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         error
     }
 
-    /// Frees the chain at `head`, which the device has.
+    /// Frees the chain at `head`, the oldest that the device has.
     #[inline(always)]
-    fn take(&mut self, head: usize, len: u32) -> Completion {
-        let slot = &mut self.slots[head];
-        let Slot { token, writable, descriptors, .. } = *slot;
-        slot.number = FREE;
+    fn take(&mut self, head: u16, len: u32) -> Completion {
+        let Slot { token, extent } = self.slots[head as usize];
         if !R::SHADOW {
             // Whether it wants to be notified of the next one.
             self.read_back(Layout::FLAGS);
         }
-        self.taken.set(self.taken.get().wrapping_add(1));
-        self.give_back(head as u16, descriptors);
-        if R::PREFETCH && self.free.end() % TOGETHER < descriptors {
+        let descriptors = extent.descriptors();
+        if descriptors > 1 {
+            self.give_back_chain(head, descriptors);
+        } else if !self.features.in_order {
+            self.give_back(head, head, self.descriptors_freed());
+        }
+        self.taken += 1;
+        if R::PREFETCH && self.descriptors_freed() as u16 % TOGETHER < descriptors {
             self.reclaim();
         }
+        let writable = extent.writable();
         if len > writable {
             self.lies += 1;
         }
         Completion { token, len: len.min(writable) }
     }
 
-    /// Gives the descriptors of the chain at `head` back, so many.
-    #[inline(always)]
-    fn give_back(&mut self, head: u16, descriptors: u16) {
-        if self.features.in_order {
-            return self.free.give_in_order(descriptors);
-        }
-        let mut last = head;
-        for _ in 1..descriptors {
-            let next = self.next_of(last);
-            if R::PRIVATE_FREE_LIST {
-                self.free.give(last);
+    /// Gives the descriptors of a chain back, so many. In order, that is the order in which they were taken, in which they stay.
+    #[inline(never)]
+    fn give_back_chain(&mut self, head: u16, descriptors: u16) {
+        let more = u64::from(descriptors) - 1;
+        if !self.features.in_order {
+            let (freed, mut last) = (self.descriptors_freed(), head);
+            for number in 0..more {
+                let next = self.next_of(last);
+                if R::PRIVATE_FREE_LIST {
+                    self.free.give(freed.wrapping_add(number), last);
+                }
+                last = next;
             }
-            last = next;
+            self.give_back(head, last, freed.wrapping_add(more));
         }
+        self.more_freed = self.more_freed.wrapping_add(more);
+    }
+
+    /// Gives the last descriptor of the chain at `head` back, after so many, and where they are listed in shared memory, the chain.
+    #[inline(always)]
+    fn give_back(&mut self, head: u16, last: u16, freed: u64) {
         if R::PRIVATE_FREE_LIST {
-            return self.free.give(last);
+            return self.free.give(freed, last);
         }
-        self.free.give_in_order(descriptors);
         let at = self.layout.descriptor(last) + 8;
         let rest: u64 = self.bus.load(Area::Descriptor, at, Relaxed);
         let next = u64::from(self.shared_head.get()) << 48;
@@ -439,9 +485,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// a line that both have is not given up for a hint (AMD EPYC, family 19h).
     #[inline(never)]
     fn reclaim(&mut self) {
-        let len = self.free.len();
-        for ahead in len.saturating_sub(TOGETHER)..len {
-            let slot = self.free.get(ahead);
+        let freed = self.descriptors_freed();
+        for back in 1..=self.free_count().min(TOGETHER) {
+            // It was given back a lap before it is taken again.
+            let slot = self.free.get(freed.wrapping_sub(back.into()));
             // The last of a line: those before it are most likely free too.
             if slot % IN_LINE == IN_LINE - 1 {
                 self.bus.store(Area::Descriptor, self.layout.descriptor(slot), 0_u64, Relaxed);
@@ -454,14 +501,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     pub fn arm_interrupt(&mut self) -> bool {
         if self.features.event_idx {
-            self.bus.store(Area::Driver, self.layout.used_event(), self.taken.get(), Relaxed);
+            self.bus.store(Area::Driver, self.layout.used_event(), self.taken as u16, Relaxed);
         } else {
             self.flags.set::<R>(&self.bus, 0);
         }
         // (G) pairs with (H): what is wanted is stored before `used.idx` is read.
         self.bus.fence();
         let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Relaxed);
-        value != self.taken.get()
+        value != self.taken as u16
     }
 
     /// Wants no notifications for now. A hint: some may still come.
@@ -470,7 +517,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     pub fn disarm_interrupt(&mut self) {
         if self.features.event_idx {
             // An index that is passed last of all.
-            self.bus.store(Area::Driver, self.layout.used_event(), self.taken.get().wrapping_sub(1), Relaxed);
+            self.bus.store(Area::Driver, self.layout.used_event(), (self.taken as u16).wrapping_sub(1), Relaxed);
         } else {
             self.flags.set::<R>(&self.bus, NO_NOTIFICATION);
         }

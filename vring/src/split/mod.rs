@@ -119,14 +119,14 @@ fn is_wanted<R: Refinement>(
     (peer, event): (Area, usize),
     has_event_idx: bool,
     published: u16,
-    count: u32,
+    count: u64,
 ) -> bool {
     // (E) pairs with (F), and (H) with (G): the index is stored before it is read what the other side wants.
     bus.fence();
     if has_event_idx {
         let event = bus.load(peer, event, Relaxed);
         let old = published.wrapping_sub(count as u16);
-        return count > u32::from(u16::MAX) || R::need_event(event, published, old);
+        return count > u64::from(u16::MAX) || R::need_event(event, published, old);
     }
     let flags: u16 = bus.load(peer, Layout::FLAGS, Relaxed);
     count > 0 && flags & NO_NOTIFICATION == 0
