@@ -56,7 +56,7 @@ impl Ids {
         Some(u32::from(place).wrapping_sub(oldest) & (self.order.len() as u32 - 1))
     }
 
-    /// Gives the buffer with this number, the next, an id that is free. Only where the ring's size is a power of two.
+    /// Makes an id that of the buffer with this number. Either both are under way, or both are free and the ring's size is a power of two.
     #[inline(always)]
     pub(crate) fn assign(&mut self, number: u32, id: u16) {
         if self.get(number) != id {
@@ -64,12 +64,11 @@ impl Ids {
         }
     }
 
-    /// Makes an id free that is under way. The oldest is number `oldest`, which is then the next one.
+    /// Makes the oldest, number `oldest`, free. The next one is the oldest then.
     #[inline(always)]
-    pub(crate) fn free(&mut self, oldest: u32, id: u16) {
-        self.assign(oldest, id);
+    pub(crate) fn free_oldest(&mut self, oldest: u32) {
         if self.order.len() != self.place.len() {
-            self.put(self.at(oldest.wrapping_add(self.place.len() as u32)), id);
+            self.put(self.at(oldest.wrapping_add(self.place.len() as u32)), self.get(oldest));
         }
     }
 

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, check,
+    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk, check,
     second,
 };
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
@@ -29,10 +29,10 @@ pub struct Device<B, R = Refined> {
     size: u16,
     features: Features,
     /// Where the next buffer will be, after all that were popped.
-    next: Cursor,
+    next: Walk,
     /// Used descriptors.
     output: Output,
-    /// In order: a batch of which nothing is written: where its descriptor goes, id and length of its last buffer.
+    /// In order: a batch of which nothing is written.
     batch: Option<Batch>,
     /// Available buffers found one after another.
     streak: Streak,
@@ -45,9 +45,10 @@ pub struct Device<B, R = Refined> {
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     at: Position,
-    id: u16,
-    len: u32,
-    has_writable: bool,
+    /// That say used there.
+    flags: u16,
+    /// The last buffer's second word, without them.
+    word: u64,
 }
 
 impl<B: Bus, R: Refinement> Device<B, R> {
@@ -74,8 +75,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             bus,
             size,
             features,
-            next: Cursor::new(next),
-            output: Output::new(next),
+            next: Walk::of_available(next),
+            output: Output::new(Walk::of_used(next)),
             batch: None,
             event_flags: ENABLE,
             first_lie: None,
@@ -97,7 +98,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
 
     /// Where the device is in the ring, as [`Device::with_base`] takes it.
     pub fn base(&self) -> u16 {
-        self.next.position().event()
+        self.next.at.position().event()
     }
 
     /// The memory of the ring.
@@ -115,27 +116,27 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// [`RingError::BufferId`]: it comes again, for it cannot be told where the next one is.
     #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        let (at, popped) = (self.next.position(), self.next.count());
+        let (at, available) = (self.next.at.position(), self.next.flags);
         // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
-        if at.is_lap_after(self.output.next.position()) {
+        if at.is_lap_after(self.output.next.at.position()) {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
         let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
-        let (flags, available) = ((word >> 48) as u16, at.available());
-        if flags & (AVAIL | USED) != available {
-            self.streak.end(popped);
+        let flags = (word >> 48) as u16;
+        if (flags ^ available) & (AVAIL | USED) != 0 {
+            self.streak.end(self.next.at.count());
             return Ok(false);
         }
-        if R::PREFETCH && self.streak.is_long(popped) {
-            self.bus.expect_store(Area::Descriptor, at.after(AHEAD.min(self.size), self.size).at());
+        if R::PREFETCH && at.begins_line() && self.streak.is_long(self.next.at.count()) {
+            self.bus.expect_store(Area::Descriptor, at.ahead(AHEAD, self.size).at());
         }
         // Most buffers have one segment, of which nothing else can be wrong.
         let id = (word >> 32) as u16;
         if flags & !DESC_F_WRITE == available && id < self.size {
             let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
             chain.set_one(id, Segment { addr, len: word as u32 }, flags != available);
-            self.next = self.next.after(1, self.size);
+            self.next.go(1, self.size);
             return Ok(true);
         }
         self.pop_chain(word, space, chain)
@@ -155,7 +156,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     }
 
     fn walk(&mut self, mut word: u64, space: &impl AddressSpace, chain: &mut Chain) -> Result<(), RingError> {
-        let (mut at, mut bytes) = (self.next.position(), 0);
+        let (mut at, mut bytes) = (self.next.at.position(), 0);
         let mut wrong = None;
         loop {
             let flags = (word >> 48) as u16;
@@ -185,16 +186,16 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             }
         }
         if chain.id >= self.size {
-            return Err(RingError::BufferId { index: self.next.position().offset(), value: chain.id });
+            return Err(RingError::BufferId { index: self.next.at.position().offset(), value: chain.id });
         }
         // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
-        self.next = self.next.after(chain.descriptors, self.size);
+        self.next.go(chain.descriptors, self.size);
         wrong.map_or(Ok(()), Err)
     }
 
     /// Descriptors popped and not pushed.
     fn held(&self) -> u16 {
-        self.next.position().since(self.output.next.position(), self.size)
+        self.next.at.position().since(self.output.next.at.position(), self.size)
     }
 
     /// The segments of a table (2.8.7): all of it, one after another.
@@ -236,32 +237,29 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
         debug_assert!(chain.descriptors <= self.held());
-        let at = self.output.next.position();
-        self.output.next = self.output.next.after(chain.descriptors, self.size);
+        let Walk { at, flags } = self.output.next;
+        self.output.next.go(chain.descriptors, self.size);
         let writable = chain.writable_len();
-        let batch = Batch { at, id: chain.id, len, has_writable: writable > 0 };
+        let write = if writable > 0 { DESC_F_WRITE } else { 0 };
         if !self.features.in_order {
-            return self.enter_used(batch);
+            return self.output.store(&self.bus, at.position(), second(len, chain.id, flags | write));
         }
-        let at = self.batch.take().map_or(at, |batch| batch.at);
-        self.batch = Some(Batch { at, ..batch });
+        let word = second(len, chain.id, write);
+        match &mut self.batch {
+            Some(batch) => batch.word = word,
+            None => self.batch = Some(Batch { at: at.position(), flags, word }),
+        }
         if u64::from(len) < writable {
             self.end_batch();
         }
     }
 
-    fn end_batch(&mut self) {
-        if let Some(batch) = self.batch.take() {
-            self.enter_used(batch);
-        }
-    }
-
-    /// Writes a used descriptor, or keeps its second word if it is the first that is not published.
     #[inline(always)]
-    fn enter_used(&mut self, Batch { at, id, len, has_writable }: Batch) {
-        let write = if has_writable { DESC_F_WRITE } else { 0 };
-        let word = second(len, id, at.used() | write);
-        self.output.store(&self.bus, at, word);
+    fn end_batch(&mut self) {
+        if let Some(Batch { at, flags, word }) = self.batch {
+            self.batch = None;
+            self.output.store(&self.bus, at, word | second(0, 0, flags));
+        }
     }
 
     /// Shows the driver all that was pushed. Do it before polling for available buffers again.
@@ -293,7 +291,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     ///
     /// Wait-free.
     pub fn arm_notification(&mut self) -> bool {
-        let next = self.next.position();
+        let next = self.next.at.position();
         if self.features.event_idx {
             self.bus.store(Area::Device, EVENT_OFFSET, next.event(), Relaxed);
         }
@@ -301,7 +299,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // (F) pairs with (E): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, next.at() + 8, Relaxed);
-        !next.is_lap_after(self.output.next.position()) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
+        !next.is_lap_after(self.output.next.at.position()) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, check,
+    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk, check,
     second,
 };
 use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
@@ -43,7 +43,7 @@ pub struct Driver<B, R = Refined> {
     ids: Ids,
     output: Output,
     /// Where the next used descriptor will be, after all buffers that were taken back.
-    used: Cursor,
+    used: Walk,
     /// Used descriptors found one after another.
     streak: Streak,
     /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
@@ -67,8 +67,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             slots: (0..size).map(|_| Slot::default()).collect(),
             tables: None,
             ids: Ids::new(size, 0),
-            output: Output::new(Position::START),
-            used: Cursor::new(Position::START),
+            output: Output::new(Walk::of_available(Position::START)),
+            used: Walk::of_used(Position::START),
             streak: Streak::new(),
             batch: None,
             event_flags: ENABLE,
@@ -96,13 +96,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Descriptors that are free.
     #[inline]
     pub fn free_count(&self) -> u16 {
-        self.size - self.output.next.position().since(self.used.position(), self.size)
+        self.size - self.output.next.at.position().since(self.used.at.position(), self.size)
     }
 
     /// Buffers that were published and not yet taken back.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.output.published.count().wrapping_sub(self.used.count()) as u16
+        self.output.published.count().wrapping_sub(self.used.at.count()) as u16
     }
 
     /// Buffers that were added and not yet published.
@@ -139,12 +139,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     #[inline(always)]
     fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
-        let at = self.output.next.position();
-        if at.is_lap_after(self.used.position()) {
+        let at = self.output.next.at.position();
+        if at.is_lap_after(self.used.at.position()) {
             return Err(RingError::Full { index: at.offset() });
         }
-        let id = self.ids.get(self.output.next.count());
-        self.write(at, segment, id, flags);
+        let id = self.ids.get(self.output.next.at.count());
+        let flags_there = self.output.next.flags;
+        self.write(at, segment, id, flags | flags_there);
         self.enter(id, token, if flags == 0 { 0 } else { segment.len }, 1);
         Ok(())
     }
@@ -153,11 +154,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         let Need { count, writable: writable_bytes, table, descriptors: needed } =
             Need::of(readable, writable, self.size, self.tables)?;
-        let mut at = self.output.next.position();
+        let mut at = self.output.next.at.position();
         if needed > self.free_count() {
             return Err(RingError::Full { index: at.offset() });
         }
-        let id = self.ids.get(self.output.next.count());
+        let id = self.ids.get(self.output.next.at.count());
         let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
@@ -167,12 +168,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                     unsafe { tables.write(id, entry as u16, words) };
                 }
                 let segment = Segment { addr: tables.addr_of(id), len: 16 * count as u32 };
-                self.write(at, segment, id, DESC_F_INDIRECT);
+                self.write(at, segment, id, DESC_F_INDIRECT | at.available());
             }
             None => {
                 for (index, (segment, flags)) in segments.enumerate() {
                     let more = if index + 1 < count { DESC_F_NEXT } else { 0 };
-                    self.write(at, *segment, id, flags | more);
+                    self.write(at, *segment, id, flags | more | at.available());
                     at = at.after(1, self.size);
                 }
             }
@@ -187,14 +188,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[id as usize];
         slot.token = token;
         slot.extent.set(writable, descriptors);
-        self.output.next = self.output.next.after(descriptors, self.size);
+        self.output.next.go(descriptors, self.size);
     }
 
     /// Writes a descriptor.
     #[inline(always)]
     fn write(&mut self, at: Position, segment: Segment, id: u16, flags: u16) {
         self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
-        self.output.store(&self.bus, at, second(segment.len, id, flags | at.available()));
+        self.output.store(&self.bus, at, second(segment.len, id, flags));
     }
 
     /// Shows the device all that was added (2.8.21.1).
@@ -226,27 +227,26 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        let in_flight = self.in_flight();
-        if in_flight == 0 {
+        let at = self.used.at;
+        if at == self.output.published {
             return Ok(None);
         }
         // (D) pairs with (C): what the device did to the buffer comes before.
-        let (used, taken) = (self.used.position(), self.used.count());
-        let word: u64 = self.bus.load(Area::Descriptor, used.at() + 8, Acquire);
+        let word: u64 = self.bus.load(Area::Descriptor, at.position().at() + 8, Acquire);
         let flags = (word >> 48) as u16;
-        if flags & (AVAIL | USED) != used.used() {
-            self.streak.end(taken);
+        if (flags ^ self.used.flags) & (AVAIL | USED) != 0 {
+            self.streak.end(at.count());
             return Ok(None);
         }
-        if R::PREFETCH && self.streak.is_long(taken) {
+        if R::PREFETCH && at.position().begins_line() && self.streak.is_long(at.count()) {
             // The driver reads the line, and then writes the next lap's descriptors there: it asks for it once.
-            self.bus.expect_store(Area::Descriptor, used.after(AHEAD.min(self.size), self.size).at());
+            self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
         }
         let (id, len) = ((word >> 32) as u16, word as u32);
         // 2.8.3: only where WRITE is set does the length mean anything.
         let len = if flags & DESC_F_WRITE == 0 { 0 } else { len };
         // Most often it is the oldest, which the device has.
-        if self.ids.get(taken) == id && !self.features.in_order {
+        if self.ids.get(at.count()) == id && !self.features.in_order {
             return Ok(Some(self.take(id, len)));
         }
         self.take_other(id, len).map(Some)
@@ -256,11 +256,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(never)]
     fn take_other(&mut self, id: u16, len: u32) -> Result<Completion, RingError> {
         // Whether the device has it, published and not taken back.
-        match self.ids.since(self.used.count(), id.into()) {
+        match self.ids.since(self.used.at.count(), id.into()) {
             Some(since) if since < self.in_flight().into() => {}
             _ => return Err(self.lie(id)),
         }
         if !self.features.in_order {
+            self.ids.assign(self.used.at.count(), id);
             return Ok(self.take(id, len));
         }
         // All buffers up to this one are used (2.8.8).
@@ -272,20 +273,20 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(never)]
     fn lie(&mut self, id: u16) -> RingError {
         self.lies += 1;
-        RingError::UsedId { index: self.used.position().offset(), value: id.into() }
+        RingError::UsedId { index: self.used.at.position().offset(), value: id.into() }
     }
 
     /// Takes the oldest buffer of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        let id = self.ids.get(self.used.count());
+        let id = self.ids.get(self.used.at.count());
         // Those that the device did not name are used completely (2.8.8).
         let len = if id == last { len } else { self.slots[id as usize].extent.writable() };
         if id == last {
             self.batch = None;
         }
         let completion = self.take(id, len);
-        if R::PREFETCH && self.used.position().offset().is_multiple_of(TOGETHER) {
+        if R::PREFETCH && self.used.at.position().offset().is_multiple_of(TOGETHER) {
             self.reclaim();
         }
         completion
@@ -294,7 +295,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// As a split driver's: in order, the device writes one descriptor of a batch, and has only read the others' lines.
     #[inline(never)]
     fn reclaim(&mut self) {
-        let used = self.used.position().offset();
+        let used = self.used.at.position().offset();
         for back in 1..=self.free_count().min(TOGETHER) {
             let offset = if back <= used { used - back } else { self.size - (back - used) };
             if offset % IN_LINE == IN_LINE - 1 {
@@ -307,8 +308,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn take(&mut self, id: u16, len: u32) -> Completion {
         let Slot { token, extent } = self.slots[id as usize];
-        self.ids.free(self.used.count(), id);
-        self.used = self.used.after(extent.descriptors(), self.size);
+        self.ids.free_oldest(self.used.at.count());
+        self.used.go(extent.descriptors(), self.size);
         let writable = extent.writable();
         if len > writable {
             self.lies += 1;
@@ -320,7 +321,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     ///
     /// Wait-free.
     pub fn arm_interrupt(&mut self) -> bool {
-        let used = self.used.position();
+        let used = self.used.at.position();
         if self.features.event_idx {
             self.bus.store(Area::Driver, EVENT_OFFSET, used.event(), Relaxed);
         }

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use dormouse_abi::vring::RING_SIZE_MAX;
 
-use crate::bus::{Area, Areas, Bus, check_areas};
+use crate::bus::{Area, Areas, Bus, IN_LINE, check_areas};
 use crate::error::RingError;
 use crate::features::Refinement;
 
@@ -84,6 +84,20 @@ impl Position {
         self.offset().wrapping_add(lap).wrapping_sub(other.offset())
     }
 
+    /// Whether it is the first descriptor of a line.
+    #[inline(always)]
+    const fn begins_line(self) -> bool {
+        self.0 % IN_LINE as u32 == 0
+    }
+
+    /// As [`Position::after`], where the lap does not matter, nor how far that is in a ring that is small.
+    #[inline(always)]
+    const fn ahead(self, count: u16, size: u16) -> Position {
+        let offset = self.offset() as u32 + count as u32;
+        let around = offset.wrapping_sub(size as u32);
+        Position(if offset < size as u32 { offset } else { around })
+    }
+
     /// Whether it is a whole lap after `other`.
     #[inline(always)]
     fn is_lap_after(self, other: Position) -> bool {
@@ -140,17 +154,44 @@ impl Cursor {
     const fn count(self) -> u32 {
         (self.0 >> 32) as u32
     }
+}
 
-    /// One buffer on, of so many descriptors, at most the ring's `size`.
+/// A cursor that goes round, with the flags of the descriptors there, which are others in the next lap.
+#[derive(Debug, Clone, Copy)]
+struct Walk {
+    at: Cursor,
+    flags: u16,
+}
+
+impl Walk {
+    /// To where a descriptor is available.
+    const fn of_available(at: Position) -> Walk {
+        Walk { at: Cursor::new(at), flags: at.available() }
+    }
+
+    /// To where it is used.
+    const fn of_used(at: Position) -> Walk {
+        Walk { at: Cursor::new(at), flags: at.used() }
+    }
+
+    /// Goes one buffer on, of so many descriptors, at most the ring's `size`.
     #[inline(always)]
-    fn after(self, descriptors: u16, size: u16) -> Cursor {
-        let one = 1 << 32;
-        if self.position().offset() as u32 + u32::from(descriptors) < u32::from(size) {
-            Cursor(self.0.wrapping_add(one | u64::from(descriptors)))
+    fn go(&mut self, descriptors: u16, size: u16) {
+        // Most have one. A processor that guesses so need not wait for the number to know where the next buffer is.
+        if descriptors == 1 && self.at.position().offset() + 1 < size {
+            self.at = Cursor(self.at.0.wrapping_add((1 << 32) + 1));
         } else {
-            let position = self.position().after(descriptors, size);
-            Cursor(self.0.wrapping_add(one) >> 32 << 32 | u64::from(position.0))
+            self.go_far(descriptors, size);
         }
+    }
+
+    #[inline(never)]
+    fn go_far(&mut self, descriptors: u16, size: u16) {
+        let position = self.at.position().after(descriptors, size);
+        if position.wrap() != self.at.position().wrap() {
+            self.flags ^= AVAIL | USED;
+        }
+        self.at = Cursor(u64::from(self.at.count().wrapping_add(1)) << 32 | u64::from(position.0));
     }
 }
 
@@ -189,7 +230,7 @@ impl Streak {
 #[derive(Debug)]
 struct Output {
     /// Where the next buffer goes.
-    next: Cursor,
+    next: Walk,
     published: Cursor,
     /// The second word at `published`, where something is not.
     word: u64,
@@ -200,9 +241,8 @@ struct Output {
 }
 
 impl Output {
-    const fn new(at: Position) -> Output {
-        let at = Cursor::new(at);
-        Output { next: at, published: at, word: 0, announced: at, laps: 0 }
+    const fn new(next: Walk) -> Output {
+        Output { published: next.at, word: 0, announced: next.at, laps: 0, next }
     }
 
     /// Writes a second word, or keeps it.
@@ -219,13 +259,13 @@ impl Output {
     /// Buffers that are not published.
     #[inline(always)]
     fn unpublished(&self) -> u16 {
-        self.next.count().wrapping_sub(self.published.count()) as u16
+        self.next.at.count().wrapping_sub(self.published.count()) as u16
     }
 
     /// Shows the other side all up to `next`.
     #[inline(always)]
     fn publish(&mut self, bus: &impl Bus) {
-        let (first, next) = (self.published, self.next);
+        let (first, next) = (self.published, self.next.at);
         if first == next {
             return;
         }
@@ -234,8 +274,14 @@ impl Output {
         bus.store(Area::Descriptor, first.position().at() + 8, self.word, Release);
         self.published = next;
         if first.position().wrap() != next.position().wrap() {
-            self.laps = self.laps.saturating_add(1);
+            self.count_lap();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_lap(&mut self) {
+        self.laps = self.laps.saturating_add(1);
     }
 
     /// Whether the other side is to be notified of what was published since the last call, as it says in `peer`: at a descriptor, where

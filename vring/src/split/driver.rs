@@ -17,6 +17,9 @@ use crate::side::{DriverSide, driver_side};
 /// How many used elements ahead.
 const USED_AHEAD: u16 = 16;
 
+/// The number of a descriptor at which no chain begins: later than all that were published.
+const FREE: u64 = u64::MAX;
+
 /// What the driver knows of a chain, by its first descriptor, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
@@ -41,8 +44,10 @@ pub struct Driver<B, R = Refined> {
     /// The descriptor that follows each in its chain.
     following: Box<[u16]>,
     tables: Option<IndirectTables>,
-    /// First descriptors of chains. Number n is that of the chain added as number n.
+    /// First descriptors of chains. Number n is that of the chain added as number n. Where free descriptors are listed in shared memory,
+    /// last first, none would ever be where it was: then the numbers are kept by their heads.
     heads: Ids,
+    numbers: Box<[u64]>,
     free: FreeQueue,
     /// Without [`Refinement::PRIVATE_FREE_LIST`]: the first of the free list, which goes on through `next` in the descriptors.
     shared_head: Wide,
@@ -96,6 +101,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             following: (0..size).map(|_| 0).collect(),
             tables: None,
             heads: Ids::new(layout.size(), base.into()),
+            numbers: if R::PRIVATE_FREE_LIST { Box::default() } else { (0..size).map(|_| FREE).collect() },
             free: FreeQueue::new(layout.size(), base),
             shared_head: Wide::new(0),
             added: base.into(),
@@ -140,6 +146,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn descriptors_freed(&self) -> u64 {
         self.taken.wrapping_add(self.more_freed)
+    }
+
+    /// Whether `heads` are kept, rather than `numbers`.
+    #[inline(always)]
+    fn has_heads(&self) -> bool {
+        R::PRIVATE_FREE_LIST || self.features.in_order
     }
 
     /// The number of the oldest chain that was not taken back.
@@ -257,7 +269,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[head as usize];
         slot.token = token;
         slot.extent.set(writable, descriptors);
-        self.heads.assign(self.added as u32, head);
+        if self.has_heads() {
+            self.heads.assign(self.added as u32, head);
+        } else {
+            self.numbers[head as usize] = self.added;
+        }
 
         let added =
             if R::SHADOW { self.added as u16 } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
@@ -358,6 +374,16 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let value: u32 = self.bus.load(Area::Device, at, Relaxed);
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
+        if !self.has_heads() {
+            // Whether the device has the chain that begins there, published and not taken back.
+            return match self.numbers.get_mut(value as usize) {
+                Some(number) if *number < self.published => {
+                    *number = FREE;
+                    Ok(Some(self.take(value as u16, len)))
+                }
+                _ => Err(self.skip(value)),
+            };
+        }
         // Most often it is the oldest, which the device has, for there is something that it used.
         let oldest = self.heads.get(self.oldest());
         if u32::from(oldest) == value && !self.features.in_order {
@@ -378,7 +404,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         };
         let head = value as u16;
         if !self.features.in_order {
-            self.heads.free(oldest, head);
+            self.heads.assign(oldest, head);
             return Ok(self.take(head, len));
         }
         // All chains up to this one are used (2.7.9): no more than the index says. Else which of them are cannot be told.
