@@ -88,8 +88,8 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         if let Err(error) = self.side.add(readable, writable, token) {
             return Err(self.refused(error));
         }
-        let due = if self.side.in_flight() == 0 { self.expected } else { self.limit };
-        let is_due = self.side.unpublished() >= due;
+        let held = self.side.unpublished();
+        let is_due = held >= self.limit || held >= self.expected && self.side.in_flight() == 0;
         if is_due {
             self.publish();
         }
@@ -115,7 +115,9 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         let found = self.side.take_used();
         if let Ok(Some(_)) = found {
-            self.idle = 0;
+            if self.idle != 0 {
+                self.idle = 0;
+            }
             if self.side.in_flight() == 0 {
                 self.settle();
             }
@@ -194,14 +196,13 @@ impl<D: DriverSide> AdaptiveDriver<D> {
 pub struct AdaptiveDevice<V> {
     side: V,
     limit: u16,
-    held: u16,
 }
 
 impl<V: DeviceSide> AdaptiveDevice<V> {
     /// Takes over a device of a queue of `size`, as it was made with. What it pushed and did not publish is published.
     pub fn new(mut side: V, size: u16) -> AdaptiveDevice<V> {
         side.publish_used();
-        AdaptiveDevice { side, limit: limit_of(size), held: 0 }
+        AdaptiveDevice { side, limit: limit_of(size) }
     }
 
     /// With another limit, of 1 and more buffers: 1 publishes each.
@@ -237,17 +238,16 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
     #[inline(always)]
     pub fn offer_used(&mut self, chain: &Chain, len: u32) -> bool {
         self.side.push_used(chain, len);
-        self.held += 1;
-        let is_due = self.held >= self.limit;
+        let is_due = self.side.unpublished() >= self.limit;
         if is_due {
-            self.flush();
+            self.side.publish_used();
         }
         is_due
     }
 
     /// Buffers that are held back.
     pub fn held(&self) -> u16 {
-        self.held
+        self.side.unpublished()
     }
 
     /// Shows the driver all that was offered.
@@ -255,8 +255,7 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
     /// Wait-free.
     #[inline]
     pub fn flush(&mut self) {
-        if self.held > 0 {
-            self.held = 0;
+        if self.side.unpublished() > 0 {
             self.side.publish_used();
         }
     }

@@ -51,6 +51,8 @@ pub trait DeviceSide {
     fn arm_notification(&mut self) -> bool;
     /// Wants no notifications for now.
     fn disarm_notification(&mut self);
+    /// Buffers that were pushed and not yet published.
+    fn unpublished(&self) -> u16;
     /// What the driver did that no honest one does, so often.
     fn lies(&self) -> u64;
 }
@@ -139,6 +141,11 @@ macro_rules! device_side {
 
             fn disarm_notification(&mut self) {
                 $device::disarm_notification(self);
+            }
+
+            #[inline(always)]
+            fn unpublished(&self) -> u16 {
+                $device::unpublished(self)
             }
 
             fn lies(&self) -> u64 {

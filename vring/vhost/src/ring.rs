@@ -168,6 +168,10 @@ impl DeviceSide for DeviceRing {
         with!(self, device => device.disarm_notification());
     }
 
+    fn unpublished(&self) -> u16 {
+        with!(self, device => device.unpublished())
+    }
+
     fn lies(&self) -> u64 {
         with!(self, device => device.lies())
     }
