@@ -11,7 +11,7 @@
 //!                       offered as in the last burst ──▶ published
 //!                       `limit` not yet published ─────▶ published
 //!                       else ──────────────────────────▶ held
-//!            take_used  nothing left in flight ────────▶ what is held is published
+//!            take_used  nothing, and nothing in flight ▶ what is held is published
 //!                       nothing, PATIENCE times ───────▶ likewise
 //!   device   offer_used `limit` not yet published ─────▶ published
 //!            pop        nothing ───────────────────────▶ what is held is published, and only then is that said
@@ -23,9 +23,10 @@
 //! Whoever polls needs nothing else. Whoever sleeps calls `flush` first, as `arm_interrupt` and `arm_notification` here do.
 //!
 //! # What may be held, and how long
-//! The driver: fewer than `limit` buffers; while the device has others, until these have come back, or [`PATIENCE`] calls of `take_used`
-//! found nothing; while it has none, fewer than the last burst had, until a call of `take_used`. The device: fewer than `limit`, until a
-//! call of `pop` finds nothing. Either until there is a flush. Neither looks at a clock: whoever offers and then calls nothing has to flush.
+//! The driver: fewer than `limit` buffers; while the device has others, until [`PATIENCE`] calls of `take_used` found nothing; once it has
+//! none, until a call of `take_used` finds nothing, or one of `offer` makes them as many as the last burst had. The device: fewer than
+//! `limit`, until a call of `pop` finds nothing. Either until there is a flush. Neither looks at a clock: whoever offers and then calls
+//! nothing has to flush.
 
 use crate::buffer::{Chain, Completion, Segment};
 use crate::error::RingError;
@@ -89,7 +90,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
             return Err(self.refused(error));
         }
         let held = self.side.unpublished();
-        let is_due = held >= self.limit || held >= self.expected && self.side.in_flight() == 0;
+        let is_due = held >= self.limit || self.side.in_flight() == 0 && self.ends_burst(held);
         if is_due {
             self.publish();
         }
@@ -104,8 +105,8 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         error
     }
 
-    /// The next used buffer, if there is one. Taking the last, or finding none, may publish what is held: ask
-    /// [`AdaptiveDriver::needs_kick`] if [`AdaptiveDriver::held`] was not zero, and is.
+    /// The next used buffer, if there is one. Finding none may publish what is held: ask [`AdaptiveDriver::needs_kick`] if
+    /// [`AdaptiveDriver::held`] was not zero, and is.
     ///
     /// Wait-free.
     ///
@@ -114,27 +115,22 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         let found = self.side.take_used();
-        if let Ok(Some(_)) = found {
-            if self.idle != 0 {
-                self.idle = 0;
-            }
-            if self.side.in_flight() == 0 {
-                self.settle();
-            }
-        } else {
+        if !matches!(found, Ok(Some(_))) {
             self.wait();
+        } else if self.idle != 0 {
+            self.idle = 0;
         }
         found
     }
 
-    /// All that was published is back.
-    fn settle(&mut self) {
-        if self.side.unpublished() > 0 {
-            self.publish();
-        } else {
-            self.expected = self.burst.clamp(1, self.limit);
+    /// While the device has nothing: whether as many are held as the last burst had.
+    #[inline(never)]
+    fn ends_burst(&mut self, held: u16) -> bool {
+        if held == 1 && self.burst > 0 {
+            self.expected = self.burst.min(self.limit);
             self.burst = 0;
         }
+        held >= self.expected
     }
 
     /// Nothing was found.
