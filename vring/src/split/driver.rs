@@ -351,9 +351,35 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// possible. [`RingError::UsedId`]: the element is skipped; in a ring in order it comes again too, for it cannot be told what is used.
     #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-        if let Some((last, len)) = self.batch {
-            return Ok(Some(self.take_batched(last, len)));
+        if self.features.in_order {
+            return self.take_used_in_order();
         }
+        if self.look()? == 0 {
+            return Ok(None);
+        }
+        let (value, len) = self.element();
+        if !R::PRIVATE_FREE_LIST {
+            // Whether the device has the chain that begins there, published and not taken back.
+            return match self.numbers.get_mut(value as usize) {
+                Some(number) if *number < self.published => {
+                    *number = FREE;
+                    Ok(Some(self.take(value as u16, len, false)))
+                }
+                _ => Err(self.skip(value)),
+            };
+        }
+        // Most often it is the oldest, which the device has, for there is something that it used.
+        let oldest = self.heads.get(self.oldest());
+        if u32::from(oldest) == value {
+            Ok(Some(self.take(oldest, len, false)))
+        } else {
+            self.take_other(value, len).map(Some)
+        }
+    }
+
+    /// How many used elements there are.
+    #[inline(always)]
+    fn look(&mut self) -> Result<u16, RingError> {
         let index = self.taken as u16;
         if !R::CACHED_PEER || index == self.used_seen.get() {
             // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
@@ -362,70 +388,67 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 return Err(self.lie(RingError::UsedIndex { index, value }));
             }
             self.used_seen.set(value);
-            if value == index {
-                return Ok(None);
-            }
         }
-        let pending = self.used_seen.get().wrapping_sub(index);
+        Ok(self.used_seen.get().wrapping_sub(index))
+    }
+
+    /// The next used element, which there is: an id and a length.
+    #[inline(always)]
+    fn element(&self) -> (u32, u32) {
+        let index = self.taken as u16;
+        // Once a line.
+        if R::PREFETCH && index.is_multiple_of(8) && self.used_seen.get().wrapping_sub(index) > USED_AHEAD {
+            let ahead = self.layout.slot(index.wrapping_add(USED_AHEAD));
+            self.bus.expect_load(Area::Device, self.layout.used_entry(ahead));
+        }
         let at = self.layout.used_entry(self.layout.slot(index));
-        if R::PREFETCH && pending > USED_AHEAD {
-            self.bus
-                .expect_load(Area::Device, self.layout.used_entry(self.layout.slot(index.wrapping_add(USED_AHEAD))));
-        }
-        let value: u32 = self.bus.load(Area::Device, at, Relaxed);
-        let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
-        if !self.has_heads() {
-            // Whether the device has the chain that begins there, published and not taken back.
-            return match self.numbers.get_mut(value as usize) {
-                Some(number) if *number < self.published => {
-                    *number = FREE;
-                    Ok(Some(self.take(value as u16, len)))
-                }
-                _ => Err(self.skip(value)),
-            };
-        }
-        // Most often it is the oldest, which the device has, for there is something that it used.
-        let oldest = self.heads.get(self.oldest());
-        if u32::from(oldest) == value && !self.features.in_order {
-            return Ok(Some(self.take(oldest, len)));
-        }
-        self.take_other(value, len, pending).map(Some)
+        (self.bus.load(Area::Device, at, Relaxed), self.bus.load(Area::Device, at + 4, Relaxed))
     }
 
-    /// Takes what an element names, of so many as are used.
+    /// How many chains under way were added before the one that the device says begins at `value`; `None`: none that it has does.
+    #[inline(always)]
+    fn since(&self, value: u32) -> Option<u32> {
+        let under_way = (self.published as u32).wrapping_sub(self.oldest());
+        self.heads.since(self.oldest(), value as usize).filter(|since| *since < under_way)
+    }
+
+    /// Takes what an element names.
     #[inline(never)]
-    fn take_other(&mut self, value: u32, len: u32, pending: u16) -> Result<Completion, RingError> {
-        // Whether the device has the chain that begins there, published and not taken back.
-        let oldest = self.oldest();
-        let under_way = (self.published as u32).wrapping_sub(oldest);
-        let since = match self.heads.since(oldest, value as usize) {
-            Some(since) if since < under_way => since,
-            _ => return Err(self.skip(value)),
-        };
-        let head = value as u16;
-        if !self.features.in_order {
-            self.heads.assign(oldest, head);
-            return Ok(self.take(head, len));
+    fn take_other(&mut self, value: u32, len: u32) -> Result<Completion, RingError> {
+        if self.since(value).is_none() {
+            return Err(self.skip(value));
         }
-        // All chains up to this one are used (2.7.9): no more than the index says. Else which of them are cannot be told.
-        if since >= pending.into() {
-            return Err(self.lie(RingError::UsedId { index: self.taken as u16, value }));
-        }
-        self.batch = Some((head, len));
-        Ok(self.take_batched(head, len))
+        self.heads.assign(self.oldest(), value as u16);
+        Ok(self.take(value as u16, len, false))
     }
 
-    /// Goes on after a used element that names no chain of the device's; in order, where it cannot be told what is used, only once it names
-    /// one.
+    #[inline(always)]
+    fn take_used_in_order(&mut self) -> Result<Option<Completion>, RingError> {
+        if let Some((last, len)) = self.batch {
+            return Ok(Some(self.take_batched(last, len)));
+        }
+        let pending = self.look()?;
+        if pending == 0 {
+            return Ok(None);
+        }
+        let (value, len) = self.element();
+        // All chains up to this one are used (2.7.9): no more than the index says. Else which of them are cannot be told.
+        match self.since(value) {
+            Some(since) if since < pending.into() => {}
+            _ => return Err(self.lie(RingError::UsedId { index: self.taken as u16, value })),
+        }
+        self.batch = Some((value as u16, len));
+        Ok(Some(self.take_batched(value as u16, len)))
+    }
+
+    /// Goes on after a used element that names no chain of the device's.
     #[cold]
     #[inline(never)]
     fn skip(&mut self, value: u32) -> RingError {
         let index = self.taken as u16;
-        if !self.features.in_order {
-            self.taken += 1;
-            self.skipped += 1;
-            self.more_freed = self.more_freed.wrapping_sub(1);
-        }
+        self.taken += 1;
+        self.skipped += 1;
+        self.more_freed = self.more_freed.wrapping_sub(1);
         self.lie(RingError::UsedId { index, value })
     }
 
@@ -438,7 +461,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if head == last {
             self.batch = None;
         }
-        self.take(head, len)
+        self.take(head, len, true)
     }
 
     #[cold]
@@ -450,20 +473,21 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     /// Frees the chain at `head`, the oldest that the device has.
     #[inline(always)]
-    fn take(&mut self, head: u16, len: u32) -> Completion {
+    fn take(&mut self, head: u16, len: u32, is_in_order: bool) -> Completion {
         let Slot { token, extent } = self.slots[head as usize];
         if !R::SHADOW {
             // Whether it wants to be notified of the next one.
             self.read_back(Layout::FLAGS);
         }
         let descriptors = extent.descriptors();
+        let freed = self.descriptors_freed();
         if descriptors > 1 {
             self.give_back_chain(head, descriptors);
-        } else if !self.features.in_order {
-            self.give_back(head, head, self.descriptors_freed());
+        } else if !is_in_order {
+            self.give_back(head, head, freed);
         }
         self.taken += 1;
-        if R::PREFETCH && self.descriptors_freed() as u16 % TOGETHER < descriptors {
+        if R::PREFETCH && freed as u16 % TOGETHER + descriptors >= TOGETHER {
             self.reclaim();
         }
         let writable = extent.writable();
