@@ -17,13 +17,18 @@ pub(crate) struct Ids {
     order: Box<[u16]>,
     /// Where each id is in it.
     place: Box<[u16]>,
+    /// Whether there are as many ids as places: what is taken back stays where it is.
+    is_full: bool,
 }
 
 impl Ids {
     /// Those of a ring of `size`, all of them free: 0 is that of buffer number `first`.
     pub(crate) fn new(size: u16, first: u32) -> Ids {
-        let mut ids =
-            Ids { order: (0..size.next_power_of_two()).map(|_| 0).collect(), place: (0..size).map(|_| 0).collect() };
+        let mut ids = Ids {
+            order: (0..size.next_power_of_two()).map(|_| 0).collect(),
+            place: (0..size).map(|_| 0).collect(),
+            is_full: size.is_power_of_two(),
+        };
         for id in 0..size {
             ids.put(ids.at(first.wrapping_add(id.into())), id);
         }
@@ -67,7 +72,7 @@ impl Ids {
     /// Makes the oldest, number `oldest`, free. The next one is the oldest then.
     #[inline(always)]
     pub(crate) fn free_oldest(&mut self, oldest: u32) {
-        if self.order.len() != self.place.len() {
+        if !self.is_full {
             self.put(self.at(oldest.wrapping_add(self.place.len() as u32)), self.get(oldest));
         }
     }

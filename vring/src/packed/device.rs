@@ -75,8 +75,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             bus,
             size,
             features,
-            next: Walk::of_available(next),
-            output: Output::new(Walk::of_used(next)),
+            next: Walk::of_available(next, size),
+            output: Output::new(Walk::of_used(next, size)),
             batch: None,
             event_flags: ENABLE,
             first_lie: None,
@@ -116,27 +116,28 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// [`RingError::BufferId`]: it comes again, for it cannot be told where the next one is.
     #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        let (at, available) = (self.next.at.position(), self.next.flags);
+        let Walk { at, flags: available, .. } = self.next;
+        let position = at.position();
         // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
-        if at.is_lap_after(self.output.next.at.position()) {
+        if at.is_lap_after(self.output.next.at) {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
-        let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
+        let word: u64 = self.bus.load(Area::Descriptor, position.at() + 8, Acquire);
         let flags = (word >> 48) as u16;
         if (flags ^ available) & (AVAIL | USED) != 0 {
-            self.streak.end(self.next.at.count());
+            self.streak.end(at.count());
             return Ok(false);
         }
-        if R::PREFETCH && at.begins_line() && self.streak.is_long(self.next.at.count()) {
-            self.bus.expect_store(Area::Descriptor, at.ahead(AHEAD, self.size).at());
+        if R::PREFETCH && position.begins_line() && self.streak.is_long(at.count()) {
+            self.bus.expect_store(Area::Descriptor, position.ahead(AHEAD, self.size).at());
         }
         // Most buffers have one segment, of which nothing else can be wrong.
         let id = (word >> 32) as u16;
         if flags & !DESC_F_WRITE == available && id < self.size {
-            let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
+            let addr: u64 = self.bus.load(Area::Descriptor, position.at(), Relaxed);
             chain.set_one(id, Segment { addr, len: word as u32 }, flags != available);
-            self.next.go(1, self.size);
+            self.next.go(at, 1, self.size);
             return Ok(true);
         }
         self.pop_chain(word, space, chain)
@@ -189,7 +190,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             return Err(RingError::BufferId { index: self.next.at.position().offset(), value: chain.id });
         }
         // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
-        self.next.go(chain.descriptors, self.size);
+        self.next.go(self.next.at, chain.descriptors, self.size);
         wrong.map_or(Ok(()), Err)
     }
 
@@ -237,8 +238,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
         debug_assert!(chain.descriptors <= self.held());
-        let Walk { at, flags } = self.output.next;
-        self.output.next.go(chain.descriptors, self.size);
+        let Walk { at, flags, .. } = self.output.next;
+        self.output.next.go(at, chain.descriptors, self.size);
         let writable = chain.writable_len();
         let write = if writable > 0 { DESC_F_WRITE } else { 0 };
         if !self.features.in_order {
@@ -299,7 +300,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // (F) pairs with (E): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, next.at() + 8, Relaxed);
-        !next.is_lap_after(self.output.next.at.position()) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
+        !self.next.at.is_lap_after(self.output.next.at) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk, check,
-    second,
+    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
+    check, second,
 };
 use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
@@ -67,8 +67,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             slots: (0..size).map(|_| Slot::default()).collect(),
             tables: None,
             ids: Ids::new(size, 0),
-            output: Output::new(Walk::of_available(Position::START)),
-            used: Walk::of_used(Position::START),
+            output: Output::new(Walk::of_available(Position::START, size)),
+            used: Walk::of_used(Position::START, size),
             streak: Streak::new(),
             batch: None,
             event_flags: ENABLE,
@@ -139,14 +139,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     #[inline(always)]
     fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
-        let at = self.output.next.at.position();
-        if at.is_lap_after(self.used.at.position()) {
-            return Err(RingError::Full { index: at.offset() });
+        let Walk { at, flags: available, .. } = self.output.next;
+        if at.is_lap_after(self.used.at) {
+            return Err(RingError::Full { index: at.position().offset() });
         }
-        let id = self.ids.get(self.output.next.at.count());
-        let flags_there = self.output.next.flags;
-        self.write(at, segment, id, flags | flags_there);
-        self.enter(id, token, if flags == 0 { 0 } else { segment.len }, 1);
+        let id = self.ids.get(at.count());
+        self.enter(at, id, token, if flags == 0 { 0 } else { segment.len }, 1);
+        self.write(at.position(), segment, id, flags | available);
         Ok(())
     }
 
@@ -154,11 +153,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn add_chain(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         let Need { count, writable: writable_bytes, table, descriptors: needed } =
             Need::of(readable, writable, self.size, self.tables)?;
-        let mut at = self.output.next.at.position();
+        let first = self.output.next.at;
+        let mut at = first.position();
         if needed > self.free_count() {
             return Err(RingError::Full { index: at.offset() });
         }
-        let id = self.ids.get(self.output.next.at.count());
+        let id = self.ids.get(first.count());
         let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
@@ -178,17 +178,17 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 }
             }
         }
-        self.enter(id, token, writable_bytes, needed);
+        self.enter(first, id, token, writable_bytes, needed);
         Ok(())
     }
 
-    /// Enters a buffer whose descriptors are written, so many.
+    /// Enters a buffer whose descriptors, so many, are written from `at` on, the next one.
     #[inline(always)]
-    fn enter(&mut self, id: u16, token: u64, writable: u32, descriptors: u16) {
+    fn enter(&mut self, at: Cursor, id: u16, token: u64, writable: u32, descriptors: u16) {
         let slot = &mut self.slots[id as usize];
         slot.token = token;
         slot.extent.set(writable, descriptors);
-        self.output.next.go(descriptors, self.size);
+        self.output.next.go(at, descriptors, self.size);
     }
 
     /// Writes a descriptor.
@@ -224,49 +224,69 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// The device lied: [`RingError::UsedId`], again and again, for without the buffer it cannot be told where the next one is.
     #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-        if let Some((last, len)) = self.batch {
-            return Ok(Some(self.take_batched(last, len)));
+        if self.features.in_order {
+            return self.take_used_in_order();
         }
         let at = self.used.at;
+        let Some((id, len)) = self.look(at) else { return Ok(None) };
+        // Most often it is the oldest, which the device has.
+        if self.ids.get(at.count()) == id {
+            Ok(Some(self.take(at, id, len)))
+        } else {
+            self.take_other(id, len).map(Some)
+        }
+    }
+
+    /// What the next used descriptor, which is at `at`, says, if there is one: an id, and a length.
+    #[inline(always)]
+    fn look(&mut self, at: Cursor) -> Option<(u16, u32)> {
         if at == self.output.published {
-            return Ok(None);
+            return None;
         }
         // (D) pairs with (C): what the device did to the buffer comes before.
         let word: u64 = self.bus.load(Area::Descriptor, at.position().at() + 8, Acquire);
         let flags = (word >> 48) as u16;
         if (flags ^ self.used.flags) & (AVAIL | USED) != 0 {
             self.streak.end(at.count());
-            return Ok(None);
+            return None;
         }
         if R::PREFETCH && at.position().begins_line() && self.streak.is_long(at.count()) {
             // The driver reads the line, and then writes the next lap's descriptors there: it asks for it once.
             self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
         }
-        let (id, len) = ((word >> 32) as u16, word as u32);
         // 2.8.3: only where WRITE is set does the length mean anything.
-        let len = if flags & DESC_F_WRITE == 0 { 0 } else { len };
-        // Most often it is the oldest, which the device has.
-        if self.ids.get(at.count()) == id && !self.features.in_order {
-            return Ok(Some(self.take(id, len)));
-        }
-        self.take_other(id, len).map(Some)
+        let len = if flags & DESC_F_WRITE == 0 { 0 } else { word as u32 };
+        Some(((word >> 32) as u16, len))
+    }
+
+    /// Whether the device has the buffer, published and not taken back.
+    #[inline(always)]
+    fn is_under_way(&self, id: u16) -> bool {
+        self.ids.since(self.used.at.count(), id.into()).is_some_and(|since| since < self.in_flight().into())
     }
 
     /// Takes what a descriptor names.
     #[inline(never)]
     fn take_other(&mut self, id: u16, len: u32) -> Result<Completion, RingError> {
-        // Whether the device has it, published and not taken back.
-        match self.ids.since(self.used.at.count(), id.into()) {
-            Some(since) if since < self.in_flight().into() => {}
-            _ => return Err(self.lie(id)),
+        if !self.is_under_way(id) {
+            return Err(self.lie(id));
         }
-        if !self.features.in_order {
-            self.ids.assign(self.used.at.count(), id);
-            return Ok(self.take(id, len));
+        self.ids.assign(self.used.at.count(), id);
+        Ok(self.take(self.used.at, id, len))
+    }
+
+    #[inline(always)]
+    fn take_used_in_order(&mut self) -> Result<Option<Completion>, RingError> {
+        if let Some((last, len)) = self.batch {
+            return Ok(Some(self.take_batched(last, len)));
         }
+        let Some((id, len)) = self.look(self.used.at) else { return Ok(None) };
         // All buffers up to this one are used (2.8.8).
+        if !self.is_under_way(id) {
+            return Err(self.lie(id));
+        }
         self.batch = Some((id, len));
-        Ok(self.take_batched(id, len))
+        Ok(Some(self.take_batched(id, len)))
     }
 
     #[cold]
@@ -285,7 +305,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if id == last {
             self.batch = None;
         }
-        let completion = self.take(id, len);
+        let completion = self.take(self.used.at, id, len);
         if R::PREFETCH && self.used.at.position().offset().is_multiple_of(TOGETHER) {
             self.reclaim();
         }
@@ -306,10 +326,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     }
 
     #[inline(always)]
-    fn take(&mut self, id: u16, len: u32) -> Completion {
+    fn take(&mut self, at: Cursor, id: u16, len: u32) -> Completion {
         let Slot { token, extent } = self.slots[id as usize];
-        self.ids.free_oldest(self.used.at.count());
-        self.used.go(extent.descriptors(), self.size);
+        self.ids.free_oldest(at.count());
+        self.used.go(at, extent.descriptors(), self.size);
         let writable = extent.writable();
         if len > writable {
             self.lies += 1;

@@ -80,8 +80,13 @@ impl Position {
     /// How many descriptors it is after `other`, less than two laps.
     #[inline(always)]
     fn since(self, other: Position, size: u16) -> u16 {
-        let lap = if self.wrap() == other.wrap() { 0 } else { size };
-        self.offset().wrapping_add(lap).wrapping_sub(other.offset())
+        let lap = if (self.0 ^ other.0) & Position::WRAP == 0 { 0 } else { size };
+        self.offset().wrapping_sub(other.offset()).wrapping_add(lap)
+    }
+
+    /// The last one of its lap.
+    const fn last(self, size: u16) -> u16 {
+        (self.0 & Position::WRAP) as u16 | (size - 1)
     }
 
     /// Whether it is the first descriptor of a line.
@@ -96,12 +101,6 @@ impl Position {
         let offset = self.offset() as u32 + count as u32;
         let around = offset.wrapping_sub(size as u32);
         Position(if offset < size as u32 { offset } else { around })
-    }
-
-    /// Whether it is a whole lap after `other`.
-    #[inline(always)]
-    fn is_lap_after(self, other: Position) -> bool {
-        self.0 ^ other.0 == Position::WRAP
     }
 
     /// The flags with which a descriptor here is available.
@@ -149,6 +148,12 @@ impl Cursor {
         Position(self.0 as u32)
     }
 
+    /// Whether it is a whole lap of descriptors after `other`.
+    #[inline(always)]
+    const fn is_lap_after(self, other: Cursor) -> bool {
+        self.0 as u32 ^ other.0 as u32 == Position::WRAP
+    }
+
     /// Buffers before it.
     #[inline(always)]
     const fn count(self) -> u32 {
@@ -156,30 +161,33 @@ impl Cursor {
     }
 }
 
-/// A cursor that goes round, with the flags of the descriptors there, which are others in the next lap.
+/// A cursor that goes round, with what changes each lap.
 #[derive(Debug, Clone, Copy)]
 struct Walk {
     at: Cursor,
+    /// The last position of this lap.
+    last: u16,
+    /// The flags of the descriptors there.
     flags: u16,
 }
 
 impl Walk {
     /// To where a descriptor is available.
-    const fn of_available(at: Position) -> Walk {
-        Walk { at: Cursor::new(at), flags: at.available() }
+    const fn of_available(at: Position, size: u16) -> Walk {
+        Walk { at: Cursor::new(at), last: at.last(size), flags: at.available() }
     }
 
     /// To where it is used.
-    const fn of_used(at: Position) -> Walk {
-        Walk { at: Cursor::new(at), flags: at.used() }
+    const fn of_used(at: Position, size: u16) -> Walk {
+        Walk { at: Cursor::new(at), last: at.last(size), flags: at.used() }
     }
 
-    /// Goes one buffer on, of so many descriptors, at most the ring's `size`.
+    /// Goes one buffer on from where it is, of so many descriptors, at most the ring's `size`.
     #[inline(always)]
-    fn go(&mut self, descriptors: u16, size: u16) {
+    fn go(&mut self, at: Cursor, descriptors: u16, size: u16) {
         // Most have one. A processor that guesses so need not wait for the number to know where the next buffer is.
-        if descriptors == 1 && self.at.position().offset() + 1 < size {
-            self.at = Cursor(self.at.0.wrapping_add((1 << 32) + 1));
+        if descriptors == 1 && at.0 as u16 != self.last {
+            self.at = Cursor(at.0.wrapping_add((1 << 32) + 1));
         } else {
             self.go_far(descriptors, size);
         }
@@ -190,6 +198,7 @@ impl Walk {
         let position = self.at.position().after(descriptors, size);
         if position.wrap() != self.at.position().wrap() {
             self.flags ^= AVAIL | USED;
+            self.last = position.last(size);
         }
         self.at = Cursor(u64::from(self.at.count().wrapping_add(1)) << 32 | u64::from(position.0));
     }
