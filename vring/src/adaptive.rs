@@ -124,7 +124,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     }
 
     /// While the device has nothing: whether as many are held as the last burst had.
-    #[inline(never)]
+    #[inline(always)]
     fn ends_burst(&mut self, held: u16) -> bool {
         if held == 1 && self.burst > 0 {
             self.expected = self.burst.min(self.limit);
