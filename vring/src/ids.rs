@@ -41,7 +41,7 @@ impl Ids {
         number as usize & (self.order.len() - 1)
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn put(&mut self, at: usize, id: u16) {
         self.order[at] = id;
         self.place[id as usize] = at as u16;

@@ -105,8 +105,11 @@
 //!
 //! # Cost
 //! The driver never reads the line of `avail.idx`, the device reads it only when it has drained what it saw last. Publish
-//! in batches where they come by themselves: it is batches that the shadow pays for. [`Refinement`] types take single refinements
-//! away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails otherwise than it says.
+//! in batches where they come by themselves: it is batches that the shadow pays for. A processor's stores become visible in order, so
+//! one to a line that the other side has holds up all that follow, and those to a side's own memory fill the buffer in which they wait:
+//! a side keeps little that changes with each buffer, and stores nothing that stays the same. A device that gives buffers back in
+//! the order in which they came is the cheapest for its driver, whether or not that was agreed upon. [`Refinement`] types take single
+//! refinements away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails otherwise than it says.
 //!
 //! # Limits
 //! Legacy queues (big-endian, without `VIRTIO_F_VERSION_1`), ring resets and `VIRTIO_F_NOTIFICATION_DATA` are not implemented, and so

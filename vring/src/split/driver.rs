@@ -148,9 +148,9 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.taken.wrapping_add(self.more_freed)
     }
 
-    /// Whether `heads` are kept, rather than `numbers`.
+    /// Whether free descriptors are listed in private memory. In order they are always the same ones next (2.7.9).
     #[inline(always)]
-    fn has_heads(&self) -> bool {
+    fn lists_privately(&self) -> bool {
         R::PRIVATE_FREE_LIST || self.features.in_order
     }
 
@@ -210,7 +210,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if self.free_count() == 0 {
             return Err(RingError::Full { index: head });
         }
-        let next = if R::PRIVATE_FREE_LIST { 0 } else { self.next_of(head) };
+        let next = if self.lists_privately() { 0 } else { self.next_of(head) };
         self.write(head, words(segment, flags, next));
         self.enter(head, next, token, if flags == 0 { 0 } else { segment.len }, 1);
         Ok(())
@@ -260,7 +260,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// memory, is `next`.
     #[inline(always)]
     fn enter(&mut self, head: u16, next: u16, token: u64, writable: u32, descriptors: u16) {
-        if !R::PRIVATE_FREE_LIST {
+        if !self.lists_privately() {
             self.shared_head.set(next);
         }
         if descriptors > 1 {
@@ -269,7 +269,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let slot = &mut self.slots[head as usize];
         slot.token = token;
         slot.extent.set(writable, descriptors);
-        if self.has_heads() {
+        if self.lists_privately() {
             self.heads.assign(self.added as u32, head);
         } else {
             self.numbers[head as usize] = self.added;
@@ -290,13 +290,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// The first free descriptor.
     #[inline(always)]
     fn head(&self) -> u16 {
-        if R::PRIVATE_FREE_LIST { self.free.get(self.descriptors_added()) } else { self.shared_head.get() }
+        if self.lists_privately() { self.free.get(self.descriptors_added()) } else { self.shared_head.get() }
     }
 
     /// The free descriptor after `slot`, which is `ahead` after the first.
     #[inline(always)]
     fn next_free(&self, slot: u16, ahead: u16) -> u16 {
-        if R::PRIVATE_FREE_LIST {
+        if self.lists_privately() {
             self.free.get(self.descriptors_added().wrapping_add(ahead.into()))
         } else {
             self.next_of(slot)
@@ -306,7 +306,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// The next descriptor in the chain.
     #[inline(always)]
     fn next_of(&self, slot: u16) -> u16 {
-        if R::PRIVATE_FREE_LIST {
+        if self.lists_privately() {
             return self.following[slot as usize];
         }
         let rest: u64 = self.bus.load(Area::Descriptor, self.layout.descriptor(slot) + 8, Relaxed);
@@ -358,7 +358,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return Ok(None);
         }
         let (value, len) = self.element();
-        if !R::PRIVATE_FREE_LIST {
+        if !self.lists_privately() {
             // Whether the device has the chain that begins there, published and not taken back.
             return match self.numbers.get_mut(value as usize) {
                 Some(number) if *number < self.published => {
@@ -505,7 +505,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             let (freed, mut last) = (self.descriptors_freed(), head);
             for number in 0..more {
                 let next = self.next_of(last);
-                if R::PRIVATE_FREE_LIST {
+                if self.lists_privately() {
                     self.free.give(freed.wrapping_add(number), last);
                 }
                 last = next;
@@ -518,7 +518,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Gives the last descriptor of the chain at `head` back, after so many, and where they are listed in shared memory, the chain.
     #[inline(always)]
     fn give_back(&mut self, head: u16, last: u16, freed: u64) {
-        if R::PRIVATE_FREE_LIST {
+        if self.lists_privately() {
             return self.free.give(freed, last);
         }
         let at = self.layout.descriptor(last) + 8;
