@@ -1,5 +1,6 @@
 mod adaptive;
 mod hostile;
+mod notification;
 mod operation;
 mod oracle;
 mod planned;
