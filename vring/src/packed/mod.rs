@@ -80,7 +80,7 @@ impl Position {
     /// How many descriptors it is after `other`, less than two laps.
     #[inline(always)]
     fn since(self, other: Position, size: u16) -> u16 {
-        let lap = if (self.0 ^ other.0) & Position::WRAP == 0 { 0 } else { size };
+        let lap = if self.wrap() == other.wrap() { 0 } else { size };
         self.offset().wrapping_sub(other.offset()).wrapping_add(lap)
     }
 
@@ -92,7 +92,7 @@ impl Position {
     /// Whether it is the first descriptor of a line.
     #[inline(always)]
     const fn begins_line(self) -> bool {
-        self.0 % IN_LINE as u32 == 0
+        self.0.is_multiple_of(IN_LINE as u32)
     }
 
     /// As [`Position::after`], where the lap does not matter, nor how far that is in a ring that is small.
