@@ -50,22 +50,22 @@ pub struct AdaptiveDriver<D> {
     limit: u16,
     /// Calls in a row that found nothing while something is held.
     idle: u16,
-    /// Buffers published since the driver last had all of them back, and between its two times before, at most `limit`.
+    /// Buffers published since the first that was offered when the driver had all of them back; and in the burst before, at most `limit`.
     burst: u16,
     expected: u16,
 }
 
 impl<D: DriverSide> AdaptiveDriver<D> {
-    /// Takes over a driver. What it added and did not publish is published.
+    /// Takes over a driver. What it added and did not publish is published. Of one that has chains under way, the limit is less than of one
+    /// that is new, for how many descriptors they take is not known; see [`AdaptiveDriver::with_limit`].
     pub fn new(side: D) -> AdaptiveDriver<D> {
-        // All of a queue's descriptors are free, in flight, or not published.
         let size = side.free_count().saturating_add(side.in_flight()).saturating_add(side.unpublished());
         let mut driver = AdaptiveDriver { limit: limit_of(size), side, idle: 0, burst: 0, expected: 1 };
         driver.flush();
         driver
     }
 
-    /// With another limit, of 1 and more buffers: 1 publishes each.
+    /// With another limit, of 1 and more buffers: 1 publishes each. It holds from the next call on.
     pub fn with_limit(mut self, limit: u16) -> AdaptiveDriver<D> {
         self.limit = limit.max(1);
         self.expected = self.expected.min(self.limit);
@@ -83,7 +83,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     /// Wait-free.
     ///
     /// # Errors
-    /// As [`DriverSide::add`]. With [`RingError::Full`], all that was held is published.
+    /// As [`DriverSide::add`]. With [`RingError::Full`], all that was held is published: ask [`AdaptiveDriver::needs_kick`].
     #[inline(always)]
     pub fn offer(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<bool, RingError> {
         if let Err(error) = self.side.add(readable, writable, token) {
@@ -105,7 +105,7 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         error
     }
 
-    /// The next used buffer, if there is one. Finding none may publish what is held: ask [`AdaptiveDriver::needs_kick`] if
+    /// The next used buffer, if there is one. Finding none, or an error, may publish what is held: ask [`AdaptiveDriver::needs_kick`] if
     /// [`AdaptiveDriver::held`] was not zero, and is.
     ///
     /// Wait-free.

@@ -16,11 +16,6 @@ pub enum Area {
     Device,
 }
 
-/// How many descriptors' lines are taken back from the other side's cache at a time, where that has only read them.
-pub(crate) const TOGETHER: u16 = 32;
-/// Descriptors of a line.
-pub(crate) const IN_LINE: u16 = 4;
-
 impl Area {
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -30,6 +25,11 @@ impl Area {
         }
     }
 }
+
+/// How many descriptors' lines are taken back from the other side's cache at a time, where that has only read them.
+pub(crate) const TOGETHER: u16 = 32;
+/// Descriptors of a line.
+pub(crate) const IN_LINE: u16 = 4;
 
 /// A little-endian number of the ring, of 2, 4 or 8 bytes.
 pub trait Word: Copy + Eq + sealed::Word {

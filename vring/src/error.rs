@@ -94,7 +94,7 @@ pub enum RingError {
         /// Its flags.
         value: u16,
     },
-    /// `used.idx` is more than the ring's size ahead (2.7.8).
+    /// `used.idx` is further ahead than the device has chains (2.7.8).
     UsedIndex {
         /// Where the driver is.
         index: u16,
@@ -108,9 +108,9 @@ pub enum RingError {
         /// What it names.
         value: u32,
     },
-    /// The driver has no free descriptor: take used ones first.
+    /// The driver has no free descriptor, or too few: take used ones first.
     Full {
-        /// The descriptor that comes next and is still the device's.
+        /// The descriptor that comes next.
         index: u16,
     },
 }
@@ -150,12 +150,12 @@ impl fmt::Display for RingError {
                 write!(f, "descriptor {index} has the flags {value:#x}, which are not accepted there")
             }
             RingError::UsedIndex { index, value } => {
-                write!(f, "used.idx is {value}, more than the ring's size ahead of {index}")
+                write!(f, "used.idx is {value}, further ahead of {index} than the device has chains")
             }
             RingError::UsedId { index, value } => {
                 write!(f, "used element {index} names descriptor {value}, which the device does not have")
             }
-            RingError::Full { index } => write!(f, "descriptor {index} is still the device's"),
+            RingError::Full { index } => write!(f, "too few descriptors are free, the next being {index}"),
         }
     }
 }

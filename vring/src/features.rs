@@ -52,7 +52,8 @@ impl Features {
 
 /// What has been refined since 2015. A type each, so that what is off costs nothing; for measurements and tests.
 ///
-/// Batched publishing is no matter of types: who publishes after each buffer does without.
+/// Batched publishing is no matter of types: who publishes after each buffer does without. A packed queue has no index that one side
+/// reads of the other's, and no free list: of these it knows [`Refinement::PREFETCH`] only.
 pub trait Refinement: 'static {
     /// Indexes and flags that this side writes are kept in private memory too, and not read back. Without it, a split driver reads
     /// `avail.idx` for each entry and each time it publishes, and `avail.flags` for each buffer that it takes back, as Linux's did before

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-/// The ids of all buffers in one order: those under way as they were added, then those that are free as they became so.
+/// The ids of all buffers in one order: those under way as they were added, then those that are free.
 ///
 /// ```text
 ///   order    …  4  5  1  7  0  2  3  6  4  5 …     the id of buffer number n is at n, modulo the length, a power of two
@@ -10,8 +10,8 @@ use alloc::boxed::Box;
 ///                     under way      free
 /// ```
 /// Whatever comes back is put where the oldest is, and the oldest where that was: so what is under way lies between two numbers, and one
-/// comparison tells whether an id is. Where buffers come back in the order in which they were added, nothing is ever moved or written: a
-/// store to memory of one's own is not for nothing, for it waits behind each store to a line that the other side has.
+/// comparison tells whether an id is. Where buffers of one descriptor come back in the order in which they were added, in a ring whose size
+/// is a power of two, nothing is ever moved or written: a store to memory of one's own is not for nothing, for it waits behind each store to a line that the other side has.
 #[derive(Debug)]
 pub(crate) struct Ids {
     order: Box<[u16]>,

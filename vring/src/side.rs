@@ -26,7 +26,7 @@ pub trait DriverSide {
     fn disarm_interrupt(&mut self);
     /// Descriptors that are free.
     fn free_count(&self) -> u16;
-    /// Buffers that were published and not yet taken back.
+    /// Buffers that were published and not yet taken back, less those that the device has given up (see the split driver's).
     fn in_flight(&self) -> u16;
     /// Buffers that were added and not yet published.
     fn unpublished(&self) -> u16;

@@ -118,8 +118,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Walk { at, flags: available, .. } = self.next;
         let position = at.position();
-        // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago.
-        if at.is_lap_after(self.output.next.at) {
+        // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago, whether or not it was pushed since.
+        if at.is_lap_after(self.output.published) {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
@@ -194,9 +194,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Descriptors popped and not pushed.
+    /// Descriptors popped, of which the driver does not know that they are used.
     fn held(&self) -> u16 {
-        self.next.at.position().since(self.output.next.at.position(), self.size)
+        self.next.at.position().since(self.output.published.position(), self.size)
     }
 
     /// The segments of a table (2.8.7): all of it, one after another.
@@ -237,7 +237,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Wait-free.
     #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
-        debug_assert!(chain.descriptors <= self.held());
+        debug_assert!(
+            chain.descriptors <= self.next.at.position().since(self.output.next.at.position(), self.size),
+            "it was popped and not pushed"
+        );
         let Walk { at, flags, .. } = self.output.next;
         self.output.next.go(at, chain.descriptors, self.size);
         let writable = chain.writable_len();
@@ -300,7 +303,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // (F) pairs with (E): what is wanted is stored before the ring is read.
         self.bus.fence();
         let word: u64 = self.bus.load(Area::Descriptor, next.at() + 8, Relaxed);
-        !self.next.at.is_lap_after(self.output.next.at) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
+        !self.next.at.is_lap_after(self.output.published) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
     }
 
     /// Wants no notifications for now. A hint: some may still come.

@@ -299,14 +299,16 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Takes the oldest buffer of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        let id = self.ids.get(self.used.at.count());
+        let before = self.used.at;
+        let id = self.ids.get(before.count());
         // Those that the device did not name are used completely (2.8.8).
         let len = if id == last { len } else { self.slots[id as usize].extent.writable() };
         if id == last {
             self.batch = None;
         }
-        let completion = self.take(self.used.at, id, len);
-        if R::PREFETCH && self.used.at.position().offset().is_multiple_of(TOGETHER) {
+        let completion = self.take(before, id, len);
+        let (before, after) = (before.position().offset(), self.used.at.position().offset());
+        if R::PREFETCH && (before / TOGETHER != after / TOGETHER || after <= before) {
             self.reclaim();
         }
         completion

@@ -47,7 +47,7 @@ impl Position {
 
     const START: Position = Position(Position::WRAP);
 
-    /// From 0 to the ring's size.
+    /// From 0 to less than the ring's size.
     #[inline(always)]
     const fn offset(self) -> u16 {
         (self.0 & (Position::WRAP - 1)) as u16

@@ -117,8 +117,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         if !R::CACHED_PEER || self.popped.get() == self.avail_seen.get() {
             // (B) pairs with (A): entries and descriptors are read after the index that covers them.
             let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Acquire);
-            // No more than the ring has can be with the device: that includes what was popped and not yet pushed.
-            if value.wrapping_sub(self.pushed as u16) > self.layout.size()
+            // No more than the ring has can be with the device: that includes what was popped, and what was pushed and not yet published.
+            if value.wrapping_sub(self.published as u16) > self.layout.size()
                 || value.wrapping_sub(self.popped.get()) > self.layout.size()
             {
                 return Err(self.lie(RingError::AvailIndex { index: self.popped.get(), value }));

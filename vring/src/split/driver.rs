@@ -88,7 +88,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// As [`Driver::new`].
     pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let layout = Layout::new(&bus, size)?;
-        if !R::PRIVATE_FREE_LIST {
+        let lists_privately = R::PRIVATE_FREE_LIST || features.in_order;
+        if !lists_privately {
             for slot in 0..layout.size() {
                 let next = u64::from(layout.slot(slot + 1));
                 bus.store(Area::Descriptor, layout.descriptor(slot) + 8, next << 48, Relaxed);
@@ -101,7 +102,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             following: (0..size).map(|_| 0).collect(),
             tables: None,
             heads: Ids::new(layout.size(), base.into()),
-            numbers: if R::PRIVATE_FREE_LIST { Box::default() } else { (0..size).map(|_| FREE).collect() },
+            numbers: if lists_privately { Box::default() } else { (0..size).map(|_| FREE).collect() },
             free: FreeQueue::new(layout.size(), base),
             shared_head: Wide::new(0),
             added: base.into(),
@@ -166,7 +167,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.layout.size().wrapping_sub(self.descriptors_added().wrapping_sub(self.descriptors_freed()) as u16)
     }
 
-    /// Chains that were published and not yet taken back.
+    /// Used elements that are still to come: chains that were published and not yet taken back, less those that the device has given up
+    /// by naming something else in their stead.
     #[inline]
     pub fn in_flight(&self) -> u16 {
         (self.published - self.taken) as u16
@@ -282,7 +284,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.added += 1;
     }
 
-    /// A word of the driver's own that the shadow spares it to read. Only for measurements, so what it says is not gone by.
+    /// A word of the driver's own that the shadow spares it to read. Only for measurements: without a shadow, a device that writes there
+    /// diverts entries and index, though never out of the ring.
     fn read_back(&self, offset: usize) -> u16 {
         self.bus.load(Area::Driver, offset, Relaxed)
     }
@@ -471,7 +474,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         error
     }
 
-    /// Frees the chain at `head`, the oldest that the device has.
+    /// Frees the chain at `head`: the oldest that the device has, where their order is known.
     #[inline(always)]
     fn take(&mut self, head: u16, len: u32, is_in_order: bool) -> Completion {
         let Slot { token, extent } = self.slots[head as usize];
@@ -487,7 +490,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             self.give_back(head, head, freed);
         }
         self.taken += 1;
-        if R::PREFETCH && freed as u16 % TOGETHER + descriptors >= TOGETHER {
+        if R::PREFETCH && self.lists_privately() && freed as u16 % TOGETHER + descriptors >= TOGETHER {
             self.reclaim();
         }
         let writable = extent.writable();

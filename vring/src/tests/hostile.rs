@@ -176,6 +176,7 @@ impl Split {
         }
         let result = self.device.pop(&tables.regions(TABLES), &mut self.chain);
         self.device.push_used_id(head & 3, 0);
+        self.device.publish_used();
         result
     }
 }
@@ -406,5 +407,44 @@ fn the_largest_rings_are_filled_and_drained() {
         rounds(driver, split::Device::<Direct>::new(split_bus, SIZE, features).unwrap());
         let driver: packed::Driver<Direct> = packed::Driver::new(packed_bus, SIZE, features).unwrap();
         rounds(driver, packed::Device::<Direct>::new(packed_bus, SIZE, features).unwrap());
+    }
+}
+
+/// A driver that shows more than the ring has, for as long as nothing is published.
+#[test]
+fn no_more_is_popped_than_the_ring_has() {
+    for in_order in [false, true] {
+        let features = Features { in_order, ..Features::default() };
+        let memory = Memory::split(4, 0);
+        let mut device: split::Device<_> = split::Device::new(memory.split_bus(4), 4, features).unwrap();
+        let mut chain = Chain::default();
+        let mut pop = |device: &mut split::Device<_>, index: u16| {
+            memory.put(64 + 2, &index.to_le_bytes());
+            let result = device.pop(&NoMemory, &mut chain);
+            if result == Ok(true) {
+                device.push_used(&chain, 0);
+            }
+            result
+        };
+        assert_eq!([1, 2, 3, 4].map(|index| pop(&mut device, index)), [Ok(true); 4]);
+        assert_eq!(pop(&mut device, 5), Err(RingError::AvailIndex { index: 4, value: 5 }));
+        device.publish_used();
+        assert_eq!(pop(&mut device, 5), Ok(true));
+
+        let memory = Memory::packed(4, 0);
+        let mut device: packed::Device<_> = packed::Device::new(memory.packed_bus(4), 4, features).unwrap();
+        // Available in the first lap, then in the second.
+        let mut pop = |device: &mut packed::Device<_>, at: usize, flags: u16| {
+            memory.put(16 * at + 14, &flags.to_le_bytes());
+            let result = device.pop(&NoMemory, &mut chain);
+            if result == Ok(true) {
+                device.push_used(&chain, 0);
+            }
+            result
+        };
+        assert_eq!([0, 1, 2, 3].map(|at| pop(&mut device, at, 1 << 7)), [Ok(true); 4]);
+        assert_eq!(pop(&mut device, 0, 1 << 15), Ok(false));
+        device.publish_used();
+        assert_eq!(pop(&mut device, 0, 1 << 15), Ok(true));
     }
 }
