@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 use super::Memory;
 use crate::{
-    AddressSpace, Cached, Chain, Completion, DeviceSide, Direct, DriverSide, Features, IndirectTables, NoMemory,
-    Refined, Refinement, RingError, Segment, Shadowed, Unshadowed, packed, split,
+    AddressSpace, Cached, CachedUnshadowed, Chain, Completion, DeviceSide, Direct, DriverSide, Features,
+    IndirectTables, NoMemory, Refined, RefinedUnshadowed, Refinement, RingError, Segment, Shadowed, Unshadowed, packed,
+    split,
 };
 
 /// Where the device has the driver's tables.
@@ -258,27 +259,29 @@ fn split<R: Refinement>(size_log2: u32, features: Features, start: u16, entries:
 proptest! {
     #[test]
     fn split_queues_match_the_oracle(
-        size_log2 in 0..6_u32,
+        size_log2 in 0..9_u32,
         features in features(),
         start in prop_oneof![Just(0_u16), 65_500..=65_535_u16],
         entries in 1..8_u16,
-        refinement in 0..4,
-        operations in vec(operation(), 0..400),
+        refinement in 0..6,
+        operations in vec(operation(), 0..800),
     ) {
         match refinement {
             0 => split::<Refined>(size_log2, features, start, entries, operations),
             1 => split::<Cached>(size_log2, features, start, entries, operations),
             2 => split::<Shadowed>(size_log2, features, start, entries, operations),
+            3 => split::<RefinedUnshadowed>(size_log2, features, start, entries, operations),
+            4 => split::<CachedUnshadowed>(size_log2, features, start, entries, operations),
             _ => split::<Unshadowed>(size_log2, features, start, entries, operations),
         }
     }
 
     #[test]
     fn packed_queues_match_the_oracle(
-        size in 1..40_u32,
+        size in prop_oneof![1..40_u32, 40..200_u32],
         features in features(),
         entries in 1..8_u16,
-        operations in vec(operation(), 0..400),
+        operations in vec(operation(), 0..800),
     ) {
         let (memory, of_tables) = (Memory::packed(size, 0xA5), Memory::new(IndirectTables::size_bytes(size, entries), 0x5A));
         let bus = memory.packed_bus(size);
