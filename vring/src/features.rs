@@ -62,8 +62,8 @@ pub trait Refinement: 'static {
     /// The index that the other side writes is read when all is done that was seen last, rather than each time.
     const CACHED_PEER: bool;
     /// Free descriptors are listed in private memory, rather than chained through their `next`. Without it a peer that scribbles over
-    /// descriptors gives the driver a list that is wrong, though never one that leaves the ring. A split driver in order
-    /// needs no list.
+    /// descriptors gives the driver a list that is wrong, though never one that leaves the ring. A split driver in order needs
+    /// no list.
     const PRIVATE_FREE_LIST: bool;
     /// Lines are asked for before they are read, where the other side is done with them, and taken back several together before they are
     /// written, where it has only read them.

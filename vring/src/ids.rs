@@ -11,7 +11,8 @@ use alloc::boxed::Box;
 /// ```
 /// Whatever comes back is put where the oldest is, and the oldest where that was: so what is under way lies between two numbers, and one
 /// comparison tells whether an id is. Where buffers of one descriptor come back in the order in which they were added, in a ring whose size
-/// is a power of two, nothing is ever moved or written: a store to memory of one's own is not for nothing, for it waits behind each store to a line that the other side has.
+/// is a power of two, nothing is ever moved or written: a store to memory of one's own is not for nothing, for it waits behind each store
+/// to a line that the other side has.
 #[derive(Debug)]
 pub(crate) struct Ids {
     order: Box<[u16]>,

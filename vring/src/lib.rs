@@ -100,16 +100,17 @@
 //! # Trust
 //! Each side treats the other as untrusted: each word is read once and then checked, what a side goes by is in its own memory, and
 //! an error names the index and the value ([`RingError`]); the side goes on, and counts it ([`DriverSide::lies`],
-//! [`DeviceSide::lies`]). Addresses and lengths of buffers are for the caller to check, who knows the memory ([`AddressSpace`]); those
-//! of indirect tables are checked here.
+//! [`DeviceSide::lies`]). Refinements that do without the shadow or the private free list, which are for measurements, go by what is
+//! shared, though never out of the ring. Addresses and lengths of buffers are for the caller to check, who knows the memory
+//! ([`AddressSpace`]); those of indirect tables are checked here.
 //!
 //! # Cost
 //! The driver never reads the line of `avail.idx`, the device reads it only when it has drained what it saw last. Publish
-//! in batches where they come by themselves: it is batches that the shadow pays for. A processor's stores become visible in order, so
-//! one to a line that the other side has holds up all that follow, and those to a side's own memory fill the buffer in which they wait:
-//! a side keeps little that changes with each buffer, and stores nothing that stays the same. A device that gives buffers back in
-//! the order in which they came is the cheapest for its driver, whether or not that was agreed upon. [`Refinement`] types take single
-//! refinements away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails otherwise than it says.
+//! in batches where they come by themselves: it is batches that the shadow pays for. Where a processor's stores become visible
+//! in order, as on x86, one to a line that the other side has holds up all that follow, and those to a side's own memory fill the buffer
+//! in which they wait: a side keeps little that changes with each buffer, and stores nothing that stays the same. A device that gives
+//! buffers back in the order in which they came is the cheapest for its driver, whether or not that was agreed upon. [`Refinement`]
+//! types take single refinements away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails otherwise than it says.
 //!
 //! # Limits
 //! Legacy queues (big-endian, without `VIRTIO_F_VERSION_1`), ring resets and `VIRTIO_F_NOTIFICATION_DATA` are not implemented, and so
