@@ -117,6 +117,19 @@ pub struct Driver {
     last: Option<RingError>,
 }
 
+impl Driver {
+    /// What the C function returns.
+    fn answer(&mut self, result: Result<(), RingError>) -> c_int {
+        result.map_or_else(
+            |error| {
+                self.last = Some(error);
+                errno_of(error)
+            },
+            |()| 0,
+        )
+    }
+}
+
 /// `struct dormouse_vring_device`.
 pub struct Device {
     queue: Either<split::Device, packed::Device<Direct>>,
@@ -234,20 +247,47 @@ pub unsafe extern "C" fn dormouse_vring_driver_add(
     writable_count: usize,
     token: u64,
 ) -> c_int {
-    let Some(count) = readable_count.checked_add(writable_count).filter(|count| *count <= isize::MAX as usize / 16)
-    else {
+    // SAFETY: the caller's promise.
+    let Some((readable, writable)) = (unsafe { segments_at(segments, readable_count, writable_count) }) else {
         return -libc::EMSGSIZE;
     };
+    let added = either!(&mut driver.queue, queue => queue.add(readable, writable, token));
+    driver.answer(added)
+}
+
+/// [`split::Driver::add_and_publish`] and [`packed::Driver::add_and_publish`].
+///
+/// # Safety
+/// As for [`dormouse_vring_driver_add`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_vring_driver_add_and_publish(
+    driver: &mut Driver,
+    segments: *const Segment,
+    readable_count: usize,
+    writable_count: usize,
+    token: u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some((readable, writable)) = (unsafe { segments_at(segments, readable_count, writable_count) }) else {
+        return -libc::EMSGSIZE;
+    };
+    let added = either!(&mut driver.queue, queue => queue.add_and_publish(readable, writable, token));
+    driver.answer(added)
+}
+
+/// The readable segments at an address, and the writable ones behind them; `None`: more than memory holds.
+///
+/// # Safety
+/// So many are there, as long as they are used.
+unsafe fn segments_at<'a>(
+    segments: *const Segment,
+    readable_count: usize,
+    writable_count: usize,
+) -> Option<(&'a [Segment], &'a [Segment])> {
+    let count = readable_count.checked_add(writable_count).filter(|count| *count <= isize::MAX as usize / 16)?;
     // SAFETY: the caller's promise; where there are none, no address is needed.
     let segments = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(segments, count) } };
-    let (readable, writable) = segments.split_at(readable_count);
-    either!(&mut driver.queue, queue => queue.add(readable, writable, token)).map_or_else(
-        |error| {
-            driver.last = Some(error);
-            errno_of(error)
-        },
-        |()| 0,
-    )
+    Some(segments.split_at(readable_count))
 }
 
 /// [`split::Driver::publish`] and [`packed::Driver::publish`].

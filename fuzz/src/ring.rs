@@ -97,6 +97,8 @@ pub enum Write {
 pub enum Operation {
     /// Buffers of so many segments to be read and written.
     Add(u8, u8, Value),
+    /// Likewise, and shows all.
+    AddAndPublish(u8, u8, Value),
     /// Shows them.
     Publish,
     /// Asks whether to kick.
@@ -437,7 +439,14 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
     fn apply(&mut self, operation: Operation) {
         self.memory.begin();
         match operation {
-            Operation::Add(readable, writable, len) => self.add(readable, writable, len),
+            Operation::Add(readable, writable, len) => {
+                self.add(readable, writable, len, D::add);
+            }
+            Operation::AddAndPublish(readable, writable, len) => {
+                if self.add(readable, writable, len, D::add_and_publish) {
+                    self.given.values_mut().for_each(|given| given.is_published = true);
+                }
+            }
             Operation::Publish => {
                 self.driver.publish();
                 self.given.values_mut().for_each(|given| given.is_published = true);
@@ -477,7 +486,14 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
         assert!(self.driver.free_count() <= self.size);
     }
 
-    fn add(&mut self, readable: u8, writable: u8, len: Value) {
+    /// Whether it was added.
+    fn add(
+        &mut self,
+        readable: u8,
+        writable: u8,
+        len: Value,
+        add: impl FnOnce(&mut D, &[Segment], &[Segment], u64) -> Result<(), RingError>,
+    ) -> bool {
         let (readable, writable) = (readable as usize % 5, writable as usize % 5);
         let segments: Vec<Segment> = (0..readable + writable)
             .map(|index| Segment { addr: MEMORY + 16 * index as u64, len: len.get() as u32 })
@@ -486,7 +502,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
         let bytes = |segments: &[Segment]| segments.iter().map(|segment| u64::from(segment.len)).sum::<u64>();
         let free = self.driver.free_count();
         let token = self.tokens;
-        if let Err(error) = self.driver.add(readable, writable, token) {
+        if let Err(error) = add(&mut self.driver, readable, writable, token) {
             assert_eq!(self.driver.free_count(), free);
             match error {
                 RingError::Empty => assert!(segments.is_empty()),
@@ -495,7 +511,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
                 RingError::Full { .. } => assert!(segments.len() > free as usize),
                 error => panic!("{error}"),
             }
-            return;
+            return false;
         }
         self.tokens += 1;
         let mut slots: Vec<usize> = Vec::new();
@@ -512,6 +528,7 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
         assert!(self.memory.is_packed || slots.len() == descriptors as usize || !self.is_private);
         let writable = bytes(writable);
         self.given.insert(token, Given { writable, descriptors, slots, is_published: false });
+        true
     }
 
     fn take(&mut self) {

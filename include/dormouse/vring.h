@@ -132,6 +132,13 @@ int dormouse_vring_driver_add(struct dormouse_vring_driver *driver, const struct
 /* Shows the device all that was added. Wait-free. */
 void dormouse_vring_driver_publish(struct dormouse_vring_driver *driver);
 
+/*
+ * dormouse_vring_driver_add() and dormouse_vring_driver_publish() in one, for the last buffer of several or the only one. With an error,
+ * nothing is published.
+ */
+int dormouse_vring_driver_add_and_publish(struct dormouse_vring_driver *driver, const struct dormouse_vring_segment *segments,
+                                          size_t readable_count, size_t writable_count, uint64_t token);
+
 /* 1: the device wants to be notified of what was published since the last call. Wait-free. */
 int dormouse_vring_driver_needs_kick(struct dormouse_vring_driver *driver);
 

@@ -32,34 +32,48 @@ pub struct Completion {
 /// One value is used again and again, so that its memory is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// The head descriptor of a split queue, the buffer id of a packed one.
-    pub(crate) id: u16,
-    /// Descriptors of the ring itself that it takes.
-    pub(crate) descriptors: u16,
-    pub(crate) segments: Vec<Segment>,
-    /// How many of them are to be read.
-    readable: usize,
-    /// Bytes of the others.
-    writable_len: u64,
+    /// In one word, for one store:
+    /// ```text
+    ///   63                  34                    17    16    15     0
+    ///   | descriptors of ring | segments to be written | 0 |      id |
+    /// ```
+    head: u64,
+    segments: Vec<Segment>,
 }
 
 impl Chain {
+    /// One segment to be written, and one descriptor.
+    const WRITABLE: u64 = 1 << 17;
+    const DESCRIPTOR: u64 = 1 << 34;
+
     /// The head descriptor of a split queue, the buffer id of a packed one.
     #[inline]
     pub fn id(&self) -> u16 {
-        self.id
+        self.head as u16
+    }
+
+    /// Descriptors of the ring itself that it takes.
+    #[inline(always)]
+    pub(crate) fn descriptors(&self) -> u16 {
+        (self.head >> 34) as u16
+    }
+
+    /// Segments that the device reads.
+    #[inline(always)]
+    fn readable_count(&self) -> usize {
+        self.segments.len().wrapping_sub((self.head % Chain::DESCRIPTOR / Chain::WRITABLE) as usize)
     }
 
     /// What the device reads. Addresses and lengths are what the driver says.
     #[inline]
     pub fn readable(&self) -> &[Segment] {
-        &self.segments[..self.readable]
+        &self.segments[..self.readable_count()]
     }
 
     /// What the device writes. Addresses and lengths are what the driver says.
     #[inline]
     pub fn writable(&self) -> &[Segment] {
-        &self.segments[self.readable..]
+        &self.segments[self.readable_count()..]
     }
 
     /// Bytes that the device may read.
@@ -71,27 +85,44 @@ impl Chain {
     /// Bytes that the device may write.
     #[inline]
     pub fn writable_len(&self) -> u64 {
-        self.writable_len
+        total(self.writable())
     }
 
+    /// Whether there is a segment that the device may write.
+    #[inline(always)]
+    pub(crate) fn is_writable(&self) -> bool {
+        self.head % Chain::DESCRIPTOR >= Chain::WRITABLE
+    }
+
+    /// How many segments there are.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Empties it. What follows is pushed, and counted.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.segments.clear();
-        self.readable = 0;
-        self.writable_len = 0;
-        self.descriptors = 0;
+        self.head = 0;
     }
 
-    /// Makes it a buffer of one segment, which takes one descriptor.
+    #[inline]
+    pub(crate) fn set_id(&mut self, id: u16) {
+        self.head = self.head & !0xFFFF | u64::from(id);
+    }
+
+    /// Counts a descriptor of the ring: no more than 32,768.
+    #[inline]
+    pub(crate) fn count_descriptor(&mut self) {
+        self.head += Chain::DESCRIPTOR;
+    }
+
+    /// Makes it a buffer of one segment, which takes one descriptor. `write`: its flags, [`DESC_F_WRITE`] or none.
     #[inline(always)]
-    pub(crate) fn set_one(&mut self, id: u16, segment: Segment, is_writable: bool) {
-        let readable = usize::from(!is_writable);
-        let writable_len = if is_writable { segment.len.into() } else { 0 };
-        self.id = id;
-        // Most often it was such a one before: what is the same is not stored again.
-        if (self.descriptors, self.readable, self.writable_len) != (1, readable, writable_len) {
-            (self.descriptors, self.readable, self.writable_len) = (1, readable, writable_len);
-        }
+    pub(crate) fn set_one(&mut self, id: u16, segment: Segment, write: u16) {
+        const { assert!(DESC_F_WRITE as u64 * (1 << 16) == Chain::WRITABLE) };
+        self.head = u64::from(id) | u64::from(write) << 16 | Chain::DESCRIPTOR;
         if let [only] = &mut self.segments[..] {
             *only = segment;
         } else {
@@ -109,12 +140,10 @@ impl Chain {
     /// Adds a segment; false: one to be read comes after one to be written.
     #[inline]
     pub(crate) fn push(&mut self, segment: Segment, is_writable: bool) -> bool {
-        let is_in_order = is_writable || self.readable == self.segments.len();
+        let is_in_order = is_writable || !self.is_writable();
         self.segments.push(segment);
         if is_writable {
-            self.writable_len += u64::from(segment.len);
-        } else {
-            self.readable += usize::from(is_in_order);
+            self.head += Chain::WRITABLE;
         }
         is_in_order
     }

@@ -131,7 +131,6 @@ mod bus;
 pub mod coherence;
 mod error;
 mod features;
-mod ids;
 mod memory;
 pub mod packed;
 mod side;

@@ -13,6 +13,11 @@ pub trait DriverSide {
     fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError>;
     /// Shows the device all that was added.
     fn publish(&mut self);
+    /// Writes a buffer's descriptors, and shows the device all that was added: what is done for the last buffer of a batch.
+    ///
+    /// # Errors
+    /// As [`DriverSide::add`]; nothing was published.
+    fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError>;
     /// Whether the device wants to be notified of what was published since the last call.
     fn needs_kick(&mut self) -> bool;
     /// The next used buffer, if there is one.
@@ -69,6 +74,16 @@ macro_rules! driver_side {
             #[inline(always)]
             fn publish(&mut self) {
                 $driver::publish(self);
+            }
+
+            #[inline(always)]
+            fn add_and_publish(
+                &mut self,
+                readable: &[Segment],
+                writable: &[Segment],
+                token: u64,
+            ) -> Result<(), RingError> {
+                $driver::add_and_publish(self, readable, writable, token)
             }
 
             #[inline(always)]

@@ -194,13 +194,15 @@ fn produce(driver: &mut impl DriverSide, shared: &Shared, exchange: Exchange) {
         if is_room {
             let buffer = sent % exchange.buffers;
             shared.change(buffer, 2 * (sent / exchange.buffers), 2 * (sent / exchange.buffers) + 1);
-            driver.add(&[Segment { addr: buffer, len: 1 }], &[], buffer).unwrap();
+            let segment = [Segment { addr: buffer, len: 1 }];
             sent += 1;
             if sent % exchange.batch == 0 || sent == exchange.rounds {
-                driver.publish();
+                driver.add_and_publish(&segment, &[], buffer).unwrap();
                 if driver.needs_kick() {
                     shared.kick.ring();
                 }
+            } else {
+                driver.add(&segment, &[], buffer).unwrap();
             }
         } else if let Some(completion) = driver.take_used().unwrap() {
             assert_eq!(completion.token, back % exchange.buffers);

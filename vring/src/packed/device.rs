@@ -4,8 +4,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{
-    AT_DESCRIPTOR, AVAIL, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk, check,
-    second,
+    AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
+    check, second,
 };
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Area, Bus};
@@ -44,9 +44,9 @@ pub struct Device<B, R = Refined> {
 
 #[derive(Debug, Clone, Copy)]
 struct Batch {
-    at: Position,
+    at: Cursor,
     /// That say used there.
-    flags: u16,
+    flags: u64,
     /// The last buffer's second word, without them.
     word: u64,
 }
@@ -117,30 +117,35 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Walk { at, flags: available, .. } = self.next;
-        let position = at.position();
         // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago, whether or not it was pushed since.
         if at.is_lap_after(self.output.published) {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
-        let word: u64 = self.bus.load(Area::Descriptor, position.at() + 8, Acquire);
-        let flags = (word >> 48) as u16;
-        if (flags ^ available) & (AVAIL | USED) != 0 {
+        let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
+        // Most buffers have one segment, of which nothing but the id can be wrong.
+        let (id, write) = ((word >> 32) as u16, (word >> 48) as u16 & DESC_F_WRITE);
+        if (word ^ available) & !second(0, 0, DESC_F_WRITE) < second(0, 0, 1) && id < self.size {
+            self.ask_ahead(at);
+            let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
+            chain.set_one(id, Segment { addr, len: word as u32 }, write);
+            self.next.go_one(at);
+            return Ok(true);
+        }
+        if (word ^ available) & second(0, 0, AVAIL | USED) != 0 {
             self.streak.end(at.count());
             return Ok(false);
         }
-        if R::PREFETCH && position.begins_line() && self.streak.is_long(at.count()) {
-            self.bus.expect_store(Area::Descriptor, position.ahead(AHEAD, self.size).at());
-        }
-        // Most buffers have one segment, of which nothing else can be wrong.
-        let id = (word >> 32) as u16;
-        if flags & !DESC_F_WRITE == available && id < self.size {
-            let addr: u64 = self.bus.load(Area::Descriptor, position.at(), Relaxed);
-            chain.set_one(id, Segment { addr, len: word as u32 }, flags != available);
-            self.next.go(at, 1, self.size);
-            return Ok(true);
-        }
+        self.ask_ahead(at);
         self.pop_chain(word, space, chain)
+    }
+
+    /// Asks for the line of a descriptor later than the one at `at`, once for each line.
+    #[inline(always)]
+    fn ask_ahead(&self, at: Cursor) {
+        if R::PREFETCH && at.begins_line() && self.streak.is_long(at.count()) {
+            self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
+        }
     }
 
     #[inline(never)]
@@ -162,10 +167,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         loop {
             let flags = (word >> 48) as u16;
             let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
-            chain.descriptors += 1;
+            chain.count_descriptor();
             let entered = if flags & DESC_F_INDIRECT == 0 {
                 enter(at.offset(), addr, word, chain, &mut bytes)
-            } else if !self.features.indirect || flags & DESC_F_NEXT != 0 || chain.descriptors > 1 {
+            } else if !self.features.indirect || flags & DESC_F_NEXT != 0 || chain.descriptors() > 1 {
                 Err(RingError::DescriptorFlags { index: at.offset(), value: flags })
             } else {
                 self.walk_table(at.offset(), addr, word as u32, space, chain, &mut bytes)
@@ -174,11 +179,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             wrong = wrong.or(entered.err());
             at = at.after(1, self.size);
             if flags & DESC_F_NEXT == 0 {
-                chain.id = (word >> 32) as u16;
+                chain.set_id((word >> 32) as u16);
                 break;
             }
-            if chain.descriptors + self.held() >= self.size {
-                return Err(RingError::TooLong { segments: chain.descriptors as usize + 1 });
+            if chain.descriptors() + self.held() >= self.size {
+                return Err(RingError::TooLong { segments: chain.descriptors() as usize + 1 });
             }
             word = self.bus.load(Area::Descriptor, at.at() + 8, Relaxed);
             let flags = (word >> 48) as u16;
@@ -186,17 +191,17 @@ impl<B: Bus, R: Refinement> Device<B, R> {
                 return Err(RingError::NotAvailable { index: at.offset() });
             }
         }
-        if chain.id >= self.size {
-            return Err(RingError::BufferId { index: self.next.at.position().offset(), value: chain.id });
+        if chain.id() >= self.size {
+            return Err(RingError::BufferId { index: self.next.at.position().offset(), value: chain.id() });
         }
         // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
-        self.next.go(self.next.at, chain.descriptors, self.size);
+        self.next.go(self.next.at, chain.descriptors(), self.size);
         wrong.map_or(Ok(()), Err)
     }
 
     /// Descriptors popped, of which the driver does not know that they are used.
     fn held(&self) -> u16 {
-        self.next.at.position().since(self.output.published.position(), self.size)
+        self.next.at.since(self.output.published, self.size)
     }
 
     /// The segments of a table (2.8.7): all of it, one after another.
@@ -238,22 +243,21 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
         debug_assert!(
-            chain.descriptors <= self.next.at.position().since(self.output.next.at.position(), self.size),
+            chain.descriptors() <= self.next.at.since(self.output.next.at, self.size),
             "it was popped and not pushed"
         );
         let Walk { at, flags, .. } = self.output.next;
-        self.output.next.go(at, chain.descriptors, self.size);
-        let writable = chain.writable_len();
-        let write = if writable > 0 { DESC_F_WRITE } else { 0 };
+        self.output.next.go(at, chain.descriptors(), self.size);
+        let write = if chain.is_writable() { DESC_F_WRITE } else { 0 };
         if !self.features.in_order {
-            return self.output.store(&self.bus, at.position(), second(len, chain.id, flags | write));
+            return self.output.store(&self.bus, at, second(len, chain.id(), write) | flags);
         }
-        let word = second(len, chain.id, write);
+        let word = second(len, chain.id(), write);
         match &mut self.batch {
             Some(batch) => batch.word = word,
-            None => self.batch = Some(Batch { at: at.position(), flags, word }),
+            None => self.batch = Some(Batch { at, flags, word }),
         }
-        if u64::from(len) < writable {
+        if u64::from(len) < chain.writable_len() {
             self.end_batch();
         }
     }
@@ -262,7 +266,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     fn end_batch(&mut self) {
         if let Some(Batch { at, flags, word }) = self.batch {
             self.batch = None;
-            self.output.store(&self.bus, at, word | second(0, 0, flags));
+            self.output.store(&self.bus, at, word | flags);
         }
     }
 

@@ -1,30 +1,22 @@
-use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
+use super::slots::Slots;
 use super::{
     AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
     check, second,
 };
-use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
+use crate::buffer::{Completion, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement};
-use crate::ids::Ids;
 use crate::memory::IndirectTables;
 use crate::side::{DriverSide, driver_side};
 
 /// How many descriptors ahead a line is asked for.
 const AHEAD: u16 = 16;
-
-/// What the driver knows of a buffer id, in its own memory.
-#[derive(Debug, Clone, Copy, Default)]
-struct Slot {
-    token: u64,
-    extent: Extent,
-}
 
 /// The driver side of a packed virtqueue: one thread's, with all that it goes by in its own memory.
 ///
@@ -38,9 +30,8 @@ pub struct Driver<B, R = Refined> {
     bus: B,
     size: u16,
     features: Features,
-    slots: Box<[Slot]>,
+    slots: Slots,
     tables: Option<IndirectTables>,
-    ids: Ids,
     output: Output,
     /// Where the next used descriptor will be, after all buffers that were taken back.
     used: Walk,
@@ -64,9 +55,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             bus,
             size,
             features,
-            slots: (0..size).map(|_| Slot::default()).collect(),
+            slots: Slots::new(size),
             tables: None,
-            ids: Ids::new(size, 0),
             output: Output::new(Walk::of_available(Position::START, size)),
             used: Walk::of_used(Position::START, size),
             streak: Streak::new(),
@@ -96,7 +86,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Descriptors that are free.
     #[inline]
     pub fn free_count(&self) -> u16 {
-        self.size - self.output.next.at.position().since(self.used.at.position(), self.size)
+        self.used.at.lap_before(self.output.next.at, self.size)
     }
 
     /// Buffers that were published and not yet taken back.
@@ -132,20 +122,44 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
         match only(readable, writable) {
-            Some((segment, flags)) => self.add_one(segment, flags, token),
+            Some((segment, flags)) => self.add_one::<false>(segment, flags, token),
             None => self.add_chain(readable, writable, token),
         }
     }
 
+    /// [`Driver::add`] and [`Driver::publish`] in one, which is less to do where nothing is left to be published.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// As [`Driver::add`]; nothing was published.
     #[inline(always)]
-    fn add_one(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
+    pub fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        match only(readable, writable) {
+            Some((segment, flags)) => self.add_one::<true>(segment, flags, token),
+            None => {
+                self.add_chain(readable, writable, token)?;
+                self.publish();
+                Ok(())
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_one<const PUBLISH: bool>(&mut self, segment: Segment, flags: u16, token: u64) -> Result<(), RingError> {
         let Walk { at, flags: available, .. } = self.output.next;
         if at.is_lap_after(self.used.at) {
             return Err(RingError::Full { index: at.position().offset() });
         }
-        let id = self.ids.get(at.count());
-        self.enter(at, id, token, if flags == 0 { 0 } else { segment.len }, 1);
-        self.write(at.position(), segment, id, flags | available);
+        let id = self.slots.enter(at.count(), token, if flags == 0 { 0 } else { segment.len }, 1);
+        self.output.next.go_one(at);
+        self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
+        let word = second(segment.len, id, flags) | available;
+        if PUBLISH {
+            self.output.store_and_publish(&self.bus, at, word);
+        } else {
+            self.output.store(&self.bus, at, word);
+        }
         Ok(())
     }
 
@@ -158,7 +172,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if needed > self.free_count() {
             return Err(RingError::Full { index: at.offset() });
         }
-        let id = self.ids.get(first.count());
+        let id = self.slots.enter(first.count(), token, writable_bytes, needed);
         let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
@@ -168,34 +182,26 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                     unsafe { tables.write(id, entry as u16, words) };
                 }
                 let segment = Segment { addr: tables.addr_of(id), len: 16 * count as u32 };
-                self.write(at, segment, id, DESC_F_INDIRECT | at.available());
+                self.bus.store(Area::Descriptor, first.at(), segment.addr, Relaxed);
+                self.output.store(&self.bus, first, second(segment.len, id, DESC_F_INDIRECT | at.available()));
             }
             None => {
                 for (index, (segment, flags)) in segments.enumerate() {
                     let more = if index + 1 < count { DESC_F_NEXT } else { 0 };
-                    self.write(at, *segment, id, flags | more | at.available());
+                    let word = second(segment.len, id, flags | more | at.available());
+                    self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
+                    if index == 0 {
+                        self.output.store(&self.bus, first, word);
+                    } else {
+                        // Relaxed: the device gets here only behind the first.
+                        self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
+                    }
                     at = at.after(1, self.size);
                 }
             }
         }
-        self.enter(first, id, token, writable_bytes, needed);
+        self.output.next.go(first, needed, self.size);
         Ok(())
-    }
-
-    /// Enters a buffer whose descriptors, so many, are written from `at` on, the next one.
-    #[inline(always)]
-    fn enter(&mut self, at: Cursor, id: u16, token: u64, writable: u32, descriptors: u16) {
-        let slot = &mut self.slots[id as usize];
-        slot.token = token;
-        slot.extent.set(writable, descriptors);
-        self.output.next.go(at, descriptors, self.size);
-    }
-
-    /// Writes a descriptor.
-    #[inline(always)]
-    fn write(&mut self, at: Position, segment: Segment, id: u16, flags: u16) {
-        self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
-        self.output.store(&self.bus, at, second(segment.len, id, flags));
     }
 
     /// Shows the device all that was added (2.8.21.1).
@@ -228,51 +234,69 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return self.take_used_in_order();
         }
         let at = self.used.at;
-        let Some((id, len)) = self.look(at) else { return Ok(None) };
-        // Most often it is the oldest, which the device has.
-        if self.ids.get(at.count()) == id {
-            Ok(Some(self.take(at, id, len)))
-        } else {
-            self.take_other(id, len).map(Some)
+        if at == self.output.published {
+            return Ok(None);
         }
+        let word = self.load(at);
+        let slot = self.slots.get(at.count());
+        // Most often it is the oldest, which the device has, and of one descriptor.
+        if slot.is_one_used_as(word, self.used.flags) {
+            let (token, writable) = (slot.token, slot.writable());
+            self.ask_ahead(at);
+            self.slots.free_oldest(at.count());
+            self.used.go_one(at);
+            return Ok(Some(self.completion(token, length(word), writable)));
+        }
+        if !self.is_used(at, word) {
+            return Ok(None);
+        }
+        self.take_other(word).map(Some)
     }
 
-    /// What the next used descriptor, which is at `at`, says, if there is one: an id, and a length.
+    /// The second word at `at`.
     #[inline(always)]
-    fn look(&mut self, at: Cursor) -> Option<(u16, u32)> {
-        if at == self.output.published {
-            return None;
-        }
+    fn load(&self, at: Cursor) -> u64 {
         // (D) pairs with (C): what the device did to the buffer comes before.
-        let word: u64 = self.bus.load(Area::Descriptor, at.position().at() + 8, Acquire);
-        let flags = (word >> 48) as u16;
-        if (flags ^ self.used.flags) & (AVAIL | USED) != 0 {
+        self.bus.load(Area::Descriptor, at.at() + 8, Acquire)
+    }
+
+    /// Whether a second word, which is at `at`, the next one, says used.
+    #[inline(always)]
+    fn is_used(&mut self, at: Cursor, word: u64) -> bool {
+        let is_used = (word ^ self.used.flags) & second(0, 0, AVAIL | USED) == 0;
+        if !is_used {
             self.streak.end(at.count());
-            return None;
         }
-        if R::PREFETCH && at.position().begins_line() && self.streak.is_long(at.count()) {
+        is_used
+    }
+
+    /// Asks for the line of a descriptor later than the one at `at`, once for each line.
+    #[inline(always)]
+    fn ask_ahead(&self, at: Cursor) {
+        if R::PREFETCH && at.begins_line() && self.streak.is_long(at.count()) {
             // The driver reads the line, and then writes the next lap's descriptors there: it asks for it once.
             self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
         }
-        // 2.8.3: only where WRITE is set does the length mean anything.
-        let len = if flags & DESC_F_WRITE == 0 { 0 } else { word as u32 };
-        Some(((word >> 32) as u16, len))
     }
 
     /// Whether the device has the buffer, published and not taken back.
     #[inline(always)]
     fn is_under_way(&self, id: u16) -> bool {
-        self.ids.since(self.used.at.count(), id.into()).is_some_and(|since| since < self.in_flight().into())
+        self.slots.since(self.used.at.count(), id).is_some_and(|since| since < self.in_flight().into())
     }
 
     /// Takes what a descriptor names.
     #[inline(never)]
-    fn take_other(&mut self, id: u16, len: u32) -> Result<Completion, RingError> {
-        if !self.is_under_way(id) {
-            return Err(self.lie(id));
+    fn take_other(&mut self, word: u64) -> Result<Completion, RingError> {
+        let (at, id) = (self.used.at, (word >> 32) as u16);
+        if self.slots.get(at.count()).id() != id {
+            if !self.is_under_way(id) {
+                return Err(self.lie(id));
+            }
+            self.slots.exchange(at.count(), id);
         }
-        self.ids.assign(self.used.at.count(), id);
-        Ok(self.take(self.used.at, id, len))
+        self.ask_ahead(at);
+        Ok(self.take(at, length(word)))
     }
 
     #[inline(always)]
@@ -280,7 +304,16 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        let Some((id, len)) = self.look(self.used.at) else { return Ok(None) };
+        let at = self.used.at;
+        if at == self.output.published {
+            return Ok(None);
+        }
+        let word = self.load(at);
+        if !self.is_used(at, word) {
+            return Ok(None);
+        }
+        self.ask_ahead(at);
+        let (id, len) = ((word >> 32) as u16, length(word));
         // All buffers up to this one are used (2.8.8).
         if !self.is_under_way(id) {
             return Err(self.lie(id));
@@ -300,13 +333,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
         let before = self.used.at;
-        let id = self.ids.get(before.count());
+        let slot = self.slots.get(before.count());
         // Those that the device did not name are used completely (2.8.8).
-        let len = if id == last { len } else { self.slots[id as usize].extent.writable() };
-        if id == last {
+        let is_last = slot.id() == last;
+        let len = if is_last { len } else { slot.writable() };
+        if is_last {
             self.batch = None;
         }
-        let completion = self.take(before, id, len);
+        let completion = self.take(before, len);
         let (before, after) = (before.position().offset(), self.used.at.position().offset());
         if R::PREFETCH && (before / TOGETHER != after / TOGETHER || after <= before) {
             self.reclaim();
@@ -328,11 +362,16 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     }
 
     #[inline(always)]
-    fn take(&mut self, at: Cursor, id: u16, len: u32) -> Completion {
-        let Slot { token, extent } = self.slots[id as usize];
-        self.ids.free_oldest(at.count());
-        self.used.go(at, extent.descriptors(), self.size);
-        let writable = extent.writable();
+    fn take(&mut self, at: Cursor, len: u32) -> Completion {
+        let slot = *self.slots.get(at.count());
+        self.slots.free_oldest(at.count());
+        self.used.go(at, slot.descriptors(), self.size);
+        self.completion(slot.token, len, slot.writable())
+    }
+
+    /// Of a buffer with this token, to which the device says that it wrote so much, and was allowed to write so much.
+    #[inline(always)]
+    fn completion(&mut self, token: u64, len: u32, writable: u32) -> Completion {
         if len > writable {
             self.lies += 1;
         }
@@ -368,6 +407,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             self.bus.store(Area::Driver, EVENT_FLAGS, flags, Release);
         }
     }
+}
+
+/// The length that a second word says. 2.8.3: only where WRITE is set does it mean anything.
+#[inline(always)]
+const fn length(word: u64) -> u32 {
+    if word & second(0, 0, DESC_F_WRITE) == 0 { 0 } else { word as u32 }
 }
 
 driver_side!(Driver);

@@ -2,6 +2,7 @@
 
 mod device;
 mod driver;
+mod slots;
 
 pub use device::Device;
 pub use driver::Driver;
@@ -84,17 +85,6 @@ impl Position {
         self.offset().wrapping_sub(other.offset()).wrapping_add(lap)
     }
 
-    /// The last one of its lap.
-    const fn last(self, size: u16) -> u16 {
-        (self.0 & Position::WRAP) as u16 | (size - 1)
-    }
-
-    /// Whether it is the first descriptor of a line.
-    #[inline(always)]
-    const fn begins_line(self) -> bool {
-        self.0.is_multiple_of(IN_LINE as u32)
-    }
-
     /// As [`Position::after`], where the lap does not matter, nor how far that is in a ring that is small.
     #[inline(always)]
     const fn ahead(self, count: u16, size: u16) -> Position {
@@ -134,30 +124,74 @@ impl Position {
 
 /// Where one side is in the ring, and how many buffers came before, as if that wrapped: in one word, for one store. Each store to memory of
 /// one's own waits behind those to lines that the other side has, in a processor's buffer that takes few.
+///
+/// ```text
+///   63             33   32   31                 0
+///   | buffers before | lap | bytes from the ring's beginning |
+/// ```
+/// The lap is the wrap counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cursor(u64);
 
 impl Cursor {
+    const LAP: u64 = 1 << 32;
+    /// One buffer of one descriptor.
+    const STEP: u64 = 1 << 33 | 16;
+
     /// Before all buffers.
     const fn new(position: Position) -> Cursor {
-        Cursor(position.0 as u64)
+        Cursor(position.at() as u64 | if position.wrap() { Cursor::LAP } else { 0 })
     }
 
     #[inline(always)]
     const fn position(self) -> Position {
-        Position(self.0 as u32)
+        let wrap = if self.0 & Cursor::LAP != 0 { Position::WRAP } else { 0 };
+        Position(self.0 as u32 >> 4 | wrap)
+    }
+
+    /// Bytes from the beginning of the ring.
+    #[inline(always)]
+    const fn at(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    /// Whether it is the first descriptor of a line.
+    #[inline(always)]
+    const fn begins_line(self) -> bool {
+        (self.0 as u32).is_multiple_of(16 * IN_LINE as u32)
     }
 
     /// Whether it is a whole lap of descriptors after `other`.
     #[inline(always)]
-    const fn is_lap_after(self, other: Cursor) -> bool {
-        self.0 as u32 ^ other.0 as u32 == Position::WRAP
+    fn is_lap_after(self, other: Cursor) -> bool {
+        // Most often it is not even the same place, which is less to compute.
+        self.0 as u32 == other.0 as u32 && !self.is_in_lap_of(other)
     }
 
-    /// Buffers before it.
+    /// Whether it is in the same lap as `other`, which is less than two laps away.
+    #[inline(always)]
+    const fn is_in_lap_of(self, other: Cursor) -> bool {
+        (self.0 ^ other.0) & Cursor::LAP == 0
+    }
+
+    /// How many descriptors it is after `other`, less than two laps.
+    #[inline(always)]
+    const fn since(self, other: Cursor, size: u16) -> u16 {
+        let lap = if self.is_in_lap_of(other) { 0 } else { size };
+        (((self.0 as u32).wrapping_sub(other.0 as u32) >> 4) as u16).wrapping_add(lap)
+    }
+
+    /// How many descriptors it is, a lap on, after `other`, which is not before it, nor further than that.
+    #[inline(always)]
+    const fn lap_before(self, other: Cursor, size: u16) -> u16 {
+        let lap = if self.is_in_lap_of(other) { size } else { 0 };
+        (((self.0 as u32).wrapping_sub(other.0 as u32) >> 4) as u16).wrapping_add(lap)
+    }
+
+    /// Buffers before it, modulo 2^31.
     #[inline(always)]
     const fn count(self) -> u32 {
-        (self.0 >> 32) as u32
+        (self.0 >> 33) as u32
     }
 }
 
@@ -165,42 +199,65 @@ impl Cursor {
 #[derive(Debug, Clone, Copy)]
 struct Walk {
     at: Cursor,
-    /// The last position of this lap.
-    last: u16,
-    /// The flags of the descriptors there.
-    flags: u16,
+    /// Bytes from the ring's beginning to its last descriptor.
+    last: u32,
+    /// The flags of the descriptors there, in their place in a second word.
+    flags: u64,
+    /// How often it came to the ring's beginning, as if that wrapped.
+    laps: u64,
 }
 
 impl Walk {
     /// To where a descriptor is available.
     const fn of_available(at: Position, size: u16) -> Walk {
-        Walk { at: Cursor::new(at), last: at.last(size), flags: at.available() }
+        Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.available()), laps: 0 }
     }
 
     /// To where it is used.
     const fn of_used(at: Position, size: u16) -> Walk {
-        Walk { at: Cursor::new(at), last: at.last(size), flags: at.used() }
+        Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.used()), laps: 0 }
     }
 
-    /// Goes one buffer on from where it is, of so many descriptors, at most the ring's `size`.
+    /// Goes one buffer on from `at`, where it is, of so many descriptors, at most the ring's `size`.
     #[inline(always)]
     fn go(&mut self, at: Cursor, descriptors: u16, size: u16) {
         // Most have one. A processor that guesses so need not wait for the number to know where the next buffer is.
-        if descriptors == 1 && at.0 as u16 != self.last {
-            self.at = Cursor(at.0.wrapping_add((1 << 32) + 1));
+        if descriptors == 1 {
+            self.go_one(at);
         } else {
             self.go_far(descriptors, size);
         }
     }
 
+    /// Goes one descriptor on from `at`, where it is.
+    #[inline(always)]
+    fn go_one(&mut self, at: Cursor) {
+        if at.0 as u32 == self.last {
+            self.go_around(at);
+        } else {
+            self.at = Cursor(at.0.wrapping_add(Cursor::STEP));
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn go_around(&mut self, at: Cursor) {
+        self.begin_lap();
+        self.at = Cursor((at.0 ^ Cursor::LAP).wrapping_add(Cursor::STEP) - u64::from(self.last) - 16);
+    }
+
+    fn begin_lap(&mut self) {
+        self.flags ^= second(0, 0, AVAIL | USED);
+        self.laps = self.laps.wrapping_add(1);
+    }
+
     #[inline(never)]
     fn go_far(&mut self, descriptors: u16, size: u16) {
-        let position = self.at.position().after(descriptors, size);
-        if position.wrap() != self.at.position().wrap() {
-            self.flags ^= AVAIL | USED;
-            self.last = position.last(size);
+        let (from, to) = (self.at.position(), self.at.position().after(descriptors, size));
+        if from.wrap() != to.wrap() {
+            self.begin_lap();
         }
-        self.at = Cursor(u64::from(self.at.count().wrapping_add(1)) << 32 | u64::from(position.0));
+        self.at = Cursor(u64::from(self.at.count().wrapping_add(1)) << 33 | Cursor::new(to).0);
     }
 }
 
@@ -243,21 +300,20 @@ struct Output {
     published: Cursor,
     /// The second word at `published`, where something is not.
     word: u64,
-    /// Where it was when it was last asked whether the other side is to be notified.
+    /// Where it was when it was last asked whether the other side is to be notified, and how often it had come to the ring's beginning.
     announced: Cursor,
-    /// How often `published` has come to the ring's beginning since.
-    laps: u32,
+    announced_laps: u64,
 }
 
 impl Output {
     const fn new(next: Walk) -> Output {
-        Output { published: next.at, word: 0, announced: next.at, laps: 0, next }
+        Output { published: next.at, word: 0, announced: next.at, announced_laps: next.laps, next }
     }
 
-    /// Writes a second word, or keeps it.
+    /// Writes a buffer's first second word, which is at `at`, or keeps it.
     #[inline(always)]
-    fn store(&mut self, bus: &impl Bus, at: Position, word: u64) {
-        if at == self.published.position() {
+    fn store(&mut self, bus: &impl Bus, at: Cursor, word: u64) {
+        if at == self.published {
             self.word = word;
         } else {
             // Relaxed: the other side gets here only behind the first.
@@ -274,31 +330,39 @@ impl Output {
     /// Shows the other side all up to `next`.
     #[inline(always)]
     fn publish(&mut self, bus: &impl Bus) {
-        let (first, next) = (self.published, self.next.at);
-        if first == next {
-            return;
-        }
-        // (A), the driver's, pairs with (B), and (C), the device's, with (D): whoever sees this word sees those behind it, and what was done
-        // to the buffers.
-        bus.store(Area::Descriptor, first.position().at() + 8, self.word, Release);
-        self.published = next;
-        if first.position().wrap() != next.position().wrap() {
-            self.count_lap();
+        if self.published != self.next.at {
+            self.show(bus, self.word);
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn count_lap(&mut self) {
-        self.laps = self.laps.saturating_add(1);
+    /// As [`Output::store`] of the last buffer before `next`, and then [`Output::publish`].
+    #[inline(always)]
+    fn store_and_publish(&mut self, bus: &impl Bus, at: Cursor, word: u64) {
+        if at == self.published {
+            self.show(bus, word);
+        } else {
+            bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
+            self.show(bus, self.word);
+        }
+    }
+
+    /// Writes the second word at `published`, and with it shows the other side all up to `next`.
+    #[inline(always)]
+    fn show(&mut self, bus: &impl Bus, word: u64) {
+        // (A), the driver's, pairs with (B), and (C), the device's, with (D): whoever sees this word sees those behind it, and what was done
+        // to the buffers.
+        bus.store(Area::Descriptor, self.published.at() + 8, word, Release);
+        self.published = self.next.at;
     }
 
     /// Whether the other side is to be notified of what was published since the last call, as it says in `peer`: at a descriptor, where
     /// event indexes were negotiated (2.8.14, 2.8.10).
     #[inline]
     fn is_wanted<R: Refinement>(&mut self, bus: &impl Bus, peer: Area, has_event_idx: bool, size: u16) -> bool {
-        let (old, laps) = (self.announced, core::mem::take(&mut self.laps));
-        self.announced = self.published;
+        let old = core::mem::replace(&mut self.announced, self.published);
+        // What is not published is less than a lap.
+        let published_laps = self.next.laps.wrapping_sub((!self.next.at.is_in_lap_of(self.published)).into());
+        let laps = published_laps.wrapping_sub(core::mem::replace(&mut self.announced_laps, published_laps));
         // (E) pairs with (F), and (H) with (G): descriptors are stored before it is read what the other side wants.
         bus.fence();
         let word: u32 = bus.load(peer, EVENT_OFFSET, Relaxed);

@@ -175,7 +175,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         // Most buffers have one segment, of which nothing can be wrong.
         let flags = (words.1 >> 32) as u16;
         if flags & !DESC_F_WRITE == 0 {
-            chain.set_one(head, Segment { addr: words.0, len: words.1 as u32 }, flags != 0);
+            chain.set_one(head, Segment { addr: words.0, len: words.1 as u32 }, flags);
             return Ok(true);
         }
         self.pop_chain(head, words, space, chain)
@@ -190,7 +190,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         chain: &mut Chain,
     ) -> Result<bool, RingError> {
         chain.clear();
-        chain.id = head;
+        chain.set_id(head);
         match self.walk(head, words, space, chain) {
             Ok(()) => Ok(true),
             Err(error) => Err(self.lie(error)),
@@ -209,7 +209,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         let mut bytes = 0;
         loop {
             let (flags, next) = ((words.1 >> 32) as u16, (words.1 >> 48) as u16);
-            chain.descriptors += 1;
+            chain.count_descriptor();
             if flags & DESC_F_INDIRECT != 0 {
                 return self.walk_table(index, words, space, chain, bytes);
             }
@@ -232,8 +232,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         if flags & !(DESC_F_NEXT | DESC_F_WRITE) != 0 {
             return Err(RingError::DescriptorFlags { index, value: flags });
         }
-        if chain.segments.len() >= self.layout.size() as usize {
-            return Err(RingError::TooLong { segments: chain.segments.len() + 1 });
+        if chain.len() >= self.layout.size() as usize {
+            return Err(RingError::TooLong { segments: chain.len() + 1 });
         }
         *bytes += u64::from(len);
         if *bytes > CHAIN_BYTES_MAX {
@@ -299,11 +299,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
         if !self.features.in_order {
-            return self.push_used_id(chain.id, len);
+            return self.push_used_id(chain.id(), len);
         }
         let count = self.batch.take().map_or(0, |(_, _, count)| count) + 1;
         self.pushed += 1;
-        self.batch = Some((chain.id, len, count));
+        self.batch = Some((chain.id(), len, count));
         if u64::from(len) < chain.writable_len() {
             self.end_batch();
         }

@@ -5,12 +5,12 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 
 use super::free::FreeQueue;
+use super::heads::Heads;
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
 use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
 use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
-use crate::ids::Ids;
 use crate::memory::{IndirectTables, Words};
 use crate::side::{DriverSide, driver_side};
 
@@ -46,7 +46,7 @@ pub struct Driver<B, R = Refined> {
     tables: Option<IndirectTables>,
     /// First descriptors of chains. Number n is that of the chain added as number n. Where free descriptors are listed in shared memory,
     /// last first, none would ever be where it was: then the numbers are kept by their heads.
-    heads: Ids,
+    heads: Heads,
     numbers: Box<[u64]>,
     free: FreeQueue,
     /// Without [`Refinement::PRIVATE_FREE_LIST`]: the first of the free list, which goes on through `next` in the descriptors.
@@ -101,7 +101,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             slots: (0..size).map(|_| Slot::default()).collect(),
             following: (0..size).map(|_| 0).collect(),
             tables: None,
-            heads: Ids::new(layout.size(), base.into()),
+            heads: Heads::new(layout.size(), base),
             numbers: if lists_privately { Box::default() } else { (0..size).map(|_| FREE).collect() },
             free: FreeQueue::new(layout.size(), base),
             shared_head: Wide::new(0),
@@ -204,6 +204,19 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             Some((segment, flags)) => self.add_one(segment, flags, token),
             None => self.add_chain(readable, writable, token),
         }
+    }
+
+    /// [`Driver::add`] and [`Driver::publish`] in one.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// As [`Driver::add`]; nothing was published.
+    #[inline(always)]
+    pub fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        self.add(readable, writable, token)?;
+        self.publish();
+        Ok(())
     }
 
     #[inline(always)]

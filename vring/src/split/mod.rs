@@ -3,6 +3,7 @@
 mod device;
 mod driver;
 mod free;
+mod heads;
 mod planned;
 
 use core::sync::atomic::Ordering::Relaxed;

@@ -21,13 +21,19 @@ const TABLES: u64 = 0x7_0000_0000;
 struct Segments {
     lens: Vec<u32>,
     readable: prop::sample::Index,
+    /// It is published as it is added.
+    is_last: bool,
 }
 
 type Operation = super::operation::Operation<Segments>;
 
 fn operation() -> impl Strategy<Value = Operation> {
     let lens = prop_oneof![6 => vec(1..5000_u32, 1..5), 1 => vec(0..9_u32, 0..40), 1 => vec(Just(u32::MAX), 1..4)];
-    let segments = (lens, any::<prop::sample::Index>()).prop_map(|(lens, readable)| Segments { lens, readable });
+    let segments = (lens, any::<prop::sample::Index>(), any::<bool>()).prop_map(|(lens, readable, is_last)| Segments {
+        lens,
+        readable,
+        is_last,
+    });
     super::operation::operation(segments, true, true)
 }
 
@@ -116,7 +122,7 @@ fn run(
     let mut chain = Chain::default();
     for operation in operations {
         match operation {
-            Operation::Add(Segments { lens, readable }) => {
+            Operation::Add(Segments { lens, readable, is_last }) => {
                 let token = tokens.next().unwrap();
                 let segment = |(index, len): (usize, &u32)| Segment { addr: token << 32 | index as u64, len: *len };
                 let segments: Vec<Segment> = lens.iter().enumerate().map(segment).collect();
@@ -124,7 +130,11 @@ fn run(
                 let count = segments.len() as u64;
                 let takes = if count > 1 && entries.is_some_and(|entries| count <= entries as u64) { 1 } else { count };
                 let total: u64 = lens.iter().map(|len| u64::from(*len)).sum();
-                let result = driver.add(readable, writable, token);
+                let result = if is_last {
+                    driver.add_and_publish(readable, writable, token)
+                } else {
+                    driver.add(readable, writable, token)
+                };
                 match result {
                     Ok(()) => {
                         assert!(count > 0 && total <= 1 << 32 && count <= size && takes <= free);
@@ -135,6 +145,10 @@ fn run(
                             writable: writable.to_vec(),
                             takes,
                         });
+                        if is_last {
+                            kicks.new += added.iter().map(unit).sum::<u64>();
+                            available.append(&mut added);
+                        }
                     }
                     Err(RingError::Empty) => assert_eq!(count, 0),
                     Err(RingError::TotalLength) => assert!(total > 1 << 32),

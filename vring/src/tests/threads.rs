@@ -45,17 +45,20 @@ fn be_device(mut device: impl DeviceSide, kicked: &Receiver<()>, interrupt: &Sen
     sleeps
 }
 
-fn be_driver(mut driver: impl DriverSide, kick: &Sender<()>, interrupted: &Receiver<()>) -> u64 {
+fn be_driver<D: DriverSide>(mut driver: D, kick: &Sender<()>, interrupted: &Receiver<()>) -> u64 {
     let (mut next, mut taken, mut sleeps) = (0, 0, 0);
     while taken < COUNT {
         while next < COUNT {
             let segments = [Segment { addr: next, len: next as u32 }, Segment { addr: !next, len: 7 }];
             let (readable, writable) = if next % 3 == 0 { segments.split_at(1) } else { segments[..1].split_at(1) };
-            if driver.add(readable, writable, next).is_err() {
+            // Alone, or the last of several.
+            let is_last = next % 7 == 6;
+            let added = if is_last { D::add_and_publish } else { D::add };
+            if added(&mut driver, readable, writable, next).is_err() {
                 break;
             }
             next += 1;
-            if next % 7 == 0 {
+            if is_last {
                 break;
             }
         }

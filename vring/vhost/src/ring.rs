@@ -78,6 +78,10 @@ impl DriverSide for DriverRing {
         with!(self, driver => driver.publish());
     }
 
+    fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        with!(self, driver => driver.add_and_publish(readable, writable, token))
+    }
+
     fn needs_kick(&mut self) -> bool {
         with!(self, driver => driver.needs_kick())
     }

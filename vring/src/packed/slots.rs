@@ -1,0 +1,145 @@
+//! Which buffers the device has, in the driver's own memory.
+
+use alloc::boxed::Box;
+
+use dormouse_abi::vring::DESC_F_WRITE;
+
+use super::second;
+
+/// What the driver knows of a buffer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Slot {
+    pub(super) token: u64,
+    /// ```text
+    ///   63                48   47   32   31                       0
+    ///   | extent            |      id  | bytes that may be written |
+    /// ```
+    /// The extent, where the flags are in a descriptor: 0 for one descriptor. For more of them it has the bit of WRITE, and around it how
+    /// many more.
+    what: u64,
+}
+
+impl Slot {
+    #[inline(always)]
+    pub(super) const fn id(&self) -> u16 {
+        (self.what >> 32) as u16
+    }
+
+    /// Descriptors that it takes of the ring.
+    #[inline(always)]
+    pub(super) const fn descriptors(&self) -> u16 {
+        let extent = (self.what >> 48) as u16;
+        (extent >> 2 << 1 | extent & 1) + 1
+    }
+
+    /// Bytes that the device may write.
+    #[inline(always)]
+    pub(super) const fn writable(&self) -> u32 {
+        self.what as u32
+    }
+
+    /// Whether it takes one descriptor, and `word` is its second one when it is used, with these flags in their place.
+    #[inline(always)]
+    pub(super) const fn is_one_used_as(&self, word: u64, flags: u64) -> bool {
+        // Without WRITE, no flags are the extent of several descriptors, whatever the device says.
+        ((word ^ flags) & !second(0, 0, DESC_F_WRITE) ^ self.what) >> 32 == 0
+    }
+}
+
+/// As a slot has it.
+const fn extent_of(descriptors: u16) -> u16 {
+    match descriptors {
+        1 => 0,
+        _ => (descriptors - 1) >> 1 << 2 | DESC_F_WRITE | (descriptors - 1) & 1,
+    }
+}
+
+/// Slots of all ids in one order: those under way as they were added, then those that are free.
+///
+/// ```text
+///   order    …  4  5  1  7  0  2  3  6  4  5 …     the id of buffer number n is at n, modulo the length, a power of two
+///                     ▲ oldest       ▲ added
+///                     under way      free
+/// ```
+/// Whatever comes back is put where the oldest is, and the oldest where that was: so what is under way lies between two numbers, and one
+/// comparison tells whether an id is. Where buffers come back in the order in which they were added, in a ring whose size is a power of
+/// two, nothing is ever moved or written: a store to memory of one's own is not for nothing, for it waits behind each store to a line
+/// that the other side has.
+#[derive(Debug)]
+pub(super) struct Slots {
+    order: Box<[Slot]>,
+    /// One less than its length.
+    mask: u32,
+    /// Where each id is in it.
+    place: Box<[u16]>,
+    /// Whether there are as many ids as places: what is taken back stays where it is.
+    is_full: bool,
+}
+
+impl Slots {
+    /// Those of a ring of `size`, all of them free: 0 is that of buffer number 0.
+    pub(super) fn new(size: u16) -> Slots {
+        let slot = |id: u16| Slot { token: 0, what: second(0, id, 0) };
+        Slots {
+            order: (0..size.next_power_of_two()).map(|at| slot(if at < size { at } else { 0 })).collect(),
+            mask: u32::from(size).next_power_of_two() - 1,
+            place: (0..size).collect(),
+            is_full: size.is_power_of_two(),
+        }
+    }
+
+    /// Where the slot of the buffer with this number is.
+    #[inline(always)]
+    fn at(&self, number: u32) -> usize {
+        (number & self.mask) as usize
+    }
+
+    /// The slot of the buffer with this number.
+    #[inline(always)]
+    pub(super) fn get(&self, number: u32) -> &Slot {
+        // SAFETY: below the length, which is one more than the mask.
+        unsafe { self.order.get_unchecked(self.at(number)) }
+    }
+
+    /// Enters the buffer with this number, the first that is free. Returns its id.
+    #[inline(always)]
+    pub(super) fn enter(&mut self, number: u32, token: u64, writable: u32, descriptors: u16) -> u16 {
+        let at = self.at(number);
+        // SAFETY: as in `get`.
+        let slot = unsafe { self.order.get_unchecked_mut(at) };
+        let id = slot.what & second(0, u16::MAX, 0);
+        let what = id | second(writable, 0, extent_of(descriptors));
+        slot.token = token;
+        // Most often the one before was the same, and is not stored again.
+        if slot.what != what {
+            slot.what = what;
+        }
+        (id >> 32) as u16
+    }
+
+    /// How many buffers that are under way were added after number `oldest` and before the one with this id: as many or more than there
+    /// are, if it is free. `None`: there is no such id.
+    #[inline(always)]
+    pub(super) fn since(&self, oldest: u32, id: u16) -> Option<u32> {
+        let place = *self.place.get(usize::from(id))?;
+        Some(u32::from(place).wrapping_sub(oldest) & self.mask)
+    }
+
+    /// Puts an id, and what is known of its buffer, where the one with this number is, and that one where it was. Both are under way.
+    pub(super) fn exchange(&mut self, number: u32, id: u16) {
+        let (at, place) = (self.at(number), self.place[usize::from(id)]);
+        self.place[usize::from(self.order[at].id())] = place;
+        self.place[usize::from(id)] = at as u16;
+        self.order.swap(at, place.into());
+    }
+
+    /// Makes the oldest, number `oldest`, free. The next one is the oldest then.
+    #[inline(always)]
+    pub(super) fn free_oldest(&mut self, oldest: u32) {
+        if !self.is_full {
+            let at = self.at(oldest.wrapping_add(self.place.len() as u32));
+            self.order[at] = *self.get(oldest);
+            self.place[usize::from(self.order[at].id())] = at as u16;
+        }
+    }
+}
