@@ -27,8 +27,8 @@ pub const LEN: u32 = 64;
 pub trait DriverEnd: Send {
     /// Gives a buffer; false: there is no room.
     fn give(&mut self, number: u64) -> bool;
-    /// The batch is given.
-    fn end(&mut self);
+    /// Likewise the last of a batch, which is then given.
+    fn give_last(&mut self, number: u64) -> bool;
     /// A buffer that came back.
     fn take(&mut self) -> Option<u64>;
     /// Whether there is room for so many.
@@ -96,6 +96,16 @@ fn relax(vain: &mut u32) {
     }
 }
 
+/// Gives a batch, which is not empty. Returns how many were given.
+#[inline(always)]
+fn give(driver: &mut impl DriverEnd, first: u64, count: u64) -> u64 {
+    let mut given = 0;
+    for _ in 1..count {
+        given += u64::from(driver.give(first + given));
+    }
+    given + u64::from(driver.give_last(first + given))
+}
+
 /// The driver's work: so many buffers there and back.
 #[inline(always)]
 fn drive(driver: &mut impl DriverEnd, count: u64, batch: u64, is_lockstep: bool) -> u64 {
@@ -108,10 +118,7 @@ fn drive(driver: &mut impl DriverEnd, count: u64, batch: u64, is_lockstep: bool)
         }
         let next = batch.min(count - given);
         if next > 0 && (!is_lockstep || given == taken) && driver.has_room(next) {
-            for _ in 0..next {
-                given += u64::from(driver.give(given));
-            }
-            driver.end();
+            given += give(driver, given, next);
         }
         if given + taken == before {
             relax(&mut vain);
@@ -148,11 +155,8 @@ fn alone(driver: &mut impl DriverEnd, device: &mut impl DeviceEnd, count: u64, b
     let (mut given, mut taken, mut sums) = (0, 0, [0_u64; 2]);
     while taken < count {
         let next = batch.min(count - given);
-        if driver.has_room(next) {
-            for _ in 0..next {
-                given += u64::from(driver.give(given));
-            }
-            driver.end();
+        if next > 0 && driver.has_room(next) {
+            given += give(driver, given, next);
         }
         while let Some(number) = device.turn() {
             sums[0] = sums[0].wrapping_add(number);

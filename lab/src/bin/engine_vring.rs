@@ -38,18 +38,15 @@ fn segment(number: u64) -> [Segment; 1] {
 impl<D: DriverSide + Send, const IS_EACH: bool> DriverEnd for Publishing<D, IS_EACH> {
     #[inline(always)]
     fn give(&mut self, number: u64) -> bool {
-        let is_given = self.side.add(&segment(number), &[], number).is_ok();
         if IS_EACH {
-            self.side.publish();
+            return self.give_last(number);
         }
-        is_given
+        self.side.add(&segment(number), &[], number).is_ok()
     }
 
     #[inline(always)]
-    fn end(&mut self) {
-        if !IS_EACH {
-            self.side.publish();
-        }
+    fn give_last(&mut self, number: u64) -> bool {
+        self.side.add_and_publish(&segment(number), &[], number).is_ok()
     }
 
     #[inline(always)]
@@ -97,7 +94,9 @@ impl<D: DriverSide + Send> DriverEnd for ByItself<AdaptiveDriver<D>> {
     }
 
     #[inline(always)]
-    fn end(&mut self) {}
+    fn give_last(&mut self, number: u64) -> bool {
+        self.give(number)
+    }
 
     #[inline(always)]
     fn take(&mut self) -> Option<u64> {

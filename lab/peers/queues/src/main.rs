@@ -196,8 +196,10 @@ impl<I: Put, F: Get> DriverEnd for Side<I, F> {
     }
 
     #[inline(always)]
-    fn end(&mut self) {
+    fn give_last(&mut self, number: u64) -> bool {
+        let is_given = self.give(number);
         self.into.publish();
+        is_given
     }
 
     #[inline(always)]
