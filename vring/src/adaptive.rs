@@ -86,13 +86,19 @@ impl<D: DriverSide> AdaptiveDriver<D> {
     /// As [`DriverSide::add`]. With [`RingError::Full`], all that was held is published: ask [`AdaptiveDriver::needs_kick`].
     #[inline(always)]
     pub fn offer(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<bool, RingError> {
-        if let Err(error) = self.side.add(readable, writable, token) {
+        let held = self.side.unpublished() + 1;
+        let is_due = held >= self.limit || self.side.in_flight() == 0 && self.ends_burst(held);
+        let added = if is_due {
+            self.side.add_and_publish(readable, writable, token)
+        } else {
+            self.side.add(readable, writable, token)
+        };
+        if let Err(error) = added {
             return Err(self.refused(error));
         }
-        let held = self.side.unpublished();
-        let is_due = held >= self.limit || self.side.in_flight() == 0 && self.ends_burst(held);
         if is_due {
-            self.publish();
+            self.idle = 0;
+            self.burst = self.burst.saturating_add(held);
         }
         Ok(is_due)
     }

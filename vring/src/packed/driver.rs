@@ -352,11 +352,16 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(never)]
     fn reclaim(&mut self) {
         let used = self.used.at.position().offset();
-        for back in 1..=self.free_count().min(TOGETHER) {
+        let count = self.free_count().min(TOGETHER);
+        let mut back = 1;
+        while back <= count {
             let offset = if back <= used { used - back } else { self.size - (back - used) };
             if offset % IN_LINE == IN_LINE - 1 {
                 // The address: what says whether a descriptor is available stays.
                 self.bus.store(Area::Descriptor, 16 * offset as usize, 0_u64, Relaxed);
+                back += IN_LINE;
+            } else {
+                back += 1;
             }
         }
     }

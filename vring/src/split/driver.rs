@@ -551,13 +551,17 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// a line that both have is not given up for a hint (AMD EPYC, family 19h).
     #[inline(never)]
     fn reclaim(&mut self) {
-        let freed = self.descriptors_freed();
-        for back in 1..=self.free_count().min(TOGETHER) {
+        let (freed, count) = (self.descriptors_freed(), self.free_count().min(TOGETHER));
+        let mut back = 1;
+        while back <= count {
             // It was given back a lap before it is taken again.
             let slot = self.free.get(freed.wrapping_sub(back.into()));
-            // The last of a line: those before it are most likely free too.
             if slot % IN_LINE == IN_LINE - 1 {
+                // The last of a line, of which those before it most likely became free before it.
                 self.bus.store(Area::Descriptor, self.layout.descriptor(slot), 0_u64, Relaxed);
+                back += IN_LINE;
+            } else {
+                back += 1;
             }
         }
     }

@@ -296,6 +296,24 @@ fn a_packed_device_tells_what_is_wrong() {
     assert_eq!(all(&[chained, (0, 2, 3, AVAIL)]), Err(RingError::DescriptorFlags { index: 0, value: chained.3 }));
 }
 
+/// Whatever flags stand beside those that say used: a buffer frees as many descriptors as were added for it.
+#[test]
+fn no_flags_pass_several_descriptors_off_as_one() {
+    const USED: u16 = 1 << 7 | 1 << 15;
+    let memory = Memory::packed(16, 0);
+    for count in 1..=16 {
+        for flags in (0..=u16::MAX).filter(|flags| flags & USED == USED) {
+            let mut driver: packed::Driver<Direct> =
+                packed::Driver::new(memory.packed_bus(16), 16, Features::default()).unwrap();
+            driver.add(&[], &[Segment { addr: 0, len: 1 }; 16][..count], 7).unwrap();
+            driver.publish();
+            memory.put(8, &(u64::from(flags) << 48).to_le_bytes());
+            assert_eq!(driver.take_used().map(|taken| taken.map(|taken| taken.token)), Ok(Some(7)));
+            assert_eq!((driver.free_count(), driver.in_flight()), (16, 0), "{count} descriptors, flags {flags:#x}");
+        }
+    }
+}
+
 #[test]
 fn a_packed_driver_tells_what_is_wrong() {
     let memory = Memory::packed(4, 0);
