@@ -27,11 +27,11 @@ fn vring_has_its_figures_and_the_models() {
         return;
     }
     assert!(has_note("each loop's buffers came to the device, and back, all of them once"), "{notes:#?}");
-    // Of a distance at which the processors hardly were there are no figures; of the other, all.
+    // Of circumstances in which the processors hardly were there are no figures; of others, all.
     let is_there = |name: &str| experiment.measurements.iter().any(|found| found.name == name);
-    for suffix in ["", ".far"] {
-        let what = if suffix.is_empty() { ", near: a line takes" } else { ", far: a line takes" };
-        let is_measured = notes.iter().any(|note| note.contains(what) && !note.contains("too few turns"));
+    for (words, suffix) in [("near", ""), ("crowded", ".crowded"), ("far", ".far")] {
+        let what = format!(", {words}: a line takes");
+        let is_measured = notes.iter().any(|note| note.contains(&what) && !note.contains("too few turns"));
         for shape in ["stream", "lockstep"] {
             for ring in ["noshadow", "shadow", "shadow-private", "in-order", "packed", "adaptive", "packed-adaptive"] {
                 for batch in ["1", "4", "16", "64"] {

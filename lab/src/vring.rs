@@ -7,13 +7,14 @@
 //!
 //! # The picture
 //! ```text
-//!   SHAPE.RING.BATCH[.far]
+//!   SHAPE.RING.BATCH[.crowded|.far]
 //!     SHAPE    stream: as many buffers under way as the ring takes        lockstep: a batch there and back, then the next
 //!     RING     noshadow, shadow: as in the seed; …-batch, …-private: with what came after; in-order, packed, packed-in-order;
 //!              adaptive, packed-adaptive: published by themselves
 //!              rtrb, array-queue, std-mpsc, index-pair: a queue for either way that is no virtqueue, whose ends trust one another
 //!     BATCH    1 4 16 64
 //!     far      while a line took long from one processor to the other (below)
+//!     crowded  while it did not, and somebody else had a share of a core (below)
 //! ```
 //! A cost is that of one buffer there and back. Nothing is subtracted: an empty loop would wait for nobody.
 //!
@@ -21,6 +22,12 @@
 //! A pair is chosen by what the machine says of itself: hyperthreads of a core, cores of a socket, sockets apart. In a virtual machine
 //! that is not to be relied on, for its processors move. So before and after each turn a line is sent to and fro, and a turn between two
 //! slow transfers is `far`; one between a quick and a slow one does not count.
+//!
+//! # Who else is there
+//! The other hyperthread of a core that a virtual machine's processor runs on may be another machine's. Then the processor does about half
+//! as many instructions at a time, though each takes as long as before, and a ring whose buffers cost instructions slows down where one
+//! that waits for lines does not. So before and after each turn instructions that wait for nothing are timed as well: a turn between two
+//! slow ones of these is `crowded`. What is slow is told from the quickest of the run; if there was company all the time, nothing is.
 //!
 //! # The model
 //! What each form of ring moves from cache to cache is counted as well, by the queues' own model of two caches
@@ -41,6 +48,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use crate::engine::Engine;
 use crate::engines::{self, Engines};
 use crate::plan::{self, Axis};
 use crate::statistics::{measurement, median, ratio};
@@ -58,7 +66,7 @@ const AXES: &[Axis] = &[
     Axis::plain("tool"),
     Axis::plain("batch"),
     Axis::without("placement", "same-socket"),
-    Axis::without("distance", "near"),
+    Axis::without("circumstances", "near"),
 ];
 
 const SHAPES: [&str; 2] = ["stream", "lockstep"];
@@ -88,6 +96,11 @@ const ITERATIONS: u64 = 8_000;
 const TRANSFERS: u64 = 1_000;
 /// A line that takes longer one way than this does not come from a cache that both processors share.
 const NEAR_NS_MAX: f64 = 120.0;
+/// Iterations that tell whether a processor has its core for itself.
+const STEPS: u64 = 10_000;
+/// Where they take so many times as long as nearly the quickest, it has not.
+const ALONE_MAX: f64 = 1.15;
+const QUICKEST: f64 = 0.05;
 /// Turns of each slot that a figure needs.
 const TURNS_MIN: usize = 6;
 
@@ -142,12 +155,44 @@ struct Slot {
     engine: usize,
     case: String,
     labels: [(&'static str, String); 3],
-    /// Nanoseconds of a buffer, by distance.
-    turns: [Vec<f64>; 2],
-    counters: [BTreeMap<String, Vec<f64>>; 2],
+    turns: Vec<Turn>,
 }
 
-const DISTANCES: [&str; 2] = ["near", "far"];
+/// A turn of one of them, and what was found before and after.
+#[derive(Debug)]
+struct Turn {
+    /// Nanoseconds of a buffer.
+    ns: f64,
+    counters: BTreeMap<String, f64>,
+    around: [Probe; 2],
+}
+
+/// How two processors were at a time.
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    /// Nanoseconds that a line took there and back.
+    transfer_ns: f64,
+    /// And a step of `width`, on either.
+    step_ns: f64,
+}
+
+impl Probe {
+    fn take(engine: &mut Engine) -> Result<Probe, LabError> {
+        let transfer_ns = engine.run(run("transfer", TRANSFERS))?.ns;
+        Ok(Probe { transfer_ns, step_ns: engine.run(run("width", STEPS))?.ns })
+    }
+
+    /// Which of [`CIRCUMSTANCES`] it tells of, where a step takes so long that has a core for itself.
+    fn circumstances(self, alone_ns: f64) -> usize {
+        if self.transfer_ns / 2.0 > NEAR_NS_MAX { 2 } else { usize::from(self.step_ns > ALONE_MAX * alone_ns) }
+    }
+}
+
+const CIRCUMSTANCES: [&str; 3] = ["near", "crowded", "far"];
+
+fn run(case: &str, iterations: u64) -> Run {
+    Run { case: case.into(), iterations, threads: 2, walk: Walk::None, beside: None }
+}
 
 fn slots(engines: &Engines) -> Vec<Slot> {
     let mut slots = Vec::new();
@@ -158,28 +203,29 @@ fn slots(engines: &Engines) -> Vec<Slot> {
             let Some((ring, batch)) = rest.rsplit_once('_') else { continue };
             if SHAPES.contains(&shape) && BATCHES.contains(&batch) {
                 let labels = [("state", shape.into()), ("tool", ring.into()), ("batch", batch.into())];
-                let (turns, counters) = Default::default();
-                slots.push(Slot { engine, case: case.clone(), labels, turns, counters });
+                slots.push(Slot { engine, case: case.clone(), labels, turns: Vec::new() });
             }
         }
     }
     slots
 }
 
-/// Which distance a time of the case `transfer` is of: its iteration goes there and back.
-fn distance(transfer_ns: f64) -> usize {
-    usize::from(transfer_ns / 2.0 > NEAR_NS_MAX)
-}
-
 /// What the turns of a pair of processors came to.
 struct Turns {
     slots: Vec<Slot>,
-    /// One way, by distance.
-    transfers: [Vec<f64>; 2],
-    /// What it takes to read a line of one's own after the other has read it, by distance.
-    rereads: [Vec<f64>; 2],
+    probes: Vec<Probe>,
+    /// What it takes to read a line of one's own after the other has read it, and how the processors were.
+    rereads: Vec<(f64, [Probe; 2])>,
     rounds: usize,
-    moved: usize,
+}
+
+impl Turns {
+    /// Nanoseconds of a step where a processor has its core for itself.
+    fn alone_ns(&self) -> f64 {
+        let mut steps: Vec<f64> = self.probes.iter().map(|probe| probe.step_ns).collect();
+        steps.sort_unstable_by(f64::total_cmp);
+        steps.get((steps.len() as f64 * QUICKEST) as usize).copied().unwrap_or(f64::INFINITY)
+    }
 }
 
 fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str) -> Result<Turns, LabError> {
@@ -187,13 +233,10 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
     if let Ok(style) = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} s") {
         bar.set_style(style);
     }
-    let run =
-        |case: &str, iterations| Run { case: case.into(), iterations, threads: 2, walk: Walk::None, beside: None };
     let mut slots = slots(engines);
     let mut order: Vec<usize> = (0..slots.len()).collect();
     let mut random = SmallRng::from_os_rng();
-    let (mut transfers, mut rereads, mut rounds, mut moved) =
-        (<[Vec<f64>; 2]>::default(), <[Vec<f64>; 2]>::default(), 0, 0);
+    let (mut probes, mut rereads, mut rounds) = (Vec::new(), Vec::new(), 0);
     for process in 0..processes {
         if process > 0 {
             engines.renew()?;
@@ -202,30 +245,21 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
         let mut is_counted = false;
         while begun.elapsed() < lasting / processes {
             order.shuffle(&mut random);
-            let mut before = engines.all[0].run(run("transfer", TRANSFERS))?.ns;
+            let mut before = Probe::take(&mut engines.all[0])?;
             for &index in &order {
                 let slot = &mut slots[index];
                 let timing = engines.all[slot.engine].run(run(&slot.case, ITERATIONS))?;
-                let after = engines.all[0].run(run("transfer", TRANSFERS))?.ns;
-                let at = distance(after);
+                let after = Probe::take(&mut engines.all[0])?;
                 if is_counted {
-                    if at == distance(before) {
-                        slot.turns[at].push(timing.ns);
-                        for (name, count) in timing.counters {
-                            slot.counters[at].entry(name).or_default().push(count);
-                        }
-                    } else {
-                        moved += 1;
-                    }
-                    transfers[at].push(after / 2.0);
+                    slot.turns.push(Turn { ns: timing.ns, counters: timing.counters, around: [before, after] });
+                    probes.push(after);
                 }
                 before = after;
             }
             let [handed, reread] = ["handed", "handed-reread"].map(|case| engines.all[0].run(run(case, TRANSFERS)));
             let reread = reread?.ns - handed?.ns;
-            let at = distance(engines.all[0].run(run("transfer", TRANSFERS))?.ns);
-            if is_counted && at == distance(before) {
-                rereads[at].push(reread);
+            if is_counted {
+                rereads.push((reread, [before, Probe::take(&mut engines.all[0])?]));
             }
             rounds += usize::from(is_counted);
             // The first of a process pays for pages and code.
@@ -234,23 +268,30 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
         }
     }
     bar.finish_and_clear();
-    Ok(Turns { slots, transfers, rereads, rounds, moved })
+    Ok(Turns { slots, probes, rereads, rounds })
 }
 
-/// Figures of the slots at one distance, as far as there are enough turns of all; as many of each, so that ratios have pairs.
+/// Figures of the slots in one of [`CIRCUMSTANCES`], as far as there are enough turns of all; as many of each, so that ratios have pairs.
 fn figures(turns: &Turns, placement: &str, at: usize, rate: Option<f64>) -> Vec<Measurement> {
-    let count = turns.slots.iter().map(|slot| slot.turns[at].len()).min().unwrap_or(0);
+    let alone_ns = turns.alone_ns();
+    let is_so = |turn: &&Turn| turn.around.iter().all(|probe| probe.circumstances(alone_ns) == at);
+    let counted: Vec<Vec<&Turn>> = turns.slots.iter().map(|slot| slot.turns.iter().filter(is_so).collect()).collect();
+    let count = counted.iter().map(Vec::len).min().unwrap_or(0);
     if count < TURNS_MIN {
         return Vec::new();
     }
-    let figures = turns.slots.iter().map(|slot| {
-        let mut labels = plan::labels(&[("placement", placement), ("distance", DISTANCES[at])]);
+    let figures = turns.slots.iter().zip(counted).map(|(slot, counted)| {
+        let mut labels = plan::labels(&[("placement", placement), ("circumstances", CIRCUMSTANCES[at])]);
         labels.extend(slot.labels.iter().map(|(axis, value)| (axis.to_string(), value.clone())));
-        let mut measurement = measurement(&plan::name(AXES, &labels), "ns", &slot.turns[at][..count]);
+        let ns: Vec<f64> = counted[..count].iter().map(|turn| turn.ns).collect();
+        let mut measurement = measurement(&plan::name(AXES, &labels), "ns", &ns);
         measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
         measurement.labels = labels;
-        let counters = slot.counters[at].iter().map(|(name, counts)| (name.clone(), median(counts)));
-        measurement.counters = counters.collect();
+        let mut counters = BTreeMap::<&String, Vec<f64>>::new();
+        for (name, count) in counted.iter().flat_map(|turn| &turn.counters) {
+            counters.entry(name).or_default().push(*count);
+        }
+        measurement.counters = counters.into_iter().map(|(name, counts)| (name.clone(), median(&counts))).collect();
         measurement
     });
     figures.collect()
@@ -310,37 +351,45 @@ fn at_placement(
          there and back",
         turns.rounds
     ));
-    for (at, words) in DISTANCES.into_iter().enumerate() {
-        let all = &turns.transfers[at];
+    let alone_ns = turns.alone_ns();
+    for (at, words) in CIRCUMSTANCES.into_iter().enumerate() {
+        let is_so = |probe: &Probe| probe.circumstances(alone_ns) == at;
+        let all: Vec<&Probe> = turns.probes.iter().filter(|probe| is_so(probe)).collect();
         if all.is_empty() {
             continue;
         }
         let measured = figures(&turns, name, at, rate);
         let too_few = if measured.is_empty() { ", too few turns for figures" } else { "" };
+        let of = |of: fn(&Probe) -> f64| median(&all.iter().map(|probe| of(probe)).collect::<Vec<_>>());
         notes.push(format!(
-            "{name}, {words}: a line takes {:.0} ns one way ({} probes{too_few})",
-            median(all),
+            "{name}, {words}: a line takes {:.0} ns one way, 24 additions {:.2} ns ({} probes{too_few})",
+            of(|probe| probe.transfer_ns / 2.0),
+            of(|probe| probe.step_ns),
             all.len()
         ));
         experiment.measurements.extend(measured);
-        let rereads = &turns.rereads[at];
+        let rereads: Vec<f64> =
+            turns.rereads.iter().filter(|(_, around)| around.iter().all(is_so)).map(|(ns, _)| *ns).collect();
         if rereads.len() >= TURNS_MIN {
             let labels = plan::labels(&[
                 ("state", "machine"),
                 ("tool", "reread"),
                 ("placement", name),
-                ("distance", DISTANCES[at]),
+                ("circumstances", CIRCUMSTANCES[at]),
             ]);
-            notes.push(format!("{name}, {words}: {}", model::protocol(median(rereads), median(all))));
-            let measurement = measurement(&plan::name(AXES, &labels), "ns", rereads);
+            let transfer_ns = of(|probe| probe.transfer_ns / 2.0);
+            notes.push(format!("{name}, {words}: {}", model::protocol(median(&rereads), transfer_ns)));
+            let measurement = measurement(&plan::name(AXES, &labels), "ns", &rereads);
             experiment.measurements.push(Measurement { labels, ..measurement });
         }
     }
-    if !turns.transfers[0].is_empty() && !turns.transfers[1].is_empty() {
+    let turned = turns.slots.iter().flat_map(|slot| &slot.turns);
+    let changed =
+        turned.filter(|turn| turn.around[0].circumstances(alone_ns) != turn.around[1].circumstances(alone_ns)).count();
+    if changed > 0 {
         notes.push(format!(
-            "{name}: the processors are now near each other and now far, as a hypervisor moves them; {} turns in which they moved do not \
-             count",
-            turns.moved
+            "{name}: a hypervisor moves the processors, and others' come and go beside them; {changed} turns in which that changed do not \
+             count"
         ));
     }
     Ok(())
@@ -369,12 +418,15 @@ const RATIOS: [(&str, &str, &str, &[&str]); 14] = [
     ("adaptive_vs_index_pair", "adaptive", "index-pair", &["1", "4", "16", "64"]),
 ];
 
-/// Ratios of both shapes, at every distance; and of the one that the issue of forms is judged by, the median over batches.
+/// Ratios of both shapes, in all circumstances; and of the one that the issue of forms is judged by, the median over batches.
 fn ratios(measurements: &[Measurement]) -> Vec<Ratio> {
     let find = |name: String| measurements.iter().find(|measurement| measurement.name == name);
     let mut ratios = Vec::new();
     for shape in SHAPES {
-        for suffix in ["", ".far", ".hyperthreads", ".hyperthreads.far", ".sockets-apart", ".sockets-apart.far"] {
+        let suffixes = ["", ".hyperthreads", ".sockets-apart"].into_iter();
+        for suffix in
+            suffixes.flat_map(|placement| ["", ".crowded", ".far"].map(|suffix| format!("{placement}{suffix}")))
+        {
             let mut end: String = suffix.replace(['.', '-'], "_");
             if shape != "stream" {
                 end.insert_str(0, &format!("_{shape}"));
@@ -434,8 +486,28 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_far_when_a_line_takes_long() {
-        assert_eq!([90.0, 239.0, 241.0, 480.0].map(distance), [0, 0, 1, 1]);
+    fn circumstances_are_told_by_lines_and_steps() {
+        let of = |transfer_ns, step_ns| Probe { transfer_ns, step_ns }.circumstances(2.0);
+        assert_eq!([of(90.0, 2.0), of(239.0, 2.2), of(90.0, 2.4), of(241.0, 2.0), of(480.0, 4.0)], [0, 0, 1, 2, 2]);
+    }
+
+    #[test]
+    fn only_turns_between_the_same_circumstances_count() {
+        let [near, crowded, far] =
+            [(60.0, 2.0), (60.0, 4.0), (300.0, 4.0)].map(|(transfer_ns, step_ns)| Probe { transfer_ns, step_ns });
+        let turn = |ns, before, after| Turn { ns, counters: BTreeMap::new(), around: [before, after] };
+        let mut all: Vec<Turn> =
+            (0..TURNS_MIN).flat_map(|_| [turn(1.0, near, near), turn(2.0, crowded, crowded)]).collect();
+        all.extend([turn(3.0, near, crowded), turn(4.0, far, near), turn(5.0, far, far)]);
+        let labels = [("state", "stream".into()), ("tool", "packed".into()), ("batch", "1".into())];
+        let probes = all.iter().map(|turn| turn.around[1]).collect();
+        let slots = vec![Slot { engine: 0, case: "stream_packed_1".into(), labels, turns: all }];
+        let turns = Turns { slots, probes, rereads: Vec::new(), rounds: 1 };
+        let of = |at| figures(&turns, "same-socket", at, None);
+        let found = [of(0), of(1)].map(|found| (found[0].name.clone(), found[0].samples.clone()));
+        let expected = [("stream.packed.1", 1.0), ("stream.packed.1.crowded", 2.0)];
+        assert_eq!(found, expected.map(|(name, ns)| (name.to_string(), vec![ns; TURNS_MIN])));
+        assert!(of(2).is_empty(), "too few");
     }
 
     #[test]

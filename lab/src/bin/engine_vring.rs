@@ -8,7 +8,8 @@
 //!                          in-order, packed, packed-in-order       as shadow-private, in other forms of queue
 //!                          adaptive, packed-adaptive               as shadow-private, published by themselves
 //!   transfer               a line that goes to the other processor and back, over and over
-//!   handed                 the same, while the first writes another line each time, which the second reads
+//!   width                  what has nothing to wait for: independent instructions, as many at a time as a processor does
+//!   handed                 the same as `transfer`, while the first writes another line each time, which the second reads
 //!   handed-reread          and which the first then reads again
 //! ```
 //! A buffer is one segment to be read, which nobody reads. No ring has event indexes.
@@ -151,6 +152,23 @@ extern "C" fn transfer(iterations: u64, _: u64) {
     }
 }
 
+/// An iteration adds to each of six numbers four times: what a processor that has its core for itself does in six or seven cycles, for
+/// only additions to the same number wait for one another.
+extern "C" fn width(iterations: u64, first: u64) {
+    let mut numbers = [first; 6];
+    for _ in 0..iterations {
+        for _ in 0..4 {
+            for number in &mut numbers {
+                // What comes of it the compiler does not know, so it cannot add up.
+                *number = dormouse_lab_harness::opaque(number.wrapping_add(1));
+            }
+        }
+    }
+    for number in numbers {
+        dormouse_lab_harness::opaque(number);
+    }
+}
+
 /// What one thread writes and the other reads.
 static HANDED: Line = Line(AtomicU64::new(0));
 
@@ -278,6 +296,7 @@ fn prepare() -> Result<Vec<Case>, String> {
     let mut cases = vec![
         Case { name: "empty", run: empty, events_per_iteration: 0 },
         Case { name: "transfer", run: transfer, events_per_iteration: 0 },
+        Case { name: "width", run: width, events_per_iteration: 0 },
         Case { name: "handed", run: hand::<false>, events_per_iteration: 0 },
         Case { name: "handed-reread", run: hand::<true>, events_per_iteration: 0 },
     ];

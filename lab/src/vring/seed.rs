@@ -37,8 +37,9 @@ fn find<'a>(experiment: &'a Experiment, name: &str) -> Option<&'a Measurement> {
 }
 
 /// The seed's two rings here: where, and how names end.
-const PLACES: [(&str, &str); 4] = [
+const PLACES: [(&str, &str); 5] = [
     ("here, same socket", ""),
+    ("here, same socket, crowded", ".crowded"),
     ("here, same socket, far", ".far"),
     ("here, hyperthreads", ".hyperthreads"),
     ("here, sockets apart", ".sockets-apart"),
@@ -92,7 +93,7 @@ pub(crate) fn tables(experiment: &Experiment) -> String {
 
 /// In a line.
 pub(crate) fn conclusion(experiment: &Experiment) -> Option<String> {
-    let suffix = ["", ".far"].into_iter().find(|suffix| found(experiment, "1", suffix).is_some())?;
+    let suffix = ["", ".crowded", ".far"].into_iter().find(|suffix| found(experiment, "1", suffix).is_some())?;
     let (_, alone) = found(experiment, "1", suffix)?;
     Some(format!(
         "the shadow alone, in the ring as the fourth seed has it and one buffer at a time, makes a buffer's way take {alone} of what it \
