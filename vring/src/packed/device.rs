@@ -123,11 +123,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
         let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
-        // Most buffers have one segment, of which nothing but the id can be wrong.
-        let (id, write) = ((word >> 32) as u16, (word >> 48) as u16 & DESC_F_WRITE);
-        if (word ^ available) & !second(0, 0, DESC_F_WRITE) < second(0, 0, 1) && id < self.size {
+        // Most buffers have one segment, of which nothing but the id can be wrong: what is left is the id then, and less than the size.
+        let id = ((word ^ available) >> 32) as u32 & !(u32::from(DESC_F_WRITE) << 16);
+        if id < self.size.into() {
             self.ask_ahead(at);
             let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
+            let (id, write) = ((word >> 32) as u16, (word >> 48) as u16 & DESC_F_WRITE);
             chain.set_one(id, Segment { addr, len: word as u32 }, write);
             self.next.go_one(at);
             return Ok(true);

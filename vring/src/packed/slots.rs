@@ -42,7 +42,7 @@ impl Slot {
     #[inline(always)]
     pub(super) const fn is_one_used_as(&self, word: u64, flags: u64) -> bool {
         // Without WRITE, no flags are the extent of several descriptors, whatever the device says.
-        ((word ^ flags) & !second(0, 0, DESC_F_WRITE) ^ self.what) >> 32 == 0
+        ((word ^ flags) >> 32) as u32 & !((DESC_F_WRITE as u32) << 16) == (self.what >> 32) as u32
     }
 }
 
