@@ -117,19 +117,6 @@ pub struct Driver {
     last: Option<RingError>,
 }
 
-impl Driver {
-    /// What the C function returns.
-    fn answer(&mut self, result: Result<(), RingError>) -> c_int {
-        result.map_or_else(
-            |error| {
-                self.last = Some(error);
-                errno_of(error)
-            },
-            |()| 0,
-        )
-    }
-}
-
 /// `struct dormouse_vring_device`.
 pub struct Device {
     queue: Either<split::Device, packed::Device<Direct>>,
@@ -235,59 +222,62 @@ pub unsafe extern "C" fn dormouse_vring_driver_use_indirect(
     done.map_or_else(errno_of, |()| 0)
 }
 
-/// [`split::Driver::add`] and [`packed::Driver::add`].
-///
-/// # Safety
-/// So many segments are at `segments`, the readable ones first.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_driver_add(
-    driver: &mut Driver,
-    segments: *const Segment,
-    readable_count: usize,
-    writable_count: usize,
-    token: u64,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    let Some((readable, writable)) = (unsafe { segments_at(segments, readable_count, writable_count) }) else {
-        return -libc::EMSGSIZE;
+macro_rules! adding {
+    ($(#[$attribute:meta])* $name:ident, $publishes:literal) => {
+        $(#[$attribute])*
+        ///
+        /// # Safety
+        /// So many segments are at `segments`, the readable ones first.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            driver: &mut Driver,
+            segments: *const Segment,
+            readable_count: usize,
+            writable_count: usize,
+            token: u64,
+        ) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe { add(driver, segments, [readable_count, writable_count], token, $publishes) }
+        }
     };
-    let added = either!(&mut driver.queue, queue => queue.add(readable, writable, token));
-    driver.answer(added)
 }
 
-/// [`split::Driver::add_and_publish`] and [`packed::Driver::add_and_publish`].
+adding!(
+    /// [`split::Driver::add`] and [`packed::Driver::add`].
+    dormouse_vring_driver_add,
+    false
+);
+adding!(
+    /// [`split::Driver::add_and_publish`] and [`packed::Driver::add_and_publish`].
+    dormouse_vring_driver_add_and_publish,
+    true
+);
+
+/// Either, of so many segments to be read and to be written.
 ///
 /// # Safety
-/// As for [`dormouse_vring_driver_add`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_driver_add_and_publish(
-    driver: &mut Driver,
-    segments: *const Segment,
-    readable_count: usize,
-    writable_count: usize,
-    token: u64,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    let Some((readable, writable)) = (unsafe { segments_at(segments, readable_count, writable_count) }) else {
+/// So many are at `segments`.
+unsafe fn add(driver: &mut Driver, segments: *const Segment, counts: [usize; 2], token: u64, publishes: bool) -> c_int {
+    let [readable_count, writable_count] = counts;
+    let Some(count) = readable_count.checked_add(writable_count).filter(|count| *count <= isize::MAX as usize / 16)
+    else {
         return -libc::EMSGSIZE;
     };
-    let added = either!(&mut driver.queue, queue => queue.add_and_publish(readable, writable, token));
-    driver.answer(added)
-}
-
-/// The readable segments at an address, and the writable ones behind them; `None`: more than memory holds.
-///
-/// # Safety
-/// So many are there, as long as they are used.
-unsafe fn segments_at<'a>(
-    segments: *const Segment,
-    readable_count: usize,
-    writable_count: usize,
-) -> Option<(&'a [Segment], &'a [Segment])> {
-    let count = readable_count.checked_add(writable_count).filter(|count| *count <= isize::MAX as usize / 16)?;
     // SAFETY: the caller's promise; where there are none, no address is needed.
     let segments = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(segments, count) } };
-    Some(segments.split_at(readable_count))
+    let (readable, writable) = segments.split_at(readable_count);
+    let added = either!(&mut driver.queue, queue => if publishes {
+        queue.add_and_publish(readable, writable, token)
+    } else {
+        queue.add(readable, writable, token)
+    });
+    added.map_or_else(
+        |error| {
+            driver.last = Some(error);
+            errno_of(error)
+        },
+        |()| 0,
+    )
 }
 
 /// [`split::Driver::publish`] and [`packed::Driver::publish`].
