@@ -99,8 +99,8 @@ const NEAR_NS_MAX: f64 = 120.0;
 /// Iterations that tell whether a processor has its core for itself.
 const STEPS: u64 = 10_000;
 /// Where they take so many times as long as nearly the quickest, it has not.
-const ALONE_MAX: f64 = 1.15;
-const QUICKEST: f64 = 0.05;
+const ALONE_MAX: f64 = 1.06;
+const QUICKEST: f64 = 0.01;
 /// Turns of each slot that a figure needs.
 const TURNS_MIN: usize = 6;
 
@@ -488,7 +488,7 @@ mod tests {
     #[test]
     fn circumstances_are_told_by_lines_and_steps() {
         let of = |transfer_ns, step_ns| Probe { transfer_ns, step_ns }.circumstances(2.0);
-        assert_eq!([of(90.0, 2.0), of(239.0, 2.2), of(90.0, 2.4), of(241.0, 2.0), of(480.0, 4.0)], [0, 0, 1, 2, 2]);
+        assert_eq!([of(90.0, 2.0), of(239.0, 2.1), of(90.0, 2.2), of(241.0, 2.0), of(480.0, 4.0)], [0, 0, 1, 2, 2]);
     }
 
     #[test]
