@@ -133,8 +133,10 @@ int dormouse_vring_driver_add(struct dormouse_vring_driver *driver, const struct
 void dormouse_vring_driver_publish(struct dormouse_vring_driver *driver);
 
 /*
- * dormouse_vring_driver_add() and dormouse_vring_driver_publish() in one, for the last buffer of several or the only one. With an error,
- * nothing is published.
+ * dormouse_vring_driver_add() and dormouse_vring_driver_publish() in one, for the last buffer of several or the only one.
+ *
+ * Errors: as dormouse_vring_driver_add(); nothing is published
+ * Wait-free.
  */
 int dormouse_vring_driver_add_and_publish(struct dormouse_vring_driver *driver, const struct dormouse_vring_segment *segments,
                                           size_t readable_count, size_t writable_count, uint64_t token);

@@ -24,8 +24,8 @@
 //! slow transfers is `far`; one between a quick and a slow one does not count.
 //!
 //! # Who else is there
-//! The other hyperthread of a core that a virtual machine's processor runs on may be another machine's. Then the processor does about half
-//! as many instructions at a time, though each takes as long as before, and a ring whose buffers cost instructions slows down where one
+//! The other hyperthread of a core that a virtual machine's processor runs on may be another machine's. Then the processor does fewer
+//! instructions at a time, though each takes as long as before, and a ring whose buffers cost instructions slows down where one
 //! that waits for lines does not. So before and after each turn instructions that wait for nothing are timed as well: a turn between two
 //! slow ones of these is `crowded`. What is slow is told from the quickest of the run; if there was company all the time, nothing is.
 //!
@@ -213,16 +213,20 @@ fn slots(engines: &Engines) -> Vec<Slot> {
 /// What the turns of a pair of processors came to.
 struct Turns {
     slots: Vec<Slot>,
-    probes: Vec<Probe>,
     /// What it takes to read a line of one's own after the other has read it, and how the processors were.
     rereads: Vec<(f64, [Probe; 2])>,
     rounds: usize,
 }
 
 impl Turns {
+    /// One for each turn: that after it.
+    fn probes(&self) -> impl Iterator<Item = &Probe> {
+        self.slots.iter().flat_map(|slot| &slot.turns).map(|turn| &turn.around[1])
+    }
+
     /// Nanoseconds of a step where a processor has its core for itself.
     fn alone_ns(&self) -> f64 {
-        let mut steps: Vec<f64> = self.probes.iter().map(|probe| probe.step_ns).collect();
+        let mut steps: Vec<f64> = self.probes().map(|probe| probe.step_ns).collect();
         steps.sort_unstable_by(f64::total_cmp);
         steps.get((steps.len() as f64 * QUICKEST) as usize).copied().unwrap_or(f64::INFINITY)
     }
@@ -236,7 +240,7 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
     let mut slots = slots(engines);
     let mut order: Vec<usize> = (0..slots.len()).collect();
     let mut random = SmallRng::from_os_rng();
-    let (mut probes, mut rereads, mut rounds) = (Vec::new(), Vec::new(), 0);
+    let (mut rereads, mut rounds) = (Vec::new(), 0);
     for process in 0..processes {
         if process > 0 {
             engines.renew()?;
@@ -252,7 +256,6 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
                 let after = Probe::take(&mut engines.all[0])?;
                 if is_counted {
                     slot.turns.push(Turn { ns: timing.ns, counters: timing.counters, around: [before, after] });
-                    probes.push(after);
                 }
                 before = after;
             }
@@ -268,7 +271,7 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
         }
     }
     bar.finish_and_clear();
-    Ok(Turns { slots, probes, rereads, rounds })
+    Ok(Turns { slots, rereads, rounds })
 }
 
 /// Figures of the slots in one of [`CIRCUMSTANCES`], as far as there are enough turns of all; as many of each, so that ratios have pairs.
@@ -354,7 +357,7 @@ fn at_placement(
     let alone_ns = turns.alone_ns();
     for (at, words) in CIRCUMSTANCES.into_iter().enumerate() {
         let is_so = |probe: &Probe| probe.circumstances(alone_ns) == at;
-        let all: Vec<&Probe> = turns.probes.iter().filter(|probe| is_so(probe)).collect();
+        let all: Vec<&Probe> = turns.probes().filter(|probe| is_so(probe)).collect();
         if all.is_empty() {
             continue;
         }
@@ -500,9 +503,8 @@ mod tests {
             (0..TURNS_MIN).flat_map(|_| [turn(1.0, near, near), turn(2.0, crowded, crowded)]).collect();
         all.extend([turn(3.0, near, crowded), turn(4.0, far, near), turn(5.0, far, far)]);
         let labels = [("state", "stream".into()), ("tool", "packed".into()), ("batch", "1".into())];
-        let probes = all.iter().map(|turn| turn.around[1]).collect();
         let slots = vec![Slot { engine: 0, case: "stream_packed_1".into(), labels, turns: all }];
-        let turns = Turns { slots, probes, rereads: Vec::new(), rounds: 1 };
+        let turns = Turns { slots, rereads: Vec::new(), rounds: 1 };
         let of = |at| figures(&turns, "same-socket", at, None);
         let found = [of(0), of(1)].map(|found| (found[0].name.clone(), found[0].samples.clone()));
         let expected = [("stream.packed.1", 1.0), ("stream.packed.1.crowded", 2.0)];

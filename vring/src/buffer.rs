@@ -37,7 +37,7 @@ pub struct Chain {
     ///   63                  34                    17    16    15     0
     ///   | descriptors of ring | segments to be written | 0 |      id |
     /// ```
-    head: u64,
+    summary: u64,
     segments: Vec<Segment>,
 }
 
@@ -49,19 +49,19 @@ impl Chain {
     /// The head descriptor of a split queue, the buffer id of a packed one.
     #[inline]
     pub fn id(&self) -> u16 {
-        self.head as u16
+        self.summary as u16
     }
 
     /// Descriptors of the ring itself that it takes.
     #[inline(always)]
     pub(crate) fn descriptors(&self) -> u16 {
-        (self.head >> 34) as u16
+        (self.summary >> 34) as u16
     }
 
     /// Segments that the device reads.
     #[inline(always)]
     fn readable_count(&self) -> usize {
-        self.segments.len().wrapping_sub((self.head % Chain::DESCRIPTOR / Chain::WRITABLE) as usize)
+        self.segments.len() - (self.summary % Chain::DESCRIPTOR / Chain::WRITABLE) as usize
     }
 
     /// What the device reads. Addresses and lengths are what the driver says.
@@ -91,7 +91,7 @@ impl Chain {
     /// Whether there is a segment that the device may write.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
-        self.head % Chain::DESCRIPTOR >= Chain::WRITABLE
+        self.summary % Chain::DESCRIPTOR >= Chain::WRITABLE
     }
 
     /// How many segments there are.
@@ -104,25 +104,25 @@ impl Chain {
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.segments.clear();
-        self.head = 0;
+        self.summary = 0;
     }
 
     #[inline]
     pub(crate) fn set_id(&mut self, id: u16) {
-        self.head = self.head & !0xFFFF | u64::from(id);
+        self.summary = self.summary & !0xFFFF | u64::from(id);
     }
 
     /// Counts a descriptor of the ring: no more than 32,768.
     #[inline]
     pub(crate) fn count_descriptor(&mut self) {
-        self.head += Chain::DESCRIPTOR;
+        self.summary += Chain::DESCRIPTOR;
     }
 
     /// Makes it a buffer of one segment, which takes one descriptor. `write`: its flags, [`DESC_F_WRITE`] or none.
     #[inline(always)]
     pub(crate) fn set_one(&mut self, id: u16, segment: Segment, write: u16) {
         const { assert!(DESC_F_WRITE as u64 * (1 << 16) == Chain::WRITABLE) };
-        self.head = u64::from(id) | u64::from(write) << 16 | Chain::DESCRIPTOR;
+        self.summary = u64::from(id) | u64::from(write) << 16 | Chain::DESCRIPTOR;
         if let [only] = &mut self.segments[..] {
             *only = segment;
         } else {
@@ -143,7 +143,7 @@ impl Chain {
         let is_in_order = is_writable || !self.is_writable();
         self.segments.push(segment);
         if is_writable {
-            self.head += Chain::WRITABLE;
+            self.summary += Chain::WRITABLE;
         }
         is_in_order
     }

@@ -110,7 +110,8 @@
 //! in order, as on x86, one to a line that the other side has holds up all that follow, and those to a side's own memory fill the buffer
 //! in which they wait: a side keeps little that changes with each buffer, and stores nothing that stays the same. A device that gives
 //! buffers back in the order in which they came is the cheapest for its driver, whether or not that was agreed upon. [`Refinement`]
-//! types take single refinements away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails otherwise than it says.
+//! types take single refinements away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails
+//! otherwise than it says.
 //!
 //! # Limits
 //! Legacy queues (big-endian, without `VIRTIO_F_VERSION_1`), ring resets and `VIRTIO_F_NOTIFICATION_DATA` are not implemented, and so

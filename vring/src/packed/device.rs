@@ -202,7 +202,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
 
     /// Descriptors popped, of which the driver does not know that they are used.
     fn held(&self) -> u16 {
-        self.next.at.since(self.output.published, self.size)
+        self.next.at.position().since(self.output.published.position(), self.size)
     }
 
     /// The segments of a table (2.8.7): all of it, one after another.
@@ -244,7 +244,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     pub fn push_used(&mut self, chain: &Chain, len: u32) {
         debug_assert!(
-            chain.descriptors() <= self.next.at.since(self.output.next.at, self.size),
+            chain.descriptors() <= self.next.at.position().since(self.output.next.at.position(), self.size),
             "it was popped and not pushed"
         );
         let Walk { at, flags, .. } = self.output.next;

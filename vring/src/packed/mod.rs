@@ -174,14 +174,7 @@ impl Cursor {
         (self.0 ^ other.0) & Cursor::LAP == 0
     }
 
-    /// How many descriptors it is after `other`, less than two laps.
-    #[inline(always)]
-    const fn since(self, other: Cursor, size: u16) -> u16 {
-        let lap = if self.is_in_lap_of(other) { 0 } else { size };
-        (((self.0 as u32).wrapping_sub(other.0 as u32) >> 4) as u16).wrapping_add(lap)
-    }
-
-    /// How many descriptors it is, a lap on, after `other`, which is not before it, nor further than that.
+    /// How many descriptors it is from `other`, which is at most a lap after it, to the same place a lap later.
     #[inline(always)]
     const fn lap_before(self, other: Cursor, size: u16) -> u16 {
         let lap = if self.is_in_lap_of(other) { size } else { 0 };

@@ -63,7 +63,7 @@ const fn extent_of(descriptors: u16) -> u16 {
 /// ```
 /// Whatever comes back is put where the oldest is, and the oldest where that was: so what is under way lies between two numbers, and one
 /// comparison tells whether an id is. Where buffers come back in the order in which they were added, in a ring whose size is a power of
-/// two, nothing is ever moved or written: a store to memory of one's own is not for nothing, for it waits behind each store to a line
+/// two, nothing is ever moved: a store to memory of one's own is not for nothing, for it waits behind each store to a line
 /// that the other side has.
 #[derive(Debug)]
 pub(super) struct Slots {
