@@ -32,36 +32,48 @@ pub struct Completion {
 /// One value is used again and again, so that its memory is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// In one word, for one store:
+    /// In one word, for one store; the upper half as a packed descriptor has it:
     /// ```text
-    ///   63                  34                    17    16    15     0
-    ///   | descriptors of ring | segments to be written | 0 |      id |
+    ///   63   50    49     48   47    32   31                         16   15                 0
+    ///   |     0 | WRITE |   0 |      id | segments to be written but one | descriptors of ring |
     /// ```
+    /// WRITE: there is a segment to be written.
     summary: u64,
     segments: Vec<Segment>,
 }
 
 impl Chain {
-    /// One segment to be written, and one descriptor.
-    const WRITABLE: u64 = 1 << 17;
-    const DESCRIPTOR: u64 = 1 << 34;
+    /// One descriptor, and one further segment to be written.
+    const DESCRIPTOR: u64 = 1;
+    const WRITABLE: u64 = 1 << 16;
+    /// One descriptor, and one segment to be written at most.
+    pub(crate) const ONE: u32 = Chain::DESCRIPTOR as u32;
+    /// What no chain takes.
+    pub(crate) const NONE: u32 = u32::MAX;
+    const ID: u64 = 0xFFFF << 32;
+    const WRITE: u64 = (DESC_F_WRITE as u64) << 48;
 
     /// The head descriptor of a split queue, the buffer id of a packed one.
     #[inline]
     pub fn id(&self) -> u16 {
-        self.summary as u16
+        (self.summary >> 32) as u16
     }
 
     /// Descriptors of the ring itself that it takes.
     #[inline(always)]
     pub(crate) fn descriptors(&self) -> u16 {
-        (self.summary >> 34) as u16
+        self.summary as u16
     }
 
     /// Segments that the device reads.
     #[inline(always)]
     fn readable_count(&self) -> usize {
-        self.segments.len() - (self.summary % Chain::DESCRIPTOR / Chain::WRITABLE) as usize
+        // Two cases, which are foretold, are less to compute than a difference that is right for both.
+        if self.is_writable() {
+            self.segments.len() - 1 - (self.summary as u32 >> 16) as usize
+        } else {
+            self.segments.len()
+        }
     }
 
     /// What the device reads. Addresses and lengths are what the driver says.
@@ -88,10 +100,23 @@ impl Chain {
         total(self.writable())
     }
 
+    /// Its id and WRITE, as they are in a packed descriptor's second word.
+    #[inline(always)]
+    pub(crate) fn id_and_write(&self) -> u64 {
+        self.summary & (Chain::WRITE | Chain::ID)
+    }
+
+    /// Likewise, if it takes as much as is asked for: [`Chain::ONE`], or [`Chain::NONE`].
+    #[inline(always)]
+    pub(crate) fn id_and_write_if(&self, extent: u32) -> Option<u64> {
+        let rest = self.summary ^ u64::from(extent);
+        (rest as u32 == 0).then_some(rest)
+    }
+
     /// Whether there is a segment that the device may write.
     #[inline(always)]
     pub(crate) fn is_writable(&self) -> bool {
-        self.summary % Chain::DESCRIPTOR >= Chain::WRITABLE
+        self.summary & Chain::WRITE != 0
     }
 
     /// How many segments there are.
@@ -109,7 +134,7 @@ impl Chain {
 
     #[inline]
     pub(crate) fn set_id(&mut self, id: u16) {
-        self.summary = self.summary & !0xFFFF | u64::from(id);
+        self.summary = self.summary & !Chain::ID | u64::from(id) << 32;
     }
 
     /// Counts a descriptor of the ring: no more than 32,768.
@@ -121,8 +146,7 @@ impl Chain {
     /// Makes it a buffer of one segment, which takes one descriptor. `write`: its flags, [`DESC_F_WRITE`] or none.
     #[inline(always)]
     pub(crate) fn set_one(&mut self, id: u16, segment: Segment, write: u16) {
-        const { assert!(DESC_F_WRITE as u64 * (1 << 16) == Chain::WRITABLE) };
-        self.summary = u64::from(id) | u64::from(write) << 16 | Chain::DESCRIPTOR;
+        self.summary = u64::from(write) << 48 | u64::from(id) << 32 | Chain::DESCRIPTOR;
         if let [only] = &mut self.segments[..] {
             *only = segment;
         } else {
@@ -143,7 +167,8 @@ impl Chain {
         let is_in_order = is_writable || !self.is_writable();
         self.segments.push(segment);
         if is_writable {
-            self.summary += Chain::WRITABLE;
+            self.summary =
+                if self.is_writable() { self.summary + Chain::WRITABLE } else { self.summary | Chain::WRITE };
         }
         is_in_order
     }

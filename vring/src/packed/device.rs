@@ -28,6 +28,8 @@ pub struct Device<B, R = Refined> {
     bus: B,
     size: u16,
     features: Features,
+    /// What most buffers take, which are used by themselves; in order, none.
+    simple: u32,
     /// Where the next buffer will be, after all that were popped.
     next: Walk,
     /// Used descriptors.
@@ -75,6 +77,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             bus,
             size,
             features,
+            simple: if features.in_order { Chain::NONE } else { Chain::ONE },
             next: Walk::of_available(next, size),
             output: Output::new(Walk::of_used(next, size)),
             batch: None,
@@ -248,12 +251,15 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             "it was popped and not pushed"
         );
         let Walk { at, flags, .. } = self.output.next;
-        self.output.next.go(at, chain.descriptors(), self.size);
-        let write = if chain.is_writable() { DESC_F_WRITE } else { 0 };
-        if !self.features.in_order {
-            return self.output.store(&self.bus, at, second(len, chain.id(), write) | flags);
+        if let Some(id_and_write) = chain.id_and_write_if(self.simple) {
+            self.output.next.go_one(at);
+            return self.output.store(&self.bus, at, id_and_write | u64::from(len) | flags);
         }
-        let word = second(len, chain.id(), write);
+        self.output.next.go(at, chain.descriptors(), self.size);
+        let word = chain.id_and_write() | u64::from(len);
+        if !self.features.in_order {
+            return self.output.store(&self.bus, at, word | flags);
+        }
         match &mut self.batch {
             Some(batch) => batch.word = word,
             None => self.batch = Some(Batch { at, flags, word }),

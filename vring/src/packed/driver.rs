@@ -154,7 +154,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let id = self.slots.enter(at.count(), token, if flags == 0 { 0 } else { segment.len }, 1);
         self.output.next.go_one(at);
         self.bus.store(Area::Descriptor, at.at(), segment.addr, Relaxed);
-        let word = second(segment.len, id, flags) | available;
+        let word = id | second(segment.len, 0, flags) | available;
         if PUBLISH {
             self.output.store_and_publish(&self.bus, at, word);
         } else {
@@ -172,7 +172,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if needed > self.free_count() {
             return Err(RingError::Full { index: at.offset() });
         }
-        let id = self.slots.enter(first.count(), token, writable_bytes, needed);
+        let id = (self.slots.enter(first.count(), token, writable_bytes, needed) >> 32) as u16;
         let segments = flagged(readable, writable);
         match table {
             Some(tables) => {
@@ -239,13 +239,17 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let word = self.load(at);
         let slot = self.slots.get(at.count());
-        // Most often it is the oldest, which the device has, and of one descriptor.
-        if slot.is_one_used_as(word, self.used.flags) {
-            let (token, writable) = (slot.token, slot.writable());
+        // Most often it is the oldest, which the device has, and simple.
+        if slot.is_simple_used_as(word, self.used.flags) {
+            let completion = if is_written(word) {
+                let (token, writable) = (slot.token, slot.writable());
+                self.completion(token, word as u32, writable)
+            } else {
+                Completion { token: slot.token, len: 0 }
+            };
             self.ask_ahead(at);
-            self.slots.free_oldest(at.count());
             self.used.go_one(at);
-            return Ok(Some(self.completion(token, length(word), writable)));
+            return Ok(Some(completion));
         }
         if !self.is_used(at, word) {
             return Ok(None);
@@ -414,10 +418,16 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     }
 }
 
-/// The length that a second word says. 2.8.3: only where WRITE is set does it mean anything.
+/// Whether a used descriptor's second word says how many bytes were written. 2.8.3: only where WRITE is set does its length mean anything.
+#[inline(always)]
+const fn is_written(word: u64) -> bool {
+    word & second(0, 0, DESC_F_WRITE) != 0
+}
+
+/// The length that it says.
 #[inline(always)]
 const fn length(word: u64) -> u32 {
-    if word & second(0, 0, DESC_F_WRITE) == 0 { 0 } else { word as u32 }
+    if is_written(word) { word as u32 } else { 0 }
 }
 
 driver_side!(Driver);

@@ -14,8 +14,8 @@ pub(super) struct Slot {
     ///   63                48   47   32   31                       0
     ///   | extent            |      id  | bytes that may be written |
     /// ```
-    /// The extent, where the flags are in a descriptor: 0 for one descriptor. For more of them it has the bit of WRITE, and around it how
-    /// many more.
+    /// The extent, where the flags are in a descriptor: 0 if the buffer is simple. Else it has the bit of WRITE, and around it how many more
+    /// descriptors than one there are.
     what: u64,
 }
 
@@ -38,20 +38,17 @@ impl Slot {
         self.what as u32
     }
 
-    /// Whether it takes one descriptor, and `word` is its second one when it is used, with these flags in their place.
+    /// Whether it is simple, and `word` is its second one when it is used, with these flags in their place.
     #[inline(always)]
-    pub(super) const fn is_one_used_as(&self, word: u64, flags: u64) -> bool {
-        // Without WRITE, no flags are the extent of several descriptors, whatever the device says.
-        ((word ^ flags) >> 32) as u32 & !((DESC_F_WRITE as u32) << 16) == (self.what >> 32) as u32
+    pub(super) const fn is_simple_used_as(&self, word: u64, flags: u64) -> bool {
+        // Without WRITE, no flags are the extent of one that is not, whatever the device says.
+        (word & !second(0, 0, DESC_F_WRITE) ^ flags ^ self.what) >> 32 == 0
     }
 }
 
-/// As a slot has it.
-const fn extent_of(descriptors: u16) -> u16 {
-    match descriptors {
-        1 => 0,
-        _ => (descriptors - 1) >> 1 << 2 | DESC_F_WRITE | (descriptors - 1) & 1,
-    }
+/// As a slot has it, in its place, of a buffer that is not simple.
+const fn extent_of(descriptors: u16) -> u64 {
+    second(0, 0, (descriptors - 1) >> 1 << 2 | DESC_F_WRITE | (descriptors - 1) & 1)
 }
 
 /// Slots of all ids in one order: those under way as they were added, then those that are free.
@@ -74,17 +71,23 @@ pub(super) struct Slots {
     place: Box<[u16]>,
     /// Whether there are as many ids as places: what is taken back stays where it is.
     is_full: bool,
+    /// The extent of a buffer of one descriptor, in its place.
+    one: u64,
 }
 
 impl Slots {
     /// Those of a ring of `size`, all of them free: 0 is that of buffer number 0.
+    ///
+    /// A buffer of one descriptor is simple if there are as many ids as places: then nothing is to be done here when it comes back.
     pub(super) fn new(size: u16) -> Slots {
+        let is_full = size.is_power_of_two();
         let slot = |id: u16| Slot { token: 0, what: second(0, id, 0) };
         Slots {
             order: (0..size.next_power_of_two()).map(|at| slot(if at < size { at } else { 0 })).collect(),
             mask: u32::from(size).next_power_of_two() - 1,
             place: (0..size).collect(),
-            is_full: size.is_power_of_two(),
+            is_full,
+            one: if is_full { 0 } else { extent_of(1) },
         }
     }
 
@@ -101,20 +104,23 @@ impl Slots {
         unsafe { self.order.get_unchecked(self.at(number)) }
     }
 
-    /// Enters the buffer with this number, the first that is free. Returns its id.
+    /// Enters the buffer with this number, the first that is free. Returns its id, where a second word has it.
     #[inline(always)]
-    pub(super) fn enter(&mut self, number: u32, token: u64, writable: u32, descriptors: u16) -> u16 {
+    pub(super) fn enter(&mut self, number: u32, token: u64, writable: u32, descriptors: u16) -> u64 {
+        const ID: u64 = second(0, u16::MAX, 0);
         let at = self.at(number);
+        let of_this = u64::from(writable) | if descriptors == 1 { self.one } else { extent_of(descriptors) };
         // SAFETY: as in `get`.
         let slot = unsafe { self.order.get_unchecked_mut(at) };
-        let id = slot.what & second(0, u16::MAX, 0);
-        let what = id | second(writable, 0, extent_of(descriptors));
         slot.token = token;
-        // Most often the one before was the same, and is not stored again.
-        if slot.what != what {
-            slot.what = what;
+        // Most often all but the id was the same before, and is not stored again.
+        let id = slot.what ^ of_this;
+        if id & !ID == 0 {
+            return id;
         }
-        (id >> 32) as u16
+        let id = slot.what & ID;
+        slot.what = id | of_this;
+        id
     }
 
     /// How many buffers that are under way were added after number `oldest` and before the one with this id: as many or more than there

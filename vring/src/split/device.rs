@@ -173,12 +173,13 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         let Some(head) = self.pop_head()? else { return Ok(false) };
         let words = self.descriptor(head);
         // Most buffers have one segment, of which nothing can be wrong.
-        let flags = (words.1 >> 32) as u16;
-        if flags & !DESC_F_WRITE == 0 {
-            chain.set_one(head, Segment { addr: words.0, len: words.1 as u32 }, flags);
-            return Ok(true);
+        let segment = Segment { addr: words.0, len: words.1 as u32 };
+        match (words.1 >> 32) as u16 {
+            0 => chain.set_one(head, segment, 0),
+            DESC_F_WRITE => chain.set_one(head, segment, DESC_F_WRITE),
+            _ => return self.pop_chain(head, words, space, chain),
         }
-        self.pop_chain(head, words, space, chain)
+        Ok(true)
     }
 
     #[inline(never)]
