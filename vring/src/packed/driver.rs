@@ -238,9 +238,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return Ok(None);
         }
         let word = self.load(at);
+        if !self.is_used(at, word) {
+            return Ok(None);
+        }
         let slot = self.slots.get(at.count());
         // Most often it is the oldest, which the device has, and simple.
-        if slot.is_simple_used_as(word, self.used.flags) {
+        if slot.is_simple((word >> 32) as u16) {
             let completion = if is_written(word) {
                 let (token, writable) = (slot.token, slot.writable());
                 self.completion(token, word as u32, writable)
@@ -250,9 +253,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             self.ask_ahead(at);
             self.used.go_one(at);
             return Ok(Some(completion));
-        }
-        if !self.is_used(at, word) {
-            return Ok(None);
         }
         self.take_other(word).map(Some)
     }

@@ -2,8 +2,6 @@
 
 use alloc::boxed::Box;
 
-use dormouse_abi::vring::DESC_F_WRITE;
-
 use super::second;
 
 /// What the driver knows of a buffer.
@@ -14,8 +12,8 @@ pub(super) struct Slot {
     ///   63                48   47   32   31                       0
     ///   | extent            |      id  | bytes that may be written |
     /// ```
-    /// The extent, where the flags are in a descriptor: 0 if the buffer is simple. Else it has the bit of WRITE, and around it how many more
-    /// descriptors than one there are.
+    /// The extent: 0 if the buffer is simple. Else the topmost bit is set, and those below it say how many more descriptors than one there
+    /// are.
     what: u64,
 }
 
@@ -28,8 +26,7 @@ impl Slot {
     /// Descriptors that it takes of the ring.
     #[inline(always)]
     pub(super) const fn descriptors(&self) -> u16 {
-        let extent = (self.what >> 48) as u16;
-        (extent >> 2 << 1 | extent & 1) + 1
+        (self.what >> 48) as u16 % NOT_SIMPLE + 1
     }
 
     /// Bytes that the device may write.
@@ -38,17 +35,19 @@ impl Slot {
         self.what as u32
     }
 
-    /// Whether it is simple, and `word` is its second one when it is used, with these flags in their place.
+    /// Whether it is simple and has this id.
     #[inline(always)]
-    pub(super) const fn is_simple_used_as(&self, word: u64, flags: u64) -> bool {
-        // Without WRITE, no flags are the extent of one that is not, whatever the device says.
-        (word & !second(0, 0, DESC_F_WRITE) ^ flags ^ self.what) >> 32 == 0
+    pub(super) fn is_simple(&self, id: u16) -> bool {
+        u64::from(id) == self.what >> 32
     }
 }
 
+/// In an extent.
+const NOT_SIMPLE: u16 = 1 << 15;
+
 /// As a slot has it, in its place, of a buffer that is not simple.
 const fn extent_of(descriptors: u16) -> u64 {
-    second(0, 0, (descriptors - 1) >> 1 << 2 | DESC_F_WRITE | (descriptors - 1) & 1)
+    second(0, 0, NOT_SIMPLE | (descriptors - 1))
 }
 
 /// Slots of all ids in one order: those under way as they were added, then those that are free.
