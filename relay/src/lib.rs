@@ -28,6 +28,8 @@
 //! * A compact record has half of its time. [`dormouse_abi::record`] argues why a reader finds the other half, wherever a writer dies.
 //! * A page goes from hand to hand by one compare-and-swap of its owner word; words carry who and which page number,
 //!   so a late repetition finds another value and does nothing.
+//! * A page of a flight recorder is given up by moving `reclaimed` on from the very value from which it was counted as retained, so however
+//!   late that is, no page is given up before it is closed.
 //!
 //! # Cost
 //! Writing: one read of the state word, one clock read, the record's stores, one final store; no atomic read-modify-write.
@@ -58,6 +60,8 @@ pub mod chain;
 pub mod copy;
 #[cfg(target_pointer_width = "64")]
 mod memory;
+#[cfg(target_pointer_width = "64")]
+mod retained;
 #[cfg(target_pointer_width = "64")]
 mod write;
 

@@ -10,6 +10,8 @@ use dormouse_abi::session::{
 };
 use dormouse_abi::txn::{Store, Txn};
 
+use crate::retained::Retained;
+
 /// How often a reader looks for two words that belong together. Honest writers change them less often.
 const LOOKS_MAX: u32 = 10_000;
 
@@ -432,46 +434,38 @@ impl Memory {
 
     /// Pages of a stream that are closed and not yet taken back (overwrite mode).
     pub fn retained(&self, stream: u32) -> u32 {
-        let control = self.stream(stream);
-        // (C) pairs with (A).
-        let state = State::from_word(control.state.load(Ordering::Acquire));
-        if state.unit == 0 {
-            return 0;
-        }
-        // (E') pairs with (E).
-        state.seq.wrapping_sub(control.reclaimed.load(Ordering::Acquire) as u16) as u32
+        Retained::of(self.stream(stream)).count
     }
 
     /// Overwrite mode: gives up the oldest page of the stream that retains the most (as it was found a few pages ago), so that [`Memory::draw_page`] can have it.
     ///
     /// Returns its index in the pool, or `None` when no stream retains any. Lock-free; async-signal-safe.
     pub fn evict(&self, stream: u32) -> Option<u32> {
-        let mut victim = (self.retained(stream), stream);
+        let (victim, retained) = self.victim(stream)?;
+        // A failure means that somebody else has just given it up: as good.
+        let _ = retained.give_up(self.stream(victim));
+        // A slot that somebody has scribbled over names another page, which is drawn only if it is free.
+        Some(self.geometry.page_of_unit(self.chain(victim, retained.oldest)).unwrap_or(0))
+    }
+
+    /// The stream that retains the most, and what it retains.
+    fn victim(&self, stream: u32) -> Option<(u32, Retained)> {
+        let mut victim = (stream, Retained::of(self.stream(stream)));
+        let Retained { oldest, count } = victim.1;
         // All streams together retain no more pages than there are. Who has the most of them need not look at the others, each
         // of which lies in an `os_page` of its own. Who shares with others looks now and then, and as long as that finds
         // somebody who has more: its own count stays where it is meanwhile.
-        let may_lead = self.page_limit().saturating_sub(victim.0) > victim.0.saturating_add(1);
-        // Relaxed: any number will do to take turns by.
-        let is_turn = self.stream(stream).reclaimed.load(Ordering::Relaxed).is_multiple_of(EVICTIONS_PER_LOOK);
-        let looks = may_lead && (is_turn || victim.0 == 0);
+        let may_lead = self.page_limit().saturating_sub(count) > count.saturating_add(1);
+        let is_turn = oldest.is_multiple_of(EVICTIONS_PER_LOOK);
+        let looks = may_lead && (is_turn || count == 0);
         for other in self.used_streams().take_while(|_| looks) {
-            let retained = self.retained(other);
+            let retained = Retained::of(self.stream(other));
             // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
-            if retained > victim.0.saturating_add(1) {
-                victim = (retained, other);
+            if retained.count > victim.1.count.saturating_add(1) {
+                victim = (other, retained);
             }
         }
-        if victim.0 == 0 {
-            return None;
-        }
-        let control = self.stream(victim.1);
-        // (E') pairs with (E).
-        let oldest = control.reclaimed.load(Ordering::Acquire);
-        // (E) pairs with (E'), of those who draw and of readers, who check again after they have copied.
-        // A failure means that somebody else has just evicted: as good.
-        let _ = control.reclaimed.compare_exchange(oldest, oldest.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed);
-        // A slot that somebody has scribbled over names another page, which is drawn only if it is free.
-        Some(self.geometry.page_of_unit(self.chain(victim.1, oldest)).unwrap_or(0))
+        (victim.1.count > 0).then_some(victim)
     }
 
     /// Session owner: sets how many pages may be drawn. More of them: the memory of those that come is there, zeroed or as it was left.
