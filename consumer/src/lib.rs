@@ -51,6 +51,8 @@ mod salvage;
 mod server;
 mod session;
 mod snapshot;
+#[cfg(test)]
+mod testing;
 mod trace;
 mod tunable;
 mod whereabouts;

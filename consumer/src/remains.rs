@@ -27,6 +27,23 @@ enum Place {
     Program { program: Program, index: usize },
     /// A process that does not, but may be looked into.
     Process { pid: u32, start: u64 },
+    /// A test's writer.
+    #[cfg(test)]
+    Writer(Answer),
+}
+
+/// Fills what it is given with what lies at an offset.
+#[cfg(test)]
+type Fill = dyn Fn(u64, &mut [u8]);
+
+#[cfg(test)]
+struct Answer(Box<Fill>);
+
+#[cfg(test)]
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Answer")
+    }
 }
 
 /// A mapping of a session's memory in a process.
@@ -90,6 +107,12 @@ impl Remains {
         Err(reason)
     }
 
+    /// Those of a writer in this process, who does something at each question before it is answered.
+    #[cfg(test)]
+    pub(crate) fn of_writer(uuid: [u8; 16], size_bytes: u64, answer: impl Fn(u64, &mut [u8]) + 'static) -> Remains {
+        Remains { place: Place::Writer(Answer(Box::new(answer))), uuid, size_bytes }
+    }
+
     /// As they are, if they are of this session.
     fn checked(self) -> Result<Remains, String> {
         let mut uuid = [0; 16];
@@ -130,6 +153,11 @@ impl Remains {
             }
             Place::Process { pid, start } => read_process(*pid, start.wrapping_add(offset), target)
                 .map_err(|error| format!("cannot read {self}: {error}")),
+            #[cfg(test)]
+            Place::Writer(Answer(answer)) => {
+                answer(offset, target);
+                Ok(())
+            }
         }
     }
 }
@@ -141,6 +169,8 @@ impl std::fmt::Display for Remains {
             Place::File { path, .. } => write!(f, "the file {}", path.display()),
             Place::Program { program, .. } => write!(f, "what process {} has sent", program.pid),
             Place::Process { pid, .. } => write!(f, "the memory of process {pid}"),
+            #[cfg(test)]
+            Place::Writer(_) => write!(f, "a writer's memory"),
         }
     }
 }

@@ -13,7 +13,9 @@
 //! the longer. In discard mode nothing in the memory changes but by writers that go on behind what is committed, since pages
 //! come back by their owner alone. In overwrite mode programs that live on may overwrite: after a page is copied its stream's
 //! `reclaimed` is read again, as for a snapshot, and as there, events later than the moment at which the streams were looked at
-//! are left out, so that no thread's story has a hole.
+//! are left out, so that no thread's story has a hole. A stream of which everything up to the moment was overwritten before it could be
+//! copied would leave such holes in what others have, and none of its packets to tell; so the streams are looked at until the current page of
+//! each is one of before the moment, and where that cannot be had, it is said.
 //!
 //! # What is checked
 //! Everything: directory and memory are whatever somebody has made of them. Each packet is read to its end by the reader that
@@ -347,6 +349,17 @@ impl Assembly<'_> {
     fn run(&mut self, files: &Files, uuid: [u8; 16]) -> Result<(), TraceError> {
         let state = self.read_state(files.state.as_deref().unwrap_or_default());
         let copied = self.find_memory(files, &state, uuid);
+        self.put_together(files, state, copied, uuid)
+    }
+
+    /// Writes the trace.
+    fn put_together(
+        &mut self,
+        files: &Files,
+        state: StateStream,
+        copied: Option<Copied>,
+        uuid: [u8; 16],
+    ) -> Result<(), TraceError> {
         let is_discard = copied.as_ref().map_or(state.is_discard, |copied| !copied.pages.memory.is_overwrite());
         let mut names: Vec<(String, Option<u32>)> = Vec::new();
         if let Some(copied) = &copied {
@@ -577,8 +590,7 @@ impl Assembly<'_> {
         let latest = moment.filter(|_| !is_from_disk).unwrap_or(u64::MAX);
         if header.timestamp_begin > latest {
             // Begun since, or never.
-            let is_honest = header.timestamp_begin >> PACKET_SPAN_BITS <= (latest >> PACKET_SPAN_BITS) + 1;
-            self.result.packets_refused += u64::from(!is_honest);
+            self.result.packets_refused += u64::from(!is_begun_since(header.timestamp_begin, latest));
             return Ok(());
         }
         let found = content(self.metadata, &header, packet, latest)
@@ -589,7 +601,10 @@ impl Assembly<'_> {
         };
         let discarded_last = stream.last.map_or(0, |last| last.events_discarded);
         let tells_losses = header.events_discarded != discarded_last;
-        if found.events == 0 && !tells_losses && (is_current || found.stop != Stop::End) {
+        // Without its number, nobody knew from when on the stream has everything, or that a packet before it is missing.
+        let tells_gap = header.packet_seq_num != stream.last.map_or(0, |last| last.packet_seq_num.wrapping_add(1));
+        let tells_nothing = found.events == 0 && !tells_losses && (!tells_gap || found.stop == Stop::Damage);
+        if tells_nothing && (is_current || found.stop != Stop::End) {
             self.result.packets_refused += u64::from(found.stop == Stop::Damage);
             return Ok(());
         }
@@ -637,6 +652,17 @@ impl Assembly<'_> {
     }
 }
 
+/// Whether an honest page that begins so was begun since the moment.
+fn is_begun_since(begin: u64, moment: u64) -> bool {
+    begin > moment && begin >> PACKET_SPAN_BITS <= (moment >> PACKET_SPAN_BITS) + 1
+}
+
+/// Whether a stream that has nothing before page number `seq` may lack what it held at the moment. `begin` is that page's, `None` that of one
+/// that was begun since for sure.
+fn is_late(seq: u64, begin: Option<u64>, moment: Option<u64>) -> bool {
+    seq > 0 && moment.is_some_and(|moment| begin.is_none_or(|begin| is_begun_since(begin, moment)))
+}
+
 /// Ids of all processes.
 fn processes() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -670,7 +696,7 @@ impl Holder {
     }
 }
 
-/// How often a stream is looked at whose writers switch pages meanwhile.
+/// How often the streams are looked at while writers open new pages in one of them.
 const LOOKS_MAX: u32 = 100;
 
 /// A session's memory, as far as it matters, in memory that nobody else has.
@@ -686,7 +712,7 @@ struct Copied {
     moment: Option<u64>,
     pages_missed: u64,
     pages_refused: u64,
-    /// Streams of which nothing could be copied in time.
+    /// Streams of which nothing could be copied in time, or nothing from before the moment.
     streams_outrun: u64,
 }
 
@@ -706,35 +732,24 @@ impl Copied {
         let memory = copying.memory;
         let geometry = *memory.geometry();
         let pages = Pages { memory, uuid };
-        let clock = memory.header().clock;
         // A clock that has begun anew tells nothing of the session's.
         let is_same_boot = files.whereabouts.as_ref().is_some_and(|told| told.boot == boot());
-        let moment = (is_same_boot || remains.is_live()).then(|| ticks(clock));
-        // The streams that are used by now: who writes to another one later, does so after the moment.
-        let used_at = std::mem::offset_of!(SessionHeader, used_streams);
-        copying.fill(used_at..used_at + size_of_val(&memory.header().used_streams))?;
-        let used: Vec<u32> = memory.used_streams().collect();
-        for &stream in &used {
-            copying.fill(copying.control(stream))?;
+        let has_clock = is_same_boot || remains.is_live();
+        let mut looked = copying.look(has_clock)?;
+        for _ in 1..LOOKS_MAX {
+            if !looked.is_late {
+                break;
+            }
+            looked = copying.look(has_clock)?;
         }
+        let Looked { moment, currents, mut streams_outrun, pages_refused, .. } = looked;
         let mut found: Vec<Vec<Page>> = vec![Vec::new(); geometry.stream_count as usize];
         let mut oldest = vec![None; found.len()];
+        // The current pages, also those that are not kept.
+        let mut newest: Vec<(u32, u64)> = Vec::new();
         // Closed pages with the number of younger ones in their streams.
         let mut closed: Vec<(u64, u32, Page)> = Vec::new();
-        let (mut pages_refused, mut streams_outrun) = (0, 0u64);
-        for stream in used {
-            let (current, is_kept) = match copying.current(stream)? {
-                Look::None => continue,
-                Look::Refused => {
-                    pages_refused += 1;
-                    continue;
-                }
-                Look::Outrun => {
-                    streams_outrun += 1;
-                    continue;
-                }
-                Look::Found { page, is_kept } => (page, is_kept),
-            };
+        for (stream, current, is_kept) in currents {
             let begin = if memory.is_overwrite() {
                 // (E') pairs with (E), which came long before.
                 memory.stream(stream).reclaimed.load(Ordering::Acquire)
@@ -754,6 +769,7 @@ impl Copied {
             }
             if memory.is_overwrite() {
                 oldest[stream as usize] = Some(current.seq - count);
+                newest.push((stream, current.seq));
             }
             if is_kept {
                 found[stream as usize].push(current);
@@ -785,6 +801,12 @@ impl Copied {
             } else if is_there && copying.keep(page.unit, &bytes) {
                 found[stream as usize].push(page);
             }
+        }
+        for (stream, newest) in newest {
+            let first = found[stream as usize].iter().min_by_key(|page| page.seq);
+            let begin = first.map(|page| memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN));
+            let seq = first.map_or(newest, |page| page.seq);
+            streams_outrun += u64::from(is_late(seq, begin, moment));
         }
         let Copying { mapping, .. } = copying;
         Ok(Copied { pages, _mapping: mapping, found, oldest, moment, pages_missed, pages_refused, streams_outrun })
@@ -828,8 +850,19 @@ enum Look {
         is_kept: bool,
     },
     Refused,
-    /// Its writers overwrite it faster than it can be copied.
+    /// Its writers have overwritten it.
     Outrun,
+}
+
+/// All streams' current pages, as of one moment.
+struct Looked {
+    moment: Option<u64>,
+    /// By stream, and whether they are kept.
+    currents: Vec<(u32, Page, bool)>,
+    streams_outrun: u64,
+    pages_refused: u64,
+    /// Whether a stream's current page was overwritten, or begun since the moment: all that it held then may be gone.
+    is_late: bool,
 }
 
 /// A copy that is being filled, at the places that everything has in the session's memory.
@@ -840,6 +873,8 @@ struct Copying<'a> {
     /// The pages that are there, each as it was when a stream had it: what comes into it later is another stream's, and would be
     /// taken for records of the first.
     kept: HashSet<u32>,
+    /// Streams that are used, as far as is known.
+    used: Vec<u32>,
 }
 
 impl<'a> Copying<'a> {
@@ -868,7 +903,7 @@ impl<'a> Copying<'a> {
         unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), mapping.as_mut_ptr(), header_size_bytes) };
         // SAFETY: mapped readable and writable with this length, aligned to an `os_page`, and kept with every copy of the view.
         let memory = unsafe { Memory::from_raw(mapping.as_mut_ptr(), mapping.len()) }.map_err(wrong)?;
-        let copying = Copying { remains, mapping, memory, kept: HashSet::new() };
+        let copying = Copying { remains, mapping, memory, kept: HashSet::new(), used: Vec::new() };
         copying.fill(header_size_bytes..geometry.streams_offset())?;
         Ok(copying)
     }
@@ -896,36 +931,67 @@ impl<'a> Copying<'a> {
         self.fill(start..start + 4 * geometry.ring_size() as usize)
     }
 
-    /// Copies a stream's current page, as far as it is committed.
-    fn current(&mut self, stream: u32) -> Result<Look, String> {
-        for _ in 0..LOOKS_MAX {
-            let control = self.memory.stream(stream);
-            // (C) pairs with the writers' final stores, which came before the copy.
-            let state = State::from_word(control.state.load(Ordering::Acquire));
-            let discarded = self.memory.discarded(stream);
-            let Some(range) = self.page_range(state.unit) else { return Ok(Look::None) };
-            let offset = state.offset as usize;
-            if !(HEADER_SIZE_BYTES..=range.len()).contains(&offset) {
-                return Ok(Look::Refused);
-            }
-            let mut bytes = vec![0; offset];
-            self.remains.read(range.start as u64, &mut bytes)?;
-            let seq = word(&bytes, page::OFFSET_SEQ);
-            let page = Page { seq, unit: state.unit, current: Some((state, discarded)) };
-            if seq as u16 == state.seq
-                && self.has_header(stream, &bytes)
-                && !self.is_overwritten(stream, page, &bytes)?
-            {
-                return Ok(Look::Found { page, is_kept: self.keep(state.unit, &bytes) });
-            }
-            // The stream has gone on since, and its page is another's; or it is scribbled.
-            let former = control.state.load(Ordering::Relaxed);
-            self.fill(self.control(stream))?;
-            if control.state.load(Ordering::Relaxed) == former {
-                return Ok(Look::Refused);
+    /// Copies control blocks, and those that lie side by side with one question.
+    fn controls(&self, streams: &[u32]) -> Result<(), String> {
+        let runs = streams.chunk_by(|one, next| one + 1 == *next);
+        let mut ranges = runs.filter_map(|run| Some(self.control(*run.first()?).start..self.control(*run.last()?).end));
+        ranges.try_for_each(|range| self.fill(range))
+    }
+
+    /// Looks at all streams, with as few questions as can be between the clock and each of them, and forgets what it has found before.
+    fn look(&mut self, has_clock: bool) -> Result<Looked, String> {
+        let memory = self.memory;
+        self.kept.clear();
+        let moment = has_clock.then(|| ticks(memory.header().clock));
+        self.controls(&self.used)?;
+        // The streams that are used by now: who writes to another one later, does so after the moment.
+        let used_at = std::mem::offset_of!(SessionHeader, used_streams);
+        self.fill(used_at..used_at + size_of_val(&memory.header().used_streams))?;
+        let used: Vec<u32> = memory.used_streams().collect();
+        let more: Vec<u32> = used.iter().copied().filter(|stream| !self.used.contains(stream)).collect();
+        self.controls(&more)?;
+        let mut looked = Looked { moment, currents: Vec::new(), streams_outrun: 0, pages_refused: 0, is_late: false };
+        for &stream in &used {
+            match self.current(stream)? {
+                Look::None => {}
+                Look::Refused => looked.pages_refused += 1,
+                Look::Outrun => {
+                    looked.streams_outrun += 1;
+                    looked.is_late = true;
+                }
+                Look::Found { page, is_kept } => {
+                    let begin = is_kept.then(|| memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN));
+                    looked.is_late |= memory.is_overwrite() && is_late(page.seq, begin, moment);
+                    looked.currents.push((stream, page, is_kept));
+                }
             }
         }
-        Ok(Look::Outrun)
+        self.used = used;
+        Ok(looked)
+    }
+
+    /// Copies a stream's current page, as far as it is committed.
+    fn current(&mut self, stream: u32) -> Result<Look, String> {
+        let control = self.memory.stream(stream);
+        // (C) pairs with the writers' final stores, which came before the copy.
+        let state = State::from_word(control.state.load(Ordering::Acquire));
+        let discarded = self.memory.discarded(stream);
+        let Some(range) = self.page_range(state.unit) else { return Ok(Look::None) };
+        let offset = state.offset as usize;
+        if !(HEADER_SIZE_BYTES..=range.len()).contains(&offset) {
+            return Ok(Look::Refused);
+        }
+        let mut bytes = vec![0; offset];
+        self.remains.read(range.start as u64, &mut bytes)?;
+        let seq = word(&bytes, page::OFFSET_SEQ);
+        let page = Page { seq, unit: state.unit, current: Some((state, discarded)) };
+        if seq as u16 == state.seq && self.has_header(stream, &bytes) && !self.is_overwritten(stream, page, &bytes)? {
+            return Ok(Look::Found { page, is_kept: self.keep(state.unit, &bytes) });
+        }
+        // The stream has gone on since, and its page is another's; or it is scribbled.
+        self.fill(self.control(stream))?;
+        let is_same = control.state.load(Ordering::Relaxed) == state.to_word();
+        Ok(if is_same { Look::Refused } else { Look::Outrun })
     }
 
     /// Puts a page, or what is committed of it, where it belongs. False if there is one that was kept before.
@@ -988,6 +1054,139 @@ fn fill(remains: &Remains, mapping: &MmapRaw, range: std::ops::Range<usize>) -> 
         unsafe { std::ptr::copy_nonoverlapping(step.as_ptr(), target, step.len()) };
     }
     Ok(())
+}
+
+/// Programs that go on writing while they are asked for the memory, at each of the questions in turn.
+#[cfg(test)]
+mod overtaken {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
+    use dormouse_abi::record::RecordKind;
+    use dormouse_abi::session::{CLOCK_MONOTONIC, MODE_OVERWRITE};
+    use dormouse_ctf::testing::TraceBuilder;
+    use dormouse_relay::Setup;
+
+    use super::*;
+    use crate::testing::{EVERYTHING, FIELDS, GEOMETRY, Writer, assert_no_hole, numbers};
+
+    #[repr(C, align(4096))]
+    #[derive(Clone)]
+    struct OsPage([u8; 4096]);
+
+    struct Bench {
+        files: Files,
+        _backing: Vec<OsPage>,
+        writer: Rc<RefCell<Writer>>,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let mut trace = TraceBuilder::new();
+            let class_id = trace.class("p", "e", &FIELDS);
+            let metadata_text = trace.finish().metadata;
+            let metadata = Metadata::parse(&metadata_text).unwrap();
+            let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
+            let setup = Setup {
+                mode: MODE_OVERWRITE,
+                clock: CLOCK_MONOTONIC,
+                uuid: metadata.options.uuid,
+                kind: RecordKind::Ids,
+                page_limit: GEOMETRY.page_count,
+                reserved_for: &[],
+                reserve_each: 0,
+            };
+            // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
+            let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
+            let writer = Rc::new(RefCell::new(Writer::new(memory, class_id)));
+            let streams = BTreeMap::new();
+            let files =
+                Files { metadata, metadata_text, metadata_cut_bytes: 0, whereabouts: None, state: None, streams };
+            Bench { files, _backing: backing, writer }
+        }
+
+        /// Salvages what is there, while the writer does something before each question, whose number it is told. Gives the result, the
+        /// numbers in the trace from where on it has everything, and how many questions there were.
+        fn salvage(&self, meanwhile: impl Fn(&mut Writer, u32) + 'static) -> (Salvage, Vec<u64>, u32) {
+            let (writer, asked) = (Rc::clone(&self.writer), Rc::new(Cell::new(0)));
+            let (counter, uuid) = (Rc::clone(&asked), self.files.metadata.options.uuid);
+            let remains = Remains::of_writer(uuid, GEOMETRY.size_bytes() as u64, move |offset, target| {
+                meanwhile(&mut writer.borrow_mut(), counter.replace(counter.get() + 1));
+                let source = writer.borrow().memory.base().wrapping_add(offset as usize);
+                // SAFETY: inside the memory, by the geometry; nobody writes meanwhile.
+                unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+            });
+            let place = tempfile::tempdir().unwrap();
+            let result = Salvage { dir: place.path().into(), ..Salvage::default() };
+            let mut assembly = Assembly { metadata: &self.files.metadata, dir: place.path(), made: Vec::new(), result };
+            let copied = Copied::of(&remains, uuid, &self.files).unwrap();
+            assembly.put_together(&self.files, StateStream::default(), Some(copied), uuid).unwrap();
+            (assembly.result, numbers(place.path()), asked.get())
+        }
+    }
+
+    fn begun() -> Bench {
+        let bench = Bench::new();
+        bench.writer.borrow_mut().hop();
+        bench
+    }
+
+    #[test]
+    fn once_everything_is_had() {
+        for busy in [&[1][..], &[0], &[1, 0], &[1, 0, 1]] {
+            let mut question = 0;
+            loop {
+                let bench = begun();
+                let written = bench.writer.borrow().next;
+                let (result, numbers, asked) = bench.salvage(move |writer, number| {
+                    if number == question {
+                        busy.iter().for_each(|stream| writer.write(*stream, EVERYTHING));
+                    }
+                });
+                let at = format!("streams {busy:?} overwritten before question {question}");
+                assert_eq!(result.missing, Vec::<String>::new(), "{at}");
+                assert_no_hole(&numbers, &at);
+                assert!(
+                    numbers.last().is_none_or(|last| *last + 1 >= written),
+                    "{at}: {:?} of {written}",
+                    numbers.last()
+                );
+                if question >= asked {
+                    break;
+                }
+                question += 1;
+            }
+            assert!(question > 10, "{question}");
+        }
+    }
+
+    #[test]
+    fn again_and_again_it_is_said() {
+        for first in [0, 2, 5, 9] {
+            let bench = begun();
+            let (result, numbers, _) = bench.salvage(move |writer, number| {
+                if number >= first {
+                    writer.write(1, EVERYTHING);
+                }
+            });
+            let is_told = result.missing.len() == 1 && result.missing[0].contains("faster");
+            if !is_told {
+                assert_eq!(result.missing, Vec::<String>::new());
+                assert_no_hole(&numbers, &format!("overwritten before every question from {first} on"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_that_has_given_everything_up_says_so() {
+        let bench = begun();
+        bench.writer.borrow_mut().give_all_up(1);
+        bench.writer.borrow_mut().write(0, 20);
+        let (result, numbers, _) = bench.salvage(|_, _| {});
+        assert_eq!(result.missing, Vec::<String>::new());
+        let next = bench.writer.borrow().next;
+        assert_eq!(numbers, (next - 20..next).collect::<Vec<u64>>());
+    }
 }
 
 #[cfg(test)]

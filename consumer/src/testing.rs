@@ -1,0 +1,116 @@
+//! A thread that writes to a flight recorder, now to one stream and now to another, and what has to hold for every trace of it.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::record::context_word;
+use dormouse_abi::session::{Geometry, State};
+use dormouse_abi::txn::Txn;
+use dormouse_ctf::{Merge, Metadata, PacketHeader, StreamReader, Value};
+use dormouse_relay::{Memory, Record, Segment, Written, write_exclusive};
+
+use crate::clock::ticks;
+
+/// Of the memory that is written to.
+pub(crate) const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 8, cpu_count: 0, stream_count: 2 };
+
+/// Of the one class there is.
+pub(crate) const FIELDS: [(&str, FieldType); 1] = [("n", FieldType::scalar(Kind::U64))];
+
+/// More events than all pages hold.
+pub(crate) const EVERYTHING: u64 = 1_500;
+
+/// The thread.
+pub(crate) struct Writer {
+    pub(crate) memory: Memory,
+    class_id: u16,
+    /// Number of the next event.
+    pub(crate) next: u64,
+    /// How much later than it is its clock is, in ticks.
+    pub(crate) ahead: u64,
+}
+
+impl Writer {
+    /// To memory of the geometry [`GEOMETRY`], which outlives it.
+    pub(crate) fn new(memory: Memory, class_id: u16) -> Writer {
+        Writer { memory, class_id, next: 0, ahead: 0 }
+    }
+
+    fn now(&self) -> u64 {
+        ticks(self.memory.header().clock) + self.ahead
+    }
+
+    fn state_word(&self, stream: u32) -> u64 {
+        self.memory.stream(stream).state.load(Ordering::Relaxed)
+    }
+
+    fn switch(&self, stream: u32) {
+        let memory = self.memory;
+        let used = |stream: u32| memory.stream(stream).reclaimed.load(Ordering::Relaxed);
+        let evicted =
+            || (0..GEOMETRY.page_count).find_map(|_| memory.draw_page(9, stream, memory.evict(stream)?, used));
+        let unit = memory.draw(9, stream, used).or_else(evicted).expect("a page");
+        let now = self.now();
+        let Txn { stores, store_count, last, .. } = memory.plan_switch(stream, self.state_word(stream), unit, now);
+        for store in stores[..store_count as usize].iter().chain([&last]) {
+            let bytes = store.value.to_le_bytes();
+            // SAFETY: planned in the memory, whose only writer this is.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, store.width as usize) };
+        }
+        memory.open(stream, now);
+    }
+
+    /// Writes so many events.
+    pub(crate) fn write(&mut self, stream: u32, count: u64) {
+        self.memory.use_stream(stream);
+        for number in self.next..self.next + count {
+            let bytes = number.to_le_bytes();
+            let segments = [Segment::exact(bytes.as_ptr(), bytes.len())];
+            let record = Record::new(self.class_id, context_word(1, 2), &segments);
+            // SAFETY: one thread only; the number is alive.
+            while unsafe { write_exclusive(&self.memory, stream, &record, || self.now()) } != Written::Done {
+                self.switch(stream);
+            }
+        }
+        self.next += count;
+    }
+
+    /// From stream 0 to stream 1 and back, so that what is missing of one is a hole in what the other has.
+    pub(crate) fn hop(&mut self) {
+        for (stream, count) in [(0, 300), (1, 300), (0, 30), (1, 300), (0, 30)] {
+            self.write(stream, count);
+        }
+    }
+
+    /// A stream begins a page, and all before it are given up.
+    pub(crate) fn give_all_up(&mut self, stream: u32) {
+        self.switch(stream);
+        let closed = State::from_word(self.state_word(stream)).seq;
+        self.memory.stream(stream).reclaimed.store(closed.into(), Ordering::Relaxed);
+    }
+}
+
+/// Numbers of the events of a trace, in the order of time, from when on it has everything: no stream has given up anything since.
+pub(crate) fn numbers(dir: &Path) -> Vec<u64> {
+    let metadata = Metadata::parse(&std::fs::read_to_string(dir.join("metadata")).unwrap()).unwrap();
+    let streams =
+        (0..GEOMETRY.stream_count).filter_map(|stream| std::fs::read(dir.join(format!("claimed_{stream}"))).ok());
+    let streams: Vec<Vec<u8>> = streams.collect();
+    let firsts = streams.iter().filter_map(|bytes| PacketHeader::decode(bytes).ok());
+    let given_up = firsts.filter(|header| header.packet_seq_num > 0);
+    let since = given_up.map(|header| header.timestamp_begin).max().unwrap_or(0);
+    let readers = (0..).zip(&streams).map(|(index, bytes)| StreamReader::new(&metadata, index, bytes));
+    let events = Merge::new(readers).map(|item| item.unwrap_or_else(|notice| panic!("{notice}")));
+    let number = |event: dormouse_ctf::Event<'_>| match event.fields().next() {
+        Some((_, Value::U64(number))) => number,
+        other => panic!("{other:?}"),
+    };
+    events.filter(|event| event.timestamp >= since).map(number).collect()
+}
+
+/// What has to hold for them.
+pub(crate) fn assert_no_hole(numbers: &[u64], at: &str) {
+    let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
+    assert_eq!(hole, None, "{at}");
+}
