@@ -95,7 +95,7 @@ struct Drainer<'a> {
 }
 
 /// What [`run`] does of one round and at the end, without waiting in between.
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn run_once(shared: &Shared) -> Drained {
     let mut drainer = Drainer::new(shared);
     if !shared.memory.is_overwrite() {
@@ -266,9 +266,12 @@ impl Drainer<'_> {
 
     /// The page that was never closed: its header is filled in here.
     fn write_current(&mut self, stream: usize, state: State, seq: u64) {
-        let discarded = self.memory().discarded(stream as u32);
+        let memory = self.memory();
+        let discarded = memory.discarded(stream as u32);
         let is_empty = state.offset as usize == HEADER_SIZE_BYTES;
-        if is_empty && discarded == self.files.discarded_last(stream as u32) {
+        // Without its number, nobody knew that there was more: the pages before it were overwritten.
+        let is_first = memory.is_overwrite() && seq > 0 && self.files.packet_count(stream as u32) == 0;
+        if is_empty && !is_first && discarded == self.files.discarded_last(stream as u32) {
             return;
         }
         if !self.copy_page(state.unit, state.offset as usize) {

@@ -22,7 +22,7 @@ use crate::{drain, snapshot};
 /// A session that nobody joins.
 #[derive(Debug)]
 pub struct Owner {
-    shared: Shared,
+    pub(crate) shared: Shared,
     kind: RecordKind,
 }
 

@@ -41,7 +41,7 @@ mod clock;
 mod command;
 mod drain;
 mod files;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod packets;

@@ -18,6 +18,9 @@
 //! never changes until its page is overwritten, and a page is given up (`reclaimed` moves on) before anything is written over
 //! it; so a page that was still retained after it was copied was copied whole.
 //!
+//! A stream of which nothing is left that is old enough has a packet all the same, without events, whose number and time say that there
+//! was more: without it nobody could tell that what others have has holes.
+//!
 //! State words cannot be read all at once. But who is at event n + 1 of a thread has committed event n, so if n was not committed
 //! when its stream was looked at, n + 1 has a later time than the clock's that was read before: without such events, no
 //! thread's story has a hole.
@@ -128,6 +131,11 @@ struct Copied {
 /// # Errors
 /// See [`SnapshotError`]; nothing is left behind but an empty directory.
 pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotError> {
+    take_while(shared, wanted, || {})
+}
+
+/// As [`take`]. What writers do `meanwhile`, once the pages are chosen, is nothing but in tests.
+fn take_while(shared: &Shared, wanted: &Take, meanwhile: impl FnOnce()) -> Result<Snapshot, SnapshotError> {
     if !shared.memory.is_overwrite() {
         return Err(SnapshotError::NotRetained(shared.trace.dir().into()));
     }
@@ -146,7 +154,7 @@ pub(crate) fn take(shared: &Shared, wanted: &Take) -> Result<Snapshot, SnapshotE
         current: vec![Vec::new(); shared.memory.geometry().stream_count as usize],
         pages_missed: 0,
     };
-    let moment = taking.run(wanted);
+    let moment = taking.run(wanted, meanwhile);
     let Taking { files, pages_missed, .. } = taking;
     files.finish();
     let Tally { events, bytes, packets_refused, write_error, .. } = &files.tally;
@@ -202,7 +210,7 @@ fn within_limits(candidates: &[Candidate], earliest: u64, bytes_max: Option<u64>
 fn leave_out_earlier(header: &mut PacketHeader, packet: &mut [u8], classes: &Classes, earliest: u64) {
     let content_len = header.content_size_bytes as usize;
     let Ok(first) = first_record_since(packet, content_len, classes, header.timestamp_begin, earliest) else { return };
-    let (offset, timestamp_begin) = first.unwrap_or((content_len, header.timestamp_end));
+    let (offset, timestamp_begin) = first.unwrap_or((content_len, earliest));
     packet.copy_within(offset..content_len, HEADER_SIZE_BYTES);
     header.timestamp_begin = timestamp_begin.min(header.timestamp_end);
     header.content_size_bytes -= (offset - HEADER_SIZE_BYTES) as u64;
@@ -214,7 +222,8 @@ fn leave_out_later(header: &mut PacketHeader, packet: &[u8], classes: &Classes, 
     let content_len = header.content_size_bytes as usize;
     let (begin, after) = (header.timestamp_begin, moment.saturating_add(1));
     let Ok(Some((offset, _))) = first_record_since(packet, content_len, classes, begin, after) else { return };
-    header.timestamp_end = moment.max(begin);
+    header.timestamp_begin = begin.min(moment);
+    header.timestamp_end = moment;
     header.content_size_bytes = offset as u64;
     header.packet_size_bytes = header.content_size_bytes.next_multiple_of(8);
 }
@@ -244,13 +253,16 @@ struct Taking<'a> {
 
 impl Taking<'_> {
     /// Copies and writes, and gives the moment that the snapshot is of.
-    fn run(&mut self, wanted: &Take) -> u64 {
+    fn run(&mut self, wanted: &Take, meanwhile: impl FnOnce()) -> u64 {
         let memory = self.source.memory();
         let frequency_hz = self.source.0.clock.last_calibration().frequency_hz;
         let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
         let page_size_bytes = u64::from(memory.geometry().page_size_bytes);
         let room_bytes = self.room.map(|page_count| u64::from(page_count) * page_size_bytes);
-        let bytes_max = [wanted.bytes_max, room_bytes].into_iter().flatten().min();
+        // A stream that has no page among the chosen ones says so.
+        let headers_bytes = (HEADER_SIZE_BYTES * memory.used_streams().count()) as u64;
+        let wanted_bytes = wanted.bytes_max.map(|bytes| bytes.saturating_sub(headers_bytes));
+        let bytes_max = [wanted_bytes, room_bytes].into_iter().flatten().min();
         let moment = self.source.0.clock.now();
         for stream in memory.used_streams() {
             self.look(&mut candidates, stream, moment);
@@ -259,6 +271,10 @@ impl Taking<'_> {
         let earliest = wanted.last.map_or(0, |last| moment.saturating_sub(ticks(last, frequency_hz)));
         let cut = Cut { earliest, moment };
         let mut chosen = within_limits(&candidates, cut.earliest, bytes_max).to_vec();
+        if !chosen.is_empty() {
+            let left_out = &candidates[..candidates.len() - chosen.len()];
+            left_out.iter().for_each(|candidate| self.leave_out(candidate));
+        }
         // The newest, because the oldest may be given up already.
         for candidate in chosen.iter_mut().rev().take(self.room.unwrap_or(0) as usize) {
             candidate.is_held = match candidate.current {
@@ -266,6 +282,7 @@ impl Taking<'_> {
                 Some(_) => self.keep_current(candidate),
             };
         }
+        meanwhile();
         for candidate in &chosen {
             if self.used + candidate.len > self.arena.len() {
                 self.write(cut);
@@ -273,19 +290,27 @@ impl Taking<'_> {
             self.copy(*candidate);
         }
         self.write(cut);
-        self.write_losses_alone(moment);
+        self.write_empty(moment);
         moment
     }
 
-    /// Streams that never had a page, because none was free, have losses to tell all the same.
-    fn write_losses_alone(&mut self, moment: u64) {
+    /// Of its stream, nothing up to this page is in the snapshot.
+    fn leave_out(&mut self, candidate: &Candidate) {
+        let first_kept = &mut self.first_kept[candidate.stream as usize];
+        *first_kept = candidate.seq.wrapping_add(1).max(*first_kept);
+    }
+
+    /// Streams that never had a page, because none was free, have losses to tell all the same; those of which no page is here, that there
+    /// were some.
+    fn write_empty(&mut self, moment: u64) {
         let memory = self.source.memory();
-        for stream in memory.used_streams() {
+        for stream in memory.used_streams().filter(|stream| self.files.packet_count(*stream) == 0).collect::<Vec<_>>() {
             let discarded = memory.discarded(stream);
             // (C) pairs with (A).
             let state = State::from_word(memory.stream(stream).state.load(Ordering::Acquire));
-            if memory.page(state.unit).is_none() && discarded > 0 {
-                let header = self.source.empty_header(stream, moment, discarded);
+            let packet_seq_num = self.first_kept[stream as usize];
+            if packet_seq_num > 0 || memory.page(state.unit).is_none() && discarded > 0 {
+                let header = PacketHeader { packet_seq_num, ..self.source.empty_header(stream, moment, discarded) };
                 self.files.write(stream, &header, &header.encode());
             }
         }
@@ -353,7 +378,7 @@ impl Taking<'_> {
         if !is_held && self.source.is_overwritten(stream, seq) {
             // What came before it in its stream is overwritten by now too, or was copied in time and would stand before a gap.
             self.pages_missed += 1 + self.files.take_back(candidate.stream);
-            self.first_kept[candidate.stream as usize] = candidate.seq.wrapping_add(1);
+            self.leave_out(&candidate);
         } else if is_copied {
             // A multiple of 8, as packets on disk are.
             self.used = begin + candidate.len.next_multiple_of(8);
@@ -376,6 +401,11 @@ impl Taking<'_> {
                 self.files.tally.packets_refused += 1;
                 continue;
             };
+            // From its number and time on, the stream has everything.
+            let is_first = self.files.packet_count(candidate.stream) == 0 && candidate.seq > 0;
+            if header.timestamp_begin > cut.moment && !is_first {
+                continue;
+            }
             if header.timestamp_begin < cut.earliest {
                 leave_out_earlier(&mut header, &mut self.arena[begin..end], &classes, cut.earliest);
             }
@@ -387,7 +417,11 @@ impl Taking<'_> {
             let is_between = candidate.current.is_none()
                 && candidate.len == HEADER_SIZE_BYTES
                 && self.files.packet_count(candidate.stream) > 0;
-            if is_empty && !is_between && header.events_discarded == self.files.discarded_last(candidate.stream) {
+            if is_empty
+                && !is_between
+                && !is_first
+                && header.events_discarded == self.files.discarded_last(candidate.stream)
+            {
                 continue;
             }
             let packet = &mut self.arena[begin..][..header.packet_size_bytes as usize];
@@ -502,7 +536,98 @@ fn sessions(owner: Option<u32>) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use dormouse_abi::record::RecordKind;
+    use dormouse_abi::session::MODE_OVERWRITE;
+    use dormouse_abi::wire::ClassDecl;
+
     use super::*;
+    use crate::fuzzing::Owner;
+    use crate::testing::{EVERYTHING, FIELDS, GEOMETRY, Writer, assert_no_hole, numbers};
+
+    /// A flight recorder that cannot grow, so that no page is held.
+    struct Bench {
+        place: tempfile::TempDir,
+        owner: Owner,
+        writer: Writer,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let place = tempfile::tempdir().unwrap();
+            let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
+            let fields = FIELDS.map(|(name, field_type)| (name.into(), field_type)).into();
+            let class_id = owner.declare(&ClassDecl { provider: "p".into(), name: "e".into(), fields });
+            owner.reset(MODE_OVERWRITE);
+            let writer = Writer::new(owner.memory(), class_id as u16);
+            Bench { place, owner, writer }
+        }
+
+        /// Numbers in a snapshot from when on it has everything, of which none is missing.
+        fn take(&mut self, wanted: &Take, meanwhile: impl FnOnce(&mut Writer)) -> (Snapshot, Vec<u64>) {
+            let dir = self.place.path().join("snapshot");
+            let wanted = Take { dir: Some(dir.clone()), ..wanted.clone() };
+            let snapshot = take_while(&self.owner.shared, &wanted, || meanwhile(&mut self.writer)).unwrap();
+            assert_eq!(snapshot.pages_refused, 0);
+            let numbers = numbers(&dir);
+            std::fs::remove_dir_all(&dir).unwrap();
+            assert_no_hole(&numbers, &format!("{wanted:?}"));
+            (snapshot, numbers)
+        }
+    }
+
+    #[test]
+    fn a_stream_that_has_given_everything_up_says_so() {
+        let mut bench = Bench::new();
+        bench.writer.hop();
+        bench.writer.give_all_up(1);
+        bench.writer.write(0, 20);
+        let next = bench.writer.next;
+        let newest: Vec<u64> = (next - 20..next).collect();
+        assert_eq!(bench.take(&Take::default(), |_| {}).1, newest);
+        // At the session's end as well.
+        bench.owner.drain();
+        assert_eq!(numbers(&bench.place.path().join("trace")), newest);
+    }
+
+    /// Between the reading of the clock and the look at the streams, or between that and the copy.
+    #[test]
+    fn a_stream_that_is_overwritten_meanwhile_says_so() {
+        for busy in [0, 1] {
+            let mut bench = Bench::new();
+            bench.writer.hop();
+            // An hour later than the moment, as far as the snapshot can know.
+            bench.writer.ahead =
+                ticks(Duration::from_secs(3600), bench.owner.shared.clock.last_calibration().frequency_hz);
+            bench.writer.write(busy, EVERYTHING);
+            bench.take(&Take::default(), |_| {});
+
+            let mut bench = Bench::new();
+            bench.writer.hop();
+            let (snapshot, _) = bench.take(&Take::default(), |writer| writer.write(busy, EVERYTHING));
+            assert!(snapshot.pages_missed > 0);
+        }
+    }
+
+    /// Whole streams, too.
+    #[test]
+    fn what_limits_leave_out_is_no_hole() {
+        let mut bench = Bench::new();
+        bench.writer.hop();
+        let next = bench.writer.next;
+        let all = bench.take(&Take::default(), |_| {}).0;
+        let mut kept = Vec::new();
+        for bytes_max in (0..=all.bytes).step_by(40) {
+            let (snapshot, numbers) = bench.take(&Take { bytes_max: Some(bytes_max), ..Take::default() }, |_| {});
+            assert!(snapshot.bytes <= bytes_max, "{snapshot:?}");
+            assert!(numbers.last().is_none_or(|last| last + 1 == next));
+            kept.push(numbers.len());
+        }
+        assert!(kept.iter().any(|count| *count > 0));
+        // Of one stream, everything is older.
+        bench.writer.write(1, 300);
+        let limit = Take { last: Some(Duration::from_micros(50)), ..Take::default() };
+        bench.take(&limit, |_| {});
+    }
 
     #[test]
     fn the_newest_pages_are_within_the_limits() {
