@@ -13,7 +13,8 @@
 //! where ids go, so they follow a class into another session, a forked child, and an object that is loaded later.
 //!
 //! A firing is counted until a request that tells of it is sent: by the thread, or at the end of a program that ends by `exit`,
-//! so that it forgets none.
+//! so that it forgets none. Between the sending and the counting a firing is told of and still counted: there the end waits for the
+//! thread, or it would tell of it again.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::io::Read;
@@ -37,9 +38,10 @@ struct Watch {
     /// Its first mark. A duration has two: the first for its end, the next for its begin, so that an event that is both ends
     /// one before it begins another.
     mark: usize,
-    /// How often it has fired since the last request.
-    firings: AtomicU64,
 }
+
+/// By mark: how often a trigger has fired since its last request. Whoever takes its place goes on counting.
+static FIRINGS: [AtomicU64; PATTERN_COUNT_MAX] = [const { AtomicU64::new(0) }; PATTERN_COUNT_MAX];
 
 /// By mark. Never freed: an event may be on its way at any time.
 static WATCHES: [AtomicPtr<Watch>; PATTERN_COUNT_MAX] =
@@ -49,10 +51,8 @@ const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS)
 /// Futex: moves on when a trigger fires that has not fired since its last request.
 static BELL: AtomicU32 = AtomicU32::new(0);
 static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
-/// Held by who sends: the thread, and at the end of the program whoever ends it, who does not give it back.
-static IS_SENDING: AtomicBool = AtomicBool::new(false);
-/// How often the end of the program looks whether a request is on its way, which takes microseconds.
-const LOOKS_MAX: u32 = 1_000;
+/// Who sends: the thread, and at the end of the program whoever ends it, who does not give it back.
+static TURN: Turn = Turn::new();
 static EXIT_HANDLED: AtomicBool = AtomicBool::new(false);
 
 fn watch(mark: usize) -> Option<&'static Watch> {
@@ -104,8 +104,7 @@ pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> 
             "{trigger}: a program's triggers may have {PATTERN_COUNT_MAX} patterns of events in all"
         )));
     };
-    let firings = former.map_or(0, |former| former.firings.swap(0, Ordering::Relaxed));
-    let watch = Watch { trigger, snapshot: snapshot.clone(), mark, firings: firings.into() };
+    let watch = Watch { trigger, snapshot: snapshot.clone(), mark };
     let watch = Box::into_raw(Box::new(watch));
     for slot in &WATCHES[mark..mark + mark_count] {
         // (T') pairs with (T): complete before it is found. The one before is left where it is.
@@ -156,8 +155,12 @@ impl Watch {
         }
     }
 
+    fn firings(&self) -> &'static AtomicU64 {
+        &FIRINGS[self.mark]
+    }
+
     fn fire(&self) {
-        if self.firings.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.firings().fetch_add(1, Ordering::Relaxed) == 0 {
             // (Z) pairs with (Z'): who finds the bell moved on finds the firing.
             BELL.fetch_add(1, Ordering::Release);
             let _ = futex::wake(&BELL, futex::Flags::PRIVATE, 1);
@@ -165,7 +168,7 @@ impl Watch {
     }
 
     fn has_fired(&self) -> bool {
-        self.firings.load(Ordering::Relaxed) != 0
+        self.firings().load(Ordering::Relaxed) != 0
     }
 
     fn prepare(&self, firings: u64) -> Prepared {
@@ -175,18 +178,18 @@ impl Watch {
 
     /// Asks for a snapshot, and waits for it.
     fn ask(&self) {
-        // (O) Acquire pairs with (O'): what was told of is not counted any more.
-        if IS_SENDING.swap(true, Ordering::Acquire) {
+        let firings = self.firings().load(Ordering::Relaxed);
+        // Before its turn: who waits for that does not wait for an allocator too.
+        let prepared = self.prepare(firings);
+        if !TURN.take() {
             return;
         }
-        let firings = self.firings.load(Ordering::Relaxed);
-        let sent = self.prepare(firings).send();
+        let sent = prepared.send();
         // Where too many ask at once, later. Without a session, or an owner, nobody wants them any more.
         if !matches!(sent, Err(rustix::io::Errno::AGAIN)) {
-            self.firings.fetch_sub(firings, Ordering::Relaxed);
+            self.firings().fetch_sub(firings, Ordering::Relaxed);
         }
-        // (O') Release pairs with (O).
-        IS_SENDING.store(false, Ordering::Release);
+        TURN.give_back();
         if let Ok(socket) = sent {
             let mut stream = UnixStream::from(socket);
             let answered = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PATIENCE)));
@@ -194,6 +197,62 @@ impl Watch {
             let _ = answered.and_then(|()| stream.read(&mut [0; 64]));
         }
     }
+}
+
+/// Whose turn it is to send requests and to take what they tell of from the counts.
+struct Turn {
+    /// Futex: the thread's id; 0 is nobody.
+    holder: AtomicU32,
+}
+
+/// How long who waits for its turn sleeps until it looks whether the holder is still there.
+const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+impl Turn {
+    const fn new() -> Turn {
+        Turn { holder: AtomicU32::new(0) }
+    }
+
+    /// Takes it for the calling thread if nobody has it. Wait-free.
+    fn take(&self) -> bool {
+        // (O) Acquire pairs with (O'): what was told of is not counted any more.
+        self.holder.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn give_back(&self) {
+        // (O') Release pairs with (O).
+        self.holder.store(0, Ordering::Release);
+        let _ = futex::wake(&self.holder, futex::Flags::PRIVATE, 1);
+    }
+
+    /// Takes it once whoever has it gives it back, or is not there any more. Who has it sends a frame and does not wait itself, but the
+    /// system may let it lie for any time in between; so this waits for what it does, and for no time.
+    fn wait_and_take(&self, is_there: impl Fn(u32) -> bool) {
+        while !self.take() {
+            // Relaxed: compared again by the kernel, and by the exchange.
+            let holder = self.holder.load(Ordering::Relaxed);
+            if holder != 0 && !is_there(holder) {
+                // Nobody else waits: a program ends once. (O) as above, if it was there until just now.
+                self.holder.swap(tid(), Ordering::Acquire);
+                return;
+            }
+            if holder != 0 {
+                let _ = futex::wait(&self.holder, futex::Flags::PRIVATE, holder, Some(&NAP));
+            }
+        }
+    }
+}
+
+fn tid() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// Whether a thread of this process, but for the calling one, has this id. A child that was forked past libc has the parent's memory, and
+/// not its threads.
+fn is_other_thread(tid_asked: u32) -> bool {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: tgkill(2) of no signal asks only.
+    tid_asked != tid() && unsafe { libc::syscall(libc::SYS_tgkill, pid, tid_asked, 0) } == 0
 }
 
 /// How soon a trigger may ask again: a program that fires without end fills no disk.
@@ -264,18 +323,12 @@ fn serve() {
     }
 }
 
-/// What the thread had no time for. Does not wait for snapshots.
+/// What the thread had no time for. Waits for a request that is on its way, so that each firing is told of once, and not for snapshots.
 extern "C" fn at_exit() {
     let _inside = thread::enter_tracer();
-    // (O) pairs with (O'). A thread that does not get on has told of its firings or not: better twice than never.
-    for _ in 0..LOOKS_MAX {
-        if !IS_SENDING.swap(true, Ordering::Acquire) {
-            break;
-        }
-        std::thread::yield_now();
-    }
+    TURN.wait_and_take(is_other_thread);
     for watch in watches() {
-        let firings = watch.firings.swap(0, Ordering::Relaxed);
+        let firings = watch.firings().swap(0, Ordering::Relaxed);
         if firings != 0 {
             watch.prepare(firings).request();
         }
@@ -284,9 +337,9 @@ extern "C" fn at_exit() {
 
 /// In a forked child, before its classes are marked: the parent's firings are the parent's, and so was its thread.
 pub(crate) fn after_fork() {
-    watches().for_each(|watch| watch.firings.store(0, Ordering::Relaxed));
+    FIRINGS.iter().for_each(|firings| firings.store(0, Ordering::Relaxed));
     IS_ATTENDED.store(false, Ordering::Relaxed);
-    IS_SENDING.store(false, Ordering::Relaxed);
+    TURN.holder.store(0, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -298,6 +351,44 @@ mod tests {
         assert!(split(CLASS_ID_NONE).0 > CLASS_ID_MAX.into());
         assert_eq!(split(u32::from(CLASS_ID_MAX)), (CLASS_ID_MAX.into(), 0));
         assert_eq!(split(5 << CLASS_MARKS_SHIFT | 7), (7, 5));
+    }
+
+    #[test]
+    fn the_end_waits_for_a_request_that_is_on_its_way() {
+        let (turn, counted) = (Turn::new(), AtomicU64::new(5));
+        let (begun, is_begun) = std::sync::mpsc::channel();
+        let (looked, is_looked) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let (turn, counted) = (&turn, &counted);
+            scope.spawn(move || {
+                assert!(turn.take());
+                begun.send(tid()).unwrap();
+                // As if the system had something better to do, until the end has found out who sends.
+                is_looked.recv().unwrap();
+                counted.fetch_sub(5, Ordering::Relaxed);
+                turn.give_back();
+            });
+            let holder = is_begun.recv().unwrap();
+            assert!(!turn.take());
+            turn.wait_and_take(|tid| {
+                assert_eq!(tid, holder);
+                let _ = looked.send(());
+                is_other_thread(tid)
+            });
+            assert_eq!(counted.load(Ordering::Relaxed), 0, "told of again");
+        });
+        assert!(!turn.take(), "it is not given back");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_is_not_there() {
+        let turn = Turn::new();
+        turn.holder.store(std::thread::spawn(tid).join().unwrap(), Ordering::Relaxed);
+        turn.wait_and_take(|_| false);
+        assert_eq!(turn.holder.load(Ordering::Relaxed), tid());
+        // Nor for itself.
+        turn.wait_and_take(is_other_thread);
+        assert!(!is_other_thread(tid()) && !is_other_thread(i32::MAX as u32));
     }
 
     #[test]
