@@ -205,8 +205,10 @@ struct Turn {
     holder: AtomicU32,
 }
 
-/// How long who waits for its turn sleeps until it looks whether the holder is still there.
+/// How long who waits for its turn sleeps until it looks whether the holder is still there, and how often. A debugger may hold a thread for as
+/// long as it likes, and no program is to wait for that.
 const NAP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const NAPS_MAX: u32 = 50;
 
 impl Turn {
     const fn new() -> Turn {
@@ -225,21 +227,24 @@ impl Turn {
         let _ = futex::wake(&self.holder, futex::Flags::PRIVATE, 1);
     }
 
-    /// Takes it once whoever has it gives it back, or is not there any more. Who has it sends a frame and does not wait itself, but the
-    /// system may let it lie for any time in between; so this waits for what it does, and for no time.
+    /// Takes it once whoever has it gives it back, or is not there any more, or does not get on for seconds: better told of twice than never.
+    /// Who has it sends a frame and does not wait itself, but the system may let it lie for some time in between.
     fn wait_and_take(&self, is_there: impl Fn(u32) -> bool) {
-        while !self.take() {
+        for _ in 0..NAPS_MAX {
+            if self.take() {
+                return;
+            }
             // Relaxed: compared again by the kernel, and by the exchange.
             let holder = self.holder.load(Ordering::Relaxed);
             if holder != 0 && !is_there(holder) {
-                // Nobody else waits: a program ends once. (O) as above, if it was there until just now.
-                self.holder.swap(tid(), Ordering::Acquire);
-                return;
+                break;
             }
             if holder != 0 {
                 let _ = futex::wait(&self.holder, futex::Flags::PRIVATE, holder, Some(&NAP));
             }
         }
+        // Nobody else waits: a program ends once. (O) as above, if it was there until just now.
+        self.holder.swap(tid(), Ordering::Acquire);
     }
 }
 
