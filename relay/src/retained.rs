@@ -21,19 +21,26 @@ pub(crate) trait Words {
     fn exchange_reclaimed(&self, from: u64, to: u64, success: Ordering) -> bool;
 }
 
-impl Words for StreamControl {
-    fn reclaimed(&self, order: Ordering) -> u64 {
-        self.reclaimed.load(order)
-    }
+/// Of a type that has both words as fields.
+macro_rules! words {
+    ($type:ty) => {
+        impl Words for $type {
+            fn reclaimed(&self, order: Ordering) -> u64 {
+                self.reclaimed.load(order)
+            }
 
-    fn state(&self, order: Ordering) -> State {
-        State::from_word(self.state.load(order))
-    }
+            fn state(&self, order: Ordering) -> State {
+                State::from_word(self.state.load(order))
+            }
 
-    fn exchange_reclaimed(&self, from: u64, to: u64, success: Ordering) -> bool {
-        self.reclaimed.compare_exchange(from, to, success, Ordering::Relaxed).is_ok()
-    }
+            fn exchange_reclaimed(&self, from: u64, to: u64, success: Ordering) -> bool {
+                self.reclaimed.compare_exchange(from, to, success, Ordering::Relaxed).is_ok()
+            }
+        }
+    };
 }
+
+words!(StreamControl);
 
 /// Pages of a stream that are closed and not given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,19 +83,7 @@ mod model {
         state: AtomicU64,
     }
 
-    impl Words for Stream {
-        fn reclaimed(&self, order: Ordering) -> u64 {
-            self.reclaimed.load(order)
-        }
-
-        fn state(&self, order: Ordering) -> State {
-            State::from_word(self.state.load(order))
-        }
-
-        fn exchange_reclaimed(&self, from: u64, to: u64, success: Ordering) -> bool {
-            self.reclaimed.compare_exchange(from, to, success, Ordering::Relaxed).is_ok()
-        }
-    }
+    words!(Stream);
 
     fn word(seq: u16) -> u64 {
         State { seq, unit: 1, offset: 0 }.to_word()
