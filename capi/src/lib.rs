@@ -57,6 +57,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use dormouse_abi::class::CClass;
 use dormouse_abi::site::EventRecord;
+use dormouse_locks::call_loader;
 use tracer::Listen;
 use tracer::foreign::Segment;
 
@@ -75,7 +76,7 @@ fn real_vfork() -> *const c_void {
         return known;
     }
     // SAFETY: looks a name up.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) };
+    let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) });
     let real = if found.is_null() { libc::fork as *mut c_void } else { found };
     ADDRESS.store(real, Ordering::Relaxed);
     real
@@ -137,15 +138,17 @@ fn agree_on_a_registry() {
     if DONE.swap(true, Ordering::Relaxed) {
         return;
     }
+    // Now, so that no `vfork` waits for a thread that is in `dlopen`.
+    real_vfork();
     // SAFETY: looks a name up, as the loader does for objects that name it. Nothing is found in a static program.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_imv_update".as_ptr()) };
+    let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_imv_update".as_ptr()) });
     let (Some(there), Some(here)) = (object_of(found), object_of((&raw const DONE).cast())) else { return };
     if there.dli_fbase == here.dli_fbase {
         return;
     }
     // From now on it stays. Only the program itself may not be found by its name, and that stays in any case.
     // SAFETY: dlopen(3) of an object that is loaded.
-    unsafe { libc::dlopen(there.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+    call_loader(|| unsafe { libc::dlopen(there.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
     // SAFETY: the function of this name in a library of ours has this type.
     let update = unsafe { core::mem::transmute::<*mut c_void, dormouse_imv::ForeignUpdate>(found) };
     // SAFETY: it is the other library's, which stays loaded.
@@ -156,7 +159,7 @@ fn agree_on_a_registry() {
 fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info = core::mem::MaybeUninit::uninit();
     // SAFETY: dladdr(3) takes any address, and fills in a live structure.
-    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
+    let found = call_loader(|| unsafe { libc::dladdr(address, info.as_mut_ptr()) });
     // SAFETY: an answer other than 0 says that it was filled in.
     (found != 0).then(|| unsafe { info.assume_init() })
 }

@@ -128,7 +128,6 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
-mod lock;
 mod registry;
 mod segment;
 #[cfg_attr(

@@ -7,8 +7,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use dormouse_abi::site::SiteRecord;
+use dormouse_locks::{OwnerLock, Rank, Reentered};
 
-use crate::lock::{OwnerLock, Reentered};
 use crate::segment::{Segment, executable_segment_of};
 use crate::site::{Form, Site, Store, Variable, Width};
 use crate::tunable::Objects as Tunables;
@@ -54,7 +54,7 @@ struct Locked {
 unsafe impl Sync for Locked {}
 
 static LOCKED: Locked = Locked {
-    lock: OwnerLock::new(),
+    lock: OwnerLock::new(Rank::Registry),
     registry: UnsafeCell::new(Registry {
         objects: [Object::NONE; OBJECT_COUNT_MAX],
         object_count: 0,
@@ -65,16 +65,16 @@ static LOCKED: Locked = Locked {
 };
 
 pub(crate) fn with<R>(work: impl FnOnce(&mut Registry) -> R) -> Result<R, Error> {
-    LOCKED.lock.lock().map_err(|Reentered| Error::Reentered)?;
-    // SAFETY: the lock is held and refuses re-entry, so this is the only reference.
-    let registry = unsafe { &mut *LOCKED.registry.get() };
-    if !registry.prepared {
-        registry.prepared = true;
-        registry.ladder.prepare();
-    }
-    let answer = work(registry);
-    LOCKED.lock.unlock();
-    Ok(answer)
+    let locked = || {
+        // SAFETY: the lock is held and refuses re-entry, so this is the only reference.
+        let registry = unsafe { &mut *LOCKED.registry.get() };
+        if !registry.prepared {
+            registry.prepared = true;
+            registry.ladder.prepare();
+        }
+        work(registry)
+    };
+    LOCKED.lock.with(locked).map_err(|Reentered| Error::Reentered)
 }
 
 impl Registry {

@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 
+use dormouse_locks::call_loader;
 use rustix::mm::MprotectFlags;
 
 use crate::arch::os_page_bytes;
@@ -26,7 +27,7 @@ pub(crate) fn executable_segment_of(address: usize) -> Segment {
     let mut search = Search { address, found: Segment::EMPTY };
     let data = (&raw mut search).cast::<c_void>();
     // SAFETY: dl_iterate_phdr(3) calls `visit` before it returns, with `data`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), data) };
+    call_loader(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
     search.found
 }
 

@@ -50,7 +50,8 @@ pub(crate) use none::{detect, is_own, of_libc, register_thread};
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
 mod linux {
     use core::ffi::{c_int, c_long, c_uint, c_void};
-    use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+    use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64};
 
     use dormouse_abi::rseq::OFFSET_RSEQ_CS;
 
@@ -68,18 +69,73 @@ mod linux {
     const REFUSED: u32 = 3;
 
     /// What libc tells about itself.
+    #[derive(Clone, Copy)]
     struct Libc {
         size_bytes: c_uint,
         offset: isize,
         flags: c_uint,
     }
 
+    /// What [`look_up`] found, for good: libc writes its constants once, before `main`.
+    ///
+    /// Found anew by whoever does not find it here, always with the same answer. So nobody waits for anybody.
+    struct Known {
+        /// [`UNKNOWN`], [`ABSENT`] or [`PRESENT`].
+        state: AtomicU32,
+        size_bytes: AtomicU32,
+        offset: AtomicIsize,
+        flags: AtomicU32,
+    }
+
+    const UNKNOWN: u32 = 0;
+    const ABSENT: u32 = 1;
+    const PRESENT: u32 = 2;
+
+    static KNOWN: Known = Known {
+        state: AtomicU32::new(UNKNOWN),
+        size_bytes: AtomicU32::new(0),
+        offset: AtomicIsize::new(0),
+        flags: AtomicU32::new(0),
+    };
+
+    /// What libc tells about itself. The first time it calls the loader.
+    fn libc() -> Option<Libc> {
+        // (K) Acquire pairs with (J): who finds it known finds all of it.
+        match KNOWN.state.load(Acquire) {
+            PRESENT => {
+                let (size_bytes, flags) = (KNOWN.size_bytes.load(Relaxed), KNOWN.flags.load(Relaxed));
+                return Some(Libc { size_bytes, offset: KNOWN.offset.load(Relaxed), flags });
+            }
+            ABSENT => return None,
+            _ => {}
+        }
+        let found = look_up();
+        if let Some(Libc { size_bytes, offset, flags }) = found {
+            KNOWN.size_bytes.store(size_bytes, Relaxed);
+            KNOWN.offset.store(offset, Relaxed);
+            KNOWN.flags.store(flags, Relaxed);
+        }
+        // (J) Release pairs with (K).
+        KNOWN.state.store(if found.is_some() { PRESENT } else { ABSENT }, Release);
+        found
+    }
+
+    /// Looks up while the object is loaded, so that nobody does it later, under a lock or in a signal handler.
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static LOOK_UP_AT_LOAD: extern "C" fn() = {
+        extern "C" fn look_up_at_load() {
+            libc();
+        }
+        look_up_at_load
+    };
+
     /// By the dynamic symbols: a program that was linked against a newer libc still starts on an older one.
     #[cfg(not(target_feature = "crt-static"))]
-    fn libc() -> Option<Libc> {
+    fn look_up() -> Option<Libc> {
         fn constant<T: Copy>(name: &core::ffi::CStr) -> Option<T> {
             // SAFETY: `name` ends in NUL, RTLD_DEFAULT is a valid handle (dlsym(3)).
-            let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            let address = dormouse_locks::call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
             if address.is_null() {
                 return None;
             }
@@ -99,7 +155,7 @@ mod linux {
 
     /// By weak symbols, for a static program has no dynamic ones; the libc that it is linked with is the one that it runs.
     #[cfg(target_feature = "crt-static")]
-    fn libc() -> Option<Libc> {
+    fn look_up() -> Option<Libc> {
         fn constant<T: Copy>(address: *const c_void) -> Option<T> {
             // SAFETY: null, or one of the objects below, which <sys/rseq.h> declares with type `T`.
             (!address.is_null()).then(|| unsafe { address.cast::<T>().read() })

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{self, ClassDecl, ClassStatus, Grant, Message};
+use dormouse_locks::{Held, Rank};
 
 use crate::class::{Class, read_records};
 use crate::process::{Joining, current};
@@ -21,12 +22,41 @@ pub(crate) struct Control {
 
 static CONTROL: Mutex<Control> = Mutex::new(Control { classes: Vec::new(), joining: Joining::new() });
 
-/// The lock, held.
-pub(crate) type Locked = MutexGuard<'static, Control>;
+/// The lock, held. Its fields are dropped in this order.
+pub(crate) struct Locked {
+    control: MutexGuard<'static, Control>,
+    held: Held,
+    _afterwards: Afterwards,
+}
 
-/// Takes the lock. A panic while it is held would leave the registry usable: every step of a change is complete in itself.
+/// What must not be done under the lock: a thread is started.
+struct Afterwards;
+
+impl Drop for Afterwards {
+    fn drop(&mut self) {
+        crate::watch::attend_if_wanted();
+    }
+}
+
+/// Takes the lock. Constructors wait for it while they hold the loader's: nothing under it calls the loader (`dormouse_locks`).
+///
+/// A panic while it is held would leave the registry usable: every step of a change is complete in itself.
 pub(crate) fn lock() -> Locked {
-    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+    let held = Rank::Control.hold();
+    Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _afterwards: Afterwards }
+}
+
+impl core::ops::Deref for Locked {
+    type Target = Control;
+    fn deref(&self) -> &Control {
+        &self.control
+    }
+}
+
+impl core::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Control {
+        &mut self.control
+    }
 }
 
 impl Control {
@@ -107,8 +137,7 @@ impl Control {
         Message::Changed { matched, armed: self.armed_count(), session: session_name() }
     }
 
-    /// Answers a tool.
-    pub(crate) fn answer(&mut self, question: Message) -> Message {
+    fn answer(&mut self, question: Message) -> Message {
         match question {
             Message::List => Message::Classes {
                 session: session_name(),
@@ -149,8 +178,6 @@ impl Control {
                 let part = self.joining.read_memory(uuid, offset, size_bytes);
                 part.unwrap_or_else(|text| Message::Error { text })
             }
-            Message::ListTunables => crate::tunable::list(),
-            Message::SetTunables { values } => crate::tunable::set(&values),
             _ => Message::Error { text: "a program does not answer this".into() },
         }
     }
@@ -169,6 +196,16 @@ impl Control {
             }
             Err(_) => self.leave(),
         }
+    }
+}
+
+/// Answers a tool.
+pub(crate) fn answer(question: Message) -> Message {
+    match question {
+        // The registry of the tunables has a lock of its own, and the loader is asked where they are.
+        Message::ListTunables => crate::tunable::list(),
+        Message::SetTunables { values } => crate::tunable::set(&values),
+        question => lock().answer(question),
     }
 }
 
@@ -258,13 +295,16 @@ extern "C" fn before_fork() {
 }
 
 extern "C" fn after_fork_parent() {
-    drop(forking().0.take());
+    let locked = forking().0.take();
+    drop(locked);
 }
 
 extern "C" fn after_fork_child() {
     let _inside = crate::thread::enter_tracer();
     crate::thread::forget();
     let Some(mut locked) = forking().0.take() else { return };
+    // The thread has another id now.
+    locked.held = Rank::Control.hold();
     crate::watch::after_fork();
     locked.after_fork();
     drop(locked);

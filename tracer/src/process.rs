@@ -296,7 +296,10 @@ impl Joining {
             BackingError::NotSealed | BackingError::NotMemory => Mapping::map_file(&fd),
             error => Err(error),
         });
-        let fresh = fresh.map_err(|error| error.to_string())?;
+        let fresh = fresh.map_err(|error| match error {
+            BackingError::System { purpose, errno } => format!("{purpose}: {}", told(&errno.into())),
+            error => error.to_string(),
+        })?;
         // SAFETY: just mapped, and not unmapped before the end of the function.
         let uuid = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?.header().uuid;
         if self.mapping.is_none() || self.uuid != uuid {
@@ -382,9 +385,18 @@ pub(crate) fn refusal(answer: Message) -> String {
     }
 }
 
+/// What went wrong, not in libc's words: for these it may load a translation and a converter of character sets, and so call the loader,
+/// under the tracer's lock.
+fn told(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => format!("{} (os error {code})", error.kind()),
+        None => error.to_string(),
+    }
+}
+
 /// One question, one answer, perhaps with a descriptor.
 pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<(Message, Option<OwnedFd>), String> {
-    let failed = |error: std::io::Error| format!("session {}: {error}", socket.display());
+    let failed = |error: std::io::Error| format!("session {}: {}", socket.display(), told(&error));
     let mut stream = UnixStream::connect(socket).map_err(failed)?;
     stream.set_read_timeout(Some(patience)).map_err(failed)?;
     stream.set_write_timeout(Some(patience)).map_err(failed)?;
@@ -403,7 +415,7 @@ pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Resu
 
 /// Only the same user or root may own a session that a program joins.
 fn check_owner(stream: &UnixStream) -> Result<(), String> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|error| error.to_string())?;
+    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|errno| told(&errno.into()))?;
     if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
         Ok(())
     } else {

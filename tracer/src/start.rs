@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::PathBuf;
 
 use dormouse_abi::wire::{ENV_LISTEN, ENV_NO_RSEQ, ENV_SESSION};
+use dormouse_locks::call_loader;
 
 use crate::{control, listen, membarrier, thread};
 
@@ -34,6 +35,8 @@ pub fn start(listen: Listen) -> bool {
     // Before the process has threads, registering costs microseconds.
     membarrier::register();
     pin();
+    // The first time it calls the loader, and this constructor may come before that of `dormouse_percpu`.
+    let _ = dormouse_percpu::Rseq::of_libc();
     {
         let mut control = control::lock();
         control.set_no_rseq(flag(ENV_NO_RSEQ) == Some(true));
@@ -75,11 +78,11 @@ fn pin() {
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let here = crate::arch::own_records as fn() -> _ as *const libc::c_void;
     // SAFETY: looks an address up; fills `info` when it returns non-zero.
-    if unsafe { libc::dladdr(here, info.as_mut_ptr()) } == 0 {
+    if call_loader(|| unsafe { libc::dladdr(here, info.as_mut_ptr()) }) == 0 {
         return;
     }
     // SAFETY: filled.
     let info = unsafe { info.assume_init() };
     // SAFETY: only raises the object's own count; for the program itself it finds nothing, and nothing is needed.
-    unsafe { libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+    call_loader(|| unsafe { libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
 }

@@ -79,7 +79,7 @@ fn object_of(address: usize) -> String {
     let mut search = Search { address, name: [0; NAME_SIZE_BYTES], len: 0, is_found: false };
     let data = (&raw mut search).cast::<c_void>();
     // SAFETY: dl_iterate_phdr(3) calls `visit` before it returns, with `data`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), data) };
+    dormouse_locks::call_loader(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
     match search.is_found {
         true if search.len > 0 => line(&search.name[..search.len]),
         // The program itself has no name there.

@@ -50,6 +50,8 @@ const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS)
 
 /// Futex: moves on when a trigger fires that has not fired since its last request.
 static BELL: AtomicU32 = AtomicU32::new(0);
+/// Whether a class has marks.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
 static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
 /// Who sends: the thread, and at the end of the program whoever ends it, who does not give it back.
 static TURN: Turn = Turn::new();
@@ -71,7 +73,7 @@ pub(crate) fn split(word: u32) -> (u32, u32) {
     (word & ((1 << CLASS_MARKS_SHIFT) - 1), word >> CLASS_MARKS_SHIFT)
 }
 
-/// The word of a class with this id, and the thread that its marks need. Called under the registry's lock.
+/// The word of a class with this id. Called under the tracer's lock; the thread that its marks need is started when that is given back.
 pub(crate) fn marked(id: u32, decl: &ClassDecl) -> u32 {
     if id > CLASS_ID_MAX.into() {
         return CLASS_ID_NONE;
@@ -83,7 +85,8 @@ pub(crate) fn marked(id: u32, decl: &ClassDecl) -> u32 {
     });
     let marks = matching.fold(0u32, |marks, mark| marks | 1 << mark);
     if marks != 0 {
-        attend();
+        // Relaxed: whoever gives the lock back looks at it afterwards, this thread too.
+        IS_WANTED.store(true, Ordering::Relaxed);
     }
     id | marks << CLASS_MARKS_SHIFT
 }
@@ -285,16 +288,16 @@ impl Pace {
     }
 }
 
-/// Starts the thread, once. Without one, requests are sent at the program's end.
-fn attend() {
-    if IS_ATTENDED.swap(true, Ordering::Relaxed) {
+/// Starts the thread, once, if a class has marks. Without one, requests are sent at the program's end. Not to be called under a lock.
+pub(crate) fn attend_if_wanted() {
+    if !IS_WANTED.load(Ordering::Relaxed) || IS_ATTENDED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !EXIT_HANDLED.swap(true, Ordering::Relaxed) {
         // SAFETY: the handler is a function of this object, which is pinned.
         unsafe { libc::atexit(at_exit) };
     }
-    if !listen::spawn("dormouse-watch", serve) {
+    if !listen::spawn(c"dormouse-watch", serve) {
         IS_ATTENDED.store(false, Ordering::Relaxed);
     }
 }
@@ -343,6 +346,7 @@ extern "C" fn at_exit() {
 /// In a forked child, before its classes are marked: the parent's firings are the parent's, and so was its thread.
 pub(crate) fn after_fork() {
     FIRINGS.iter().for_each(|firings| firings.store(0, Ordering::Relaxed));
+    IS_WANTED.store(false, Ordering::Relaxed);
     IS_ATTENDED.store(false, Ordering::Relaxed);
     TURN.holder.store(0, Ordering::Relaxed);
 }

@@ -21,10 +21,11 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use dormouse_locks::{OwnerLock, Rank, Reentered};
+
 use super::bitmap;
 use super::directory::{self, Full};
 use super::error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
-use super::lock::{OwnerLock, Reentered};
 use super::memory::{self, Mapping};
 use super::scheme::Family;
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
@@ -434,7 +435,7 @@ impl Heap {
         }
         let heap = Heap {
             shape,
-            lock: OwnerLock::new(),
+            lock: OwnerLock::new(Rank::Pool),
             totals: Totals::default(),
             first: AtomicPtr::default(),
             last: AtomicPtr::default(),

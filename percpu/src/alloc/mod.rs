@@ -50,7 +50,6 @@ mod bitmap;
 mod directory;
 mod error;
 mod heap;
-mod lock;
 mod memory;
 mod scheme;
 mod topology;
@@ -63,7 +62,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub use error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
 use heap::Heap;
-use lock::Reentered;
+use dormouse_locks::Reentered;
 use memory::Mapping;
 use scheme::sealed::Parameters;
 pub use scheme::{Contiguous, Interlaced, OffsetTable, PointerArray, Relocatable, Scheme, StaticAreas};
@@ -366,7 +365,8 @@ impl<S: Scheme> Pool<S> {
     }
 
     /// Runs `work` while no thread is inside `alloc` or `free`: so that it can fork, and the child finds the pool whole.
-    /// In the child, too, the pool is unlocked when `work` returns.
+    /// In the child, too, the pool is unlocked when `work` returns. `work` does not load or look up anything of the loader's, whose
+    /// constructors may wait for the pool.
     ///
     /// Blocking.
     ///

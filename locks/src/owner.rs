@@ -1,0 +1,194 @@
+//! A lock that knows its owner, so that a signal handler is refused instead of deadlocking.
+//!
+//! ```text
+//!   0 ──CAS──▶ tid ──another waits──▶ tid | WAITERS
+//!   ▲           │                        │
+//!   └───────────┴──────── swap 0 ────────┘ (then wake one)
+//! ```
+//!
+//! The word is moved by its owner, except that a waiter may add [`WAITERS`]. Nothing allocates.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use rustix::thread::{futex, gettid};
+
+use crate::order::{Held, Rank};
+
+/// Set when a thread sleeps on the word. Thread ids stay below it (`PID_MAX_LIMIT` is 2^22).
+const WAITERS: u32 = 1 << 31;
+
+/// A lock of one owner at a time, who is refused when it comes again.
+#[derive(Debug)]
+pub struct OwnerLock {
+    rank: Rank,
+    word: AtomicU32,
+    /// `fork` was called by a signal handler that interrupted the owner. Only touched by the owner.
+    forked_by_owner: AtomicBool,
+}
+
+/// The calling thread owns the lock already.
+#[derive(Debug)]
+pub struct Reentered;
+
+impl OwnerLock {
+    /// Nobody's.
+    pub const fn new(rank: Rank) -> OwnerLock {
+        OwnerLock { rank, word: AtomicU32::new(0), forked_by_owner: AtomicBool::new(false) }
+    }
+
+    /// Runs `work` while nobody else has the lock. Blocking; async-signal-safe if `work` is.
+    ///
+    /// # Errors
+    /// [`Reentered`]; `work` has not run.
+    pub fn with<R>(&self, work: impl FnOnce() -> R) -> Result<R, Reentered> {
+        let owned = self.lock()?;
+        let result = work();
+        drop(owned);
+        Ok(result)
+    }
+
+    fn lock(&self) -> Result<Owned<'_>, Reentered> {
+        let me = this_thread();
+        let mut held = None;
+        // A thread that has slept cannot know whether others still do, so it takes the lock as contended.
+        let mut waiters = 0;
+        loop {
+            // (L1) pairs with (L2): what the previous owner did is visible.
+            let seen = match self.word.compare_exchange(0, me | waiters, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Ok(Owned { lock: self, held: held.or_else(|| Some(self.rank.hold())) }),
+                Err(seen) => seen,
+            };
+            if seen & !WAITERS == me {
+                return Err(Reentered);
+            }
+            held.get_or_insert_with(|| self.rank.hold());
+            let contended = seen | WAITERS;
+            if seen != contended
+                && self.word.compare_exchange(seen, contended, Ordering::Relaxed, Ordering::Relaxed).is_err()
+            {
+                continue;
+            }
+            // An error means that the word has changed or a signal came: look again.
+            let _ = futex::wait(&self.word, futex::Flags::PRIVATE, contended, None);
+            waiters = WAITERS;
+        }
+    }
+
+    /// Lock-free; async-signal-safe.
+    fn unlock(&self) {
+        // (L2) pairs with (L1).
+        if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
+            // Fails only for an unmapped address, and the lock is borrowed.
+            let _ = futex::wake(&self.word, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// Before `fork`: no other thread may be amid a change, for it would not exist in the child.
+    pub fn before_fork(&self) {
+        match self.lock() {
+            // Given back after the fork, by whichever of the two it is then.
+            Ok(owned) => owned.keep(),
+            Err(Reentered) => self.forked_by_owner.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// After `fork`, in the parent.
+    pub fn after_fork_in_parent(&self) {
+        if !self.forked_by_owner.swap(false, Ordering::Relaxed) {
+            self.unlock();
+        }
+    }
+
+    /// After `fork`, in the child: the owner lives on under another thread id, and nobody waits.
+    pub fn after_fork_in_child(&self) {
+        let owner = if self.forked_by_owner.swap(false, Ordering::Relaxed) { this_thread() } else { 0 };
+        self.word.store(owner, Ordering::Relaxed);
+    }
+}
+
+/// Unlocks also when the work panics. It does not ask who unlocks: a forked child does it under another thread id.
+struct Owned<'a> {
+    lock: &'a OwnerLock,
+    held: Option<Held>,
+}
+
+impl Owned<'_> {
+    /// The lock stays taken.
+    fn keep(mut self) {
+        self.held = None;
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Owned<'_> {
+    fn drop(&mut self) {
+        self.lock.unlock();
+    }
+}
+
+fn this_thread() -> u32 {
+    gettid().as_raw_nonzero().get() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use core::cell::UnsafeCell;
+    use std::thread;
+
+    use super::*;
+
+    struct Counter(UnsafeCell<u64>);
+    // SAFETY: the test reaches the count under the lock only.
+    unsafe impl Sync for Counter {}
+
+    #[test]
+    fn one_owner_at_a_time_and_nobody_sleeps_for_ever() {
+        static LOCK: OwnerLock = OwnerLock::new(Rank::Pool);
+        static COUNTER: Counter = Counter(UnsafeCell::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for round in 0..20_000 {
+                        let locked = LOCK.with(|| {
+                            // SAFETY: the lock is held.
+                            unsafe { *COUNTER.0.get() += 1 };
+                            if round % 1000 == 0 {
+                                thread::yield_now();
+                            }
+                        });
+                        assert!(locked.is_ok());
+                    }
+                });
+            }
+        });
+        // SAFETY: the threads are gone.
+        assert_eq!(unsafe { *COUNTER.0.get() }, 80_000);
+        assert_eq!(LOCK.word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_owner_is_refused_and_a_panic_unlocks() {
+        let lock = OwnerLock::new(Rank::Pool);
+        assert!(lock.with(|| lock.with(|| ()).is_err()).unwrap());
+        let panicked = std::panic::catch_unwind(|| lock.with(|| panic!("on purpose")).is_ok());
+        assert!(panicked.is_err());
+        assert!(lock.with(|| ()).is_ok());
+    }
+
+    #[test]
+    fn a_fork_by_the_owner_leaves_it_the_owner() {
+        let lock = OwnerLock::new(Rank::Pool);
+        lock.before_fork();
+        assert!(lock.with(|| ()).is_err());
+        lock.after_fork_in_parent();
+        let forked = lock.with(|| {
+            lock.before_fork();
+            lock.after_fork_in_child();
+            lock.with(|| ()).is_err()
+        });
+        assert!(forked.unwrap());
+        assert!(lock.with(|| ()).is_ok());
+    }
+}
