@@ -33,3 +33,23 @@ pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     command.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).args(arguments);
     stdout(&succeed(&mut command)).split_whitespace().map(String::from).collect()
 }
+
+/// The command `dormouse`, built as this test was: it belongs to another package.
+#[allow(dead_code, reason = "some tests run no command")]
+pub fn dormouse() -> &'static Path {
+    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    PATH.get_or_init(|| {
+        let profile_dir = Path::new(env!("CARGO_BIN_EXE_dormouse-install")).parent().unwrap();
+        // Unless `cargo xtask test` has.
+        if std::env::var_os("DORMOUSE_BUILT").is_none() {
+            succeed(
+                Command::new(env!("CARGO"))
+                    .args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"])
+                    .arg(profile_dir.parent().unwrap())
+                    .args(profile_dir.ends_with("release").then_some("--release"))
+                    .current_dir(env!("CARGO_MANIFEST_DIR")),
+            );
+        }
+        profile_dir.join("dormouse")
+    })
+}
