@@ -17,8 +17,8 @@ use tempfile::TempDir;
 mod common;
 use common::{dormouse, install, pkg_config, stdout, succeed};
 
-/// Nothing that is waited for here takes as long, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing that is waited for here takes as long, unless it hangs: not even the first file of a session on a disk that is busy with others.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The program and its plugins.
 fn programs() -> &'static Path {
@@ -248,7 +248,10 @@ fn count(trace: &Path, class: &str) -> u64 {
     let stats: serde_json::Value = serde_json::from_str(&stdout(&stats)).unwrap();
     assert_eq!(stats["events_lost"], 0, "{stats}");
     let classes = stats["classes"].as_array().unwrap().iter();
-    classes.filter(|row| row["name"].as_str().unwrap().starts_with(class)).map(|row| row["count"].as_u64().unwrap()).sum()
+    classes
+        .filter(|row| row["name"].as_str().unwrap().starts_with(class))
+        .map(|row| row["count"].as_u64().unwrap())
+        .sum()
 }
 
 /// xorshift64 (Marsaglia 2003).
@@ -288,9 +291,12 @@ fn a_storm_of_plugins_is_survived() {
     let (pid, place) = (running.pid(), running.place.path().to_owned());
     let trace = place.join("trace");
     let snapshot = place.join("snapshot");
-    let patterns = ["*", "storm_*:e3", "storm_1??:*", "app:*", "storm_0*:e?", "*:forked", "storm_2*:e[0]", "storm_007:*"];
+    let patterns =
+        ["*", "storm_*:e3", "storm_1??:*", "app:*", "storm_0*:e?", "*:forked", "storm_2*:e[0]", "storm_007:*"];
     let is_known = |refusal: &str| {
-        ["no event of process", "is in no session", "nothing", "it is not in a session", "keeps none"].iter().any(|known| refusal.contains(known))
+        ["no event of process", "is in no session", "nothing", "it is not in a session", "keeps none"]
+            .iter()
+            .any(|known| refusal.contains(known))
     };
     let (mut asked, mut refused, mut sessions) = (0u64, 0u64, 0u64);
     let started = Instant::now();
@@ -303,7 +309,17 @@ fn a_storm_of_plugins_is_survived() {
                 sessions += 1;
                 let _ = std::fs::remove_dir_all(&trace);
                 let mode = random.one_of(&["overwrite", "overwrite", "discard"]);
-                running.dormouse(&["arm", &pid, pattern, "-o", trace.to_str().unwrap(), "--mode", mode, "--budget", "8M"])
+                running.dormouse(&[
+                    "arm",
+                    &pid,
+                    pattern,
+                    "-o",
+                    trace.to_str().unwrap(),
+                    "--mode",
+                    mode,
+                    "--budget",
+                    "8M",
+                ])
             }
             3 => running.dormouse(&["disarm", &pid, pattern]),
             4 => running.dormouse(&["disarm", &pid, "*"]),
@@ -327,19 +343,21 @@ fn a_storm_of_plugins_is_survived() {
         }
     }
     let rounds = running.progress();
-    println!("{asked} questions, {refused} refused, {sessions} sessions, rounds of the threads {:?}", &rounds[..THREAD_COUNT + 2]);
+    println!(
+        "{asked} questions, {refused} refused, {sessions} sessions, rounds of the threads {:?}",
+        &rounds[..THREAD_COUNT + 2]
+    );
     assert!(rounds[..THREAD_COUNT + 2].iter().all(|rounds| *rounds > 0), "{rounds:?}");
 
     running.obey("calm");
     let _ = running.dormouse(&["disarm", &pid, "*"]);
     let last = place.join("last");
-    running.succeed(&["arm", &pid, "app:*", "-o", last.to_str().unwrap(), "--budget", "64M"]);
-    running.succeed(&["arm", &pid, "*"]);
+    running.succeed(&["arm", &pid, "*", "-o", last.to_str().unwrap(), "--budget", "64M"]);
     running.obey("fire 5");
     running.obey("round");
     running.succeed(&["disarm", &pid, "*"]);
     running.end();
     assert_eq!(count(&last, "app:fired"), 5);
     // Objects that come while a session is there are armed by the patterns that it was started with.
-    println!("{} of storm", count(&last, "storm_"));
+    assert_eq!(count(&last, "storm_"), PLUGIN_COUNT as u64 * 10);
 }

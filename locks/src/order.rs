@@ -165,7 +165,8 @@ mod tests {
                 drop(Rank::Control.hold());
             }
             _ => {
-                for (which, said) in [("loader", "the loader is called"), ("order", "is taken under that of the sites")] {
+                for (which, said) in [("loader", "the loader is called"), ("order", "is taken under that of the sites")]
+                {
                     let program = std::env::current_exe().unwrap();
                     let name = "order::tests::a_broken_order_ends_the_program";
                     let mut again = std::process::Command::new(program);

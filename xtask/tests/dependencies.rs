@@ -25,7 +25,7 @@ const LAB: [&str; 10] = {
     [a, b, c, d, e, f, g, h, i, "dormouse-lab-harness"]
 };
 
-const RULES: [Rule; 25] = [
+const RULES: [Rule; 26] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // The hot rooms do not depend on one another.

@@ -74,14 +74,18 @@ static void load_plugin(int number)
     load(path, number);
 }
 
-static void child(void)
+/*
+ * By _exit while other threads unload: glibc's child of fork inherits the lock of the list of exit functions as it was, dlclose holds it
+ * now and then, and exit would wait for it without end.
+ */
+static void child(void (*end)(int))
 {
     pid_t pid = fork();
     int status = -1;
 
     if (pid == 0) {
         DORMOUSE_EVENT(app, forked);
-        exit(0);
+        end(0);
     }
     if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
         fail("a child did not end well");
@@ -105,7 +109,7 @@ static void *storm(void *argument)
 static void *fork_often(void *argument)
 {
     while (!is_over) {
-        child();
+        child(_exit);
         progress[(uintptr_t)argument] += 1;
         usleep(10000);
     }
@@ -187,7 +191,7 @@ int main(int count, char **arguments)
             while (n-- > 0)
                 DORMOUSE_EVENT(app, fired, (left, n));
         else if (strcmp(line, "fork\n") == 0)
-            child();
+            child(exit);
         else if (strcmp(line, "load\n") == 0) {
             start(&loader, load_held, 0);
             continue;

@@ -60,9 +60,9 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use dormouse_locks::Reentered;
 pub use error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
 use heap::Heap;
-use dormouse_locks::Reentered;
 use memory::Mapping;
 use scheme::sealed::Parameters;
 pub use scheme::{Contiguous, Interlaced, OffsetTable, PointerArray, Relocatable, Scheme, StaticAreas};
