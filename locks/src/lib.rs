@@ -43,6 +43,7 @@
 //! # Limits
 //! The check sees calls that go through [`call_loader`]; what libraries do by themselves it does not see. A test has a thread stay in a
 //! constructor while the program is asked for everything that it can do (`capi/tests/loader.rs`), which would wait.
+//! Under Control the program also waits for the owner's answer, for some seconds at most.
 //!
 //! # Source
 //! glibc 2.36, `elf/dl-open.c`, `elf/dl-iteratephdr.c`, `elf/dl-tls.c`, `stdlib/cxa_thread_atexit_impl.c`, `sysdeps/nptl/fork.h`; glibc bugs 19329 and 28357.
