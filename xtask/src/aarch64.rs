@@ -5,8 +5,9 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::run::{cargo, succeed};
+use crate::run::cargo;
 use crate::system::Tool;
+use crate::tally::Tally;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Emulation is slow, and the threads take turns.
@@ -30,20 +31,22 @@ fn has_target() -> bool {
     })
 }
 
-/// Runs the tests of patching and of the per-CPU sections, if there is all that it takes; else says what is missing.
-pub(crate) fn test() -> Result<()> {
+/// Runs the tests of patching and of the per-CPU sections, if there is all that it takes.
+pub(crate) fn test(tally: &mut Tally) -> Result<()> {
     if !has_target() {
-        println!("not tested on AArch64: the toolchain has no target {TARGET} (`rustup target add {TARGET}`)");
+        let reason = format!("the toolchain has no target {TARGET}");
+        tally.leave_out("tests on AArch64", &reason, &format!("`rustup target add {TARGET}`"));
         return Ok(());
     }
     if let Some(tool) = [QEMU, CROSS_CC].iter().find(|tool| !tool.is_installed()) {
-        println!("not tested on AArch64: no {} (`apt-get install {}`)", tool.program, tool.package);
+        let reason = format!("{} is not installed", tool.program);
+        tally.leave_out("tests on AArch64", &reason, &format!("`apt-get install {}`", tool.package));
         return Ok(());
     }
     let qemu = if crate::system::has(QEMU.program) { QEMU.program } else { QEMU.others[0] };
     let runner = format!("{qemu} -L /usr/aarch64-linux-gnu");
-    succeed(
-        cargo(["test", "--target", TARGET, "-p", "dormouse-imv"])
+    tally.run(
+        cargo(["test", "--no-fail-fast", "--target", TARGET, "-p", "dormouse-imv"])
             .args(["--test", "values", "--test", "answers", "--test", "gate", "--test", "stress"])
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program)
             .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
@@ -52,14 +55,20 @@ pub(crate) fn test() -> Result<()> {
             .env("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES),
     )?;
     // The emulator has no rseq(2): the fallback is what runs, and the sections with a handler in the kernel's place.
-    succeed(
-        cargo(["test", "--target", TARGET, "-p", "dormouse-percpu", "--lib", "--test", "ops_sections"])
-            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program)
-            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
-            .env("DORMOUSE_TEST_RUNNER", &runner),
-    )?;
-    succeed(
-        cargo(["test", "-p", "dormouse-capi", "--test", "imv", "--", "--ignored", "aarch64"])
-            .env("DORMOUSE_TEST_RUNNER", &runner),
+    tally.run(
+        cargo([
+            "test",
+            "--no-fail-fast",
+            "--target",
+            TARGET,
+            "-p",
+            "dormouse-percpu",
+            "--lib",
+            "--test",
+            "ops_sections",
+        ])
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
+        .env("DORMOUSE_TEST_RUNNER", &runner),
     )
 }

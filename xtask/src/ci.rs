@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::lab::Lab;
 use crate::run::{cargo, succeed};
+use crate::test::Test;
 use crate::{demo, fuzz, headers, peers, test};
 
 /// A step: what it is called and what it does.
@@ -19,7 +20,7 @@ const STEPS: [Step; 11] = [
     ("format", format),
     ("clippy", || succeed(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),
     ("headers", headers::check),
-    ("test", test::run),
+    ("test", || Test::default().run()),
     ("doc", || succeed(cargo(["doc", "--no-deps", "--workspace"]).env("RUSTDOCFLAGS", "-D warnings"))),
     ("fuzz", fuzz::ci),
     ("peers", peers),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
-//!   test       every test of the workspace
+//!   test       every test of the workspace, counted; again and again, or beside busy processes
 //!   fuzz       what the fuzz targets find in a while
 //!   lab        every experiment, beside the tracers that people use
 //!   peers      those tracers' engines alone: builds them
@@ -17,10 +17,12 @@ mod demo;
 mod fuzz;
 mod headers;
 mod lab;
+mod load;
 mod lua;
 mod peers;
 mod run;
 mod system;
+mod tally;
 mod test;
 
 use std::path::PathBuf;
@@ -41,7 +43,7 @@ enum Task {
     /// Trace a real build, a Rust program and a C program, and check the traces against babeltrace2
     Demo,
     /// Run every test of the workspace
-    Test,
+    Test(test::Test),
     /// Run the fuzz targets, each for a while
     Fuzz(fuzz::Fuzz),
     /// Run experiments of the lab, beside every tracer that can be installed here
@@ -59,20 +61,26 @@ enum Task {
         /// Where to; what is there is replaced [default: demo/lua in the target directory]
         dir: Option<PathBuf>,
     },
+    /// What `test --load` starts
+    #[command(hide = true)]
+    Busy,
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Demo => demo::run(),
-        Task::Test => test::run(),
+        Task::Test(test) => test.run(),
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Lab(lab) => lab.run(),
         Task::Peers { strict } => peers::run(strict),
         Task::Ci => ci::run(),
         Task::FetchLua { dir } => lua::run(dir),
+        Task::Busy => load::busy(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // The last line is that of the counts.
+        Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE

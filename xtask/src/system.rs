@@ -43,6 +43,9 @@ pub(crate) const STORAGE_DAEMON: Tool =
     Tool { program: "qemu-storage-daemon", others: &[], package: "qemu-system-common", is_required: false };
 /// A driver of network devices that share their queues over vhost-user.
 pub(crate) const DPDK: Tool = Tool { program: "dpdk-testpmd", others: &[], package: "dpdk-dev", is_required: false };
+/// Runs programs and watches each of their accesses to memory.
+pub(crate) const VALGRIND: Tool =
+    Tool { program: "valgrind", others: &[], package: "valgrind libc6-dbg", is_required: false };
 /// LTTng's daemon and its client.
 pub(crate) const LTTNG: Tool =
     Tool { program: "lttng-sessiond", others: &[], package: "lttng-tools", is_required: false };

@@ -1,30 +1,164 @@
 //! `cargo xtask test`.
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::Message;
 
 use crate::aarch64;
-use crate::run::{cargo, succeed};
-use crate::system::{self, BABELTRACE2, CC, CHROMIUM, CLANG, CPP, DPDK, LLD, MAKE, STORAGE_DAEMON};
+use crate::load::Load;
+use crate::run::{cargo, line, root, target_dir};
+use crate::system::{self, BABELTRACE2, CC, CHROMIUM, CLANG, CPP, DPDK, LLD, MAKE, STORAGE_DAEMON, Tool, VALGRIND};
+use crate::tally::{Counts, Tally, show};
 
-/// What the tests run.
-pub(crate) fn tools() -> Result<()> {
-    let tools =
-        [CC, CPP, CLANG, LLD, MAKE, BABELTRACE2, CHROMIUM, STORAGE_DAEMON, DPDK, aarch64::QEMU, aarch64::CROSS_CC];
-    system::ensure(&tools)
+/// What the tests run. Where all of it is there, a test that misses some of it fails.
+const TOOLS: [Tool; 12] = [
+    CC,
+    CPP,
+    CLANG,
+    LLD,
+    MAKE,
+    BABELTRACE2,
+    CHROMIUM,
+    STORAGE_DAEMON,
+    DPDK,
+    VALGRIND,
+    aarch64::QEMU,
+    aarch64::CROSS_CC,
+];
+
+/// Which tests, how often, and beside what.
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Test {
+    /// Run the tests N times in a row, until a run fails; each run's counts and duration are told in a line
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
+    /// Run all N times, whatever fails
+    #[arg(long, requires = "repeat")]
+    keep_going: bool,
+    /// Keep N processes busy beside the tests; they end when this does
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    load: u32,
+    /// Run the tests of this package alone; may be given several times
+    #[arg(short, long = "package", value_name = "PACKAGE")]
+    packages: Vec<String>,
+    /// Run this file of `tests/` alone; may be given several times
+    #[arg(long = "test", value_name = "NAME")]
+    targets: Vec<String>,
+    /// What test programs are given: parts of the names of tests, and options such as --exact
+    #[arg(last = true, value_name = "FILTER")]
+    filters: Vec<String>,
 }
 
-/// Builds what tests run (the command, the libraries), then runs every test.
-pub(crate) fn run() -> Result<()> {
-    tools()?;
-    succeed(&mut cargo(["build", "--workspace", "--all-targets"]))?;
-    let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
-    // Those that run other packages' programs need not build them, then.
-    tests.env("DORMOUSE_BUILT", "1");
-    if [CLANG, LLD, BABELTRACE2, CHROMIUM, STORAGE_DAEMON, DPDK].iter().all(system::Tool::is_installed) {
-        tests.env("DORMOUSE_REQUIRE_TOOLS", "1");
+const AFTER_HELP: &str = "\
+Examples:
+  cargo xtask test                               every test; installs what is missing, as root with apt
+  cargo xtask test -- snapshot                   those with `snapshot` in their names
+  cargo xtask test -p dormouse-percpu --test alloc -- valgrind
+  cargo xtask test --repeat 5 --load 4           five runs beside four busy processes
+
+The last line is `N passed, N failed, N skipped`, of all runs together. Before it stands what was skipped, each with its reason and
+a remedy; a test that left out a part is counted twice, as passed and as skipped. Ignored tests are skipped, documentation tests are
+counted as the others. Exit code 0: at least one test passed or was skipped, and none failed.";
+
+/// That tests failed, which has been said.
+#[derive(Debug, thiserror::Error)]
+#[error("tests failed")]
+pub(crate) struct Failed;
+
+/// Installs what the tests run.
+pub(crate) fn tools() -> Result<()> {
+    system::ensure(&TOOLS)
+}
+
+/// Builds all that tests run (commands, libraries) and the tests. The source of each test program, by its file name.
+fn build() -> Result<BTreeMap<String, String>> {
+    let mut command = cargo(["build", "--workspace", "--all-targets", "--message-format=json-render-diagnostics"]);
+    show(&format!("$ {}", line(&command)));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut sources = BTreeMap::new();
+    for message in Message::parse_stream(std::io::BufReader::new(output)) {
+        let Message::CompilerArtifact(artifact) = message.context("cannot read what cargo says")? else { continue };
+        let file = artifact.executable.as_ref().filter(|_| artifact.profile.test).and_then(|path| path.file_name());
+        if let Some(file) = file {
+            let source = artifact.target.src_path.strip_prefix(root()).unwrap_or(&artifact.target.src_path);
+            sources.insert(file.to_owned(), source.to_string());
+        }
     }
-    succeed(&mut tests)?;
-    aarch64::test()?;
-    println!("all tests of the workspace passed");
-    Ok(())
+    let status = child.wait().context("cannot wait for cargo")?;
+    if !status.success() {
+        bail!("`{}` failed: {status}", line(&command));
+    }
+    Ok(sources)
+}
+
+impl Test {
+    /// Runs the tests and says what came of them, in the end by the line of counts.
+    ///
+    /// # Errors
+    /// Something cannot be installed or built. [`Failed`]: a test failed, or there was none.
+    pub(crate) fn run(&self) -> Result<()> {
+        tools()?;
+        let sources = build()?;
+        let is_required = TOOLS.iter().all(Tool::is_installed);
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let _load = Load::start(&program, self.load)?;
+        let (mut counts, mut failed_runs) = (Counts::default(), Vec::new());
+        let run_count = self.repeat.unwrap_or(1);
+        for number in 1..=run_count {
+            let started = Instant::now();
+            let path = target_dir()?.join(format!("skips-{}", std::process::id()));
+            let mut tally = Tally::new(path, sources.clone(), show);
+            self.run_once(&mut tally, is_required)?;
+            let (found, text) = tally.finish()?;
+            show(&text);
+            if self.repeat.is_some() {
+                let took_s = started.elapsed().as_secs_f64();
+                show(&format!("run {number} of {run_count}: {found}, {took_s:.0} s"));
+            }
+            counts += found;
+            if found.failed > 0 {
+                failed_runs.push(number.to_string());
+                if !self.keep_going {
+                    break;
+                }
+            }
+        }
+        if self.repeat.is_some() && !failed_runs.is_empty() {
+            show(&format!("failed runs: {}", failed_runs.join(", ")));
+        }
+        if counts.all() == 0 {
+            show("no test was chosen: `cargo test --workspace -- --list` shows their names");
+        }
+        show(&counts.to_string());
+        if counts.failed > 0 || counts.all() == 0 {
+            bail!(Failed);
+        }
+        Ok(())
+    }
+
+    fn run_once(&self, tally: &mut Tally, is_required: bool) -> Result<()> {
+        let is_all = self.packages.is_empty() && self.targets.is_empty() && self.filters.is_empty();
+        let mut tests = cargo(["test", "--no-fail-fast"]);
+        if self.packages.is_empty() {
+            tests.arg("--workspace");
+        }
+        tests.args(self.packages.iter().flat_map(|package| ["--package", package]));
+        tests.args(self.targets.iter().flat_map(|target| ["--test", target]));
+        tests.arg("--").args(&self.filters);
+        // Those that run other packages' programs need not build them.
+        tests.env("DORMOUSE_BUILT", "1");
+        if is_required {
+            tests.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
+        }
+        tally.run(&mut tests)?;
+        if is_all {
+            aarch64::test(tally)?;
+        }
+        Ok(())
+    }
 }

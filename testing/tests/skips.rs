@@ -1,0 +1,89 @@
+//! What is skipped is told to who counts it. The tests that skip run in a process of their own, for nothing is missing there.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use dormouse_testing::{ENV_REQUIRE_TOOLS, ENV_SKIPS, Lack, Skip, has, skip, skip_part};
+
+const ENV_CHILD: &str = "DORMOUSE_TESTING_CHILD";
+
+fn is_child() -> bool {
+    std::env::var_os(ENV_CHILD).is_some()
+}
+
+/// Runs tests of this program in a process of their own.
+fn run(test: &str, skips: &Path, requires: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(ENV_CHILD, "1").env(ENV_SKIPS, skips);
+    command.env(ENV_REQUIRE_TOOLS, requires).output().unwrap()
+}
+
+fn program() -> String {
+    std::env::current_exe().unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_is_skipped_is_appended() {
+    if is_child() {
+        assert!(!has("no-such-program", "no-such-package"));
+        skip_part("with\ta tab", Lack::machine("two\nlines", "a larger machine"));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("skips");
+    assert_eq!(Skip::read(&path).unwrap(), []);
+    for threads in ["2", "1"] {
+        // One thread: the harness names none after the test.
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "what_is_skipped_is_appended"]).env(ENV_CHILD, "1").env(ENV_SKIPS, &path);
+        assert!(
+            command.env("RUST_TEST_THREADS", threads).env_remove(ENV_REQUIRE_TOOLS).output().unwrap().status.success()
+        );
+    }
+    let test = "what_is_skipped_is_appended".to_owned();
+    let whole = Skip {
+        program: program(),
+        test,
+        part: None,
+        reason: "no-such-program is not installed".to_owned(),
+        remedy: "`apt-get install no-such-package`".to_owned(),
+    };
+    let part = Skip {
+        part: Some("with a tab".to_owned()),
+        reason: "two lines".to_owned(),
+        remedy: "a larger machine".to_owned(),
+        ..whole.clone()
+    };
+    assert_eq!(Skip::read(&path).unwrap(), [whole.clone(), part.clone(), whole, part]);
+    std::fs::write(&path, "something else\n").unwrap();
+    assert!(Skip::read(&path).unwrap_err().to_string().contains("something else"));
+}
+
+#[test]
+fn a_tool_that_is_required_fails_and_a_machine_does_not() {
+    if is_child() {
+        skip(Lack::machine("only root can become another user", "run the tests as root"));
+        skip(Lack::program("no-such-program", "no-such-package"));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("skips");
+    let output = run("a_tool_that_is_required_fails_and_a_machine_does_not", &path, "1");
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("no-such-program is not installed: `apt-get install no-such-package`"), "{text}");
+    let reasons: Vec<String> = Skip::read(&path).unwrap().into_iter().map(|skip| skip.reason).collect();
+    assert_eq!(reasons, ["only root can become another user"]);
+    assert!(run("a_tool_that_is_required_fails_and_a_machine_does_not", &path, "0").status.success());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_no_skip() {
+    if is_child() {
+        return skip(Lack::machine("nothing", "nothing"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = run("a_file_that_cannot_be_written_is_no_skip", &dir.path().join("none/skips"), "0");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot append to DORMOUSE_SKIPS="));
+}

@@ -1,0 +1,44 @@
+//! Processes that keep the processors busy beside tests.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// Busy processes, killed in the end. Each ends by itself when its standard input does, and that is a pipe of ours: so none outlives
+/// this program, even if this is killed.
+pub(crate) struct Load(Vec<Child>);
+
+impl Load {
+    /// Starts so many, by `program busy`.
+    pub(crate) fn start(program: &Path, count: u32) -> Result<Load> {
+        let mut load = Load(Vec::new());
+        for _ in 0..count {
+            let mut command = Command::new(program);
+            command.arg("busy").stdin(Stdio::piped()).stdout(Stdio::null());
+            load.0.push(command.spawn().context("cannot start a busy process")?);
+        }
+        Ok(load)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Keeps a processor busy until standard input ends.
+pub(crate) fn busy() -> ! {
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    loop {
+        std::hint::spin_loop();
+    }
+}

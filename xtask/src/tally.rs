@@ -1,0 +1,328 @@
+//! Runs `cargo test` and counts: what passed, what failed, what was skipped, and how long each test program took.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use dormouse_testing::{ENV_SKIPS, Skip};
+
+use crate::run::line;
+
+/// How long the output of `cargo` may be silent after its end before whoever else has it open is not waited for.
+const GRACE: Duration = Duration::from_secs(2);
+/// How many of the slowest programs are shown.
+const SLOWEST_COUNT: usize = 10;
+
+/// How many tests there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+impl Counts {
+    pub(crate) fn all(self) -> usize {
+        self.passed + self.failed + self.skipped
+    }
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// The form is read by programs.
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// A program of tests, or the documentation tests of a package.
+#[derive(Debug)]
+struct Program {
+    /// For people.
+    name: String,
+    /// Its file name; empty for documentation tests.
+    file: String,
+    started: Instant,
+    took: Duration,
+    /// What it said of itself at its end; `None`: it ended early.
+    passed: Option<usize>,
+    failed: usize,
+    failed_names: BTreeSet<String>,
+    /// With what is said of each.
+    ignored: BTreeMap<String, String>,
+}
+
+/// One run of tests.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// The source of each test program, by its file name.
+    sources: BTreeMap<String, String>,
+    /// Prints a line of what cargo and the tests say.
+    echo: fn(&str),
+    /// Where skips are appended.
+    path: PathBuf,
+    programs: Vec<Program>,
+    /// What was skipped though no test says so: its name, reason and remedy.
+    left_out: Vec<String>,
+    /// Commands that failed though no test did.
+    broken: Vec<String>,
+}
+
+impl Tally {
+    /// An empty one. Tests append to `path` what they skip; it is removed in the end.
+    pub(crate) fn new(path: PathBuf, sources: BTreeMap<String, String>, echo: fn(&str)) -> Tally {
+        let _ = std::fs::remove_file(&path);
+        Tally { sources, echo, path, programs: Vec::new(), left_out: Vec::new(), broken: Vec::new() }
+    }
+
+    /// Counts what is skipped without having been begun.
+    pub(crate) fn leave_out(&mut self, what: &str, reason: &str, remedy: &str) {
+        self.left_out.push(format!("{what}: {reason} ({remedy})"));
+    }
+
+    /// Runs a `cargo test`, shows what it prints and counts.
+    ///
+    /// # Errors
+    /// It cannot be run. That tests fail is no error.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Result<()> {
+        (self.echo)(&format!("$ {}", line(command)));
+        let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
+        let error_writer = writer.try_clone().context("cannot make a pipe")?;
+        command.stdin(Stdio::null()).stdout(writer).stderr(error_writer).env(ENV_SKIPS, &self.path);
+        let mut child = command.spawn().with_context(|| format!("cannot run `{}`", line(command)))?;
+        // Ours are closed, so that there is an end.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for bytes in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+                if sender.send(bytes).is_err() {
+                    break;
+                }
+            }
+        });
+        let failed_before = self.failed_count();
+        let first = self.programs.len();
+        loop {
+            match lines.recv_timeout(GRACE) {
+                Ok(bytes) => {
+                    let text = String::from_utf8_lossy(&bytes);
+                    (self.echo)(&text);
+                    self.read(&text, first, Instant::now());
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                // A process that a test has left behind may have our pipe.
+                Err(RecvTimeoutError::Timeout) => {
+                    if child.try_wait().context("cannot wait for cargo")?.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+        let status = child.wait().context("cannot wait for cargo")?;
+        self.end_program(first, Instant::now());
+        if !status.success() && self.failed_count() == failed_before {
+            self.broken.push(format!("`{}`: {status}", line(command)));
+        }
+        Ok(())
+    }
+
+    /// Takes one line of the output of a command whose first program is `first`.
+    fn read(&mut self, text: &str, first: usize, now: Instant) {
+        if let Some(rest) = text.strip_prefix("     Running ").and_then(|rest| rest.strip_suffix(')')) {
+            if let Some((target, path)) = rest.rsplit_once(" (") {
+                let file = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let name = match self.sources.get(&file) {
+                    Some(source) => source.clone(),
+                    None => format!("{target} ({path})"),
+                };
+                self.begin_program(name, file, first, now);
+            }
+        } else if let Some(package) = text.strip_prefix("   Doc-tests ") {
+            self.begin_program(format!("documentation of {package}"), String::new(), first, now);
+        }
+        let Some(program) = self.programs.get_mut(first..).and_then(<[Program]>::last_mut) else { return };
+        if let Some(result) = text.strip_prefix("test result: ") {
+            let number = |word: &str| {
+                let before = result.split_once(word).and_then(|(before, _)| before.rsplit(' ').next());
+                before.and_then(|number| number.parse::<usize>().ok()).unwrap_or(0)
+            };
+            let (passed, failed) = (number(" passed"), number(" failed"));
+            if program.file.is_empty() {
+                // Documentation tests are run in groups.
+                program.passed = Some(program.passed.unwrap_or(0) + passed);
+                program.failed += failed;
+            } else {
+                // The last one is the program's own: before it, it may have shown what other programs say.
+                (program.passed, program.failed) = (Some(passed), failed);
+            }
+        } else if let Some((name, outcome)) = text.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) {
+            if outcome == "FAILED" {
+                program.failed_names.insert(name.to_owned());
+            } else if let Some(why) = outcome.strip_prefix("ignored") {
+                program.ignored.insert(name.to_owned(), why.trim_start_matches(", ").to_owned());
+            }
+        }
+    }
+
+    fn begin_program(&mut self, name: String, file: String, first: usize, now: Instant) {
+        self.end_program(first, now);
+        let (failed_names, ignored) = (BTreeSet::new(), BTreeMap::new());
+        let program =
+            Program { name, file, started: now, took: Duration::ZERO, passed: None, failed: 0, failed_names, ignored };
+        self.programs.push(program);
+    }
+
+    fn end_program(&mut self, first: usize, now: Instant) {
+        if let Some(program) = self.programs.get_mut(first..).and_then(<[Program]>::last_mut) {
+            program.took = now.duration_since(program.started);
+        }
+    }
+
+    fn failed_count(&self) -> usize {
+        let programs = self.programs.iter().map(|program| match program.passed {
+            Some(_) => program.failed,
+            None => program.failed_names.len().max(1),
+        });
+        programs.sum::<usize>() + self.broken.len()
+    }
+
+    /// What was found: the counts, and a text that names what was skipped, what failed and what was slow.
+    ///
+    /// # Errors
+    /// The file of skips cannot be read.
+    pub(crate) fn finish(self) -> Result<(Counts, String)> {
+        let skips = Skip::read(&self.path).context("cannot count what was skipped");
+        let _ = std::fs::remove_file(&self.path);
+        let skips = skips?;
+        let source = |file: &str| self.sources.get(file).cloned().unwrap_or_else(|| file.to_owned());
+        let mut skipped: Vec<String> =
+            skips.iter().map(|skip| format!("{} {}: {}", source(&skip.program), skip.test, skip.what())).collect();
+        for program in &self.programs {
+            skipped.extend(program.ignored.iter().map(|(name, why)| {
+                let why = if why.is_empty() { "ignored by its author" } else { why };
+                format!("{} {name}: {why} (`cargo test -- --ignored` runs it)", program.name)
+            }));
+        }
+        skipped.extend(self.left_out.iter().cloned());
+        // The harness takes a test that returns for one that has passed.
+        let whole_count = skips.iter().filter(|skip| skip.part.is_none()).count();
+        let passed: usize = self.programs.iter().filter_map(|program| program.passed).sum();
+        let counts =
+            Counts { passed: passed.saturating_sub(whole_count), failed: self.failed_count(), skipped: skipped.len() };
+
+        let mut text = String::new();
+        list(&mut text, "skipped", &skipped);
+        let mut slowest: Vec<&Program> = self.programs.iter().collect();
+        slowest.sort_by_key(|program| std::cmp::Reverse(program.took));
+        let slowest = slowest.iter().take(SLOWEST_COUNT);
+        let slowest: Vec<String> =
+            slowest.map(|program| format!("{:>7.1} s  {}", program.took.as_secs_f64(), program.name)).collect();
+        list(&mut text, "slowest test programs", &slowest);
+        let mut failed = self.broken.clone();
+        for program in &self.programs {
+            failed.extend(program.failed_names.iter().map(|name| format!("{} {name}", program.name)));
+            if program.passed.is_none() {
+                failed.push(format!("{}: the program ended before its last test", program.name));
+            }
+        }
+        list(&mut text, "failed", &failed);
+        Ok((counts, text))
+    }
+}
+
+fn list(text: &mut String, title: &str, lines: &[String]) {
+    if !lines.is_empty() {
+        let _ = writeln!(text, "\n{title}:");
+        lines.iter().for_each(|line| _ = writeln!(text, "  {line}"));
+    }
+}
+
+/// Prints a line. Where nobody reads, the tests run all the same.
+pub(crate) fn show(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::{cargo, root};
+
+    /// Tests with every outcome. A package of its own, so that it depends on nothing that would have to be fetched.
+    const TESTS: &str = r#"
+use dormouse_testing::{Lack, skip, skip_part};
+#[test] fn passes() {}
+#[test] fn passes_in_part() { skip_part("the left half", Lack::machine("no left half here", "turn around")) }
+#[test] fn is_skipped() { skip(Lack::machine("no moon tonight", "wait")) }
+#[test] #[ignore = "takes a year"] fn is_ignored() {}
+#[test] fn fails() { panic!("test result: FAILED. 70 passed; 70 failed; 0 ignored") }
+"#;
+    const DOCUMENTATION: &str = r#"
+//! ```
+//! assert_eq!(1 + 1, 2);
+//! ```
+//! ```ignore
+//! not Rust
+//! ```
+"#;
+
+    fn run(tests: &[(&str, &str)]) -> (Counts, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let testing = root().join("testing");
+        let manifest = format!(
+            "[package]\nname = \"fixture\"\nedition = \"2024\"\n[workspace]\n\
+             [dev-dependencies]\ndormouse-testing = {{ path = {testing:?} }}\n"
+        );
+        std::fs::create_dir_all(dir.path().join("src")).unwrap();
+        std::fs::create_dir(dir.path().join("tests")).unwrap();
+        std::fs::write(dir.path().join("Cargo.toml"), manifest).unwrap();
+        std::fs::write(dir.path().join("src/lib.rs"), DOCUMENTATION).unwrap();
+        for (name, text) in tests {
+            std::fs::write(dir.path().join("tests").join(name), text).unwrap();
+        }
+        let mut tally = Tally::new(dir.path().join("skips"), BTreeMap::new(), |_| ());
+        let mut tests = cargo(["test", "--offline", "--no-fail-fast", "--manifest-path"]);
+        tests.arg(dir.path().join("Cargo.toml")).env("CARGO_TARGET_DIR", dir.path().join("target"));
+        tally.run(tests.env_remove(dormouse_testing::ENV_REQUIRE_TOOLS)).unwrap();
+        tally.leave_out("tests on the moon", "too far", "fly");
+        tally.finish().unwrap()
+    }
+
+    #[test]
+    fn every_outcome_is_counted_once() {
+        let abort = "#[test] fn a() {}\n#[test] fn ends_all() { std::process::abort() }";
+        let (counts, text) = run(&[("outcomes.rs", TESTS), ("short.rs", abort)]);
+        assert_eq!(counts.to_string(), "3 passed, 2 failed, 5 skipped", "{text}");
+        for wanted in [
+            " passes_in_part: the left half: no left half here (turn around)\n",
+            " is_skipped: no moon tonight (wait)\n",
+            " is_ignored: takes a year (`cargo test -- --ignored` runs it)\n",
+            " src/lib.rs - (line 5): ignored by its author",
+            "  tests on the moon: too far (fly)\n",
+            " fails\n",
+            ": the program ended before its last test\n",
+            " s  tests/outcomes.rs",
+            " s  documentation of fixture\n",
+        ] {
+            assert!(text.contains(wanted), "{wanted:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_compile_is_a_failure() {
+        let (counts, text) = run(&[("wrong.rs", "this is not Rust")]);
+        assert_eq!((counts.passed, counts.failed), (0, 1), "{text}");
+        assert!(text.contains("failed:\n  `cargo test"), "{text}");
+    }
+}
