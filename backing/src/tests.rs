@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use std::ptr::{self, null_mut};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
+use dormouse_testing::{Lack, skip, skip_part};
+
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -283,7 +285,7 @@ fn every_way_tells_what_pages_are() {
         let table = match PageTable::by(None, &[way]) {
             Ok(table) => table,
             Err(error) => {
-                println!("skipped: {way:?}: {error}");
+                skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
                 continue;
             }
         };
@@ -326,8 +328,8 @@ fn huge_pages_are_told_from_small_ones() {
     memory.write(first);
     // SAFETY: inside the mapping; what it holds stays (madvise(2)).
     if unsafe { libc::madvise(memory.page(first).cast(), huge, libc::MADV_COLLAPSE) } != 0 {
-        println!("skipped: no huge page: {}", std::io::Error::last_os_error());
-        return;
+        let reason = format!("no huge page: {}", std::io::Error::last_os_error());
+        return skip(Lack::machine(reason, "Linux 6.1 or later, with free memory in large pieces"));
     }
     for way in [Way::Scan, Way::WordsAndFlags] {
         let Ok(table) = PageTable::by(None, &[way]) else { continue };
@@ -651,8 +653,10 @@ fn the_ladder_tells_what_was_really_obtained() {
 fn hugetlb_is_the_highest_rung() {
     let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").unwrap_or_default();
     if free.trim().parse::<u64>().unwrap_or(0) < 8 {
-        println!("skipped: fewer than 8 free huge pages of 2 MiB; sysctl vm.nr_hugepages=16 sets some aside");
-        return;
+        return skip(Lack::machine(
+            "fewer than 8 free huge pages of 2 MiB",
+            "`sysctl vm.nr_hugepages=16` sets some aside",
+        ));
     }
     let _faults_count = without_forks();
     let options = MemoryOptions::new().huge(Huge::Prefer).guard(true).capacity_bytes(6 << 20);
@@ -692,8 +696,7 @@ fn locked_memory_is_locked_or_an_error_names_the_limit() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let size_bytes = 8 * os_page_size();
     if limit.is_some_and(|limit| limit < 4 * size_bytes as u64) {
-        println!("skipped: {limit:?} bytes may be locked here");
-        return;
+        return skip(Lack::machine(format!("{limit:?} bytes may be locked here"), "`ulimit -l unlimited`"));
     }
     // Guards keep it from becoming one with a neighbour in the kernel's list.
     let options = MemoryOptions::new().guard(true);
@@ -729,8 +732,7 @@ fn memory_comes_from_a_processors_node() {
         let mappings = match both(1 << 20, options) {
             Ok(mappings) => mappings,
             Err(error @ BackingError::System { errno: Errno::PERM, .. }) => {
-                println!("skipped: {error}");
-                return;
+                return skip(Lack::machine(error, "run the tests where mbind(2) is allowed"));
             }
             Err(error) => panic!("{error}"),
         };
@@ -740,7 +742,10 @@ fn memory_comes_from_a_processors_node() {
             println!("{obtained}");
             match (node, away_bytes(start..start + mapping.len(), cpu)) {
                 (Some(_), Some(away)) => assert_eq!(away, 0),
-                (node, away) => println!("skipped: nodes cannot be told here: {node:?}, {away:?}"),
+                (node, away) => {
+                    let reason = format!("nodes cannot be told here: {node:?}, {away:?}");
+                    skip_part("where pages lie", Lack::machine(reason, "a kernel with CONFIG_NUMA"));
+                }
             }
             let nodes = obtained.nodes;
             assert!(

@@ -11,7 +11,7 @@ mod common;
 mod library;
 #[path = "common/manual.rs"]
 mod manual;
-use library::{Library, has};
+use library::Library;
 
 static BACKING: Library = Library { name: "backing", inline: &[], ways: &["-UNDEBUG"], prefix: OnceLock::new() };
 
@@ -41,7 +41,7 @@ fn programs_with_the_archive() {
 /// What a benchmark asserts ends it with file and line, and goes on where the buffer is memory.
 #[test]
 fn an_assertion_names_its_place_and_aborts() {
-    if !has("gcc") {
+    if !dormouse_testing::has("gcc") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

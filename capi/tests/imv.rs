@@ -8,10 +8,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
+
+use dormouse_testing::{Lack, has, has_part, has_target, is_installed, skip_part};
 
 mod common;
-use common::{install, is_there, pkg_config, stdout, succeed};
+use common::{install, pkg_config, stdout, succeed};
 
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
@@ -76,9 +78,10 @@ const WAYS: [Way; 26] = [
     ("g++", "-std=gnu++11 -O2", "gold", PIE, Generic),
 ];
 
-/// Why a way cannot be gone here.
-fn missing((compiler, _, linker, ..): Way) -> Option<String> {
-    [compiler.to_string(), format!("ld.{linker}")].into_iter().find(|tool| !is_there(tool))
+/// What a way misses here.
+fn missing((compiler, _, linker, ..): Way) -> Option<Lack> {
+    let tools = [compiler.to_string(), format!("ld.{linker}")];
+    tools.iter().find(|tool| !is_installed(tool)).map(|tool| Lack::program(tool))
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -166,7 +169,10 @@ fn run_closed(directory: &Path, shape: Shape) {
         ];
         for (arguments, variable) in runs {
             let Some(printed) = run(directory, arguments, variable) else {
-                println!("skipped: this system has no {what}");
+                skip_part(
+                    arguments.join(" "),
+                    Lack::machine(format!("no {what}"), "Linux 6.3 (mdwe), 6.10 (mseal) or later"),
+                );
                 continue;
             };
             assert!(printed.contains(": mprotect of program text to rwx was refused;"), "{arguments:?}: {printed}");
@@ -202,13 +208,14 @@ fn go(way: Way) {
 fn every_way_to_compile_and_link() {
     prefix();
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let skipped = Mutex::new(Vec::new());
+    let skipped_count = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from).min(8) {
             scope.spawn(|| {
                 while let Some(way) = WAYS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(tool) = missing(*way) {
-                        skipped.lock().unwrap().push(format!("skipped, there is no {tool}: {way:?}"));
+                    if let Some(lack) = missing(*way) {
+                        skipped_count.fetch_add(1, Ordering::Relaxed);
+                        skip_part(format!("{way:?}"), lack);
                     } else if std::panic::catch_unwind(|| go(*way)).is_err() {
                         eprintln!("failed: {way:?}");
                         failed.fetch_add(1, Ordering::Relaxed);
@@ -217,10 +224,8 @@ fn every_way_to_compile_and_link() {
             });
         }
     });
-    let skipped = skipped.into_inner().unwrap();
-    eprintln!("{}", skipped.join("\n"));
     assert_eq!(failed.into_inner(), 0);
-    assert!(skipped.len() < WAYS.len() && (skipped.is_empty() || std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none()));
+    assert!(skipped_count.into_inner() < WAYS.len());
 }
 
 #[test]
@@ -229,7 +234,7 @@ fn short_names_can_be_left_to_the_program() {
     let program = directory.path().join("program");
     for compiler in ["gcc -std=c11", "g++ -x c++ -std=c++11", "clang -std=c11", "clang++ -x c++ -std=c++11"] {
         let name = words(compiler).next().unwrap();
-        if !is_there(name) {
+        if !has_part(name) {
             continue;
         }
         for generic in [None, Some("-DDORMOUSE_GENERIC")] {
@@ -249,12 +254,13 @@ fn short_names_can_be_left_to_the_program() {
     }
 }
 
-/// `cargo xtask test` runs it where there is all that it takes.
 #[test]
-#[ignore = "needs a cross compiler, qemu-user and the target's standard library"]
 fn gates_are_patched_on_aarch64() {
     const TARGET: &str = "aarch64-unknown-linux-gnu";
-    let runner = std::env::var("DORMOUSE_TEST_RUNNER").unwrap_or_else(|_| "qemu-aarch64".into());
+    let runner = if is_installed("qemu-aarch64-static") { "qemu-aarch64-static" } else { "qemu-aarch64" };
+    if !has_target(TARGET) || !has(runner) || !has("aarch64-linux-gnu-gcc") {
+        return;
+    }
     let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let mut library = Command::new(env!("CARGO"));
     library.args(["build", "--quiet", "--package", "dormouse-imv-capi", "--target", TARGET, "--target-dir"]);
@@ -270,8 +276,8 @@ fn gates_are_patched_on_aarch64() {
         command.args(["main.c", "library.c", "second.c", "reader.c"].map(source));
         succeed(command.arg(&archive).arg("-o").arg(&program));
         for writer in ["mprotect", "none"] {
-            let mut command = Command::new(words(&runner).next().unwrap());
-            command.args(words(&runner).skip(1)).arg(&program).args(["set", writer]);
+            let mut command = Command::new(runner);
+            command.arg(&program).args(["set", writer]);
             println!("{flags}: {}", stdout(&succeed(command.env("DORMOUSE_IMV_WRITER", writer))));
         }
     }
@@ -306,7 +312,7 @@ fn examples() -> Vec<Example> {
 fn the_examples_of_the_manual_page_run() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
-    for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| is_there(c) && is_there(cpp)) {
+    for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)) {
         for example in examples() {
             let unit = directory.join(&example.file);
             std::fs::write(&unit, example.code + "\n").unwrap();
@@ -339,7 +345,7 @@ fn the_manual_page_shows_every_macro() {
     for name in shorts {
         assert!(code.contains(&format!("{name}(")), "no example of {name}");
     }
-    if is_there("groff") {
+    if has_part("groff") {
         let page = prefix().join("share/man/man3/dormouse-imv.3");
         let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(page));
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -414,18 +420,16 @@ fn sites_of(directory: &Path, (compiler, flags, linker): (&str, &str, &str)) -> 
 /// `DORMOUSE_BLESS=1` writes down what the first compiler gives. All others have to agree with it.
 #[test]
 fn sites_are_the_instructions_that_are_promised() {
-    if !is_there("objdump") {
-        eprintln!("skipped: there is no objdump");
+    if !has("objdump") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let golden = source("sites.golden");
     let mut bless = std::env::var_os("DORMOUSE_BLESS").is_some();
-    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| is_there(compiler)) {
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
         for flags in ["-O0", "-O2", "-O3", "-O2 -flto"] {
             let linker = if compiler == "clang" && flags.contains("lto") { "lld" } else { "bfd" };
-            if !is_there(&format!("ld.{linker}")) {
-                eprintln!("skipped: there is no ld.{linker} for {compiler} {flags}");
+            if !has_part(&format!("ld.{linker}")) {
                 continue;
             }
             let found = sites_of(directory.path(), (compiler, flags, linker));

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use dormouse_testing::has_part;
+
 mod common;
 #[path = "common/manual.rs"]
 mod manual;
-use common::{install, is_there, pkg_config, stdout, succeed};
+use common::{install, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
@@ -29,9 +31,7 @@ fn package(is_static: bool) -> Vec<String> {
 }
 
 fn go(compiler: &str, flags: &str, is_static: bool) {
-    if !is_there(compiler) {
-        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "there is no {compiler}");
-        eprintln!("skipped: there is no {compiler}");
+    if !has_part(compiler) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn the_header_asks_for_no_extension() {
     for (compiler, language, standard) in
         [("gcc", "c", "c11"), ("clang", "c", "c11"), ("g++", "c++", "c++11"), ("clang++", "c++", "c++11")]
     {
-        if is_there(compiler) {
+        if has_part(compiler) {
             let mut command = Command::new(compiler);
             command.args(WARNINGS).args([
                 "-pedantic-errors",
@@ -98,8 +98,7 @@ fn the_library_exports_what_the_header_declares() {
     let header = std::fs::read_to_string(prefix().join("include/dormouse/percpu.h")).unwrap();
     let declared = declared(&header);
     assert_eq!(declared.len(), 36, "{declared:?}");
-    if !is_there("nm") {
-        eprintln!("skipped: there is no nm");
+    if !has_part("nm") {
         return;
     }
     let symbols =
@@ -126,7 +125,7 @@ fn the_examples_of_the_manual_page_run() {
     let directory = tempfile::tempdir().unwrap();
     let examples = manual::examples(&prefix().join("share/man/man3/dormouse-percpu.3"));
     assert!(examples.len() > 1);
-    for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| is_there(c) && is_there(cpp)) {
+    for (c, cpp) in [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)) {
         for (file, code) in &examples {
             let unit = directory.path().join(file);
             std::fs::write(&unit, code).unwrap();
@@ -142,7 +141,7 @@ fn the_examples_of_the_manual_page_run() {
 fn the_example_runs() {
     let directory = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/buffers.c");
-    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| is_there(compiler)) {
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
         let program = directory.path().join(compiler);
         let mut command = Command::new(compiler);
         succeed(command.arg("-O2").args(WARNINGS).arg("-o").arg(&program).arg(&source).args(package(false)));
@@ -169,7 +168,7 @@ fn the_manual_page_tells_of_every_function() {
         assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
         assert!(code.contains(&format!("{name}(")), "no example of {name}");
     }
-    if is_there("groff") {
+    if has_part("groff") {
         let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     }

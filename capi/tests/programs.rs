@@ -12,9 +12,10 @@ use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, 
 use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
 use dormouse_relay::Segment;
+use dormouse_testing::{has, has_part};
 
 mod common;
-use common::{install, is_there, pkg_config, stdout, succeed};
+use common::{install, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -47,7 +48,7 @@ fn installed() -> &'static Installed {
 /// C and C++ compilers.
 fn compilers() -> Vec<(&'static str, &'static str)> {
     let found: Vec<_> =
-        [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| is_there(c) && is_there(cpp)).collect();
+        [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)).collect();
     assert!(!found.is_empty(), "these tests need gcc and g++, or clang and clang++");
     found
 }
@@ -417,7 +418,7 @@ fn what_cannot_be_recorded_does_not_compile() {
 
 #[test]
 fn the_examples_find_the_library_by_cmake() {
-    if !is_there("cmake") {
+    if !has("cmake") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use dormouse_relay::chain::{Chain, LAYOUT, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN};
+use dormouse_testing::{Lack, has_part, has_target, skip};
 
 mod common;
 #[path = "common/library.rs"]
@@ -14,7 +15,7 @@ mod library;
 #[path = "common/manual.rs"]
 mod manual;
 use common::{stdout, succeed};
-use library::{Library, has};
+use library::Library;
 
 /// The copy of machines without efficient unaligned access.
 const ALIGNED: &str = "-DDORMOUSE_RELAY_ALIGNED=1";
@@ -62,9 +63,7 @@ const M32: &str = "-m32 -idirafter /usr/include/x86_64-linux-gnu";
 /// The library for 32-bit x86, if the toolchain has what it takes.
 fn archive_for_32_bit() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("relay-i686");
-    let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", I686]).output().ok()?;
-    if !Path::new(String::from_utf8_lossy(&libdir.stdout).trim()).is_dir() {
-        eprintln!("skipped: the toolchain has no target {I686} (`rustup target add {I686}`)");
+    if !has_target(I686) {
         return None;
     }
     let probe = directory.join("probe");
@@ -74,7 +73,7 @@ fn archive_for_32_bit() -> Option<PathBuf> {
     compile.args(M32.split(' ')).arg("-o").arg(&probe).arg(probe.with_extension("c"));
     let compiled = compile.output().ok()?;
     if !compiled.status.success() || !Command::new(&probe).status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped: gcc makes no programs for 32-bit machines (`apt-get install gcc-multilib`)");
+        skip(Lack::machine("gcc makes no programs for 32-bit machines", "`apt-get install gcc-multilib`"));
         return None;
     }
     let mut command = Command::new(env!("CARGO"));
@@ -107,7 +106,7 @@ fn layout(word: usize) -> String {
 
 #[test]
 fn both_sides_lay_a_chain_out_alike() {
-    for compiler in ["gcc", "clang", "g++", "clang++"].into_iter().filter(|compiler| has(compiler)) {
+    for compiler in ["gcc", "clang", "g++", "clang++"].into_iter().filter(|compiler| has_part(compiler)) {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("layout");
         RELAY.compile(compiler, "", &alone(), &program);

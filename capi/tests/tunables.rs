@@ -7,6 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dormouse_testing::has_part;
+
 use tempfile::TempDir;
 
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
@@ -36,13 +38,9 @@ fn succeed(command: &mut Command) -> Output {
     output
 }
 
-fn is_there(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
 /// C and C++ compilers.
 fn compilers() -> Vec<(&'static str, &'static str)> {
-    [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| is_there(c) && is_there(cpp)).collect()
+    [("gcc", "g++"), ("clang", "clang++")].into_iter().filter(|(c, cpp)| has_part(c) && has_part(cpp)).collect()
 }
 
 /// A compiler for a file, with the warnings that a user may have on.
@@ -219,7 +217,7 @@ fn c_programs_and_their_plugins_are_tuned() {
         ] {
             // clang's objects for LTO are for its own linker.
             let linker = if options.contains(&"-flto") && compilers.0 == "clang" { "lld" } else { linker };
-            if linker != "bfd" && !is_there(&format!("ld.{linker}")) {
+            if linker != "bfd" && !has_part(&format!("ld.{linker}")) {
                 continue;
             }
             println!("{} {options:?} {linker}", compilers.0);

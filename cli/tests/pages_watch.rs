@@ -11,6 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use dormouse_testing::{Lack, skip, skip_part};
+
 use common::{DORMOUSE, refuse};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
@@ -98,7 +100,7 @@ fn sees_zero() -> bool {
     let output = pages(&["--watch"], &[Path::new("true")]);
     let sees = output.status.code() == Some(0);
     if !sees {
-        println!("skipped: {}", text(&output.stderr));
+        skip(Lack::machine(text(&output.stderr), "run the tests as root, or on Linux 6.7 or later"));
     }
     sees
 }
@@ -114,7 +116,8 @@ fn the_mistake_is_found_and_its_repair_is_not() {
         let output = pages(&[&["--watch"], more].concat(), &[&wrong]);
         let report = text(&output.stderr);
         if more == ["--without-scan"] && !geteuid().is_root() {
-            println!("skipped: without PAGEMAP_SCAN only root sees the zero page");
+            let lack = Lack::machine("without PAGEMAP_SCAN only root sees the zero page", "run the tests as root");
+            skip_part("--without-scan", lack);
             continue;
         }
         assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(3), "decoded\n"), "{report}");
@@ -187,8 +190,7 @@ fn the_last_look_is_just_before_the_end() {
     for (end, code) in [("", 3), ("thread", 3), ("fail", 7), ("abort", 134)] {
         let (found, report) = json(&["--watch", "--period", "60m"], &[&codec, Path::new(end)]);
         if report["unseen"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains("not traced")) {
-            println!("skipped: {}", report["unseen"]);
-            return;
+            return skip(Lack::machine(&report["unseen"], "run the tests where ptrace(2) is allowed"));
         }
         assert_eq!((found, report["verdict"].as_str()), (Some(code), Some("found")), "{end}");
         // Where another thread ends the process, once more with the first one.
@@ -377,8 +379,8 @@ fn where_ptrace_is_forbidden_there_are_samples_alone() {
     let mut child = dormouse.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     let Some(Ok(pid)) = output.next() else {
-        println!("skipped: this machine has no seccomp: {:?}", child.wait());
-        return;
+        let reason = format!("this machine has no seccomp: {:?}", child.wait());
+        return skip(Lack::machine(reason, "a kernel with CONFIG_SECCOMP_FILTER"));
     };
     // Its signals are not blocked by what was begun.
     assert_eq!(blocked(pid.parse().unwrap()) & !TERM, 0);
@@ -460,8 +462,7 @@ fn mistakes_are_one_line() {
 fn another_user_is_told_what_is_not_seen() {
     const NOBODY: u32 = 65534;
     if !geteuid().is_root() {
-        println!("skipped: only root can become another user");
-        return;
+        return skip(Lack::machine("only root can become another user", "run the tests as root"));
     }
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();

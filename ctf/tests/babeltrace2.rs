@@ -1,6 +1,6 @@
 //! What `babeltrace2`, which nobody here wrote, reads from our traces is what we read: the same lines, byte for byte.
 //!
-//! Without `babeltrace2` the tests say that they are skipped; with `DORMOUSE_REQUIRE_TOOLS=1` they fail.
+//! Without `babeltrace2` the tests are skipped.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,8 +34,7 @@ fn babeltrace2(trace: &Trace, zone: &str, arguments: &[&str]) -> Option<(Vec<u8>
             Some((output.stdout, errors))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            assert_ne!(std::env::var("DORMOUSE_REQUIRE_TOOLS").as_deref(), Ok("1"), "babeltrace2 is not installed");
-            println!("skipped: babeltrace2 is not installed");
+            dormouse_testing::skip(dormouse_testing::Lack::program("babeltrace2"));
             None
         }
         Err(error) => panic!("babeltrace2: {error}"),

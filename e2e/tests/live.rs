@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_e2e::run::{Record, babeltrace2_count, dormouse};
 use dormouse_e2e::trace::Trace;
+use dormouse_testing::{Lack, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -231,8 +232,7 @@ fn another_users_process_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can be somebody else");
-        return;
+        return skip(Lack::machine("only root can become another user", "run the tests as root"));
     }
     let live = Live::start(&[]);
     // Where anybody may run it.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::wire::{Message, program_socket_name};
 use dormouse_e2e::run::{dormouse, pantry, plugin};
+use dormouse_testing::{Lack, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -346,8 +347,7 @@ fn another_users_program_is_not_to_be_tuned() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can be somebody else");
-        return;
+        return skip(Lack::machine("only root can become another user", "run the tests as root"));
     }
     let pantry = Pantry::start(&[]);
     // Where anybody may run it.

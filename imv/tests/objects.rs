@@ -15,6 +15,7 @@ use dormouse_abi::site::{X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X8
 use dormouse_imv::{
     Change, StaticKey, disable, enable, key_sites, register_object, status, unregister_object, visit_key_sites,
 };
+use dormouse_testing::has_part;
 
 /// Tests that compare how many objects are registered take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -127,14 +128,6 @@ fn compile(compiler: &[&str], arguments: &[&str], inputs: &[PathBuf], output: &P
     assert!(answer.status.success(), "{compiler:?} {arguments:?}: {}", String::from_utf8_lossy(&answer.stderr));
 }
 
-fn present(program: &str) -> bool {
-    let there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !there {
-        eprintln!("skipped: no {program}");
-    }
-    there
-}
-
 fn scratch(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&directory).unwrap();
@@ -154,10 +147,10 @@ const COMPILERS: [&[&str]; 6] = [
 fn c_and_cpp_libraries_sleep_wake_and_unload() {
     let _turn = TURN.lock().unwrap();
     let directory = scratch("libraries");
-    for (index, compiler) in COMPILERS.iter().enumerate().filter(|(_, compiler)| present(compiler[0])) {
+    for (index, compiler) in COMPILERS.iter().enumerate().filter(|(_, compiler)| has_part(compiler[0])) {
         for level in ["-O0", "-O2"] {
             for linker in ["bfd", "lld"] {
-                if linker == "lld" && !present("ld.lld") {
+                if linker == "lld" && !has_part("ld.lld") {
                     continue;
                 }
                 let path = directory.join(format!("libunits{index}{level}{linker}.so"));
@@ -221,9 +214,9 @@ fn exercise(path: &Path) {
 #[test]
 fn a_library_without_gates_finds_nobody_elses_sites() {
     let directory = scratch("none");
-    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| present(compiler)) {
+    for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
         for linker in ["bfd", "lld"] {
-            if linker == "lld" && !present("ld.lld") {
+            if linker == "lld" && !has_part("ld.lld") {
                 continue;
             }
             let path = directory.join(format!("libnone-{compiler}-{linker}.so"));
@@ -249,14 +242,13 @@ fn a_library_without_gates_finds_nobody_elses_sites() {
 #[test]
 fn the_header_compiles_for_every_code_model() {
     let directory = scratch("compile");
-    for compiler in COMPILERS.into_iter().filter(|compiler| present(compiler[0])) {
+    for compiler in COMPILERS.into_iter().filter(|compiler| has_part(compiler[0])) {
         for model in ["-fPIC", "-fPIE", "-fno-pic", "-DDORMOUSE_GENERIC"] {
             for level in ["-O0", "-O2", "-Os"] {
                 let output = directory.join("unit.o");
                 compile(compiler, &[level, model, "-c"], &[source("first.c")], &output);
                 let sections = Command::new("readelf").args(["-SW"]).arg(&output).output();
-                let Ok(sections) = sections else { continue };
-                let text = String::from_utf8_lossy(&sections.stdout).into_owned();
+                let text = String::from_utf8_lossy(&sections.unwrap().stdout).into_owned();
                 assert!(text.contains("test_events"), "{text}");
                 assert_eq!(text.contains("dormouse_sites"), model != "-DDORMOUSE_GENERIC", "{text}");
             }

@@ -17,6 +17,7 @@ use dormouse_imv::{
     imv_read, register_tunables, set_tunable, set_tunables, static_branch, tunable, unregister_tunables,
     visit_tunables,
 };
+use dormouse_testing::{Lack, skip};
 
 imv! {
     static BATCH_SIZE: u32 = 16;
@@ -314,8 +315,10 @@ fn the_c_header_is_the_twin_of_the_rust_layout() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunables-layout");
     if cfg!(not(target_arch = "x86_64")) {
-        eprintln!("skipped: the compiler is not of this architecture");
-        return;
+        return skip(Lack::machine(
+            "the compiler is not of this architecture",
+            "run the tests on a machine of this one",
+        ));
     }
     let compiled = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
@@ -357,8 +360,7 @@ fn with_mprotect_refused() {
     assert_eq!(all(), (16, 1 << 40, false, true));
     // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers.
     if unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) } != 0 {
-        eprintln!("skipped: no PR_SET_MDWE");
-        return;
+        return skip(Lack::machine("no PR_SET_MDWE", "Linux 6.3 or later"));
     }
     // By single bytes a gate can still be written, and the immediate in an instruction of four bytes can not.
     let mut batch = [

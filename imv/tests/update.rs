@@ -13,6 +13,7 @@ use dormouse_imv::{
     Error, StaticKey, Writer, disable, enable, ensure_registered, imv, imv_read, key_sites, static_branch, status,
     update, visit_key_sites,
 };
+use dormouse_testing::{Lack, skip};
 
 /// Toggles a key while two threads run through its gate. Between updates the phase is even: 0 modulo 4 while the key is
 /// disabled, 2 while it is enabled. A thread that sees the same even phase before and after its gate knows the answer.
@@ -138,8 +139,7 @@ fn with_mprotect_refused() {
     // SAFETY: prctl(2) PR_SET_MDWE with PR_MDWE_REFUSE_EXEC_GAIN takes no pointers.
     let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
     if answer != 0 {
-        eprintln!("skipped: no PR_SET_MDWE");
-        return;
+        return skip(Lack::machine("no PR_SET_MDWE", "Linux 6.3 or later"));
     }
     enable(&KEY).unwrap();
     assert!(gate());
@@ -195,8 +195,8 @@ fn without_mprotect() {
     let all = || (imv_read!(SMALL), imv_read!(LARGE), static_branch!(KEY));
     let status = status().unwrap();
     if status.writer != Writer::ProcMem {
-        eprintln!("skipped: no PR_SET_MDWE that is inherited: {status:?}");
-        return;
+        let reason = format!("no PR_SET_MDWE that is inherited: {status:?}");
+        return skip(Lack::machine(reason, "Linux 6.3 or later"));
     }
     assert!(status.reason.contains("refused"), "{}", status.reason);
     assert_eq!(all(), (1, 2, false));
@@ -228,8 +228,7 @@ fn with_every_write_refused() {
     // SAFETY: as above.
     let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
     if answer != 0 {
-        eprintln!("skipped: no PR_SET_MDWE");
-        return;
+        return skip(Lack::machine("no PR_SET_MDWE", "Linux 6.3 or later"));
     }
     disable(&AWAKE).unwrap();
     assert_eq!(gates(), [false, false]);

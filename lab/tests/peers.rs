@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use dormouse_lab::peers;
 use dormouse_lab_harness::{Answer, Arrived, Request, Run, Walk};
+use dormouse_testing::{Lack, skip_part};
 
 /// Few enough that a peer's ring keeps them all.
 const ITERATIONS: u64 = 1000;
@@ -32,7 +33,7 @@ fn every_event_of_every_case_arrives() {
             let prepared = match peer.prepare(*mode, scratch.path()) {
                 Ok(prepared) => prepared,
                 Err(why) => {
-                    println!("skipped: {name}: {why}");
+                    skip_part(&name, Lack::machine(why, "`cargo xtask peers` builds it"));
                     continue;
                 }
             };

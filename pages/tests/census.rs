@@ -6,6 +6,7 @@ use std::process::Command;
 
 use common::{Stopped, WAYS, build, settled};
 use dormouse_pages::{Census, Name, Options, PagesError, Way};
+use dormouse_testing::{Lack, skip_part};
 
 /// The mistake of the benchmark of 2008, beside arrays that are as they seem.
 const FRAMES: &str = r#"
@@ -38,7 +39,7 @@ fn a_census_agrees_with_smaps() {
         let (census, smaps) = match settled(pid, way) {
             Ok(found) => found,
             Err(error) => {
-                println!("skipped: {way:?}: {error}");
+                skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
                 continue;
             }
         };
@@ -74,7 +75,13 @@ fn variables_on_the_zero_page_are_named() {
         let program = build(dir.path(), "frames", FRAMES, options);
         let running = Stopped::new(&mut Command::new(&program), true);
         for way in WAYS {
-            let Ok(census) = Census::of(running.child.id(), &Options { ways: vec![way] }) else { continue };
+            let census = match Census::of(running.child.id(), &Options { ways: vec![way] }) {
+                Ok(census) => census,
+                Err(error) => {
+                    skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
+                    continue;
+                }
+            };
             let zero = |name: &str| {
                 let found = census.zero_variables.iter().find(|variable| variable.name == name);
                 found.map_or(0, |variable| {

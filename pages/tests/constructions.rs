@@ -8,6 +8,7 @@ use std::process::Command;
 
 use common::{Stopped, WAYS, build, settled};
 use dormouse_pages::{Area, Census, Name, Pages, Way};
+use dormouse_testing::{Lack, skip_part};
 
 const SIZE: u64 = 4 << 20;
 
@@ -167,7 +168,7 @@ fn every_category_is_what_was_made() {
         let (census, smaps) = match settled(running.child.id(), way) {
             Ok(found) => found,
             Err(error) => {
-                println!("skipped: {way:?}: {error}");
+                skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
                 continue;
             }
         };
@@ -175,7 +176,7 @@ fn every_category_is_what_was_made() {
         for line in &running.lines {
             let (name, at) = line.split_once(' ').unwrap();
             let Ok(at) = u64::from_str_radix(at, 16) else {
-                println!("skipped: {name}: {at}");
+                skip_part(name, Lack::machine(at, "a kernel that has such memory"));
                 continue;
             };
             let area =
@@ -193,15 +194,19 @@ fn every_category_is_what_was_made() {
                 );
             }
             let Some(pages) = expected(name) else {
-                println!("skipped: {name}: no huge pages, or no huge zero page");
+                let remedy = "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`";
+                skip_part(name, Lack::machine("no huge pages, or no huge zero page", remedy));
                 continue;
             };
             if name == "swapped" && (swap.0.is_none() || of("Swap") == 0) {
-                println!("skipped: {name}: no swap, or the kernel would not");
+                skip_part(
+                    name,
+                    Lack::machine("no swap, or the kernel would not", "run the tests as root, on a disk with space"),
+                );
                 continue;
             }
             if name == "huge" && of("AnonHugePages") < SIZE {
-                println!("skipped: {name}: this machine's memory is in pieces");
+                skip_part(name, Lack::machine("this machine's memory is in pieces", "`sysctl vm.compact_memory=1`"));
                 continue;
             }
             let pages = if way.sees_zero() { pages } else { blind(pages) };
@@ -224,7 +229,13 @@ fn every_category_is_what_was_made() {
             assert_eq!(scan.zero_variables, words.zero_variables);
             assert!(words.sees_zero && words.unseen.iter().any(|line| line.contains("in one piece")), "{words:?}");
         }
-        _ => println!("skipped: there are not two ways that see everything here"),
+        _ => {
+            let lack = Lack::machine(
+                "there are not two ways that see everything",
+                "run the tests as root, on Linux 6.7 or later",
+            );
+            skip_part("one way against the other", lack);
+        }
     }
 }
 

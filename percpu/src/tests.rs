@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::txn::{Store, Txn};
+use dormouse_testing::{Lack, skip, skip_part};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::thread::CpuSet;
@@ -55,13 +56,26 @@ fn set_delays(delays: [u64; 6]) {
     }
 }
 
-/// rseq, or a line in the test's output that says why there is nothing to test.
+/// rseq; without, the test that calls this is skipped.
 fn rseq() -> Option<Rseq> {
     let rseq = Rseq::detect();
     if rseq.is_none() {
-        eprintln!("skipped: there are no restartable sequences here");
+        skip(no_rseq());
     }
     rseq
+}
+
+/// rseq; without, the part of the test that is for it is skipped.
+fn rseq_too() -> Option<Rseq> {
+    let rseq = Rseq::detect();
+    if rseq.is_none() {
+        skip_part("by restartable sequences", no_rseq());
+    }
+    rseq
+}
+
+fn no_rseq() -> Lack {
+    Lack::machine("there are no restartable sequences here", "a kernel that has rseq(2), and no emulator")
 }
 
 fn cpus() -> Vec<usize> {
@@ -244,7 +258,7 @@ fn sums_are_exact_under_forced_migration() {
 #[test]
 fn counters_are_exact_by_both_ladders_at_once() {
     let _turn = Turn::take([0, 100, 100, 500, 0, 500]);
-    let rseq = rseq();
+    let rseq = rseq_too();
     let counter = Shared::new().counter();
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -320,7 +334,7 @@ fn outcomes_and_widths() {
             }
         },
     };
-    for by_rseq in [None, rseq()] {
+    for by_rseq in [None, rseq_too()] {
         for (width, expected) in expected_by_width {
             for guarded in [7, 8] {
                 target.store(u64::MAX, Relaxed);

@@ -4,15 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use dormouse_testing::{Lack, has_target, skip};
+
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const MUSL: &str = "x86_64-unknown-linux-musl";
-
-fn has_target(target: &str) -> bool {
-    let output = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
-    output.is_ok_and(|output| {
-        output.status.success() && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
-    })
-}
 
 /// Builds the program for a target, statically; runs it with and without libc's registration.
 fn run(target: &str) -> Option<[String; 2]> {
@@ -36,7 +31,8 @@ fn run(target: &str) -> Option<[String; 2]> {
         .output()
         .unwrap();
     if !build.status.success() {
-        eprintln!("skipped: {target} does not link statically here:\n{}", String::from_utf8_lossy(&build.stderr));
+        let reason = format!("{target} does not link statically here: {}", String::from_utf8_lossy(&build.stderr));
+        skip(Lack::machine(reason, "install the C library's archives"));
         return None;
     }
     let program = dir.join(target).join("debug/dormouse_percpu_static");
@@ -61,7 +57,6 @@ fn a_static_program_finds_what_its_libc_has_registered() {
 #[test]
 fn with_musl_threads_register_themselves() {
     if !has_target(MUSL) {
-        eprintln!("skipped: the toolchain has no target {MUSL} (`rustup target add {MUSL}`)");
         return;
     }
     let Some([plain, tuned]) = run(MUSL) else { return };

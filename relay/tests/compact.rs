@@ -13,6 +13,7 @@ use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, StreamCo
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, rseq_write_at, rseq_write_compact, timestamp};
 use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
+use dormouse_testing::{Lack, skip};
 
 global_asm!(
     ".pushsection .tbss.test_context, \"awT\", @nobits",
@@ -132,11 +133,16 @@ impl Bench {
 
 /// Stays on processor 0. None where there are no sections.
 fn on_one_processor() -> Option<Rseq> {
-    let rseq = Rseq::detect()?;
+    let rseq = Rseq::detect();
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
-    rustix::thread::sched_setaffinity(None, &set).ok()?;
-    Some(rseq)
+    if rseq.is_none() {
+        skip(Lack::machine("there are no restartable sequences here", "a kernel that has rseq(2), and no emulator"));
+    } else if rustix::thread::sched_setaffinity(None, &set).is_err() {
+        skip(Lack::machine("this process may not run on processor 0", "`taskset -c 0-` before the tests"));
+        return None;
+    }
+    rseq
 }
 
 /// A record of so many bytes of words, and whether the slow path had to be taken.

@@ -12,6 +12,7 @@ use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, Words, rseq_write, rseq_write_words, timestamp};
 use dormouse_relay::{Memory, Record, Segment, Setup, Written};
+use dormouse_testing::{Lack, skip};
 
 global_asm!(
     ".pushsection .tbss.test_context, \"awT\", @nobits",
@@ -111,7 +112,12 @@ fn write(id: u32) -> u64 {
 
 #[test]
 fn records_are_written_or_go_the_slow_way() {
-    let Some(rseq) = Rseq::detect() else { return };
+    let Some(rseq) = Rseq::detect() else {
+        return skip(Lack::machine(
+            "there are no restartable sequences here",
+            "a kernel that has rseq(2), and no emulator",
+        ));
+    };
     let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
     // SAFETY: valid, zeroed, aligned, and never moved.
     let memory =
@@ -120,7 +126,7 @@ fn records_are_written_or_go_the_slow_way() {
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
     if rustix::thread::sched_setaffinity(None, &set).is_err() {
-        return;
+        return skip(Lack::machine("this process may not run on processor 0", "`taskset -c 0-` before the tests"));
     }
     let control = memory.stream(0);
     let unit = memory.draw(3, 0, |_| 0).expect("a page");

@@ -12,11 +12,29 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 /// The variable that names the file to which skips are appended. Without it they are only printed.
 pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
 /// The variable that turns tools that are missing into failures, by `1`.
 pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
+
+/// Programs that tests run, and Debian's packages that have them, where these are called otherwise.
+const PACKAGES: [(&str, &str); 13] = [
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
+    ("c++", "g++"),
+    ("cc", "gcc libc6-dev"),
+    ("clang++", "clang"),
+    ("dpdk-testpmd", "dpdk-dev"),
+    ("groff", "groff-base"),
+    ("ld.bfd", "binutils"),
+    ("ld.gold", "binutils"),
+    ("ld.lld", "lld"),
+    ("nm", "binutils"),
+    ("objdump", "binutils"),
+    ("qemu-aarch64", "qemu-user"),
+    ("qemu-storage-daemon", "qemu-system-common"),
+];
 
 /// What a test misses, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +45,15 @@ pub struct Lack {
 }
 
 impl Lack {
-    /// A program that is not installed, and the Debian packages that have it, separated by spaces.
-    pub fn program(name: &str, packages: &str) -> Lack {
-        Lack::tool(format!("{name} is not installed"), format!("`apt-get install {packages}`"))
+    /// A program that is not installed.
+    pub fn program(name: &str) -> Lack {
+        let package = PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, package)| package);
+        Lack::tool(format!("{name} is not installed"), format!("`apt-get install {package}`"))
+    }
+
+    /// A target of the Rust toolchain that is not installed. Not every toolchain can be given one, so none is required.
+    pub fn target(triple: &str) -> Lack {
+        Lack::machine(format!("the toolchain has no target {triple}"), format!("`rustup target add {triple}`"))
     }
 
     /// Something else that can be installed.
@@ -66,10 +90,39 @@ pub fn skip_part(part: impl Display, lack: Lack) {
 /// # Panics
 /// As [`skip`].
 #[track_caller]
-pub fn has(program: &str, packages: &str) -> bool {
+pub fn has(program: &str) -> bool {
     let is_there = is_installed(program);
     if !is_there {
-        skip(Lack::program(program, packages));
+        skip(Lack::program(program));
+    }
+    is_there
+}
+
+/// Whether a program is on `PATH`; otherwise the part of the test that runs it is skipped.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn has_part(program: &str) -> bool {
+    let is_there = is_installed(program);
+    if !is_there {
+        skip_part(format!("with {program}"), Lack::program(program));
+    }
+    is_there
+}
+
+/// Whether the Rust toolchain has the standard library of a target; otherwise the test that calls this is skipped.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn has_target(triple: &str) -> bool {
+    let output = Command::new("rustc").args(["--print", "target-libdir", "--target", triple]).output();
+    let is_there = output.is_ok_and(|output| {
+        output.status.success() && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
+    });
+    if !is_there {
+        skip(Lack::target(triple));
     }
     is_there
 }

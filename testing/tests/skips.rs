@@ -25,7 +25,7 @@ fn program() -> String {
 #[test]
 fn what_is_skipped_is_appended() {
     if is_child() {
-        assert!(!has("no-such-program", "no-such-package"));
+        assert!(!has("no-such-program"));
         skip_part("with\ta tab", Lack::machine("two\nlines", "a larger machine"));
         return;
     }
@@ -46,7 +46,7 @@ fn what_is_skipped_is_appended() {
         test,
         part: None,
         reason: "no-such-program is not installed".to_owned(),
-        remedy: "`apt-get install no-such-package`".to_owned(),
+        remedy: "`apt-get install no-such-program`".to_owned(),
     };
     let part = Skip {
         part: Some("with a tab".to_owned()),
@@ -63,7 +63,7 @@ fn what_is_skipped_is_appended() {
 fn a_tool_that_is_required_fails_and_a_machine_does_not() {
     if is_child() {
         skip(Lack::machine("only root can become another user", "run the tests as root"));
-        skip(Lack::program("no-such-program", "no-such-package"));
+        skip(Lack::program("no-such-program"));
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn a_tool_that_is_required_fails_and_a_machine_does_not() {
     let output = run("a_tool_that_is_required_fails_and_a_machine_does_not", &path, "1");
     assert!(!output.status.success());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("no-such-program is not installed: `apt-get install no-such-package`"), "{text}");
+    assert!(text.contains("no-such-program is not installed: `apt-get install no-such-program`"), "{text}");
     let reasons: Vec<String> = Skip::read(&path).unwrap().into_iter().map(|skip| skip.reason).collect();
     assert_eq!(reasons, ["only root can become another user"]);
     assert!(run("a_tool_that_is_required_fails_and_a_machine_does_not", &path, "0").status.success());

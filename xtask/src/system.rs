@@ -28,6 +28,13 @@ pub(crate) const CLANG: Tool = Tool { program: "clang", others: &[], package: "c
 pub(crate) const LLD: Tool = Tool { program: "ld.lld", others: &[], package: "lld", is_required: false };
 /// Make.
 pub(crate) const MAKE: Tool = Tool { program: "make", others: &[], package: "make", is_required: true };
+/// What C programs find the libraries by.
+pub(crate) const PKG_CONFIG: Tool =
+    Tool { program: "pkg-config", others: &[], package: "pkg-config", is_required: true };
+/// Another way by which they find them.
+pub(crate) const CMAKE: Tool = Tool { program: "cmake", others: &[], package: "cmake", is_required: false };
+/// Formats manual pages.
+pub(crate) const GROFF: Tool = Tool { program: "groff", others: &[], package: "groff-base", is_required: false };
 /// A reader of traces that nobody here wrote.
 pub(crate) const BABELTRACE2: Tool =
     Tool { program: "babeltrace2", others: &[], package: "babeltrace2", is_required: false };

@@ -10,16 +10,22 @@ use cargo_metadata::Message;
 use crate::aarch64;
 use crate::load::Load;
 use crate::run::{cargo, line, root, target_dir};
-use crate::system::{self, BABELTRACE2, CC, CHROMIUM, CLANG, CPP, DPDK, LLD, MAKE, STORAGE_DAEMON, Tool, VALGRIND};
+use crate::system::{
+    self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GROFF, LLD, MAKE, PKG_CONFIG, STORAGE_DAEMON, Tool,
+    VALGRIND,
+};
 use crate::tally::{Counts, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
-const TOOLS: [Tool; 12] = [
+const TOOLS: [Tool; 15] = [
     CC,
     CPP,
     CLANG,
     LLD,
     MAKE,
+    PKG_CONFIG,
+    CMAKE,
+    GROFF,
     BABELTRACE2,
     CHROMIUM,
     STORAGE_DAEMON,
@@ -105,8 +111,7 @@ impl Test {
         tools()?;
         let sources = build()?;
         let is_required = TOOLS.iter().all(Tool::is_installed);
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let _load = Load::start(&program, self.load)?;
+        let _load = Load::start(self.load)?;
         let (mut counts, mut failed_runs) = (Counts::default(), Vec::new());
         let run_count = self.repeat.unwrap_or(1);
         for number in 1..=run_count {

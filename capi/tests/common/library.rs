@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::common::{install, is_there, pkg_config, stdout, succeed};
+use dormouse_testing::has_part;
+
+use crate::common::{install, pkg_config, stdout, succeed};
 use crate::manual;
 
 pub const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
@@ -61,7 +63,7 @@ impl Library {
 
     /// Compiles and runs `NAME/main.c`, which prints `fine`.
     pub fn go(&self, compiler: &str, flags: &str, libraries: &[String]) {
-        if has(compiler) {
+        if has_part(compiler) {
             let directory = tempfile::tempdir().unwrap();
             let program = directory.path().join("main");
             self.compile(compiler, flags, libraries, &program);
@@ -94,7 +96,7 @@ impl Library {
         let unit = directory.path().join("unit.c");
         // Included, because inline functions that nobody uses are a mistake in a unit of its own.
         std::fs::write(&unit, format!("#include <dormouse/{}.h>\n", self.name)).unwrap();
-        for (compiler, language, standard) in LANGUAGES.into_iter().filter(|(compiler, ..)| is_there(compiler)) {
+        for (compiler, language, standard) in LANGUAGES.into_iter().filter(|(compiler, ..)| has_part(compiler)) {
             for way in self.ways {
                 let mut command = Command::new(compiler);
                 command.args(WARNINGS).args(["-pedantic-errors", "-fsyntax-only", &format!("-std={standard}"), way]);
@@ -109,8 +111,7 @@ impl Library {
         let declared: Vec<_> =
             self.declared().into_iter().filter(|name| !self.inline.contains(&name.as_str())).collect();
         assert_eq!(declared.len(), count, "{declared:?}");
-        if !is_there("nm") {
-            eprintln!("skipped: there is no nm");
+        if !has_part("nm") {
             return;
         }
         let of_name = format!("dormouse_{}_", self.name);
@@ -132,7 +133,7 @@ impl Library {
         let directory = tempfile::tempdir().unwrap();
         let examples = manual::examples(&self.manual_page());
         assert!(!examples.is_empty());
-        for compiler in ["gcc", "clang"].into_iter().filter(|compiler| is_there(compiler)) {
+        for compiler in ["gcc", "clang"].into_iter().filter(|compiler| has_part(compiler)) {
             for (file, code) in &examples {
                 let unit = directory.path().join(file);
                 std::fs::write(&unit, code).unwrap();
@@ -159,19 +160,9 @@ impl Library {
         for name in names.chain(self.inline.iter().copied()) {
             assert!(synopsis.contains(name) && rest.contains(name), "the manual page does not tell of {name}");
         }
-        if is_there("groff") {
+        if has_part("groff") {
             let output = succeed(Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(path));
             assert_eq!(String::from_utf8_lossy(&output.stderr), "");
         }
     }
-}
-
-/// Whether there is a compiler; otherwise the test is skipped, or fails where everything has to be there.
-pub fn has(compiler: &str) -> bool {
-    let is_there = is_there(compiler);
-    if !is_there {
-        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "there is no {compiler}");
-        eprintln!("skipped: there is no {compiler}");
-    }
-    is_there
 }

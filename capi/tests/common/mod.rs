@@ -23,11 +23,6 @@ pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-#[allow(dead_code, reason = "some tests need no tool but the compiler")]
-pub fn is_there(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
 /// What `pkg-config` says of a package that is installed in `prefix`.
 pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use dormouse_consumer::ask_for_budget;
 use dormouse_e2e::run::{Record, Running};
 use dormouse_e2e::trace;
+use dormouse_testing::{Lack, skip};
 use rustix::fs::{FileType, Mode};
 
 use crate::TRACED;
@@ -49,8 +50,7 @@ fn a_busy_processor_leaves_the_others_their_pages() {
     let (trace, events, lost) = trace::check(&recording);
     assert!(lost > 0, "{events} events of 1 MiB and nobody who drains");
     if recording.numbers("quiet").is_empty() {
-        println!("skipped: there is one processor only");
-        return;
+        return skip(Lack::machine("there is one processor only", "a machine with two"));
     }
     let quiet: Vec<u64> =
         trace.steps().into_iter().filter(|((_, thread), _)| *thread == 1).flat_map(|(_, n)| n).collect();

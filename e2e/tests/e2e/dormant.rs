@@ -4,6 +4,7 @@ use std::process::Command;
 
 use dormouse_e2e::run::Record;
 use dormouse_e2e::trace::check;
+use dormouse_testing::{Lack, skip, skip_part};
 
 use crate::TRACED;
 
@@ -52,8 +53,8 @@ fn dormant_sites_are_the_documented_bytes() {
     let sites = number(&stdout, "sites");
     assert!(sites >= 6, "{stdout}");
     if number(&stdout, "patched") == 0 {
-        println!("skipped: the text of programs cannot be patched here");
-        return;
+        let reason = "the text of programs cannot be patched here";
+        return skip(Lack::machine(reason, "`dormouse doctor` tells what forbids it"));
     }
     assert_eq!(differences.len(), sites, "{stdout}");
     for Difference { what, .. } in &differences {
@@ -68,9 +69,7 @@ fn golden_function(differences: &[Difference]) {
     let output =
         Command::new("objdump").args(["-d", "--file-offsets", "--disassemble=dormouse_e2e_golden", TRACED]).output();
     let Ok(output) = output else {
-        assert!(std::env::var("DORMOUSE_REQUIRE_TOOLS").is_err(), "objdump is not installed");
-        println!("skipped: objdump is not installed");
-        return;
+        return skip_part("the function", Lack::program("objdump"));
     };
     let text = String::from_utf8_lossy(&output.stdout);
     let head = text.lines().find(|line| line.contains("<dormouse_e2e_golden> (File Offset: 0x")).expect("the function");

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use dormouse_e2e::run::{Record, Recording, dormouse};
 use dormouse_e2e::trace::check;
+use dormouse_testing::{Lack, skip};
 use rustix::process::Signal;
 
 use crate::{AMPLE, TINY, TRACED};
@@ -144,7 +145,7 @@ impl SmallDisk {
         if mounted.is_ok_and(|output| output.status.success()) {
             return Some(SmallDisk(at.into()));
         }
-        println!("skipped: this user may not mount a file system");
+        skip(Lack::machine("this user may not mount a file system", "run the tests as root"));
         None
     }
 }

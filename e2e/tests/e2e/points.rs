@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use dormouse_e2e::run::{Record, Recording};
 use dormouse_e2e::seed;
 use dormouse_e2e::trace::{self, Trace};
+use dormouse_testing::{Lack, skip};
 
 /// The program that kills.
 const POINTS: &str = env!("CARGO_BIN_EXE_e2e-points");
@@ -125,8 +126,8 @@ fn run(mode: &str, rseq: bool, fate: &str) -> Option<Reached> {
             let sections = if part == 0 { "sections" } else { "-" };
             let record = Record::new().budget(BUDGET).mode(mode).rseq(rseq).env("DORMOUSE_LISTEN", "0");
             let recording = record.run(&[POINTS, fate, fatal, room, choice, &stride, &offset, sections]).succeeded();
-            if recording.stdout.contains("skipped") {
-                println!("{}", recording.stdout);
+            if let Some(reason) = recording.stdout.lines().find_map(|line| line.strip_prefix("cannot: ")) {
+                skip(Lack::machine(reason, "run the tests on x86-64, where ptrace(2) is allowed"));
                 return None;
             }
             match mode {

@@ -9,6 +9,7 @@ use dormouse_consumer::{SalvageError, salvage};
 use dormouse_e2e::run::{Record, Running, babeltrace2_count};
 use dormouse_e2e::trace::Trace;
 use dormouse_e2e::{Random, seed};
+use dormouse_testing::{Lack, skip};
 use rustix::fs::{FileType, Mode};
 
 use crate::{TINY, TRACED};
@@ -251,8 +252,7 @@ fn places_that_cannot_hold_buffers_are_refused() {
         std::fs::create_dir(&at).unwrap();
         let mounted = Command::new("mount").args(["-t", kind, "-o", options, "dormouse-e2e"]).arg(&at).output();
         if !mounted.is_ok_and(|output: Output| output.status.success()) {
-            println!("skipped: this user may not mount a file system");
-            return;
+            return skip(Lack::machine("this user may not mount a file system", "run the tests as root"));
         }
         let refused = Record::new().option("--buffers").option(at.join("buffers")).run(&[TRACED, "idle"]);
         let left = std::fs::read_dir(&at).unwrap().count();

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dormouse_testing::{Lack, skip};
+
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::alone;
@@ -89,7 +91,7 @@ fn rewrite(at: *mut u8, states: [u64; 2], call: impl Fn() -> bool + Sync) -> boo
 fn is_uniprocessor() -> bool {
     let alone = thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if alone {
-        eprintln!("skipped: with one processor nothing can be torn");
+        skip(Lack::machine("with one processor nothing can be torn", "a machine with two"));
     }
     alone
 }

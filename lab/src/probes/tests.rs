@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use dormouse_testing::{Lack, skip};
+
 use super::pages::Written;
 use super::processor::Chain;
 use super::*;
@@ -169,8 +171,8 @@ fn memory_that_nobody_wrote_is_found_as_page_backing() {
     let there = || probes(|plan, probes| pages::backing(plan, Written::Yes, probes));
     let calm = there();
     if figure(&calm, "page backing.reading_unwritten") < 1.8 * figure(&calm, "page backing.reading") {
-        println!("skipped: the zero page is not much quicker than memory here");
-        return;
+        let reason = "the zero page is not much quicker than memory here";
+        return skip(Lack::machine(reason, "run the test on a machine that does nothing else"));
     }
     let judged = || judge(&there(), &probes(|plan, probes| pages::backing(plan, Written::No, probes)));
     found_in_time(judged, |judged| {

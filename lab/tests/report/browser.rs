@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use dormouse_testing::{Lack, skip};
+
 use serde_json::{Value, json};
 
 /// How long to wait before something is said to never happen.
@@ -21,8 +23,7 @@ pub fn program() -> Option<PathBuf> {
     let places = names.iter().flat_map(|name| std::env::split_paths(&path).map(move |dir| dir.join(name)));
     let found = places.into_iter().find(|place| place.is_file());
     if found.is_none() {
-        assert_ne!(std::env::var("DORMOUSE_REQUIRE_TOOLS").as_deref(), Ok("1"), "chromium is not installed");
-        eprintln!("skipped: chromium is not installed");
+        skip(Lack::program("chromium"));
     }
     found
 }

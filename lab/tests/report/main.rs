@@ -1,6 +1,6 @@
 //! Reports as text, and as a real browser shows them.
 //!
-//! Without Chromium the tests that need it say that they are skipped; with `DORMOUSE_REQUIRE_TOOLS=1` they fail.
+//! Without Chromium the tests that need it are skipped.
 //! The pages stay in `target/tmp/report`, to be looked at.
 
 mod browser;

@@ -306,7 +306,7 @@ fn operations_are_exact_with_a_delay_at_every_point() {
 #[test]
 fn lists_are_whole_by_both_ladders_at_once() {
     let _turn = Turn::take([0, 100, 100, 500, 100, 500]);
-    let rseq = rseq();
+    let rseq = rseq_too();
     let fire = Fire::new(rseq, items());
     let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let popped = AtomicU64::new(0);

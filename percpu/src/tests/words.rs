@@ -31,7 +31,7 @@ fn layout() -> std::alloc::Layout {
 
 /// Both ways that there are here.
 fn ways<S: Scheme>(pool: &Pool<S>) -> Vec<Words<S>> {
-    let by_sections = rseq().map(|_| Words::new(pool));
+    let by_sections = rseq_too().map(|_| Words::new(pool));
     by_sections.into_iter().chain([Words::by_locks(pool.view())]).collect()
 }
 
@@ -201,7 +201,7 @@ mod schemes {
             // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
             let list = unsafe { PoolList::new(pool.view(), object, LIST) };
             let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
-            let rseq = rseq();
+            let rseq = Rseq::detect();
             for (index, node) in nodes.iter().enumerate() {
                 // SAFETY: on no list, and never unmapped.
                 unsafe { list.push(rseq.filter(|_| index % 2 == 0), NonNull::from(node)) };
@@ -271,7 +271,9 @@ mod schemes {
 
     /// Sized by the affinity of the moment, which has changed since.
     pub(super) fn a_pool_of_too_few_cpus_says_so<S: Scheme>() {
-        let Some(cpu) = cpus().last().copied().filter(|cpu| *cpu > 0) else { return };
+        let Some(cpu) = cpus().last().copied().filter(|cpu| *cpu > 0) else {
+            return skip(Lack::machine("there is one processor only", "a machine with two"));
+        };
         let pool = Pool::<S>::new(&PoolOptions { cpu_count: cpu as u32, ..options() }).unwrap();
         let object = pool.alloc(layout()).unwrap();
         let affinity = rustix::thread::sched_getaffinity(None).unwrap();
@@ -289,8 +291,8 @@ mod schemes {
         let list = unsafe { PoolList::new(pool.view(), object, LIST) };
         let node: &'static Node = Box::leak(Box::default());
         // SAFETY: on no list, and never unmapped.
-        unsafe { list.push(rseq(), NonNull::from(node)) };
-        assert_eq!(list.pop(rseq()), Some(NonNull::from(node)));
+        unsafe { list.push(Rseq::detect(), NonNull::from(node)) };
+        assert_eq!(list.pop(Rseq::detect()), Some(NonNull::from(node)));
         // The next scheme begins where this one did.
         rustix::thread::sched_setaffinity(None, &affinity).unwrap();
     }

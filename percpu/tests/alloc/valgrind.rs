@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use dormouse_testing::{ENV_SKIPS, Lack, has, skip};
+
 const ENV_INSIDE: &str = "DORMOUSE_TEST_INSIDE_VALGRIND";
 /// What runs programs of this architecture, if the machine is of another.
 const ENV_RUNNER: &str = "DORMOUSE_TEST_RUNNER";
@@ -22,13 +24,19 @@ fn pools_are_clean_under_valgrind() {
     if std::env::var_os(ENV_INSIDE).is_some() {
         return;
     }
-    if std::env::var_os(ENV_RUNNER).is_some() || Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no valgrind for this architecture here");
+    if std::env::var_os(ENV_RUNNER).is_some() {
+        return skip(Lack::machine("valgrind is of another architecture", "run the tests on a machine of this one"));
+    }
+    if !has("valgrind") {
         return;
     }
     let mut command = Command::new("valgrind");
     command.args(["-q", "--error-exitcode=99", "--fair-sched=yes"]).arg(std::env::current_exe().unwrap());
-    command.arg("--test-threads=1").args(SKIPPED.iter().flat_map(|name| ["--skip", *name])).env(ENV_INSIDE, "1");
+    command
+        .arg("--test-threads=1")
+        .args(SKIPPED.iter().flat_map(|name| ["--skip", *name]))
+        .env(ENV_INSIDE, "1")
+        .env_remove(ENV_SKIPS);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let is_run = text.contains("test errors::") && text.contains("test threads::") && !text.contains("oracle::");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use dormouse_testing::{Lack, has, skip};
 use dormouse_vring::{Chain, Features};
 use dormouse_vring_vhost::{BackEnd, BackEndOptions, Cursor, Lie, Memory, Served};
 
@@ -97,15 +98,11 @@ impl Drop for Driver {
 
 #[test]
 fn dpdk_drives_our_device() {
-    if Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        let told = format!("not installed: {PROGRAM} (`apt-get install dpdk-dev`)");
-        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "{told}");
-        eprintln!("skipped: {told}");
+    if !has(PROGRAM) {
         return;
     }
     if std::thread::available_parallelism().is_ok_and(|count| count.get() < 2) {
-        eprintln!("skipped: {PROGRAM} needs two processors");
-        return;
+        return skip(Lack::machine(format!("{PROGRAM} needs two processors"), "a machine with two"));
     }
     for (packed, in_order) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let dir = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use dormouse_testing::has;
 use dormouse_vring::Features;
 use dormouse_vring_vhost::{BlockDevice, DriverOptions, Error, SECTOR_BYTES, Status};
 use tempfile::TempDir;
@@ -16,19 +17,6 @@ use tempfile::TempDir;
 use common::{LONG, Oracle};
 
 const PROGRAM: &str = "qemu-storage-daemon";
-
-/// Whether the daemon is installed; where tests require their tools, it has to be.
-fn is_installed() -> bool {
-    let is_there = Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).status().is_ok();
-    assert!(
-        is_there || std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(),
-        "not installed: {PROGRAM} (`apt-get install qemu-system-common`)"
-    );
-    if !is_there {
-        eprintln!("skipped: {PROGRAM} is not installed");
-    }
-    is_there
-}
 
 /// A daemon with a disk, killed in the end.
 struct Daemon {
@@ -108,7 +96,7 @@ fn total_mib() -> u64 {
 /// 1 GiB in requests of 512 bytes to 256 KiB, over depths, event indexes and indirect tables, one queue and two.
 #[test]
 fn what_is_written_is_read() {
-    if !is_installed() {
+    if !has(PROGRAM) {
         return;
     }
     let mut cases = Vec::new();
@@ -171,7 +159,7 @@ fn what_is_written_is_read() {
 /// The daemon is killed again and again while it has requests, and what it had is done by the next.
 #[test]
 fn a_killed_daemon_is_followed_by_another() {
-    if !is_installed() {
+    if !has(PROGRAM) {
         return;
     }
     let depth = 32;
@@ -219,7 +207,7 @@ fn a_killed_daemon_is_followed_by_another() {
 /// What is asked for and cannot be had.
 #[test]
 fn what_the_daemon_lacks_is_told() {
-    if !is_installed() {
+    if !has(PROGRAM) {
         return;
     }
     let mut daemon = Daemon::start(1 << 20, 2);

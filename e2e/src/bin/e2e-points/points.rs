@@ -129,7 +129,7 @@ impl Points {
                 }
                 Err(FORBIDDEN) => {
                     self.siblings.end();
-                    println!("skipped: a process may not be traced here");
+                    println!("cannot: a process may not be traced here");
                     std::process::exit(0);
                 }
                 // One of its events was lost.
