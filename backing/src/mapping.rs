@@ -18,6 +18,9 @@ use crate::{os_page_size, unbacked_os_pages};
 /// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
 pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 
+/// As in linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
+pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Memory that is mapped readable and writable: all of a memory file, or of a file that is used as one, or this process's alone. Unmapped
 /// when dropped.
 #[derive(Debug)]
@@ -310,7 +313,7 @@ impl Mapping {
         for index in first..range.end.min(self.len) / HUGE_PAGE_SIZE_BYTES {
             let start = self.base.as_ptr().wrapping_add(index * HUGE_PAGE_SIZE_BYTES);
             // SAFETY: inside the mapping; what the memory holds stays (madvise(2)).
-            if unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, libc::MADV_COLLAPSE) } != 0 {
+            if unsafe { libc::madvise(start.cast(), HUGE_PAGE_SIZE_BYTES, MADV_COLLAPSE) } != 0 {
                 break;
             }
             size_bytes += HUGE_PAGE_SIZE_BYTES;

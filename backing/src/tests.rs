@@ -327,7 +327,7 @@ fn huge_pages_are_told_from_small_ones() {
     let first = (start - memory.0.start) / os_page_size();
     memory.write(first);
     // SAFETY: inside the mapping; what it holds stays (madvise(2)).
-    if unsafe { libc::madvise(memory.page(first).cast(), huge, libc::MADV_COLLAPSE) } != 0 {
+    if unsafe { libc::madvise(memory.page(first).cast(), huge, crate::mapping::MADV_COLLAPSE) } != 0 {
         let reason = format!("no huge page: {}", std::io::Error::last_os_error());
         return skip(Lack::machine(reason, "Linux 6.1 or later, with free memory in large pieces"));
     }
