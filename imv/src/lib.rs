@@ -113,8 +113,9 @@
 //! * While an update runs, the pages between its first and last site are writable as well as executable.
 //! * `fork` waits for a running update, and the child has its own text. A child made by a raw `clone` amid another
 //!   thread's update cannot change keys.
-//! * Under an emulator that translates ahead (qemu's user mode) a thread may execute a site once more as it was after an update
-//!   has returned: the kernel's barrier does not reach the emulator's translations.
+//! * Under an emulator that translates ahead (valgrind, qemu's user mode) a thread may execute a site once more as it was after an
+//!   update has returned: the kernel's barrier does not reach the emulator's translations.
+//!   valgrind, which would go on with the old text for ever, is told of each store.
 //! * Keys and values are changed by this crate only.
 //! * Tunables are those of the objects that this copy of the crate has registered: a Rust library brings its own copy, and C
 //!   libraries register with libdormouse. They are set from outside only where a tracer listens. A tunable is a number, a

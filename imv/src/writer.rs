@@ -195,6 +195,7 @@ fn write_by_proc_mem(stores: impl Iterator<Item = Store>) -> Result<(), Errno> {
             Store::Word(..) | Store::Double(..) => continue,
         };
         rustix::io::pwrite(&memory, bytes, address as u64)?;
+        publish_store(store);
     }
     Ok(())
 }
