@@ -131,8 +131,7 @@ pub(crate) fn met(marks: u32, writer: Writer) {
 
 /// Nanoseconds of the clock, never 0. Async-signal-safe; leaves errno as it is.
 fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    (now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64).max(1)
+    crate::process::monotonic_ns().max(1)
 }
 
 impl Watch {

@@ -11,13 +11,13 @@ use crate::aarch64;
 use crate::load::Load;
 use crate::run::{cargo, line, root, target_dir};
 use crate::system::{
-    self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GROFF, LLD, MAKE, PKG_CONFIG, STORAGE_DAEMON, Tool,
-    VALGRIND,
+    self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG, STORAGE_DAEMON,
+    Tool, VALGRIND,
 };
 use crate::tally::{Counts, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
-const TOOLS: [Tool; 15] = [
+const TOOLS: [Tool; 16] = [
     CC,
     CPP,
     CLANG,
@@ -31,6 +31,7 @@ const TOOLS: [Tool; 15] = [
     STORAGE_DAEMON,
     DPDK,
     VALGRIND,
+    MUSL_GCC,
     aarch64::QEMU,
     aarch64::CROSS_CC,
 ];

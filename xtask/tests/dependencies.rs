@@ -191,3 +191,26 @@ fn what_points_the_wrong_way_is_found() {
     assert_eq!(violations(&[package("dormouse-attic", &[])], &RULES).len(), 1);
     assert!(violations(&[package("dormouse-imv", &["dormouse-abi", "dormouse-locks"])], &RULES).is_empty());
 }
+
+/// What of rustix reads the kernel's auxiliary vector, where valgrind has hidden the vDSO: on the write side libc is asked.
+#[test]
+fn the_write_side_asks_libc_for_what_the_auxiliary_vector_tells() {
+    const READERS: [&str; 3] = ["rustix::param", "rustix::time", "sched_getcpu"];
+    fn visit(dir: &std::path::Path, wrong: &mut Vec<String>) {
+        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                visit(&path, wrong);
+            } else if !path.ends_with("tests.rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let lines = text.lines().filter(|line| !line.contains("libc::"));
+                let found = lines.filter(|line| READERS.iter().any(|reader| line.contains(reader)));
+                wrong.extend(found.map(|line| format!("{}: {}", path.display(), line.trim())));
+            }
+        }
+    }
+    let mut wrong = Vec::new();
+    for room in ["abi", "backing", "capi", "imv", "locks", "percpu", "preload", "relay", "tracer", "vring"] {
+        visit(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(room).join("src"), &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -47,7 +47,7 @@ impl Mapped {
             return Err(Message::InvalidOperation("a memory region beyond its file's end"));
         }
         // Of huge pages, only whole ones are mapped and unmapped; it is they that such a file calls blocks.
-        let os_page = rustix::param::page_size() as u64;
+        let os_page = dormouse_backing::os_page_size() as u64;
         let block = u64::try_from(stat.st_blksize).ok().filter(|block| block.is_power_of_two());
         let block = block.unwrap_or(os_page).max(os_page);
         let skipped = mmap_offset % block;
