@@ -1,9 +1,13 @@
 //! `dormouse budget`.
 
+use std::io::Write;
+
 use anyhow::anyhow;
 use clap::Args;
 use dormouse_consumer::{ask_for_budget, find_session, parse_size};
 use serde_json::json;
+
+use crate::output::Output;
 
 /// Show a live session's memory, or make it larger or smaller
 ///
@@ -29,7 +33,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let session = find_session(self.target.as_deref()).map_err(|error| anyhow!(error))?;
         let state = ask_for_budget(&session, self.set).map_err(|error| anyhow!(error))?;
         if self.json {
@@ -46,28 +50,34 @@ impl Budget {
                 "beyond_bytes": state.beyond,
                 "streams": state.streams,
             });
-            println!("{text:#}");
+            out.json(&text)?;
             return Ok(0);
         }
-        println!(
+        writeln!(
+            out,
             "budget {} in pages of {}, at most {}",
             size(state.bytes),
             size(state.page_size_bytes.into()),
             size(state.bytes_max)
-        );
+        )?;
         let closed = if state.is_overwrite { "retained" } else { "on the way to the trace" };
-        println!(
+        writeln!(
+            out,
             "  {} free, {} written to by {} streams, {} {closed}",
             size(state.free),
             size(state.drawn),
             state.streams,
             size(state.queued)
-        );
+        )?;
         if state.room > 0 {
-            println!("  {} more while snapshots are taken; they go soon after the last one", size(state.room));
+            writeln!(out, "  {} more while snapshots are taken; they go soon after the last one", size(state.room))?;
         }
         if state.beyond > 0 {
-            println!("  {} beyond the budget, still in use: they go when their pages are closed", size(state.beyond));
+            writeln!(
+                out,
+                "  {} beyond the budget, still in use: they go when their pages are closed",
+                size(state.beyond)
+            )?;
         }
         Ok(0)
     }

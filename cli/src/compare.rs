@@ -3,11 +3,10 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anstream::stdout;
 use clap::Args;
 use dormouse_lab::compare::{Comparison, Difference, Loaded, Verdict, compare, load};
 
-use crate::read::unless_closed;
+use crate::output::Output;
 use crate::style::{BAD, BOLD, GOOD, KNOW, wrap};
 
 /// Compare two results: what differs, how sure that is, and what to suspect
@@ -30,17 +29,16 @@ pub(crate) struct Compare {
 }
 
 impl Compare {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let (a, b) = (load(&self.a)?, load(&self.b)?);
         let mut comparison = compare(&a.report, &b.report);
         for (side, loaded) in [("A", &a), ("B", &b)] {
             comparison.notes.extend(loaded.notes.iter().map(|note| format!("of {side}: {note}")));
         }
         if self.json {
-            let text = serde_json::to_string_pretty(&comparison)?;
-            unless_closed(writeln!(std::io::stdout(), "{text}"))?;
+            out.json(&comparison)?;
         } else {
-            unless_closed(print(&comparison, [(&self.a, &a), (&self.b, &b)]))?;
+            print(&mut out.styled(), &comparison, [(&self.a, &a), (&self.b, &b)])?;
         }
         Ok(0)
     }
@@ -72,8 +70,7 @@ fn row(difference: &Difference) -> [String; 6] {
     ]
 }
 
-fn print(comparison: &Comparison, sides: [(&PathBuf, &Loaded); 2]) -> std::io::Result<()> {
-    let mut out = stdout().lock();
+fn print(out: &mut impl Write, comparison: &Comparison, sides: [(&PathBuf, &Loaded); 2]) -> std::io::Result<()> {
     for (name, (path, loaded)) in ["A", "B"].into_iter().zip(sides) {
         let host = &loaded.report.host;
         let virtualised = if host.virtualised { ", virtualised" } else { "" };
@@ -121,7 +118,7 @@ fn print(comparison: &Comparison, sides: [(&PathBuf, &Loaded); 2]) -> std::io::R
     }
     if !comparison.judged.is_empty() {
         writeln!(out, "\n{BOLD}measured of both machines, from A to B{BOLD:#}")?;
-        crate::doctor::print_judged(&mut out, &comparison.judged)?;
+        crate::doctor::print_judged(out, &comparison.judged)?;
     }
     if !comparison.suspects.is_empty() {
         writeln!(out, "\n{BOLD}suspects, likeliest first{BOLD:#}")?;

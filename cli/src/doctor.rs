@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anstream::stdout;
 use clap::Args;
 use dormouse_lab::Host;
 use dormouse_lab::compare::{Suspect, suspects_of_hosts};
@@ -12,7 +11,7 @@ use dormouse_lab::doctor::{
 };
 use dormouse_lab::probes::{Judged, Verdict, judge};
 
-use crate::read::unless_closed;
+use crate::output::{Output, say};
 use crate::style::{BAD, BOLD, GOOD, KNOW, wrap};
 
 /// Say what this machine is good for: whether programs can be traced, and what figures are worth
@@ -46,50 +45,53 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         if let Some(path) = &self.compare {
-            return self.compare(path);
+            return self.compare(path, out);
         }
         let host = if self.save.is_some() { examine_and_measure() } else { examine() };
         if let Some(path) = &self.save {
             save_host(path, &host)?;
-            eprintln!("dormouse: measured, and written to {}", path.display());
+            say(format_args!("measured, and written to {}", path.display()));
         }
         let findings = diagnose(&host);
         let works = tracing_works(&findings);
         if self.json {
-            let text = serde_json::to_string_pretty(&findings)?;
-            unless_closed(writeln!(std::io::stdout(), "{text}"))?;
+            out.json(&findings)?;
         } else {
-            unless_closed(print(&findings, works))?;
+            print(&mut out.styled(), &findings, works)?;
         }
         Ok((!works).into())
     }
 
-    fn compare(&self, path: &Path) -> anyhow::Result<u8> {
+    fn compare(&self, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
         // Before seconds of measuring, what is wrong with the file.
         let there = load_host(path)?;
         let here = examine_and_measure();
         let judged = judge(&there.probes, &here.probes);
         let suspects = suspects_of_hosts(&there, &here, &judged);
         if self.json {
-            let value = serde_json::json!({"judged": judged, "suspects": suspects, "notes": here.probes.notes});
-            unless_closed(writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&value)?))?;
+            out.json(&serde_json::json!({"judged": judged, "suspects": suspects, "notes": here.probes.notes}))?;
         } else {
-            unless_closed(print_comparison([&there, &here], path, &judged, &suspects))?;
+            print_comparison(&mut out.styled(), [&there, &here], path, &judged, &suspects)?;
         }
         Ok(if judged.iter().any(|judged| judged.verdict == Verdict::Differs) { 3 } else { 0 })
     }
 }
 
-fn print_comparison(hosts: [&Host; 2], path: &Path, judged: &[Judged], suspects: &[Suspect]) -> std::io::Result<()> {
-    let mut out = stdout().lock();
+fn print_comparison(
+    out: &mut impl Write,
+    hosts: [&Host; 2],
+    path: &Path,
+    judged: &[Judged],
+    suspects: &[Suspect],
+) -> std::io::Result<()> {
     for (host, place) in hosts.iter().zip([format!("there, {}", path.display()), "here".into()]) {
         let text = format!("{}, {}, Linux {}, processor {}", host.measured, host.cpu, host.kernel, host.probes.cpu);
         writeln!(out, "{}", wrap(&text, &format!("{place}: ")))?;
     }
     writeln!(out, "\n{BOLD}suspects, measured there and here{BOLD:#}")?;
-    print_judged(&mut out, judged)?;
+    print_judged(out, judged)?;
     if !suspects.is_empty() {
         writeln!(out, "\n{BOLD}settings and facts that differ, likeliest first{BOLD:#}")?;
     }
@@ -136,8 +138,7 @@ pub(crate) fn print_judged(out: &mut impl Write, all: &[Judged]) -> std::io::Res
     Ok(())
 }
 
-fn print(findings: &[Finding], works: bool) -> std::io::Result<()> {
-    let mut out = stdout().lock();
+fn print(out: &mut impl Write, findings: &[Finding], works: bool) -> std::io::Result<()> {
     let mut group = None;
     for finding in findings {
         if group != Some(finding.group) {

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use anstream::stdout;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use dormouse_abi::site::TunableType;
@@ -12,7 +11,7 @@ use dormouse_consumer::{Program, Tunables};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::read::unless_closed;
+use crate::output::Output;
 use crate::style::{BAD, BOLD};
 
 /// See and set the tunables of a program that runs
@@ -77,10 +76,10 @@ struct Set {
 }
 
 impl Imv {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         match self.command {
-            ImvCommand::List(list) => list.run(),
-            ImvCommand::Set(set) => set.run(),
+            ImvCommand::List(list) => list.run(out),
+            ImvCommand::Set(set) => set.run(out),
         }
     }
 }
@@ -110,14 +109,14 @@ struct TunableJson<'a> {
 }
 
 impl List {
-    fn run(self) -> anyhow::Result<u8> {
+    fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let tracers = Program::find(self.pid)?.tunables()?;
         if self.json {
             let tracers: Vec<TracerJson<'_>> = tracers.iter().map(tracer_json).collect();
-            let text = serde_json::to_string_pretty(&tracers)?;
-            unless_closed(writeln!(std::io::stdout(), "{text}"))?;
+            out.json(&tracers)?;
         } else {
-            unless_closed(tracers.iter().try_for_each(|tracer| print(self.pid, tracer)))?;
+            let mut out = out.styled();
+            tracers.iter().try_for_each(|tracer| print(&mut out, self.pid, tracer))?;
         }
         Ok(0)
     }
@@ -168,8 +167,7 @@ fn range(range: TunableRange) -> String {
     }
 }
 
-fn print(pid: u32, tracer: &Tunables) -> std::io::Result<()> {
-    let mut out = stdout().lock();
+fn print(out: &mut impl Write, pid: u32, tracer: &Tunables) -> std::io::Result<()> {
     let Tunables { writer, reason, site_count, patched_count, tunables } = tracer;
     let warning = if patched_count < site_count { BAD } else { anstyle::Style::new() };
     writeln!(
@@ -213,7 +211,7 @@ fn print(pid: u32, tracer: &Tunables) -> std::io::Result<()> {
 }
 
 impl Set {
-    fn run(self) -> anyhow::Result<u8> {
+    fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let (pairs, rest) = self.values.as_chunks::<2>();
         if let [name] = rest {
             bail!("`{}` has no value: give NAME VALUE, once or several times", name.escape_debug());
@@ -221,7 +219,7 @@ impl Set {
         let values: Vec<(String, String)> = pairs.iter().map(|[name, value]| (name.clone(), value.clone())).collect();
         let changes = Program::find(self.pid)?.set_tunables(&values)?;
         for change in changes {
-            println!("{}: {} → {}", change.name, change.former, change.value);
+            writeln!(out, "{}: {} → {}", change.name, change.former, change.value)?;
         }
         Ok(0)
     }

@@ -1,11 +1,14 @@
 //! `dormouse lab`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use dormouse_lab::report::html;
 use dormouse_lab::{EXPERIMENTS, Policy, Report, RunOptions, table};
+
+use crate::output::Output;
 
 /// Measure what tracing costs on this machine
 #[derive(Debug, Args)]
@@ -72,23 +75,23 @@ enum SchedulingPolicy {
 }
 
 impl Lab {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         match self.command {
             Command::List => {
                 for (name, what) in EXPERIMENTS {
-                    println!("{name:12} {what}");
+                    writeln!(out, "{name:12} {what}")?;
                 }
             }
-            Command::Run(run) => run.run()?,
+            Command::Run(run) => run.run(out)?,
             Command::Report { result, output } => {
                 let text = std::fs::read(&result).with_context(|| format!("cannot read {}", result.display()))?;
                 let not_ours = || format!("{} is no result of `dormouse lab run --json`", result.display());
                 let report: Report = serde_json::from_slice(&text).with_context(not_ours)?;
                 let output = output.unwrap_or_else(|| result.with_extension("html"));
                 write(&output, &html(&report)?)?;
-                println!("{}", output.display());
+                writeln!(out, "{}", output.display())?;
             }
-            Command::Compare(compare) => return compare.run(),
+            Command::Compare(compare) => return compare.run(out),
         }
         Ok(0)
     }
@@ -112,7 +115,7 @@ impl Run {
         Ok(options)
     }
 
-    fn run(self) -> anyhow::Result<()> {
+    fn run(self, out: &mut Output) -> anyhow::Result<()> {
         let options = self.options()?;
         let all = || EXPERIMENTS.iter().map(|(name, _)| name.to_string()).collect();
         let names = if self.experiments.is_empty() { all() } else { self.experiments };
@@ -121,7 +124,7 @@ impl Run {
             writable(file)?;
         }
         let report = dormouse_lab::run(&names, &options)?;
-        print(&report);
+        print(out, &report)?;
         if let Some(file) = &self.json {
             write(file, &serde_json::to_string_pretty(&report)?)?;
         }
@@ -141,11 +144,12 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(report: &Report) {
+fn print(out: &mut Output, report: &Report) -> std::io::Result<()> {
     let host = &report.host;
     let virtualised = if host.virtualised { ", virtualised" } else { "" };
-    println!("{} × {}{virtualised}, Linux {}, load {}", host.cpu_count, host.cpu, host.kernel, host.load);
+    writeln!(out, "{} × {}{virtualised}, Linux {}, load {}", host.cpu_count, host.cpu, host.kernel, host.load)?;
     for experiment in &report.experiments {
-        print!("\n{}", table(experiment));
+        write!(out, "\n{}", table(experiment))?;
     }
+    Ok(())
 }

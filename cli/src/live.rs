@@ -1,6 +1,6 @@
 //! `dormouse list`, `arm` and `disarm`: programs that run.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,6 +12,7 @@ use dormouse_abi::wire::{ClassStatus, Message};
 use dormouse_consumer::{Program, stop_session};
 use serde::Serialize;
 
+use crate::output::Output;
 use crate::record::{Memory, Records, default_dir};
 
 /// List the events of a program that runs, and which of them are armed
@@ -86,7 +87,7 @@ fn type_name(field_type: FieldType) -> String {
 }
 
 impl List {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let program = Program::find(self.pid)?;
         let mut tracers = Vec::new();
         for answer in program.ask(&Message::List)? {
@@ -99,11 +100,11 @@ impl List {
             });
         }
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&tracers)?);
+            out.json(&tracers)?;
             return Ok(0);
         }
         for tracer in &tracers {
-            print_tracer(self.pid, tracer);
+            print_tracer(out, self.pid, tracer)?;
         }
         Ok(0)
     }
@@ -121,23 +122,24 @@ fn class_json(class: &ClassStatus) -> ClassJson {
     }
 }
 
-fn print_tracer(pid: u32, tracer: &TracerJson) {
+fn print_tracer(out: &mut Output, pid: u32, tracer: &TracerJson) -> std::io::Result<()> {
     let session = match &tracer.session {
         Some(session) => format!("in the session {session}"),
         None => "in no session".into(),
     };
-    println!("process {pid}, {session}; {}", tracer.patching);
+    writeln!(out, "process {pid}, {session}; {}", tracer.patching)?;
     let width = tracer.classes.iter().map(|class| class.name.len()).max().unwrap_or(0);
     for class in &tracer.classes {
         let state = if class.armed { "armed  " } else { "dormant" };
         let fields: Vec<String> =
             class.fields.iter().map(|field| format!("{}: {}", field.name, field.field_type)).collect();
         let sites = format!("{} site{}", class.sites, if class.sites == 1 { "" } else { "s" });
-        println!("  {state}  {:width$}  {sites:>8}  {{ {} }}", class.name, fields.join(", "));
+        writeln!(out, "  {state}  {:width$}  {sites:>8}  {{ {} }}", class.name, fields.join(", "))?;
     }
     if tracer.classes.is_empty() {
-        println!("  no events");
+        writeln!(out, "  no events")?;
     }
+    Ok(())
 }
 
 fn refusal(pid: u32, answer: Message) -> String {
@@ -185,7 +187,7 @@ fn known_names(program: &Program) -> String {
 }
 
 impl Arm {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let program = Program::find(self.pid)?;
         // Not yet in a session: one is needed, and the patterns are armed as the program joins it.
         let is_in_session = program
@@ -193,17 +195,17 @@ impl Arm {
             .iter()
             .any(|answer| matches!(answer, Message::Classes { session, .. } if UnixStream::connect(session).is_ok()));
         if !is_in_session {
-            return self.start_session(&program);
+            return self.start_session(&program, out);
         }
         let changed = change(&program, &Message::Arm { patterns: self.patterns.clone() })?;
         if changed.matched == 0 {
             bail!("no event of process {} matches {}; {}", self.pid, self.patterns.join(" "), known_names(&program));
         }
-        println!("armed {} event classes of process {}, {} in all", changed.matched, self.pid, changed.armed);
+        writeln!(out, "armed {} event classes of process {}, {} in all", changed.matched, self.pid, changed.armed)?;
         Ok(0)
     }
 
-    fn start_session(self, program: &Program) -> anyhow::Result<u8> {
+    fn start_session(self, program: &Program, out: &mut Output) -> anyhow::Result<u8> {
         let dir = self.output.unwrap_or_else(|| default_dir("dormouse"));
         let mut owner = Command::new(std::env::current_exe().context("cannot find dormouse itself")?);
         owner.args(["record", "--background", "--attach", &self.pid.to_string(), "--output"]).arg(&dir);
@@ -240,25 +242,29 @@ impl Arm {
             let _ = std::fs::remove_dir_all(&dir);
             bail!("no event of process {} matches {}; {}", self.pid, self.patterns.join(" "), known_names(program));
         }
-        println!("armed {armed} event classes of process {}, recording into {}", self.pid, dir.display());
-        println!("`dormouse disarm {} '*'` ends the recording", self.pid);
+        writeln!(out, "armed {armed} event classes of process {}, recording into {}", self.pid, dir.display())?;
+        writeln!(out, "`dormouse disarm {} '*'` ends the recording", self.pid)?;
         Ok(0)
     }
 }
 
 impl Disarm {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let program = Program::find(self.pid)?;
         let changed = change(&program, &Message::Disarm { patterns: self.patterns.clone() })?;
         if changed.matched == 0 {
             bail!("no event of process {} matches {}; {}", self.pid, self.patterns.join(" "), known_names(&program));
         }
-        println!("disarmed {} event classes of process {}, {} still armed", changed.matched, self.pid, changed.armed);
+        writeln!(
+            out,
+            "disarmed {} event classes of process {}, {} still armed",
+            changed.matched, self.pid, changed.armed
+        )?;
         if changed.armed == 0 {
             for session in &changed.sessions {
                 // A session that `record` has started with its command goes on, and says so: nothing to tell.
                 if let Ok(summary) = stop_session(Path::new(session)) {
-                    println!("{summary}");
+                    writeln!(out, "{summary}")?;
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! `dormouse pages`.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_pages::{Census, Limits, Options, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
 
+use crate::output::{self, Output};
 use crate::style;
 
 /// What stands behind a program's memory: real pages, the zero page, or nothing
@@ -116,7 +118,7 @@ impl PagesCommand {
         if self.without_scan { Options { ways: vec![Way::WordsAndFlags, Way::Words] } } else { Options::default() }
     }
 
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         // A benchmark is not to end in a name that cannot be written.
         for file in self.output.iter().chain(&self.html) {
             write(file, "")?;
@@ -127,7 +129,7 @@ impl PagesCommand {
             let text = if self.json { json(&census)? } else { table(&census, style::columns(), self.each) };
             match &self.output {
                 Some(file) => write(file, &text)?,
-                None => print!("{text}"),
+                None => write!(out, "{text}")?,
             }
             return Ok(0);
         }
@@ -148,7 +150,7 @@ impl PagesCommand {
         match &self.output {
             Some(file) => write(file, &text)?,
             // Standard output is the command's.
-            None => eprint!("{text}"),
+            None => output::report(&text)?,
         }
         Ok(self.exit_code(&run))
     }

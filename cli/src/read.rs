@@ -1,18 +1,20 @@
 //! `dormouse view` and `dormouse stats`: traces on disk.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, ValueEnum};
 use dormouse_consumer::TraceFiles;
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Merge, Problem, Stats, StreamReader};
 
+use crate::output::{Output, say};
+
 /// Print a trace's events in the order of time, as babeltrace2 does
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code: 0; 1 if the trace is damaged (what can be read is printed); 2 if it cannot be read."
+    after_help = "Exit code: 0; 1 if the trace is damaged (what can be read is printed); 2 if it cannot be read. Where the reader of the output \
+                  closes it, `view` stops: 0, unless there was damage before."
 )]
 pub(crate) struct View {
     /// Directory of the trace
@@ -48,20 +50,11 @@ pub(crate) struct StatsCommand {
     json: bool,
 }
 
-/// A reader that has seen enough (`head`) is no error.
-pub(crate) fn unless_closed(result: std::io::Result<()>) -> anyhow::Result<bool> {
-    match result {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error).context("cannot write to standard output"),
-    }
-}
-
 /// Bytes of text gathered before they are written.
 const CHUNK_BYTES: usize = 64 << 10;
 
 impl View {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let files = TraceFiles::open(&self.dir)?;
         let streams = files.streams();
         let readers =
@@ -76,7 +69,6 @@ impl View {
             jiff::Timestamp::from_second(epoch_s).map_or(0, |timestamp| zone.to_offset(timestamp).seconds())
         };
         let mut formatter = Formatter::new(&files.metadata, format, offset);
-        let mut out = std::io::stdout().lock();
         let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
         let mut is_damaged = false;
         for item in Merge::new(readers) {
@@ -84,33 +76,34 @@ impl View {
                 Ok(event) => formatter.event(&event, &mut text),
                 Err(notice) => {
                     // What comes before the notice comes out before it.
-                    if !unless_closed(out.write_all(&text))? {
-                        return Ok(0);
-                    }
+                    out.write_all(&text)?;
                     text.clear();
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
-                    eprintln!("dormouse: {}", formatter.warning(&notice, streams[notice.stream].0));
+                    say(formatter.warning(&notice, streams[notice.stream].0));
                 }
             }
             if text.len() >= CHUNK_BYTES {
-                if !unless_closed(out.write_all(&text))? {
-                    return Ok(0);
-                }
+                out.write_all(&text)?;
                 text.clear();
             }
+            if out.is_over() {
+                break;
+            }
         }
-        unless_closed(out.write_all(&text).and_then(|()| out.flush()))?;
+        out.write_all(&text)?;
         Ok(is_damaged.into())
     }
 }
 
 impl StatsCommand {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let files = TraceFiles::open(&self.dir)?;
         let stats = Stats::collect(&files.metadata, &files.streams());
-        let mut out = std::io::stdout().lock();
-        let text = if self.json { serde_json::to_string_pretty(&stats)? + "\n" } else { stats.to_string() };
-        unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+        if self.json {
+            out.json(&stats)?;
+        } else {
+            write!(out, "{stats}")?;
+        }
         Ok((!stats.warnings.is_empty()).into())
     }
 }

@@ -1,6 +1,7 @@
 //! `dormouse record`.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,8 @@ use dormouse_consumer::{
     Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::output::{Output, say};
 
 /// Run a command and record the events of all its processes, or join a program that runs already
 ///
@@ -164,10 +167,10 @@ pub(crate) fn default_dir(what: &str) -> PathBuf {
 }
 
 impl Record {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let dir = self.output.clone().unwrap_or_else(|| default_dir("dormouse"));
         match self.attach {
-            Some(pid) => self.attach(pid, &dir),
+            Some(pid) => self.attach(pid, &dir, out),
             None => self.run_command(&dir),
         }
     }
@@ -221,12 +224,12 @@ impl Record {
         let unmet: Vec<&str> = unmet.collect();
         report(&session.finish(), dir);
         if !unmet.is_empty() {
-            eprintln!("dormouse: no program has events that match {} of --snapshot-on", unmet.join(", "));
+            say(format_args!("no program has events that match {} of --snapshot-on", unmet.join(", ")));
         }
         Ok(code as u8)
     }
 
-    fn attach(self, pid: u32, dir: &Path) -> anyhow::Result<u8> {
+    fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
         // Found before anything is made.
         let program = Program::find(pid)?;
         let interrupted = Arc::new(AtomicBool::new(false));
@@ -242,17 +245,16 @@ impl Record {
             }
         };
         if self.background {
-            println!("ready {armed}");
+            writeln!(out, "ready {armed}")?;
+            out.flush()?;
             let_go_of_terminal()?;
         } else {
-            eprintln!(
-                "dormouse: recording {armed} event classes of process {pid} into {}; Ctrl-C ends it",
-                dir.display()
-            );
+            let dir = dir.display();
+            say(format_args!("recording {armed} event classes of process {pid} into {dir}; Ctrl-C ends it"));
         }
         let end = session.wait(|| interrupted.load(Ordering::SeqCst));
         if end == End::Deserted && !self.background {
-            eprintln!("dormouse: process {pid} has ended");
+            say(format_args!("process {pid} has ended"));
         }
         let summary = session.finish();
         if !self.background {
@@ -265,13 +267,13 @@ impl Record {
 fn report(summary: &Summary, dir: &Path) {
     let dir = dir.display();
     if summary.processes == 0 {
-        eprintln!(
-            "dormouse: {summary}; no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
+        say(format_args!(
+            "{summary}; no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
              environment); `--libc` traces unmodified programs"
-        );
+        ));
         return;
     }
-    eprintln!("dormouse: {summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2");
+    say(format_args!("{summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2"));
 }
 
 /// In the background: a session of its own, and nothing of the terminal's.

@@ -1,11 +1,14 @@
 //! `dormouse salvage`.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::Args;
 use dormouse_consumer::salvage;
 use serde_json::json;
+
+use crate::output::Output;
 
 /// Make a valid trace of what is left of a session whose `dormouse record` was killed
 ///
@@ -51,7 +54,7 @@ pub(crate) struct Salvage {
 }
 
 impl Salvage {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let output = match self.output {
             Some(output) => output,
             None => {
@@ -89,28 +92,33 @@ impl Salvage {
                 "writers": salvage.writers,
                 "buffers": buffers,
             });
-            println!("{text:#}");
+            out.json(&text)?;
             return Ok(code);
         }
         let (events, lost, disk, memory) =
             (salvage.events, salvage.lost, salvage.packets_from_disk, salvage.packets_from_memory);
-        println!(
+        writeln!(
+            out,
             "{events} events, {lost} lost: {disk} packets from disk, {memory} from memory ({}); look at them with \
              `dormouse view {}`",
             salvage.memory,
             output.display()
-        );
+        )?;
         if salvage.pages_missed > 0 {
-            println!("{} older pages were overwritten meanwhile", salvage.pages_missed);
+            writeln!(out, "{} older pages were overwritten meanwhile", salvage.pages_missed)?;
         }
         for line in &salvage.missing {
-            println!("missing: {line}");
+            writeln!(out, "missing: {line}")?;
         }
         for pid in &salvage.writers {
-            println!("process {pid} still writes into the lost session; `dormouse disarm {pid} '*'` stops it");
+            writeln!(out, "process {pid} still writes into the lost session; `dormouse disarm {pid} '*'` stops it")?;
         }
         if let Some(path) = buffers {
-            println!("the buffers are still in {}; remove the file when you have all that you want", path.display());
+            writeln!(
+                out,
+                "the buffers are still in {}; remove the file when you have all that you want",
+                path.display()
+            )?;
         }
         Ok(code)
     }

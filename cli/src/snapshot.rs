@@ -1,6 +1,6 @@
 //! `dormouse snapshot`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use clap::Args;
 use dormouse_consumer::{Take, ask_for_snapshot, find_session, parse_size};
 use serde_json::json;
 
+use crate::output::{Output, say};
 use crate::record::default_dir;
 
 /// Write what a flight recorder holds now as a trace, while it goes on
@@ -50,13 +51,13 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Snapshot {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let session = find_session(self.target.as_deref()).map_err(|error| anyhow!(error))?;
         let dir = self.output.unwrap_or_else(|| default_dir("dormouse-snapshot"));
         let wanted =
             Take { dir: Some(dir.clone()), last: self.last, bytes_max: self.max_size, trigger: "command".into() };
         if std::io::stderr().is_terminal() {
-            eprintln!("dormouse: taking a snapshot of {}", session.display());
+            say(format_args!("taking a snapshot of {}", session.display()));
         }
         let snapshot = ask_for_snapshot(&session, &wanted).map_err(|error| anyhow!(error))?;
         if self.json {
@@ -68,7 +69,7 @@ impl Snapshot {
                 "pages_missed": snapshot.pages_missed,
                 "pages_refused": snapshot.pages_refused,
             });
-            println!("{text:#}");
+            out.json(&text)?;
             return Ok(0);
         }
         let (events, bytes, dir) = (snapshot.events, snapshot.bytes, dir.display());
@@ -79,10 +80,11 @@ impl Snapshot {
         if snapshot.pages_refused > 0 {
             notes += &format!("; {} pages were not valid and were left out", snapshot.pages_refused);
         }
-        println!(
+        writeln!(
+            out,
             "{events} events of the last {:.3} s, {bytes} bytes{notes}; look at them with `dormouse view {dir}`",
             snapshot.span.as_secs_f64()
-        );
+        )?;
         Ok(0)
     }
 }

@@ -1,6 +1,7 @@
 //! `dormouse vring`.
 
 use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+use crate::output::Output;
 
 /// Virtqueues, shared with devices of other programs
 #[derive(Debug, Args)]
@@ -143,16 +146,16 @@ struct ReportJson<'a> {
 }
 
 impl Vring {
-    pub(crate) fn run(self) -> anyhow::Result<u8> {
+    pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         match self.command {
-            Command::Bench(bench) => bench.run(),
-            Command::Serve(serve) => serve.run(),
+            Command::Bench(bench) => bench.run(out),
+            Command::Serve(serve) => serve.run(out),
         }
     }
 }
 
 impl Serve {
-    fn run(self) -> anyhow::Result<u8> {
+    fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let mut options =
             BackEndOptions { has_packed: !self.no_packed, requires_seal: !self.unsealed, ..BackEndOptions::default() };
         options.features.event_idx = !self.no_event_idx;
@@ -174,26 +177,27 @@ impl Serve {
             }
         };
         if !self.json {
-            println!("serving {}; Ctrl-C ends it", self.socket.display());
+            writeln!(out, "serving {}; Ctrl-C ends it", self.socket.display())?;
         }
         signals.forever().next();
         let (counters, refusal) = (back_end.counters(), back_end.refusal());
         drop(back_end);
         if self.json {
-            println!("{}", serde_json::to_string_pretty(&counters)?);
+            out.json(&counters)?;
             return Ok(0);
         }
-        println!("drivers   {}", counters.connections);
-        println!("requests  {}", counters.buffers);
-        println!("wake-ups  {} kicks, {} interrupts", counters.kicks, counters.interrupts);
+        writeln!(out, "drivers   {}", counters.connections)?;
+        writeln!(out, "requests  {}", counters.buffers)?;
+        writeln!(out, "wake-ups  {} kicks, {} interrupts", counters.kicks, counters.interrupts)?;
         if counters.lies > 0 {
-            println!("          drivers broke the rules of VirtIO {} times", counters.lies);
+            writeln!(out, "          drivers broke the rules of VirtIO {} times", counters.lies)?;
         }
         if let Some(refusal) = refusal {
-            println!(
+            writeln!(
+                out,
                 "          {} connections were ended for what was said on them, the last for {refusal}",
                 counters.refused
-            );
+            )?;
         }
         Ok(0)
     }
@@ -225,7 +229,7 @@ impl Bench {
         })
     }
 
-    fn run(self) -> anyhow::Result<u8> {
+    fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let bar = ProgressBar::new(self.requests);
         bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} requests, {per_sec}, {eta} left")?);
         let result = bench(&self.options()?, &|done| bar.set_position(done));
@@ -233,17 +237,14 @@ impl Bench {
         let report = result?;
         if self.json {
             let mib_per_second = report.bytes_per_second() / MIB;
-            println!(
-                "{}",
-                serde_json::to_string_pretty(&ReportJson { iops: report.iops(), mib_per_second, report: &report })?
-            );
+            out.json(&ReportJson { iops: report.iops(), mib_per_second, report: &report })?;
         } else {
-            self.print(&report);
+            self.print(out, &report)?;
         }
         Ok(0)
     }
 
-    fn print(&self, report: &BenchReport) {
+    fn print(&self, out: &mut Output, report: &BenchReport) -> std::io::Result<()> {
         let (device, negotiated) = (&report.device, &report.negotiated);
         let capacity = device.capacity_sectors as f64 * 512.0 / MIB;
         let plural = if report.queue_count == 1 { "" } else { "s" };
@@ -255,38 +256,57 @@ impl Bench {
         ];
         let with: Vec<&str> = with.into_iter().filter_map(|(is_on, name)| is_on.then_some(name)).collect();
         let with = if with.is_empty() { "nothing else".into() } else { with.join(", ") };
-        println!("device    {}: {capacity:.1} MiB in blocks of {} bytes", self.socket.display(), device.block_bytes);
-        println!(
+        writeln!(
+            out,
+            "device    {}: {capacity:.1} MiB in blocks of {} bytes",
+            self.socket.display(),
+            device.block_bytes
+        )?;
+        writeln!(
+            out,
             "queues    {} {layout} queue{plural} of {} entries, {} in flight; {with}",
             report.queue_count, self.entries, report.depth
-        );
-        println!("requests  {} in {:.3} s, {} % writes", report.requests, report.elapsed_ns as f64 / 1e9, self.write);
-        println!("IOPS      {:.0}", report.iops());
-        println!("MiB/s     {:.1}", report.bytes_per_second() / MIB);
+        )?;
+        writeln!(
+            out,
+            "requests  {} in {:.3} s, {} % writes",
+            report.requests,
+            report.elapsed_ns as f64 / 1e9,
+            self.write
+        )?;
+        writeln!(out, "IOPS      {:.0}", report.iops())?;
+        writeln!(out, "MiB/s     {:.1}", report.bytes_per_second() / MIB)?;
         let us = |ns: u64| ns as f64 / 1e3;
         let latency = &report.latency;
-        println!(
+        writeln!(
+            out,
             "latency   {:.1} µs median, 90 % {:.1}, 99 % {:.1}, 99.9 % {:.1}, longest {:.1}",
             us(latency.p50_ns),
             us(latency.p90_ns),
             us(latency.p99_ns),
             us(latency.p999_ns),
             us(latency.max_ns)
-        );
-        println!("wake-ups  {} kicks, {} interrupts", report.queues.kicks, report.queues.interrupts);
+        )?;
+        writeln!(out, "wake-ups  {} kicks, {} interrupts", report.queues.kicks, report.queues.interrupts)?;
         let mib = |bytes: u64| bytes as f64 / MIB;
-        print!("data      {:.1} MiB read, {:.1} MiB written; ", mib(report.read_bytes), mib(report.written_bytes));
+        write!(
+            out,
+            "data      {:.1} MiB read, {:.1} MiB written; ",
+            mib(report.read_bytes),
+            mib(report.written_bytes)
+        )?;
         if report.written_bytes == 0 {
-            println!("nothing was written, so nothing could be verified");
+            writeln!(out, "nothing was written, so nothing could be verified")?;
         } else {
-            println!("{:.1} MiB were read again and verified", mib(report.verified_bytes));
+            writeln!(out, "{:.1} MiB were read again and verified", mib(report.verified_bytes))?;
         }
         if report.reconnects > 0 {
-            println!("          the device was gone and came back {} times", report.reconnects);
+            writeln!(out, "          the device was gone and came back {} times", report.reconnects)?;
         }
         if report.queues.lies > 0 {
-            println!("          the device broke the rules of VirtIO {} times", report.queues.lies);
+            writeln!(out, "          the device broke the rules of VirtIO {} times", report.queues.lies)?;
         }
+        Ok(())
     }
 }
 

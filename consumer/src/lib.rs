@@ -35,6 +35,9 @@
 //! One owner for each session; in overwrite mode the trace is what is retained when the session ends, and [`ask_for_snapshot`] takes
 //! it before. A snapshot copies: it needs memory for what is retained, up to 64 MiB.
 
+// Who calls says what there is to say.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod allowance;
 mod budget;
 mod clock;

@@ -44,6 +44,8 @@
 //! Common Trace Format 1.8.3, <https://diamon.org/ctf/v1.8.3/>: clause 4 (types), 5 (packet header and context),
 //! 6 (event header and context), 7 (TSDL), 8 (clocks).
 #![forbid(unsafe_code)]
+// Who calls says what there is to say.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod class;
 pub mod merge;

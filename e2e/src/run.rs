@@ -67,6 +67,12 @@ pub fn pantry() -> &'static Path {
     PATH.get_or_init(|| build(&["dormouse", "--example", "pantry"]).join("examples/pantry"))
 }
 
+/// The engines of the lab, built once.
+pub fn lab_engines() {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build(&["dormouse-lab", "--bins"]));
+}
+
 /// The program of many names with another of the tracer's ways to write, a feature of its own. It is built apart, also where the whole
 /// workspace is built, which has one way alone.
 pub fn traced_with(feature: &str) -> PathBuf {

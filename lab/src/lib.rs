@@ -50,6 +50,9 @@
 //! # Source
 //! Named beside each method in [`statistics`] and [`compare`].
 
+// Who calls says what there is to say.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod compare;
 mod compile_job;
 pub mod doctor;

@@ -37,6 +37,9 @@
 //! # Source
 //! `ptrace(2)`, `proc(5)`, the kernel's `Documentation/admin-guide/mm/pagemap.rst`; C. Chen's report on the zero page (2008).
 
+// Who calls says what there is to say.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod buffers;
 mod census;
 mod html;

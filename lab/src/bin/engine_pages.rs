@@ -13,7 +13,7 @@
 
 use std::cell::UnsafeCell;
 use std::hint::black_box;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -206,10 +206,8 @@ fn main() -> ExitCode {
     let order = order.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
     let outcome = order.and_then(|order| run(&order));
     match outcome.and_then(|outcome| serde_json::to_string(&outcome).map_err(|error| error.to_string())) {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
+        // Who ordered it may be gone.
+        Ok(text) => writeln!(io::stdout(), "{text}").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         Err(error) => {
             eprintln!("dormouse-lab-engine-pages: {error}");
             ExitCode::FAILURE

@@ -1,0 +1,315 @@
+//! What becomes of a command whose output nobody reads, or that is written to a full disk: every command, in every mode.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use dormouse_e2e::run::{Record, Running, dormouse, lab_engines, pantry};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
+/// A traced command whose own output is none of the matter.
+const QUIET: &str = concat!(env!("CARGO_BIN_EXE_e2e-traced"), " numbers 1 10 > /dev/null; exit 1");
+
+/// Every command but those of [`APART`], with words in braces that [`Place::run`] replaces.
+const COMMANDS: &[&[&str]] = &[
+    &["--help"],
+    &["--version"],
+    &["no-such-command"],
+    &["list", "{pid}"],
+    &["list", "{pid}", "--json"],
+    &["list", "4194304"],
+    &["arm", "{pid}", "pantry:*"],
+    &["disarm", "{pid}", "nobody:*"],
+    &["record", "-o", "{new}", "--", "true"],
+    &["record", "-e", "nobody:*", "-o", "{new}", "--", "sh", "-c", QUIET],
+    &["snapshot", "{pid}", "-o", "{new}"],
+    &["snapshot", "{pid}", "-o", "{new}", "--json"],
+    &["budget", "{pid}"],
+    &["budget", "{pid}", "--set", "8M", "--json"],
+    &["salvage", "{dead}", "-o", "{new}"],
+    &["salvage", "{dead}", "-o", "{new}", "--json"],
+    &["imv", "list", "{pid}"],
+    &["imv", "list", "{pid}", "--json"],
+    &["imv", "set", "{pid}", "pantry.batch_size", "64"],
+    &["view", "{trace}"],
+    &["stats", "{trace}"],
+    &["stats", "{cut}", "--json"],
+    &["lab", "list"],
+    &["lab", "report", "{result}", "-o", "{new}"],
+    &["lab", "compare", "{result}", "{result}"],
+    &["lab", "compare", "{result}", "{result}", "--json"],
+    &["pages", "{pid}"],
+    &["pages", "{pid}", "--json"],
+    &["pages", "--", "true"],
+    &["pages", "--json", "--", "true"],
+    &["vring", "bench", "--socket", "{disk}", "--requests", "100"],
+    &["vring", "bench", "--socket", "{disk}", "--requests", "100", "--json"],
+    &["doctor"],
+    &["doctor", "--json"],
+];
+
+/// What takes long, or does not end by itself, has a test of its own.
+const APART: &[&[&str]] = &[&["vring", "serve"], &["lab", "run"]];
+
+/// Where a command writes to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Target {
+    /// Somebody reads.
+    Read,
+    /// Nobody reads standard output any more.
+    Closed,
+    /// Nobody reads either output any more: `2>&1 | true`.
+    BothClosed,
+    /// Standard output is a full disk.
+    Full,
+}
+
+fn closed() -> Stdio {
+    rustix::pipe::pipe().unwrap().1.into()
+}
+
+impl Target {
+    fn stdio(self) -> (Stdio, Stdio) {
+        match self {
+            Target::Read => (Stdio::piped(), Stdio::piped()),
+            Target::Closed => (closed(), Stdio::piped()),
+            Target::BothClosed => (closed(), closed()),
+            Target::Full => (File::options().write(true).open("/dev/full").unwrap().into(), Stdio::piped()),
+        }
+    }
+}
+
+/// A process that is killed in the end.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What commands are told of: a program, traces, a disk.
+struct Place {
+    dir: TempDir,
+    pantry: Killed,
+    /// Keeps the program alive whose session's owner was killed.
+    dead: Running,
+    trace: PathBuf,
+    new_count: std::cell::Cell<u32>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let pantry = Command::new(pantry())
+            .env("XDG_RUNTIME_DIR", dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut pantry = Killed(pantry.unwrap());
+        let mut line = String::new();
+        BufReader::new(pantry.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let record = Record::new();
+        let end = record.place().join("end");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &end, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let mut dead = record.start(&[TRACED.as_ref(), "hold".as_ref(), end.as_os_str(), "1000".as_ref()]);
+        dead.wait_for("ready");
+        dead.kill_owner();
+        let recording = Record::new().output(dir.path().join("trace")).run(&[TRACED, "numbers", "1", "20000"]);
+        let trace = recording.succeeded().dir;
+        let cut = dir.path().join("cut");
+        std::fs::create_dir(&cut).unwrap();
+        for entry in std::fs::read_dir(&trace).unwrap().flatten() {
+            let mut bytes = std::fs::read(entry.path()).unwrap();
+            if entry.file_name().to_string_lossy().starts_with("cpu_") {
+                bytes.truncate(bytes.len() - 100);
+            }
+            std::fs::write(cut.join(entry.file_name()), bytes).unwrap();
+        }
+        std::fs::write(dir.path().join("result"), r#"{"schema":1,"host":{},"experiments":[]}"#).unwrap();
+        Place { dir, pantry, dead, trace, new_count: 0.into() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_string_lossy().into_owned()
+    }
+
+    fn pid(&self) -> String {
+        self.pantry.0.id().to_string()
+    }
+
+    fn replaced(&self, word: &str) -> String {
+        match word {
+            "{pid}" => self.pid(),
+            "{new}" => {
+                self.new_count.update(|count| count + 1);
+                self.path(&format!("new-{}", self.new_count.get()))
+            }
+            "{trace}" => self.trace.to_string_lossy().into_owned(),
+            "{cut}" | "{result}" | "{disk}" => self.path(word.trim_matches(['{', '}'])),
+            "{dead}" => self.dead.dir().to_string_lossy().into_owned(),
+            word => word.into(),
+        }
+    }
+
+    fn command<S: AsRef<str>>(&self, words: &[S], target: Target) -> Command {
+        let (stdout, stderr) = target.stdio();
+        let mut command = Command::new(dormouse());
+        command.args(words.iter().map(|word| self.replaced(word.as_ref()))).env("XDG_RUNTIME_DIR", self.dir.path());
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        command
+    }
+
+    fn run<S: AsRef<str>>(&self, words: &[S], target: Target) -> Output {
+        self.command(words, target).output().unwrap()
+    }
+
+    /// Runs it into each target, and holds what it says and how it ends against what it does when somebody reads.
+    fn check<S: AsRef<str> + std::fmt::Debug>(&self, words: &[S]) {
+        let read = self.run(words, Target::Read);
+        let said = String::from_utf8_lossy(&read.stderr);
+        assert!(read.status.code().is_some_and(|code| code < 3), "{words:?}: {:?}: {said}", read.status);
+        for target in [Target::Closed, Target::BothClosed, Target::Full] {
+            let output = self.run(words, target);
+            let text = String::from_utf8_lossy(&output.stderr);
+            let is_told = target == Target::Full && !read.stdout.is_empty();
+            let code = if is_told { Some(2) } else { read.status.code() };
+            assert_eq!(output.status.code(), code, "{words:?} into {target:?}: {text}");
+            assert_eq!(text.lines().last() == Some(FULL), is_told, "{words:?} into {target:?}: {text}");
+            assert!(!text.contains("panicked"), "{words:?} into {target:?}: {text}");
+        }
+    }
+}
+
+const FULL: &str = "dormouse: cannot write to standard output: No space left on device (os error 28)";
+
+/// Until somebody listens.
+fn wait_for(socket: &Path) {
+    wait_until("somebody listens", || UnixStream::connect(socket).is_ok());
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(50), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Commands that have no commands of their own, as the help lists them.
+fn leaves(place: &Place, above: &[String]) -> BTreeSet<Vec<String>> {
+    let output = place.run(&[above, &["--help".into()]].concat(), Target::Read);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let Some((_, list)) = text.split_once("\nCommands:\n") else { return BTreeSet::from([above.to_vec()]) };
+    let list = list.split("\n\n").next().unwrap_or_default();
+    let names = list.lines().filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    names.flat_map(|name| leaves(place, &[above, &[name.to_string()]].concat())).collect()
+}
+
+#[test]
+fn a_command_that_nobody_reads_ends_as_one_that_somebody_reads() {
+    let place = Place::new();
+    let mut disk = place.command(&["vring", "serve", "--memory", "1M", "--socket", "{disk}"], Target::Closed);
+    let _disk = Killed(disk.spawn().unwrap());
+    wait_for(Path::new(&place.path("disk")));
+    let armed = place.run(&["arm", &place.pid(), "*", "--mode", "overwrite", "-o", &place.path("live")], Target::Read);
+    assert!(armed.status.success(), "{}", String::from_utf8_lossy(&armed.stderr));
+    for words in COMMANDS {
+        place.check(words);
+    }
+
+    let leaves = leaves(&place, &[]);
+    assert!(leaves.len() > 15, "{leaves:?}");
+    for leaf in leaves {
+        let is_tried = COMMANDS
+            .iter()
+            .chain(APART)
+            .any(|words| words.iter().zip(&leaf).filter(|(a, b)| a == b).count() == leaf.len());
+        assert!(is_tried, "`dormouse {}` is missing in the table of this test", leaf.join(" "));
+        place.check(&[&leaf[..], &["--help".into()]].concat());
+    }
+    let disarmed = place.run(&["disarm", &place.pid(), "*"], Target::Read);
+    assert!(disarmed.status.success(), "{}", String::from_utf8_lossy(&disarmed.stderr));
+}
+
+#[test]
+fn a_command_that_nobody_reads_has_its_effect() {
+    let place = Place::new();
+    let is_in_session = || {
+        let output = place.run(&["list", "{pid}", "--json"], Target::Read);
+        !String::from_utf8(output.stdout).unwrap().contains("\"session\": null")
+    };
+    for target in [Target::Closed, Target::BothClosed, Target::Full] {
+        let code = Some(if target == Target::Full { 2 } else { 0 });
+        let trace = place.path(&format!("trace-{target:?}"));
+        let armed = place.run(&["arm", "{pid}", "*", "-o", &trace], target);
+        assert_eq!(armed.status.code(), code, "{target:?}: {}", String::from_utf8_lossy(&armed.stderr));
+        assert!(is_in_session(), "{target:?}");
+        let disarmed = place.run(&["disarm", "{pid}", "*"], target);
+        assert_eq!(disarmed.status.code(), code, "{target:?}: {}", String::from_utf8_lossy(&disarmed.stderr));
+        assert!(!is_in_session(), "{target:?}");
+        let stats = place.run(&["stats", &trace], Target::Read);
+        assert!(stats.status.success(), "{target:?}: {}", String::from_utf8_lossy(&stats.stderr));
+
+        // The exit code of what is recorded stays, and its trace is whole.
+        let trace = place.path(&format!("recorded-{target:?}"));
+        let recorded = place.run(&["record", "-o", &trace, "--", "sh", "-c", QUIET], target);
+        assert_eq!(recorded.status.code(), Some(1), "{target:?}");
+        let stats = place.run(&["stats", &trace, "--json"], Target::Read);
+        assert!(String::from_utf8_lossy(&stats.stdout).contains("\"events\": 10,"), "{target:?}");
+
+        // A device serves on.
+        let socket = place.path(&format!("disk-{target:?}"));
+        let mut serve = place.command(&["vring", "serve", "--memory", "1M", "--socket", &socket], target);
+        let mut serve = Killed(serve.spawn().unwrap());
+        wait_for(Path::new(&socket));
+        let bench = place.run(&["vring", "bench", "--requests", "100", "--socket", &socket], Target::Read);
+        assert!(bench.status.success(), "{target:?}: {}", String::from_utf8_lossy(&bench.stderr));
+        kill_process(Pid::from_child(&serve.0), Signal::TERM).unwrap();
+        let mut text = String::new();
+        serve.0.stderr.take().into_iter().for_each(|mut stderr| drop(stderr.read_to_string(&mut text)));
+        assert_eq!(serve.0.wait().unwrap().code(), code, "{target:?}: {text}");
+    }
+}
+
+/// A pipe that is closed while the command writes, not before.
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let place = Place::new();
+    let mut view = place.command(&["view", "{trace}"], Target::Read).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::with_capacity(64, view.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("dormouse:"), "{first}");
+    let output = view.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    // The damage is behind what was read.
+    let output = place.run(&["view", "{cut}"], Target::Closed);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn figures_that_nobody_reads_are_in_their_file() {
+    lab_engines();
+    let place = Place::new();
+    let file = place.path("result.json");
+    let run = place.run(&["lab", "run", "percpu", "--quick", "--no-peers", "--json", &file], Target::Full);
+    let text = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.code() == Some(2) && text.lines().last() == Some(FULL), "{text}");
+    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(figures["experiments"][0]["name"], "percpu");
+    let host = place.path("host.json");
+    for (option, codes) in [("--save", &[0, 1][..]), ("--compare", &[0, 3])] {
+        let output = place.run(&["doctor", option, &host], Target::BothClosed);
+        assert!(output.status.code().is_some_and(|code| codes.contains(&code)), "{option}: {:?}", output.status);
+    }
+}
