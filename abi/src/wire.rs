@@ -439,11 +439,17 @@ impl<'a> Reader<'a> {
 }
 
 /// Whether a provider, event or field may be called so: a C identifier of at most [`NAME_LEN_MAX`] bytes.
-pub fn is_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    name.len() <= NAME_LEN_MAX
-        && bytes.next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
-        && bytes.all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
+pub const fn is_name(name: &str) -> bool {
+    let name = name.as_bytes();
+    let mut index = 0;
+    while index < name.len() {
+        let may_be_first = name[index] == b'_' || name[index].is_ascii_alphabetic();
+        if !may_be_first && !(index > 0 && name[index].is_ascii_digit()) {
+            return false;
+        }
+        index += 1;
+    }
+    index > 0 && index <= NAME_LEN_MAX
 }
 
 /// Whether `text` matches `pattern`, in which `*` stands for any run of characters and `?` for any one.

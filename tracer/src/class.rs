@@ -50,8 +50,27 @@ impl core::ops::Deref for EventKey {
 }
 
 impl EventKey {
-    /// A key that no session knows.
+    /// A key that no session knows, of names as `stringify!` gives them.
+    ///
+    /// # Panics
+    /// While it compiles, of what no trace can hold.
+    #[track_caller]
     pub const fn new(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> EventKey {
+        check(provider);
+        check(name);
+        assert!(fields.len() <= FIELD_COUNT_MAX, "an event has at most 32 fields");
+        let mut index = 0;
+        while index < fields.len() {
+            check(fields[index]);
+            let mut other = 0;
+            while other < index {
+                if is_same(cooked(fields[index]), cooked(fields[other])) {
+                    refuse("two fields of an event have this name", fields[index]);
+                }
+                other += 1;
+            }
+            index += 1;
+        }
         EventKey {
             gate: StaticKey::new(),
             id: AtomicU32::new(CLASS_ID_NONE),
@@ -122,6 +141,58 @@ impl EventKey {
     }
 }
 
+/// The name that an identifier stands for: `type` of `r#type`.
+const fn cooked(identifier: &str) -> &str {
+    match identifier.as_bytes() {
+        [b'r', b'#', ..] => identifier.split_at(2).1,
+        _ => identifier,
+    }
+}
+
+#[track_caller]
+const fn check(identifier: &str) {
+    if !wire::is_name(cooked(identifier)) {
+        refuse(
+            "a trace cannot hold this name (ASCII letters, digits and `_`, no digit first, at most 255 bytes)",
+            identifier,
+        );
+    }
+}
+
+/// `==` of text, which is no constant function yet.
+const fn is_same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let mut index = 0;
+    while index < one.len() && index < other.len() && one[index] == other[index] {
+        index += 1;
+    }
+    index == one.len() && index == other.len()
+}
+
+/// Has the compiler say so. The message of a constant's panic is one text, so it is put together here; a long name is cut.
+#[track_caller]
+const fn refuse(why: &str, name: &str) -> ! {
+    let mut message = [0; 512];
+    let mut len = 0;
+    let parts = [why, ": `", name, "`"];
+    let mut part = 0;
+    while part < parts.len() {
+        let bytes = parts[part].as_bytes();
+        let mut index = 0;
+        while index < bytes.len() && len < message.len() {
+            message[len] = bytes[index];
+            index += 1;
+            len += 1;
+        }
+        part += 1;
+    }
+    match core::str::from_utf8(message.split_at(len).0) {
+        Ok(message) => panic!("{}", message),
+        // Cut amid a character.
+        Err(_) => panic!("{}", why),
+    }
+}
+
 /// One class of this process.
 #[derive(Debug)]
 pub(crate) struct Class {
@@ -189,10 +260,10 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8, object: usize) -
     let describe: DescribeFn = unsafe { core::mem::transmute(describe) };
     // SAFETY: a `DescribeFn` returns a promoted constant.
     let description: &'static Description = unsafe { &*describe() };
-    let names = key.fields.iter().map(|name| name.to_string());
+    let names = key.fields.iter().map(|name| cooked(name).into());
     let decl = ClassDecl {
-        provider: key.provider.into(),
-        name: key.name.into(),
+        provider: cooked(key.provider).into(),
+        name: cooked(key.name).into(),
         fields: names.zip(description.types()).collect(),
     };
     is_valid(&decl).then(|| Class {
@@ -235,4 +306,41 @@ fn is_valid(decl: &ClassDecl) -> bool {
         && wire::is_name(&decl.name)
         && decl.fields.len() <= FIELD_COUNT_MAX
         && decl.fields.iter().all(|(name, _)| wire::is_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the compiler says, since the key of an event is made while it compiles.
+    fn refusal(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> Option<String> {
+        let refused = std::panic::catch_unwind(|| EventKey::new(provider, name, fields)).err()?;
+        Some(
+            refused
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| refused.downcast_ref::<&str>().map(|text| text.to_string()))?,
+        )
+    }
+
+    #[test]
+    fn names_that_no_trace_can_hold_are_refused_by_name() {
+        let rule = "a trace cannot hold this name (ASCII letters, digits and `_`, no digit first, at most 255 bytes)";
+        let long: &'static str = "n".repeat(256).leak();
+        let longer: &'static str = "ß".repeat(1_000).leak();
+        for name in ["größe", "9", "", "a b", "a$", "r#ß", long] {
+            let expected = Some(format!("{rule}: `{name}`"));
+            assert_eq!(refusal(name, "a", &[]), expected);
+            assert_eq!(refusal("t", name, &[]), expected);
+            assert_eq!(refusal("t", "a", vec!["n", name].leak()), expected);
+        }
+        assert!(refusal("t", longer, &[]).is_some_and(|message| message.starts_with(rule)));
+        assert_eq!(refusal("r#match", "_9", vec!["r#type", "type_", &long[1..]].leak()), None);
+        let twice = "two fields of an event have this name: `type`";
+        assert_eq!(refusal("t", "a", &["r#type", "n", "type"]).as_deref(), Some(twice));
+        let many: Vec<&'static str> = (0..33).map(|index| &*format!("f{index}").leak()).collect();
+        let many = many.leak();
+        assert_eq!(refusal("t", "a", &many[1..]), None);
+        assert_eq!(refusal("t", "a", many).as_deref(), Some("an event has at most 32 fields"));
+    }
 }

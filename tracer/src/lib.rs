@@ -87,7 +87,28 @@ pub mod pages {
 /// ```
 ///
 /// Expressions are evaluated only when the event is armed, by reference; their types are those that implement [`Value`].
-/// It may stand in generic functions, closures, inline functions and shared libraries.
+/// It may stand in generic functions, closures, inline functions and shared libraries. Expressions may contain `?`, `return` and `.await`;
+/// the future is [`Send`] if what they evaluate to is.
+///
+/// ```
+/// async fn wait() -> u64 { 7 }
+/// fn spawn(future: impl Future + Send + 'static) {}
+///
+/// spawn(async { dormouse::event!(http.response, path = String::from("/"), bytes = wait().await) });
+/// ```
+///
+/// Names are those that a trace can hold: ASCII letters, digits and `_`, not a digit first, at most 255 bytes. A raw identifier goes by its
+/// name: `r#type` is the field `type`. An event has at most 32 fields, and their names differ. Anything else does not compile:
+///
+/// ```compile_fail,E0080
+/// dormouse::event!(größe.measured, n = 1u8);
+/// ```
+/// ```compile_fail,E0080
+/// dormouse::event!(shop.order, größe = 1u8);
+/// ```
+/// ```compile_fail,E0080
+/// dormouse::event!(shop.order, r#type = 1u8, type = 2u8);
+/// ```
 ///
 /// Wait-free and async-signal-safe if the expressions are.
 #[macro_export]
@@ -110,9 +131,11 @@ macro_rules! event {
         // Which types it lists follows from what is recorded below.
         let list = $crate::__private::Recorded::list();
         if gate(list) {
-            let mut payload = $crate::__private::Payload::<{ 8 * (COUNT + 1) }, { 2 * COUNT + 1 }>::new();
-            let recorder = $crate::__private::Recorder::new(&KEY, &mut payload);
-            list.is_of(recorder $(.field(&($crate::__private::value!($field $(= $value)?))))* .end());
+            let fields = $crate::__private::Fields::none();
+            list.is_of(
+                fields $(.and(&($crate::__private::value!($field $(= $value)?))))*
+                    .record::<{ 8 * (COUNT + 1) }, { 2 * COUNT + 1 }>(&KEY),
+            );
         }
     }};
 }
@@ -121,11 +144,8 @@ macro_rules! event {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::class::{EventKey, describe};
-    pub use crate::value::{Cons, Nil, Payload, TypeList, Words};
+    pub use crate::value::{Fields, Recorded, TypeList};
     pub use dormouse_imv::static_branch;
-
-    use crate::value::Value;
-    use core::marker::PhantomData;
 
     /// A variable, or the expression of a field.
     #[doc(hidden)]
@@ -139,77 +159,6 @@ pub mod __private {
         };
     }
     pub use crate::__value as value;
-
-    /// Takes an event's fields one after the other.
-    #[derive(Debug)]
-    pub struct Recorder<'a, List, const BYTES: usize, const RUNS: usize> {
-        key: &'static EventKey,
-        payload: &'a mut Payload<BYTES, RUNS>,
-        words: Words,
-        list: PhantomData<List>,
-    }
-
-    /// The event is written; what remains are its field types.
-    #[derive(Debug)]
-    pub struct Recorded<List>(PhantomData<List>);
-
-    impl<List> Clone for Recorded<List> {
-        #[inline(always)]
-        fn clone(&self) -> Self {
-            *self
-        }
-    }
-
-    impl<List> Copy for Recorded<List> {}
-
-    impl<List> Recorded<List> {
-        /// A list that is still to be found out.
-        #[inline(always)]
-        pub fn list() -> Recorded<List> {
-            Recorded(PhantomData)
-        }
-
-        /// Tells the compiler that it is this one.
-        #[inline(always)]
-        pub fn is_of(self, _: Recorded<List>) {}
-    }
-
-    impl<'a, const BYTES: usize, const RUNS: usize> Recorder<'a, Nil, BYTES, RUNS> {
-        /// No fields yet.
-        #[inline(always)]
-        pub fn new(key: &'static EventKey, payload: &'a mut Payload<BYTES, RUNS>) -> Self {
-            Recorder { key, payload, words: Words::default(), list: PhantomData }
-        }
-    }
-
-    impl<'a, List: TypeList, const BYTES: usize, const RUNS: usize> Recorder<'a, List, BYTES, RUNS> {
-        /// Adds a field.
-        #[inline(always)]
-        pub fn field<T: Value + ?Sized>(self, value: &T) -> Recorder<'a, Cons<List, T::Type>, BYTES, RUNS> {
-            // Both ways are gone until the last field tells which it is; what the other has gathered the compiler leaves out.
-            value.put(self.payload);
-            let words = match List::FIXED_SIZE_BYTES {
-                Some(offset) => self.words.and(offset, value.bits()),
-                None => self.words,
-            };
-            Recorder { key: self.key, payload: self.payload, words, list: PhantomData }
-        }
-
-        /// Writes the record.
-        #[inline(always)]
-        pub fn end(self) -> Recorded<List> {
-            let fingerprint = const { List::DESCRIPTION.fingerprint() };
-            match const { List::WORDS_SIZE_BYTES } {
-                Some(len) => self.words.record(self.key, fingerprint, len),
-                None => {
-                    if let Some(id) = self.key.id(fingerprint) {
-                        self.payload.record(id);
-                    }
-                }
-            }
-            Recorded(PhantomData)
-        }
-    }
 }
 
 #[cfg(target_os = "linux")]

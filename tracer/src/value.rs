@@ -1,8 +1,14 @@
 //! From Rust values to bytes in a record.
 //!
 //! The field types of an event are known to the compiler only: a list of them is built up as a type ([`Nil`], [`Cons`]) while
-//! the values are put into a [`Payload`], so that the same expression gives the bytes when armed and the description of the
+//! the values are evaluated ([`Fields`]), so that the same expression gives the bytes when armed and the description of the
 //! event class when nothing ever ran.
+//!
+//! ```text
+//!   expression ──hold──▶ Held: a number, or a reference ──all are evaluated──▶ Words, or a Payload ──▶ record
+//! ```
+//!
+//! An expression may be one of `.await`. So what is kept while others are evaluated is `Send`, and raw pointers are made after the last.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -42,22 +48,210 @@ impl<const TYPE: u8> HasTypeByte for TypeByte<TYPE> {
 /// slices, arrays and vectors of integers, floats and booleans, raw pointers, and references to any of these.
 ///
 /// `usize` and `isize` are recorded with 64 bits, a `char` as its `u32`. A string ends at its first NUL, as CTF strings do.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be a field of an event",
-    label = "not an event field",
-    note = "integers up to 64 bits, floats, bool, strings, byte slices, arrays of integers and raw pointers can"
-)]
-pub trait Value {
-    /// The field's type.
-    type Type: HasTypeByte;
+///
+/// The trait is sealed: it serves as a bound (`T: Value`), and cannot be implemented elsewhere. An event takes the parts of another type as
+/// fields of their own, or as text:
+///
+/// ```
+/// struct Order {
+///     id: u64,
+///     articles: Vec<u32>,
+/// }
+/// fn ship(order: &Order) {
+///     dormouse::event!(shop.ship, id = order.id, articles = order.articles);
+/// }
+/// # ship(&Order { id: 7, articles: vec![1, 2] });
+/// ```
+///
+/// ```compile_fail,E0277
+/// struct Order(u64);
+/// impl dormouse::Value for Order {}
+/// ```
+pub trait Value: sealed::Field {}
+
+impl<T: sealed::Field + ?Sized> Value for T {}
+
+mod sealed {
+    use super::{HasTypeByte, Held};
+
+    /// What [`Value`](super::Value) is to this crate.
+    #[diagnostic::on_unimplemented(
+        message = "`{Self}` cannot be a field of an event",
+        label = "not an event field",
+        note = "integers up to 64 bits, floats, bool, strings, byte slices, arrays of integers and raw pointers can",
+        note = "`dormouse::Value` is sealed: give the parts of another type as fields of their own, or as text"
+    )]
+    pub trait Field {
+        /// The field's type.
+        type Type: HasTypeByte;
+        /// What is kept of the value until all fields are evaluated.
+        type Held<'a>: Held
+        where
+            Self: 'a;
+        /// Keeps it.
+        fn hold(&self) -> Self::Held<'_>;
+    }
+}
+use sealed::Field;
+
+/// A value that waits for the event's other values. [`Send`], because they may be waited for with `.await`.
+pub trait Held: Send {
     /// Puts the value into a record.
-    fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>);
-    /// The same bytes as a number, little-endian, of a value whose size is fixed.
-    #[doc(hidden)]
+    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>);
+    /// The same bytes as a number, little-endian, of a value whose size is fixed; else 0.
     #[inline(always)]
     fn bits(&self) -> u64 {
         0
     }
+}
+
+/// A value of `SIZE` bytes, at most 8, little-endian; the others are zero.
+#[derive(Debug)]
+pub struct Scalar<const SIZE: usize>(u64);
+
+impl<const SIZE: usize> Held for Scalar<SIZE> {
+    #[inline(always)]
+    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+        payload.small(*self.0.to_le_bytes().first_chunk::<SIZE>().expect("at most eight bytes"));
+    }
+    #[inline(always)]
+    fn bits(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Elements that lie in memory as records hold them.
+#[derive(Debug)]
+pub struct Elements<'a, T>(&'a [T]);
+
+impl<T: Sync> Held for Elements<'_, T> {
+    #[inline(always)]
+    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+        // A sequence too long for any page is refused by the write, which sees its length in bytes.
+        payload.small((self.0.len() as u32).to_le_bytes());
+        payload.long(self.0.as_ptr().cast(), size_of_val(self.0));
+    }
+}
+
+/// Text up to its first NUL.
+#[derive(Debug)]
+pub struct Text<'a>(&'a [u8]);
+
+impl Held for Text<'_> {
+    #[inline(always)]
+    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+        // The library's search, which looks at words.
+        let len = core::ffi::CStr::from_bytes_until_nul(self.0).map_or(self.0.len(), core::ffi::CStr::count_bytes);
+        payload.long(self.0.as_ptr(), len);
+        payload.small([0]);
+    }
+}
+
+/// The fields of an event, as far as they are evaluated.
+#[derive(Debug)]
+pub struct Fields<All>(All);
+
+/// What [`Fields`] hold: nothing, or something [`And`] one more.
+pub trait Values {
+    /// Their types.
+    type List: TypeList;
+    /// Puts all of them into a record.
+    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>);
+    /// The first of them as words.
+    fn words(&self) -> Words;
+}
+
+/// Values and one more, of this type.
+#[derive(Debug)]
+pub struct And<Before, Last, Type> {
+    before: Before,
+    last: Last,
+    last_type: PhantomData<fn() -> Type>,
+}
+
+impl Values for () {
+    type List = Nil;
+    #[inline(always)]
+    fn put<const BYTES: usize, const RUNS: usize>(self, _: &mut Payload<BYTES, RUNS>) {}
+    #[inline(always)]
+    fn words(&self) -> Words {
+        Words::default()
+    }
+}
+
+impl<Before: Values, Last: Held, Type: HasTypeByte> Values for And<Before, Last, Type> {
+    type List = Cons<Before::List, Type>;
+    #[inline(always)]
+    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+        self.before.put(payload);
+        self.last.put(payload);
+    }
+    #[inline(always)]
+    fn words(&self) -> Words {
+        match const { Before::List::FIXED_SIZE_BYTES } {
+            Some(offset) => self.before.words().and(offset, self.last.bits()),
+            None => self.before.words(),
+        }
+    }
+}
+
+impl Fields<()> {
+    /// No fields yet.
+    #[inline(always)]
+    pub fn none() -> Self {
+        Fields(())
+    }
+}
+
+impl<All: Values> Fields<All> {
+    /// Adds a field.
+    #[inline(always)]
+    pub fn and<T: Value + ?Sized>(self, value: &T) -> Fields<And<All, T::Held<'_>, T::Type>> {
+        Fields(And { before: self.0, last: value.hold(), last_type: PhantomData })
+    }
+
+    /// Writes the record.
+    #[inline(always)]
+    pub fn record<const BYTES: usize, const RUNS: usize>(self, key: &'static EventKey) -> Recorded<All::List> {
+        let fingerprint = const { All::List::DESCRIPTION.fingerprint() };
+        match const { All::List::WORDS_SIZE_BYTES } {
+            Some(len) => self.0.words().record(key, fingerprint, len),
+            None => {
+                // Before the id is looked up: values that outlived a call would have the dormant site's function save registers.
+                let mut payload = Payload::<BYTES, RUNS>::new();
+                self.0.put(&mut payload);
+                if let Some(id) = key.id(fingerprint) {
+                    payload.record(id);
+                }
+            }
+        }
+        Recorded(PhantomData)
+    }
+}
+
+/// The event is written; what remains are its field types.
+#[derive(Debug)]
+pub struct Recorded<List>(PhantomData<fn() -> List>);
+
+impl<List> Clone for Recorded<List> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<List> Copy for Recorded<List> {}
+
+impl<List> Recorded<List> {
+    /// A list that is still to be found out.
+    #[inline(always)]
+    pub fn list() -> Recorded<List> {
+        Recorded(PhantomData)
+    }
+
+    /// Tells the compiler that it is this one.
+    #[inline(always)]
+    pub fn is_of(self, _: Recorded<List>) {}
 }
 
 /// The fields of one record: small values gathered in place, long ones by reference until the record is written.
@@ -171,26 +365,22 @@ impl Words {
 
 macro_rules! scalar {
     ($($type:ty as $wide:ty => $kind:ident),* $(,)?) => {$(
-        impl Value for $type {
+        impl Field for $type {
             type Type = TypeByte<{ FieldType::scalar(Kind::$kind).to_u8() }>;
+            type Held<'a> = Scalar<{ size_of::<$wide>() }>;
             #[inline(always)]
-            fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
-                payload.small((*self as $wide).to_le_bytes());
-            }
-            #[inline(always)]
-            fn bits(&self) -> u64 {
+            fn hold(&self) -> Self::Held<'_> {
                 let mut bits = [0; 8];
                 bits[..size_of::<$wide>()].copy_from_slice(&(*self as $wide).to_le_bytes());
-                u64::from_le_bytes(bits)
+                Scalar(u64::from_le_bytes(bits))
             }
         }
-        impl Value for [$type] {
+        impl Field for [$type] {
             type Type = TypeByte<{ sequence_of(Kind::$kind, size_of::<$type>()) }>;
+            type Held<'a> = Elements<'a, $type>;
             #[inline(always)]
-            fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
-                // A sequence too long for any page is refused by the write, which sees its length in bytes.
-                payload.small((self.len() as u32).to_le_bytes());
-                payload.long(self.as_ptr().cast(), size_of_val(self));
+            fn hold(&self) -> Self::Held<'_> {
+                Elements(self)
             }
         }
     )*};
@@ -215,54 +405,44 @@ scalar! { usize as u64 => U64, isize as i64 => I64 }
 
 macro_rules! pointer {
     ($($type:ty),*) => {$(
-        impl<T: ?Sized> Value for $type {
+        impl<T: ?Sized> Field for $type {
             type Type = TypeByte<{ FieldType::scalar(Kind::Pointer).to_u8() }>;
+            type Held<'a> = Scalar<8> where Self: 'a;
             #[inline(always)]
-            fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
-                payload.small((self.cast::<()>() as usize as u64).to_le_bytes());
-            }
-            #[inline(always)]
-            fn bits(&self) -> u64 {
-                self.cast::<()>() as usize as u64
+            fn hold(&self) -> Self::Held<'_> {
+                Scalar(self.cast::<()>() as usize as u64)
             }
         }
     )*};
 }
 pointer!(*const T, *mut T);
 
-impl Value for str {
+impl Field for str {
     type Type = TypeByte<{ FieldType::scalar(Kind::Str).to_u8() }>;
+    type Held<'a> = Text<'a>;
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
-        // The library's search, which looks at words.
-        let len =
-            core::ffi::CStr::from_bytes_until_nul(self.as_bytes()).map_or(self.len(), core::ffi::CStr::count_bytes);
-        payload.long(self.as_ptr(), len);
-        payload.small([0]);
+    fn hold(&self) -> Self::Held<'_> {
+        Text(self.as_bytes())
     }
 }
 
-impl Value for core::ffi::CStr {
+impl Field for core::ffi::CStr {
     type Type = TypeByte<{ FieldType::scalar(Kind::Str).to_u8() }>;
+    type Held<'a> = Text<'a>;
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
-        let bytes = self.to_bytes();
-        payload.long(bytes.as_ptr(), bytes.len());
-        payload.small([0]);
+    fn hold(&self) -> Self::Held<'_> {
+        Text(self.to_bytes())
     }
 }
 
 macro_rules! delegate {
     ($([$($generics:tt)*] $type:ty => $target:ty),* $(,)?) => {$(
-        impl<$($generics)*> Value for $type where $target: Value {
-            type Type = <$target as Value>::Type;
+        impl<$($generics)*> Field for $type where $target: Field {
+            type Type = <$target as Field>::Type;
+            type Held<'a> = <$target as Field>::Held<'a> where Self: 'a;
             #[inline(always)]
-            fn put<const BYTES: usize, const RUNS: usize>(&self, payload: &mut Payload<BYTES, RUNS>) {
-                <$target as Value>::put(self, payload);
-            }
-            #[inline(always)]
-            fn bits(&self) -> u64 {
-                <$target as Value>::bits(self)
+            fn hold(&self) -> Self::Held<'_> {
+                <$target as Field>::hold(self)
             }
         }
     )*};
@@ -368,15 +548,15 @@ mod tests {
     fn values_become_the_documented_bytes() {
         let bytes = vec![5u8, 6];
         let mut payload = Payload::<96, 23>::new();
-        1u8.put(&mut payload);
-        (-2i16).put(&mut payload);
-        true.put(&mut payload);
-        "hä\0no".put(&mut payload);
-        [3u16, 4].put(&mut payload);
-        bytes.put(&mut payload);
-        (&&7i64).put(&mut payload);
-        1.5f32.put(&mut payload);
-        String::new().put(&mut payload);
+        1u8.hold().put(&mut payload);
+        (-2i16).hold().put(&mut payload);
+        true.hold().put(&mut payload);
+        "hä\0no".hold().put(&mut payload);
+        [3u16, 4].hold().put(&mut payload);
+        bytes.hold().put(&mut payload);
+        (&&7i64).hold().put(&mut payload);
+        1.5f32.hold().put(&mut payload);
+        String::new().hold().put(&mut payload);
         let mut expected = vec![1, 0xFE, 0xFF, 1];
         expected.extend_from_slice("hä\0".as_bytes());
         expected.extend_from_slice(&[2, 0, 0, 0, 3, 0, 4, 0, 2, 0, 0, 0, 5, 6]);
@@ -393,8 +573,8 @@ mod tests {
         let mut offset = 0;
         macro_rules! put {
             ($($value:expr),*) => {$(
-                $value.put(&mut payload);
-                words = words.and(offset, $value.bits());
+                $value.hold().put(&mut payload);
+                words = words.and(offset, $value.hold().bits());
                 offset += size_of_val(&$value);
             )*};
         }
@@ -403,23 +583,23 @@ mod tests {
         assert_eq!(bytes[..offset], gather(&mut payload));
         // A fourth word would be needed: left out, not wrapped.
         assert_eq!(words.and(24, u64::MAX).0, words.0);
-        assert_eq!((true.bits(), 1.5f32.bits(), 7u8.bits()), (1, 0x3FC0_0000, 7));
+        assert_eq!((true.hold().bits(), 1.5f32.hold().bits(), 7u8.hold().bits()), (1, 0x3FC0_0000, 7));
     }
 
     #[test]
     fn sizes_are_fixed_or_not() {
-        type Numbers = Cons<Cons<Nil, <u64 as Value>::Type>, <u16 as Value>::Type>;
+        type Numbers = Cons<Cons<Nil, <u64 as Field>::Type>, <u16 as Field>::Type>;
         assert_eq!((Numbers::FIXED_SIZE_BYTES, Numbers::WORDS_SIZE_BYTES), (Some(10), Some(10)));
-        type Long = Cons<Cons<Numbers, <i64 as Value>::Type>, <*const u8 as Value>::Type>;
+        type Long = Cons<Cons<Numbers, <i64 as Field>::Type>, <*const u8 as Field>::Type>;
         assert_eq!((Long::FIXED_SIZE_BYTES, Long::WORDS_SIZE_BYTES), (Some(26), None));
-        type Text = Cons<Cons<Nil, <str as Value>::Type>, <u64 as Value>::Type>;
+        type Text = Cons<Cons<Nil, <str as Field>::Type>, <u64 as Field>::Type>;
         assert_eq!(Text::FIXED_SIZE_BYTES, None);
         assert_eq!(Nil::WORDS_SIZE_BYTES, Some(0));
     }
 
     #[test]
     fn a_list_describes_itself() {
-        type List = Cons<Cons<Nil, <[u32; 3] as Value>::Type>, <&'static str as Value>::Type>;
+        type List = Cons<Cons<Nil, <[u32; 3] as Field>::Type>, <&'static str as Field>::Type>;
         let types: Vec<_> = description::<List>().types().collect();
         assert_eq!(types, [FieldType::sequence(Kind::U32), FieldType::scalar(Kind::Str)]);
     }

@@ -1,6 +1,8 @@
 //! Emits every kind of value that an event can have, each in an event that its test knows by name.
 
 use std::ffi::CString;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use dormouse::{Value, event};
 
@@ -10,6 +12,8 @@ fn main() {
     text();
     slices();
     shapes();
+    names();
+    awaited();
     places();
 }
 
@@ -88,6 +92,87 @@ fn shapes() {
         f29 = "29",
         f30 = 30u8,
         f31 = 31u16,
+    );
+}
+
+/// Words of Rust and of TSDL (CTF 1.8.3, clause C.2.1).
+fn names() {
+    let r#type = 1u8;
+    event!(values.r#match, r#type, type_ = 2u8, r#async = 3u8);
+    event!(
+        values.trait,
+        align = 0u8,
+        callsite = 1u8,
+        const = 2u8,
+        char = 3u8,
+        clock = 4u8,
+        double = 5u8,
+        enum = 6u8,
+        env = 7u8,
+        event = 8u8,
+        floating_point = 9u8,
+        float = 10u8,
+        integer = 11u8,
+        int = 12u8,
+        long = 13u8,
+        short = 14u8,
+        signed = 15u8,
+        stream = 16u8,
+        string = 17u8,
+        struct = 18u8,
+        trace = 19u8,
+        typealias = 20u8,
+        typedef = 21u8,
+        unsigned = 22u8,
+        variant = 23u8,
+        void = 24u8,
+        _Bool = 25u8,
+        _Complex = 26u8,
+        _Imaginary = 27u8,
+        map = "28",
+        id = [29u16],
+        r#fn = 30u8
+    );
+}
+
+/// Ready when it is asked for the second time.
+async fn later<T>(value: T) -> T {
+    let mut is_asked = false;
+    std::future::poll_fn(|_| if std::mem::replace(&mut is_asked, true) { Poll::Ready(()) } else { Poll::Pending })
+        .await;
+    value
+}
+
+/// Has a future on its way through several threads, as a runtime that steals work does: it has to be `Send`.
+fn drive(future: impl Future<Output = ()> + Send) {
+    let mut future = pin!(future);
+    let mut poll = || future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    while !std::thread::scope(|scope| scope.spawn(&mut poll).join()).unwrap_or(true) {}
+}
+
+async fn awaited_in_generic<T: Value + Send + Sync>(value: T) {
+    event!(values.awaited, first = "generic", value, last = later(1u8).await);
+}
+
+fn awaited() {
+    let text = String::from("text");
+    drive(async {
+        event!(values.awaited, first = later(text.as_str()).await, value = vec![1u16, 2], last = later(3u8).await);
+        event!(values.awaited_short, first = 1u8, last = later(2u64).await);
+    });
+    drive(awaited_in_generic(4i64));
+    // A value is taken as it is evaluated: others may change or take what it came from.
+    let mut number = 1u32;
+    let owned = String::from("owned");
+    event!(
+        values.taken,
+        number,
+        next = (|| {
+            number += 1;
+            number
+        })(),
+        len = owned.len(),
+        text = owned
     );
 }
 

@@ -1,6 +1,6 @@
 //! Every kind of value, from every kind of place, comes back as it was.
 
-use dormouse_e2e::run::Record;
+use dormouse_e2e::run::{Record, babeltrace2_lines};
 use dormouse_e2e::trace::{Trace, check};
 
 use crate::VALUES;
@@ -55,6 +55,69 @@ fn values_come_back() {
             })
             .collect();
         one("wide_open", &wide_open.join(" "));
+        one("match", "type=u8 1 type_=u8 2 async=u8 3");
+        one("taken", "number=u32 1 next=u32 2 len=u64 5 text=str \"owned\"");
+    }
+}
+
+/// Also as babeltrace2 prints them.
+#[test]
+fn names_may_be_words_of_other_languages() {
+    let recording = Record::new().run(&[VALUES]).succeeded();
+    let (trace, _, _) = check(&recording);
+    let words = [
+        "align",
+        "callsite",
+        "const",
+        "char",
+        "clock",
+        "double",
+        "enum",
+        "env",
+        "event",
+        "floating_point",
+        "float",
+        "integer",
+        "int",
+        "long",
+        "short",
+        "signed",
+        "stream",
+        "string",
+        "struct",
+        "trace",
+        "typealias",
+        "typedef",
+        "unsigned",
+        "variant",
+        "void",
+        "_Bool",
+        "_Complex",
+        "_Imaginary",
+    ];
+    let fields: Vec<String> = words.iter().enumerate().map(|(index, word)| format!("{word}=u8 {index}")).collect();
+    assert_eq!(trace.values("values:trait"), [fields.join(" ") + " map=str \"28\" id=[u16 29] fn=u8 30"]);
+    if let Some(lines) = babeltrace2_lines(&recording.dir) {
+        let fields: Vec<String> = words.iter().enumerate().map(|(index, word)| format!("{word} = {index}, ")).collect();
+        let line = lines.lines().find(|line| line.contains(" values:trait: ")).expect("babeltrace2 has the event");
+        assert!(
+            line.contains(&fields.concat())
+                && line.ends_with("map = \"28\", _id_length = 1, id = [ [0] = 29 ], fn = 30 }"),
+            "{line}"
+        );
+    }
+}
+
+/// Futures of such events are `Send`, or the program would not compile.
+#[test]
+fn values_may_be_awaited() {
+    for (rseq, context) in [(true, "ids"), (false, "ids"), (true, "none"), (false, "none")] {
+        let trace = trace(rseq, context);
+        assert_eq!(
+            trace.values("values:awaited"),
+            ["first=str \"text\" value=[u16 1, u16 2] last=u8 3", "first=str \"generic\" value=i64 4 last=u8 1"]
+        );
+        assert_eq!(trace.values("values:awaited_short"), ["first=u8 1 last=u64 2"]);
     }
 }
 
