@@ -72,6 +72,106 @@ impl ClassDecl {
     }
 }
 
+/// An event class as a program announces it. What it says is not checked yet: the session owner tells of each class that it refuses.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Announcement {
+    /// Provider.
+    pub provider: String,
+    /// Event name.
+    pub name: String,
+    /// Field names and type bytes ([`FieldType::to_u8`]).
+    pub fields: Vec<(String, u8)>,
+}
+
+impl Announcement {
+    /// `provider:name`.
+    pub fn full_name(&self) -> String {
+        alloc::format!("{}:{}", self.provider, self.name)
+    }
+
+    /// The class, if a trace can hold it.
+    ///
+    /// # Errors
+    /// The first thing that no trace can hold.
+    pub fn check(&self) -> Result<ClassDecl, ClassError> {
+        let check_name =
+            |name: &String| if is_name(name) { Ok(name.clone()) } else { Err(ClassError::Name(name.clone())) };
+        let (provider, name) = (check_name(&self.provider)?, check_name(&self.name)?);
+        if self.fields.len() > FIELD_COUNT_MAX {
+            return Err(ClassError::FieldCount(self.fields.len()));
+        }
+        let field = |(name, type_byte): &(String, u8)| {
+            let name = check_name(name)?;
+            match FieldType::from_u8(*type_byte) {
+                Some(field_type) => Ok((name, field_type)),
+                None => Err(ClassError::FieldType { field: name, type_byte: *type_byte }),
+            }
+        };
+        Ok(ClassDecl { provider, name, fields: self.fields.iter().map(field).collect::<Result<_, _>>()? })
+    }
+
+    /// Bytes that it takes in a frame.
+    pub fn size_bytes(&self) -> usize {
+        let names = [&self.provider, &self.name].into_iter().map(|name| 2 + name.len());
+        let fields = self.fields.iter().map(|(name, _)| 2 + name.len() + 1);
+        names.chain(fields).sum::<usize>() + 4
+    }
+}
+
+impl From<&ClassDecl> for Announcement {
+    fn from(decl: &ClassDecl) -> Announcement {
+        let fields = decl.fields.iter().map(|(name, field_type)| (name.clone(), field_type.to_u8()));
+        Announcement { provider: decl.provider.clone(), name: decl.name.clone(), fields: fields.collect() }
+    }
+}
+
+/// Why no trace can hold a class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClassError {
+    /// A provider, an event or a field cannot be called so ([`is_name`]).
+    Name(String),
+    /// More fields than [`FIELD_COUNT_MAX`].
+    FieldCount(usize),
+    /// A field of a type that there is not.
+    FieldType {
+        /// The field.
+        field: String,
+        /// The type byte.
+        type_byte: u8,
+    },
+}
+
+impl core::fmt::Display for ClassError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            ClassError::Name(name) => write!(
+                f,
+                "`{}` is no name that a trace can hold: write ASCII letters, digits and `_`, no digit first, at most {NAME_LEN_MAX} bytes",
+                shown(name)
+            ),
+            ClassError::FieldCount(count) => write!(f, "it has {count} fields, and a class at most {FIELD_COUNT_MAX}"),
+            ClassError::FieldType { field, type_byte } => {
+                write!(
+                    f,
+                    "its field {field} is of the unknown type {type_byte}; build the program with the headers of its libdormouse"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for ClassError {}
+
+/// Text of a program as a person reads it: in one line, none too long, and nothing in it moves a terminal's cursor.
+pub fn shown(text: &str) -> String {
+    let mut chars = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
+    let mut shown: String = chars.by_ref().take(300).collect();
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 /// A class as a program lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassStatus {
@@ -88,7 +188,7 @@ pub struct ClassStatus {
 /// What the owner grants for one announced class, in the order of the announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// The class's id in the trace, or `u32::MAX` where none is left.
+    /// The class's id in the trace, or `u32::MAX` for one that is refused.
     pub id: u32,
     /// Whether to arm it now.
     pub armed: bool,
@@ -137,8 +237,8 @@ pub enum Message {
         program: String,
         /// The command line, arguments separated by blanks.
         command_line: String,
-        /// Every class known by now.
-        classes: Vec<ClassDecl>,
+        /// Classes known by now: as many as go into a frame, the others follow as [`Message::MoreClasses`].
+        classes: Vec<Announcement>,
     },
     /// Owner → program.
     Welcome {
@@ -152,7 +252,7 @@ pub enum Message {
         /// The session's number for the process.
         process: u16,
         /// The new classes.
-        classes: Vec<ClassDecl>,
+        classes: Vec<Announcement>,
     },
     /// Tool → owner of an attached session: ends it. The answer is [`Message::Stopped`] once the trace is complete.
     Stop,
@@ -343,12 +443,12 @@ impl Writer {
         self.u32(tunable.site_count);
         self.u32(tunable.patched_count);
     }
-    fn decl(&mut self, decl: &ClassDecl) {
-        self.str(&decl.provider);
-        self.str(&decl.name);
-        self.list(&decl.fields, |w, (name, field_type)| {
+    fn announcement(&mut self, class: &Announcement) {
+        self.str(&class.provider);
+        self.str(&class.name);
+        self.list(&class.fields, |w, (name, type_byte)| {
             w.str(name);
-            w.u8(field_type.to_u8());
+            w.u8(*type_byte);
         });
     }
 }
@@ -423,18 +523,12 @@ impl<'a> Reader<'a> {
         let mut value = || Ok(TunableValue { value_type, bits: self.u64()? });
         Ok(TunableChange { name, former: value()?, value: value()? })
     }
-    fn name(&mut self) -> Result<String, Malformed> {
-        let name = self.str()?;
-        if is_name(&name) { Ok(name) } else { Err(Malformed) }
+    fn announcement(&mut self) -> Result<Announcement, Malformed> {
+        let (provider, name) = (self.str()?, self.str()?);
+        Ok(Announcement { provider, name, fields: self.list(|r| Ok((r.str()?, r.u8()?)))? })
     }
     fn decl(&mut self) -> Result<ClassDecl, Malformed> {
-        let provider = self.name()?;
-        let name = self.name()?;
-        let fields = self.list(|r| Ok((r.name()?, FieldType::from_u8(r.u8()?).ok_or(Malformed)?)))?;
-        if fields.len() > FIELD_COUNT_MAX {
-            return Err(Malformed);
-        }
-        Ok(ClassDecl { provider, name, fields })
+        self.announcement()?.check().map_err(|_| Malformed)
     }
 }
 
@@ -443,9 +537,10 @@ pub const fn is_name(name: &str) -> bool {
     let name = name.as_bytes();
     let mut index = 0;
     while index < name.len() {
-        let may_be_first = name[index] == b'_' || name[index].is_ascii_alphabetic();
-        if !may_be_first && !(index > 0 && name[index].is_ascii_digit()) {
-            return false;
+        match name[index] {
+            b'_' | b'a'..=b'z' | b'A'..=b'Z' => {}
+            b'0'..=b'9' if index > 0 => {}
+            _ => return false,
         }
         index += 1;
     }
@@ -496,7 +591,7 @@ impl Message {
                 w.u32(*vpid);
                 w.str(program);
                 w.str(command_line);
-                w.list(classes, Writer::decl);
+                w.list(classes, Writer::announcement);
             }
             Message::Welcome { process, grants } => {
                 w.u8(2);
@@ -509,7 +604,7 @@ impl Message {
             Message::MoreClasses { process, classes } => {
                 w.u8(3);
                 w.u16(*process);
-                w.list(classes, Writer::decl);
+                w.list(classes, Writer::announcement);
             }
             Message::Stop => w.u8(4),
             Message::Stopped { summary } => {
@@ -555,7 +650,7 @@ impl Message {
                 w.u8(7);
                 w.str(session);
                 w.list(classes, |w, class| {
-                    w.decl(&class.decl);
+                    w.announcement(&(&class.decl).into());
                     w.u8(class.armed as u8);
                     w.u32(class.site_count);
                     w.u32(class.patched_count);
@@ -640,13 +735,13 @@ impl Message {
                 vpid: r.u32()?,
                 program: r.str()?,
                 command_line: r.str()?,
-                classes: r.list(Reader::decl)?,
+                classes: r.list(Reader::announcement)?,
             },
             2 => Message::Welcome {
                 process: r.u16()?,
                 grants: r.list(|r| Ok(Grant { id: r.u32()?, armed: r.bool()? }))?,
             },
-            3 => Message::MoreClasses { process: r.u16()?, classes: r.list(Reader::decl)? },
+            3 => Message::MoreClasses { process: r.u16()?, classes: r.list(Reader::announcement)? },
             4 => Message::Stop,
             5 => Message::Stopped { summary: r.str()? },
             6 => Message::List,
@@ -725,7 +820,7 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::class::Kind;
+    use crate::class::{Kind, SEQUENCE};
     use alloc::vec;
 
     fn samples() -> Vec<Message> {
@@ -744,7 +839,7 @@ mod tests {
                 vpid: 7,
                 program: "/bin/true".into(),
                 command_line: "true".into(),
-                classes: vec![decl.clone()],
+                classes: vec![(&decl).into()],
             },
             Message::Welcome { process: 3, grants: vec![Grant { id: 5, armed: true }] },
             Message::MoreClasses { process: 3, classes: vec![] },
@@ -815,6 +910,48 @@ mod tests {
             site_count: 2,
             patched_count: 2,
         }
+    }
+
+    #[test]
+    fn classes_that_no_trace_can_hold_are_told_apart() {
+        let announcement = |name: &str, field: &str, type_byte| Announcement {
+            provider: "p".into(),
+            name: name.into(),
+            fields: vec![("first".into(), 1), (field.into(), type_byte)],
+        };
+        let class = announcement("e", "second", SEQUENCE | Kind::U16 as u8);
+        let decl = class.check().unwrap();
+        assert_eq!((decl.full_name().as_str(), Announcement::from(&decl)), ("p:e", class.clone()));
+        let frame = Message::MoreClasses { process: 1, classes: vec![class.clone(), class.clone()] }.encode();
+        let one = Message::MoreClasses { process: 1, classes: vec![class.clone()] }.encode();
+        assert_eq!(frame.len() - one.len(), class.size_bytes());
+
+        let long = "n".repeat(NAME_LEN_MAX + 1);
+        for name in ["größe", "", "9", "a b", "\u{1b}[2J", &long] {
+            let error = ClassError::Name(name.into());
+            assert_eq!(announcement(name, "f", 1).check(), Err(error.clone()));
+            assert_eq!(announcement("e", name, 1).check(), Err(error.clone()));
+            assert_eq!(Announcement { provider: name.into(), ..class.clone() }.check(), Err(error.clone()));
+            assert!(!alloc::format!("{error}").contains(char::is_control));
+        }
+        for type_byte in [0, 15, SEQUENCE, SEQUENCE | Kind::Str as u8] {
+            let error = ClassError::FieldType { field: "f".into(), type_byte };
+            assert_eq!(announcement("e", "f", type_byte).check(), Err(error));
+        }
+        let many = |count| Announcement { fields: vec![("f".into(), 1); count], ..class.clone() };
+        assert!(many(FIELD_COUNT_MAX).check().is_ok());
+        assert_eq!(many(FIELD_COUNT_MAX + 1).check(), Err(ClassError::FieldCount(FIELD_COUNT_MAX + 1)));
+
+        // Of a listing, they are no classes.
+        let listed = |name: &str| {
+            let decl = ClassDecl { name: name.into(), ..decl.clone() };
+            let classes = vec![ClassStatus { decl, armed: false, site_count: 0, patched_count: 0 }];
+            Message::decode(&Message::Classes { session: "".into(), classes, patching: "".into() }.encode()[4..])
+        };
+        assert!(listed("e").is_ok());
+        assert_eq!(listed("größe"), Err(Malformed));
+        assert_eq!(shown(&"ß".repeat(301)), "ß".repeat(300) + "…");
+        assert_eq!(shown("a\nb"), "a\u{fffd}b");
     }
 
     #[test]

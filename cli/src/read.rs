@@ -40,7 +40,10 @@ enum ClockArgument {
     after_help = "Lost events are counted by class when a session ends: a trace whose session was killed has their sum alone. The \
                   classes' counts can stay below the sum: a program that was killed amid an event has not said which it was, and \
                   what did not fit on the disk is not counted by class.\n\n\
-                  Exit code: 0; 1 if the trace is damaged (what can be read is counted); 2 if it cannot be read."
+                  A class that the session refused, because no trace can hold it or nothing was left for it, is named with its program \
+                  and the reason: its events are neither recorded nor counted.\n\n\
+                  Exit code: 0; 1 if the trace is damaged (what can be read is counted), or classes were refused; 2 if it cannot be \
+                  read."
 )]
 pub(crate) struct StatsCommand {
     /// Directory of the trace
@@ -104,6 +107,6 @@ impl StatsCommand {
         } else {
             write!(out, "{stats}")?;
         }
-        Ok((!stats.warnings.is_empty()).into())
+        Ok((!stats.warnings.is_empty() || !stats.classes_refused.is_empty()).into())
     }
 }

@@ -266,7 +266,10 @@ impl Record {
 
 fn report(summary: &Summary, dir: &Path) {
     let dir = dir.display();
-    if summary.processes == 0 {
+    for refusal in &summary.classes_refused {
+        say(format_args!("{refusal}"));
+    }
+    if summary.processes == 0 && summary.classes_refused.is_empty() {
         say(format_args!(
             "{summary}; no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
              environment); `--libc` traces unmodified programs"

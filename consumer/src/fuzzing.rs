@@ -58,7 +58,7 @@ impl Owner {
 
     /// The id of a class.
     pub fn declare(&self, class: &ClassDecl) -> u32 {
-        self.shared.trace.class_id(class)
+        self.shared.trace.class_id(class).expect("a place for the class")
     }
 
     /// The session's memory. It stays mapped as long as the owner lives.

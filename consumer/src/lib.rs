@@ -67,4 +67,5 @@ pub use program::{Program, ProgramError, socket_dir, stop_session};
 pub use salvage::{Salvage, SalvageError, salvage};
 pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};
 pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};
+pub use trace::Refusal;
 pub use tunable::{TunableError, Tunables};

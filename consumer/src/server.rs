@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::class::CLASS_ID_NONE;
-use dormouse_abi::wire::{self, ClassDecl, Grant, Message};
+use dormouse_abi::wire::{self, Announcement, Grant, Message};
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +22,7 @@ use crate::allowance::Allowance;
 use crate::program::{Program, read_message, socket_dir, sweep};
 use crate::session::{Options, SessionError, Shared, Summary};
 use crate::snapshot::{self, Snapshot, Take};
+use crate::trace::Refusal;
 
 /// How long a program may take over its hello.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -62,6 +63,8 @@ struct Table {
 #[derive(Debug)]
 struct Process {
     pid: u32,
+    /// Path of the executable, as it says itself.
+    program: String,
     pidfd: OwnedFd,
     /// See [`image`].
     image: String,
@@ -76,7 +79,7 @@ impl Processes {
     ///
     /// A process that has become another program leaves its former number behind, and what that held is taken back: its
     /// threads ended amid their writes, as those of a killed process do, but its pidfd does not say so.
-    fn add(&self, memory: &Memory, pid: u32, pidfd: OwnedFd) -> Option<u16> {
+    fn add(&self, memory: &Memory, pid: u32, program: &str, pidfd: OwnedFd) -> Option<u16> {
         let image = image(pid);
         let mut table = self.lock();
         let is_former = |process: &Process| process.pid == pid && process.image != image;
@@ -90,9 +93,14 @@ impl Processes {
             .map(|step| table.last_number.wrapping_add(step))
             .find(|number| *number != 0 && !table.live.contains_key(number))?;
         table.last_number = number;
-        table.live.insert(number, Process { pid, pidfd, image });
+        table.live.insert(number, Process { pid, program: program.into(), pidfd, image });
         self.joined.fetch_add(1, Ordering::Relaxed);
         Some(number)
+    }
+
+    /// The program of a process.
+    fn program(&self, number: u16) -> String {
+        self.lock().live.get(&number).map_or_else(|| "an unknown program".into(), |process| process.program.clone())
     }
 
     pub(crate) fn joined(&self) -> u64 {
@@ -233,7 +241,9 @@ impl Server {
     pub(crate) fn answer_stop(&self, summary: &Summary) {
         let asker = self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut stream) = asker {
-            let _ = stream.write_all(&Message::Stopped { summary: summary.to_string() }.encode());
+            let refused = summary.classes_refused.iter().map(|refusal| format!("{refusal}\n"));
+            let text = refused.collect::<String>() + &summary.to_string();
+            let _ = stream.write_all(&Message::Stopped { summary: text }.encode());
         }
     }
 }
@@ -316,15 +326,22 @@ impl Desk {
         if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
             return refuse(&mut stream, "the session belongs to another user");
         }
-        match read_message(&mut stream)? {
-            Message::Hello { version, .. } if version != wire::VERSION => {
-                refuse(&mut stream, "the program and dormouse are of different versions; rebuild the older one")
+        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        let message = match read_message(&mut stream) {
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+                return self.refuse_program(&mut stream, &program.to_string_lossy(), OTHER_VERSION);
+            }
+            message => message?,
+        };
+        match message {
+            Message::Hello { version, program, .. } if version != wire::VERSION => {
+                self.refuse_program(&mut stream, &program, OTHER_VERSION)
             }
             Message::Hello { vpid, program, command_line, classes, .. } => {
-                let pid = peer.pid.as_raw_nonzero().get() as u32;
                 let pidfd = rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?;
-                let Some(process) = self.processes.add(&self.shared.memory, pid, pidfd) else {
-                    return refuse(&mut stream, "too many processes are in the session");
+                let Some(process) = self.processes.add(&self.shared.memory, pid, &program, pidfd) else {
+                    return self.refuse_program(&mut stream, &program, "too many processes are in the session");
                 };
                 let record = StateRecord::Process {
                     process: process.into(),
@@ -335,11 +352,12 @@ impl Desk {
                 };
                 // Without its record the process's events are in the trace all the same, under its bare id.
                 let _ = self.shared.trace.state(&self.shared.clock, &[record]);
-                let welcome = Message::Welcome { process, grants: self.grants(&classes) };
+                let welcome = Message::Welcome { process, grants: self.grants(&classes, &program) };
                 send_with_fd(&stream, &welcome.encode(), self.shared.pool.file())
             }
             Message::MoreClasses { process, classes } => {
-                let welcome = Message::Welcome { process, grants: self.grants(&classes) };
+                let grants = self.grants(&classes, &self.processes.program(process));
+                let welcome = Message::Welcome { process, grants };
                 stream.write_all(&welcome.encode())
             }
             Message::Stop if self.may_be_stopped => {
@@ -423,22 +441,36 @@ impl Desk {
     }
 
     /// Classes that are to be armed get their ids first, because small ids take fewer bytes in records without context.
-    fn grants(&self, classes: &[ClassDecl]) -> Vec<Grant> {
-        let is_wanted = |decl: &ClassDecl| {
-            let name = decl.full_name();
+    fn grants(&self, announced: &[Announcement], program: &str) -> Vec<Grant> {
+        let is_wanted = |class: &Announcement| {
+            let name = class.full_name();
             self.patterns.iter().any(|pattern| wire::matches(pattern, &name))
         };
-        let wanted: Vec<bool> = classes.iter().map(is_wanted).collect();
-        for (decl, _) in classes.iter().zip(&wanted).filter(|(_, wanted)| **wanted) {
-            self.shared.trace.class_id(decl);
+        let wanted: Vec<bool> = announced.iter().map(is_wanted).collect();
+        let mut grants = vec![Grant { id: CLASS_ID_NONE, armed: false }; announced.len()];
+        let mut refused = Vec::new();
+        for armed in [true, false] {
+            for index in (0..announced.len()).filter(|index| wanted[*index] == armed) {
+                let class = &announced[index];
+                let checked = class.check().map_err(|error| error.to_string());
+                match checked.and_then(|decl| self.shared.trace.class_id(&decl)) {
+                    Ok(id) => grants[index] = Grant { id, armed },
+                    Err(reason) => refused.push(Refusal::new(&class.full_name(), program, &reason)),
+                }
+            }
         }
-        let grant = |(decl, wanted): (&ClassDecl, bool)| {
-            let id = self.shared.trace.class_id(decl);
-            Grant { id, armed: wanted && id != CLASS_ID_NONE }
-        };
-        classes.iter().zip(wanted).map(grant).collect()
+        self.shared.trace.refuse(&self.shared.clock, refused);
+        grants
+    }
+
+    /// None of a program's classes is recorded.
+    fn refuse_program(&self, stream: &mut UnixStream, program: &str, reason: &str) -> std::io::Result<()> {
+        self.shared.trace.refuse(&self.shared.clock, [Refusal::new("(all classes)", program, reason)]);
+        refuse(stream, reason)
     }
 }
+
+const OTHER_VERSION: &str = "the program and dormouse are of different versions; rebuild the older one";
 
 fn refuse(stream: &mut UnixStream, text: &str) -> std::io::Result<()> {
     stream.write_all(&Message::Error { text: text.into() }.encode())

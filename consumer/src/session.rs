@@ -20,7 +20,7 @@ use crate::drain::{self, Drained};
 use crate::packets::Tally;
 use crate::program::{Program, ProgramError};
 use crate::server::Server;
-use crate::trace::{Trace, TraceError};
+use crate::trace::{Refusal, Trace, TraceError};
 use crate::whereabouts::{LeftBehind, buffers_file};
 
 /// What happens when no page is free.
@@ -194,6 +194,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Snapshots that events asked for and that were too many.
     pub snapshots_refused: u64,
+    /// Classes whose events are not in the trace, each once.
+    pub classes_refused: Vec<Refusal>,
     /// Why something could not be written, the first time.
     pub write_error: Option<String>,
 }
@@ -210,6 +212,9 @@ impl std::fmt::Display for Summary {
         )?;
         if self.snapshots_refused > 0 {
             write!(f, "; {} snapshots that events asked for were too many", self.snapshots_refused)?;
+        }
+        if !self.classes_refused.is_empty() {
+            f.write_str("; refused event classes are named above")?;
         }
         if let Some(error) = &self.write_error {
             write!(f, "; {} events could not be written: {error}", self.lost_on_disk)?;
@@ -446,7 +451,8 @@ impl Session {
             processes: self.server.processes().joined(),
             bytes: written.bytes,
             snapshots_refused: self.server.snapshots_refused(),
-            write_error: written.write_error.or_else(|| self.shared.trace.write_error()),
+            classes_refused: self.shared.trace.refusals(),
+            write_error: written.write_error,
         };
         if let Err(error) = self.shared.trace.finish(
             &self.shared.clock,

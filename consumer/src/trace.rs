@@ -1,15 +1,16 @@
 //! The trace's files: metadata that grow, the state stream, one file for each stream of events.
 
+use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
+use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::CLOCK_TSC;
-use dormouse_abi::wire::ClassDecl;
+use dormouse_abi::wire::{ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord};
 
 use crate::clock::{Calibration, Clock};
@@ -50,6 +51,38 @@ pub enum TraceError {
 /// Space that is set aside for the state stream, so that a full disk can still be told of.
 const STATE_RESERVE_BYTES: u64 = 64 << 10;
 
+/// A class, or several, whose events are not in the trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// `provider:name`, or in parentheses what classes.
+    pub class: String,
+    /// Path of the executable that announced it.
+    pub program: String,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+impl Refusal {
+    /// What a program says is made fit to be printed; the reason is.
+    pub(crate) fn new(class: &str, program: &str, reason: &str) -> Refusal {
+        Refusal { class: shown(class), program: shown(program), reason: reason.into() }
+    }
+
+    fn record(&self) -> StateRecord<'_> {
+        StateRecord::ClassRefused { class: &self.class, program: &self.program, reason: &self.reason }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Refusal { class, program, reason } = self;
+        write!(f, "not recorded: {class} of {program}: {reason}")
+    }
+}
+
+/// Refusals that are told one by one: programs may announce as many classes as they like.
+pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
+
 /// The trace of a session.
 #[derive(Debug)]
 pub(crate) struct Trace {
@@ -61,7 +94,7 @@ pub(crate) struct Trace {
 #[derive(Debug)]
 struct Inner {
     options: MetadataOptions,
-    decls: Vec<ClassDecl>,
+    ids: HashMap<ClassDecl, u16>,
     classes: Classes,
     metadata: File,
     metadata_len: u64,
@@ -69,8 +102,8 @@ struct Inner {
     state_len: u64,
     state_writer: PacketWriter,
     state_last: u64,
-    /// Why a class could not be declared, the first time.
-    write_error: Option<String>,
+    /// Each once, at most [`REFUSAL_COUNT_MAX`], and then one that says that there are others.
+    refusals: Vec<Refusal>,
 }
 
 impl Trace {
@@ -107,7 +140,7 @@ impl Trace {
             uuid,
             inner: Mutex::new(Inner {
                 options: metadata_options,
-                decls: Vec::new(),
+                ids: HashMap::new(),
                 classes: Classes::of_records(options.context.record_kind()),
                 metadata,
                 metadata_len,
@@ -115,7 +148,7 @@ impl Trace {
                 state_len: 0,
                 state_writer: PacketWriter::state(uuid),
                 state_last: 0,
-                write_error: None,
+                refusals: Vec::new(),
             }),
         };
         let first = StateRecord::Session {
@@ -154,36 +187,59 @@ impl Trace {
         self.lock().classes.clone()
     }
 
-    /// The id of a class, declared in the metadata before it is given out. [`CLASS_ID_NONE`] when ids or disk are used up.
-    pub(crate) fn class_id(&self, decl: &ClassDecl) -> u32 {
+    /// The id of a class, declared in the metadata before it is given out.
+    ///
+    /// # Errors
+    /// Why it is refused: ids or disk are used up.
+    pub(crate) fn class_id(&self, decl: &ClassDecl) -> Result<u32, String> {
         let mut inner = self.lock();
-        if let Some(id) = inner.decls.iter().position(|known| known == decl) {
-            return id as u32;
+        if let Some(id) = inner.ids.get(decl) {
+            return Ok((*id).into());
         }
-        let id = inner.decls.len();
+        let id = inner.ids.len();
         if id > CLASS_ID_MAX as usize {
-            return CLASS_ID_NONE;
+            return Err(format!(
+                "a trace has at most {} classes; record fewer programs at once",
+                CLASS_ID_MAX as u32 + 1
+            ));
         }
         let block = Metadata::class(id as u16, decl);
         if let Err(error) = inner.metadata.write_all_at(block.as_bytes(), inner.metadata_len) {
             // Half a block would make all of the metadata unreadable.
             let _ = inner.metadata.set_len(inner.metadata_len);
-            let text = format!(
-                "cannot declare the event {}: {error}; free space or give another directory with -o",
-                decl.full_name()
-            );
-            inner.write_error.get_or_insert(text);
-            return CLASS_ID_NONE;
+            return Err(format!(
+                "the metadata cannot be written: {error}; free space or give another directory with -o"
+            ));
         }
         inner.metadata_len += block.len() as u64;
         inner.classes.insert(id as u16, decl.clone());
-        inner.decls.push(decl.clone());
-        id as u32
+        inner.ids.insert(decl.clone(), id as u16);
+        Ok(id as u32)
     }
 
-    /// Why a class could not be declared, if one could not.
-    pub(crate) fn write_error(&self) -> Option<String> {
-        self.lock().write_error.clone()
+    /// Notes what is refused, each once, in the trace too.
+    pub(crate) fn refuse(&self, clock: &Clock, refused: impl IntoIterator<Item = Refusal>) {
+        let mut inner = self.lock();
+        let known = inner.refusals.len();
+        for refusal in refused {
+            if inner.refusals.len() > REFUSAL_COUNT_MAX || inner.refusals.contains(&refusal) {
+                continue;
+            }
+            let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;
+            let others = || Refusal::new("(other classes)", "", &format!("the first {REFUSAL_COUNT_MAX} are named"));
+            inner.refusals.push(if is_last { others() } else { refusal });
+        }
+        let fresh: Vec<Refusal> = inner.refusals[known..].to_vec();
+        drop(inner);
+        if !fresh.is_empty() {
+            // Where it cannot be written, the session's summary still has it.
+            let _ = self.state(clock, &fresh.iter().map(Refusal::record).collect::<Vec<_>>());
+        }
+    }
+
+    /// What has been refused.
+    pub(crate) fn refusals(&self) -> Vec<Refusal> {
+        self.lock().refusals.clone()
     }
 
     /// Appends a packet of state records.
@@ -258,8 +314,8 @@ impl Inner {
     fn write_metadata(&self, dir: &Path, clock: &Clock) -> Result<(), TraceError> {
         let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..self.options.clone() };
         let mut text = Metadata::new(options).preamble();
-        for (id, decl) in self.decls.iter().enumerate() {
-            text.push_str(&Metadata::class(id as u16, decl));
+        for class in self.classes.events() {
+            text.push_str(&Metadata::class(class.id, &class.decl));
         }
         let path = dir.join("metadata");
         let fresh = dir.join(".metadata.new");

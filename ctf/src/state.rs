@@ -18,6 +18,8 @@ pub const ID_LOST_CLASS: u16 = CLASS_ID_MAX + 4;
 pub const ID_SNAPSHOT: u16 = CLASS_ID_MAX + 5;
 /// Id of `dormouse:salvage`.
 pub const ID_SALVAGE: u16 = CLASS_ID_MAX + 6;
+/// Id of `dormouse:class_refused`.
+pub const ID_CLASS_REFUSED: u16 = CLASS_ID_MAX + 7;
 
 /// A record of the state stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,15 @@ pub enum StateRecord<'a> {
         class: &'a str,
         /// How many events.
         count: u64,
+    },
+    /// Events of a class are not in the trace, and nobody has counted them.
+    ClassRefused {
+        /// `provider:name`, or in parentheses what classes.
+        class: &'a str,
+        /// Path of the executable that announced it.
+        program: &'a str,
+        /// Why the session owner refused it, and what to do.
+        reason: &'a str,
     },
     /// The trace is a snapshot of a session that went on.
     Snapshot {
@@ -94,6 +105,7 @@ impl<'a> StateRecord<'a> {
             StateRecord::LostClass { .. } => ID_LOST_CLASS,
             StateRecord::Snapshot { .. } => ID_SNAPSHOT,
             StateRecord::Salvage { .. } => ID_SALVAGE,
+            StateRecord::ClassRefused { .. } => ID_CLASS_REFUSED,
         }
     }
 
@@ -108,6 +120,9 @@ impl<'a> StateRecord<'a> {
             StateRecord::Lost { reason: text, count } | StateRecord::LostClass { class: text, count } => {
                 put(Value::Str(text.as_bytes()));
                 put(Value::U64(count));
+            }
+            StateRecord::ClassRefused { class, program, reason } => {
+                [class, program, reason].into_iter().for_each(|text| put(Value::Str(text.as_bytes())));
             }
             StateRecord::Snapshot { trigger, pages_missed, pages_refused } => {
                 put(Value::Str(trigger.as_bytes()));
@@ -142,6 +157,9 @@ impl<'a> StateRecord<'a> {
             },
             ID_LOST => StateRecord::Lost { reason: text(next()?)?, count: number(next()?)? },
             ID_LOST_CLASS => StateRecord::LostClass { class: text(next()?)?, count: number(next()?)? },
+            ID_CLASS_REFUSED => {
+                StateRecord::ClassRefused { class: text(next()?)?, program: text(next()?)?, reason: text(next()?)? }
+            }
             ID_SNAPSHOT => StateRecord::Snapshot {
                 trigger: text(next()?)?,
                 pages_missed: number(next()?)?,
@@ -180,8 +198,11 @@ fn text(value: Value<'_>) -> Option<&str> {
     }
 }
 
+/// How many of [`classes`], from the first on, every trace has: those that came later are not in older ones.
+pub(crate) const CLASS_COUNT_MIN: usize = 6;
+
 /// Ids and declarations of the state stream's classes.
-pub(crate) fn classes() -> [(u16, ClassDecl); 6] {
+pub(crate) fn classes() -> [(u16, ClassDecl); 7] {
     let class = |id: u16, name: &str, fields: &[(&str, Kind)]| {
         let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
         (id, ClassDecl { provider: "dormouse".into(), name: name.into(), fields })
@@ -225,6 +246,11 @@ pub(crate) fn classes() -> [(u16, ClassDecl); 6] {
                 ("packets_refused", Kind::U64),
                 ("pages_missed", Kind::U64),
             ],
+        ),
+        class(
+            ID_CLASS_REFUSED,
+            "class_refused",
+            &[("class", Kind::Str), ("program", Kind::Str), ("reason", Kind::Str)],
         ),
     ]
 }

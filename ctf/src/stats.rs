@@ -25,6 +25,8 @@ pub struct Stats {
     /// programs were honest: those that a program had no time to assign (it was killed) and those that did not fit on the disk are
     /// not among them.
     pub lost_by_class: Vec<LostStats>,
+    /// Classes whose events are not in the trace, and not among `events_lost`: the session owner refused them.
+    pub classes_refused: Vec<RefusedStats>,
     /// Packets of all streams.
     pub packets: u64,
     /// Bytes of all streams, padding included.
@@ -76,6 +78,17 @@ pub struct LostStats {
     pub count: u64,
 }
 
+/// A class that the session owner refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RefusedStats {
+    /// `provider:name`, or in parentheses what classes.
+    pub name: String,
+    /// Path of the executable that announced it.
+    pub program: String,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
 /// Events of one processor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CpuStats {
@@ -117,6 +130,7 @@ impl Stats {
         let (mut events, mut state_events, mut stated_lost) = (0, 0, 0u64);
         let mut classes: HashMap<u16, ClassStats> = HashMap::new();
         let mut lost: BTreeMap<String, u64> = BTreeMap::new();
+        let mut classes_refused = Vec::new();
         let mut cpus: BTreeMap<u32, u64> = BTreeMap::new();
         let mut processes = Processes { first_count: has_context.then_some(0), ..Processes::default() };
         let mut threads = HashSet::new();
@@ -146,6 +160,11 @@ impl Stats {
                         let lost = lost.entry(class.into()).or_default();
                         *lost = lost.saturating_add(count);
                     }
+                    Some(StateRecord::ClassRefused { class, program, reason }) => classes_refused.push(RefusedStats {
+                        name: class.into(),
+                        program: program.into(),
+                        reason: reason.into(),
+                    }),
                     Some(StateRecord::Salvage { missing, .. }) if !missing.is_empty() => {
                         warnings.push(format!("{}: salvaged, but not whole: {missing}", streams[event.stream].0));
                     }
@@ -186,6 +205,7 @@ impl Stats {
             state_events,
             events_lost: packets_lost.fold(stated_lost, u64::saturating_add),
             lost_by_class,
+            classes_refused,
             packets: merge.streams().iter().map(StreamReader::packet_count).sum(),
             bytes: streams.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
             threads: has_context.then_some(threads.len() as u64),
@@ -264,6 +284,10 @@ impl fmt::Display for Stats {
         table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
         let rows = self.lost_by_class.iter().map(|lost| vec![lost.count.to_string(), printable(&lost.name)]);
         table(f, &["LOST", "CLASS"], rows.collect())?;
+        let refused = self.classes_refused.iter();
+        let rows = refused
+            .map(|refused| [&refused.name, &refused.program, &refused.reason].map(|text| printable(text)).into());
+        table(f, &["REFUSED", "PROGRAM", "WHY"], rows.collect())?;
         let rows = self
             .cpus
             .iter()
@@ -323,6 +347,7 @@ mod tests {
         trace.state(30, &process(7, "/bin/ls"));
         trace.state(31, &process(8, "/bin/\x1b[2J"));
         trace.state(40, &StateRecord::Lost { reason: "the disk is full", count: 100 });
+        trace.state(41, &StateRecord::ClassRefused { class: "größe:a", program: "/bin/\x1b[ls", reason: "no name" });
         for (class, count) in [("http:request", 2), ("sched:idle", 3), ("(other classes)", 2), ("http:request", 1)] {
             trace.state(50, &StateRecord::LostClass { class, count });
         }
@@ -345,12 +370,13 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&stats).unwrap(),
             serde_json::json!({
-                "events": 5, "state_events": 8, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "events": 5, "state_events": 9, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
                 "lost_by_class": [
                     {"name": "http:request", "count": 3},
                     {"name": "sched:idle", "count": 3},
                     {"name": "(other classes)", "count": 2},
                 ],
+                "classes_refused": [{"name": "größe:a", "program": "/bin/\x1b[ls", "reason": "no name"}],
                 "span": {
                     "begin_ns": 1_700_000_000_000_000_020u64,
                     "end_ns": 1_700_000_001_000_000_020u64,
@@ -375,7 +401,7 @@ mod tests {
         );
         let expected = format!(
             "\
-events    5 (and 8 of the session itself)
+events    5 (and 9 of the session itself)
 lost      108
 duration  1.000000 s
 threads   4
@@ -390,6 +416,9 @@ LOST  CLASS
    3  http:request
    3  sched:idle
    2  (other classes)
+
+REFUSED    PROGRAM  WHY
+größe:a  /bin/\u{fffd}[ls  no name
 
 EVENTS  CPU
      3  3

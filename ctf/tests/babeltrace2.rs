@@ -104,6 +104,7 @@ fn everything(kind: RecordKind) -> TraceBuilder {
     trace.packet(0, 0, 0);
     trace.state(wrap + 5000, &StateRecord::Lost { reason: "the disk is full", count: 3 });
     trace.state(wrap + 5001, &StateRecord::LostClass { class: "1\"2:x:y", count: 2 });
+    trace.state(wrap + 5002, &StateRecord::ClassRefused { class: "größe:a", program: "/bin/x", reason: "`größe`" });
 
     let bits = [0u64, 1, 0x8000_0000_0000_0080, 0xffff_ffff_ffff_ffff, 0x4009_21fb_5444_2d18, 0x3f80_0000_3dcc_cccd];
     let mut time = wrap - 500;

@@ -4,9 +4,9 @@ use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType};
+use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{self, ClassDecl};
+use dormouse_abi::wire::{self, Announcement, ClassDecl};
 use dormouse_imv::StaticKey;
 
 use crate::value::Description;
@@ -216,15 +216,39 @@ pub extern "C" fn describe<List: crate::value::TypeList>() -> *const Description
     crate::value::description::<List>()
 }
 
+/// A class that no trace can hold. It is announced like others, so that the session owner can tell of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct UnfitClass {
+    /// Which object announced it (the start of its event records).
+    pub(crate) object: usize,
+    /// Names and types.
+    pub(crate) announcement: Announcement,
+}
+
+/// What an object's event records are of.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) classes: Vec<Class>,
+    pub(crate) unfit: Vec<UnfitClass>,
+}
+
+impl Found {
+    /// As the session owner hears of them, the classes first.
+    pub(crate) fn announcements(&self) -> Vec<Announcement> {
+        let classes = self.classes.iter().map(|class| Announcement::from(&class.decl));
+        classes.chain(self.unfit.iter().map(|unfit| unfit.announcement.clone())).collect()
+    }
+}
+
 /// Reads an object's event records and gives the classes that are not in `known`.
 ///
-/// Records repeat where code was inlined or instantiated; classes with names that no trace can hold are left out.
+/// Records repeat where code was inlined or instantiated.
 ///
 /// # Safety
 /// `start..stop` is an object's event section, as the compiler and the macros made it, and stays mapped until the object is
 /// unregistered.
-pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventRecord, known: &[Class]) -> Vec<Class> {
-    let mut found: Vec<Class> = Vec::new();
+pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventRecord, known: &Found) -> Found {
+    let mut found = Found::default();
     let object = start as usize;
     let mut record = start;
     while record < stop {
@@ -233,27 +257,37 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
         let base = record.cast::<u8>();
         let key = base.wrapping_offset(key as isize);
         record = record.wrapping_add(1);
-        let class = if describe == 0 {
+        let (gate, id, announcement) = if describe == 0 {
             // SAFETY: the C macro points at a class of static storage.
-            unsafe { c_class(key.cast(), object) }
+            unsafe { c_class(key.cast()) }
         } else {
             let describe =
                 base.wrapping_offset(core::mem::offset_of!(EventRecord, describe) as isize + describe as isize);
             // SAFETY: the Rust macro points at an `EventKey` and a `DescribeFn`.
-            unsafe { rust_class(key.cast(), describe, object) }
+            unsafe { rust_class(key.cast(), describe) }
         };
-        let Some(class) = class else { continue };
-        let is_known = |other: &Class| ptr::eq(other.id, class.id);
-        if !known.iter().any(is_known) && !found.iter().any(is_known) {
-            found.push(class);
+        if known.classes.iter().chain(&found.classes).any(|other| ptr::eq(other.id, id)) {
+            continue;
+        }
+        match announcement.check() {
+            Ok(decl) => found.classes.push(Class { object, gate, id, decl, armed: false }),
+            Err(_) => {
+                let unfit = UnfitClass { object, announcement };
+                if !known.unfit.contains(&unfit) && !found.unfit.contains(&unfit) {
+                    found.unfit.push(unfit);
+                }
+            }
         }
     }
     found
 }
 
+/// A class's gate, the place of its id, and what it says of itself.
+type Parts = (&'static StaticKey, &'static AtomicU32, Announcement);
+
 /// # Safety
 /// `key` is an [`EventKey`] and `describe` a [`DescribeFn`], both for as long as the object stays.
-unsafe fn rust_class(key: *const EventKey, describe: *const u8, object: usize) -> Option<Class> {
+unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> Parts {
     // SAFETY: the caller's word.
     let key: &'static EventKey = unsafe { &*key };
     // SAFETY: the caller's word.
@@ -261,51 +295,38 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8, object: usize) -
     // SAFETY: a `DescribeFn` returns a promoted constant.
     let description: &'static Description = unsafe { &*describe() };
     let names = key.fields.iter().map(|name| cooked(name).into());
-    let decl = ClassDecl {
-        provider: cooked(key.provider).into(),
-        name: cooked(key.name).into(),
-        fields: names.zip(description.types()).collect(),
-    };
-    is_valid(&decl).then(|| Class {
-        object,
-        gate: &key.gate,
-        id: key.slot(description.fingerprint()),
-        decl,
-        armed: false,
-    })
+    let fields = names.zip(description.types().map(FieldType::to_u8)).collect();
+    let announcement = Announcement { provider: cooked(key.provider).into(), name: cooked(key.name).into(), fields };
+    (&key.gate, key.slot(description.fingerprint()), announcement)
 }
 
 /// # Safety
 /// `class` is a complete [`CClass`] of static storage.
-unsafe fn c_class(class: *const CClass, object: usize) -> Option<Class> {
+unsafe fn c_class(class: *const CClass) -> Parts {
     // SAFETY: the caller's word; only its atomics change.
     let class: &'static CClass = unsafe { &*class };
-    let mut fields = Vec::new();
-    for index in 0..class.field_count.min(FIELD_COUNT_MAX as u32 + 1) as usize {
+    // One more than a class may have says that they are too many.
+    let count = class.field_count.min(FIELD_COUNT_MAX as u32 + 1) as usize;
+    let field = |index| {
         // SAFETY: `fields` has `field_count` elements.
         let field: &CField = unsafe { &*class.fields.wrapping_add(index) };
-        fields.push((text(field.name)?, FieldType::from_u8(field.field_type)?));
-    }
-    let decl = ClassDecl { provider: text(class.provider)?, name: text(class.name)?, fields };
+        (text(field.name), field.field_type)
+    };
+    let fields = (0..count).map(field).collect();
+    let announcement = Announcement { provider: text(class.provider), name: text(class.name), fields };
     // SAFETY: `StaticKey` is one `AtomicI32`, as `enabled` is, and it is the first field.
     let gate: &'static StaticKey = unsafe { &*ptr::from_ref(&class.enabled).cast::<StaticKey>() };
-    is_valid(&decl).then_some(Class { object, gate, id: &class.id, decl, armed: false })
+    (gate, &class.id, announcement)
 }
 
-fn text(name: *const c_char) -> Option<String> {
+/// A name. One that is too long is cut, but not to one that would do; one that is not there is empty.
+fn text(name: *const c_char) -> String {
     if name.is_null() {
-        return None;
+        return String::new();
     }
     // SAFETY: names are string literals.
-    let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().ok().map(String::from)
-}
-
-fn is_valid(decl: &ClassDecl) -> bool {
-    wire::is_name(&decl.provider)
-        && wire::is_name(&decl.name)
-        && decl.fields.len() <= FIELD_COUNT_MAX
-        && decl.fields.iter().all(|(name, _)| wire::is_name(name))
+    let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
+    String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_LEN_MAX + 1)]).into_owned()
 }
 
 #[cfg(test)]
@@ -315,12 +336,8 @@ mod tests {
     /// What the compiler says, since the key of an event is made while it compiles.
     fn refusal(provider: &'static str, name: &'static str, fields: &'static [&'static str]) -> Option<String> {
         let refused = std::panic::catch_unwind(|| EventKey::new(provider, name, fields)).err()?;
-        Some(
-            refused
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| refused.downcast_ref::<&str>().map(|text| text.to_string()))?,
-        )
+        let text = refused.downcast_ref::<&str>().map(|text| text.to_string());
+        text.or_else(|| refused.downcast_ref::<String>().cloned())
     }
 
     #[test]

@@ -7,20 +7,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{self, ClassDecl, ClassStatus, Grant, Message};
+use dormouse_abi::wire::{self, ClassStatus, Grant, Message};
 use dormouse_locks::{Held, Rank};
 
-use crate::class::{Class, read_records};
-use crate::process::{Joining, current};
+use crate::class::{Class, Found, read_records};
+use crate::process::{Joining, announce, current};
 
 /// Everything that changes rarely.
 #[derive(Debug)]
 pub(crate) struct Control {
-    classes: Vec<Class>,
+    found: Found,
     joining: Joining,
 }
 
-static CONTROL: Mutex<Control> = Mutex::new(Control { classes: Vec::new(), joining: Joining::new() });
+static CONTROL: Mutex<Control> =
+    Mutex::new(Control { found: Found { classes: Vec::new(), unfit: Vec::new() }, joining: Joining::new() });
 
 /// The lock, held. Its fields are dropped in this order.
 pub(crate) struct Locked {
@@ -70,22 +71,20 @@ impl Control {
     /// As [`read_records`].
     pub(crate) unsafe fn register(&mut self, start: *const EventRecord, stop: *const EventRecord) {
         // SAFETY: the caller's word.
-        let mut fresh = unsafe { read_records(start, stop, &self.classes) };
-        if fresh.is_empty() {
-            return;
+        let mut fresh = unsafe { read_records(start, stop, &self.found) };
+        if let Some(attached) = current()
+            && let Ok(grants) = announce(&attached.socket, attached.process, &fresh.announcements())
+        {
+            grant(&mut fresh.classes, &grants);
         }
-        if let Some(attached) = current() {
-            let decls: Vec<ClassDecl> = fresh.iter().map(|class| class.decl.clone()).collect();
-            if let Ok(grants) = self.joining.announce(attached, &decls) {
-                grant(&mut fresh, &grants);
-            }
-        }
-        self.classes.append(&mut fresh);
+        self.found.classes.append(&mut fresh.classes);
+        self.found.unfit.append(&mut fresh.unfit);
     }
 
     /// Forgets an object's classes; their static memory is about to go.
     pub(crate) fn unregister(&mut self, start: *const EventRecord) {
-        self.classes.retain(|class| class.object != start as usize);
+        self.found.classes.retain(|class| class.object != start as usize);
+        self.found.unfit.retain(|unfit| unfit.object != start as usize);
     }
 
     /// Joins a session in place of any other.
@@ -94,35 +93,35 @@ impl Control {
     /// One line.
     pub(crate) fn join(&mut self, socket: &Path) -> Result<(), String> {
         self.leave();
-        let decls: Vec<ClassDecl> = self.classes.iter().map(|class| class.decl.clone()).collect();
-        let (_, grants) = self.joining.join(socket, &decls)?;
-        grant(&mut self.classes, &grants);
+        let (_, grants) = self.joining.join(socket, &self.found.announcements())?;
+        grant(&mut self.found.classes, &grants);
         Ok(())
     }
 
     /// Disarms everything and leaves the session.
     pub(crate) fn leave(&mut self) {
-        set_armed(&mut self.classes, |_, _| false);
+        set_armed(&mut self.found.classes, |_, _| false);
         self.joining.leave();
-        for class in &self.classes {
+        for class in &self.found.classes {
             class.id.store(CLASS_ID_NONE, Ordering::Relaxed);
         }
     }
 
     fn set_matching(&mut self, patterns: &[String], armed: bool) -> u32 {
         let is_match: Vec<bool> = self
+            .found
             .classes
             .iter()
             .map(|class| class.decl.full_name())
             .map(|name| patterns.iter().any(|pattern| wire::matches(pattern, &name)))
             .collect();
-        set_armed(&mut self.classes, |index, class| if is_match[index] { armed } else { class.armed });
+        set_armed(&mut self.found.classes, |index, class| if is_match[index] { armed } else { class.armed });
         is_match.iter().filter(|is_match| **is_match).count() as u32
     }
 
     /// After triggers have changed.
     pub(crate) fn mark_again(&mut self) {
-        for class in &self.classes {
+        for class in &self.found.classes {
             let word = class.id.load(Ordering::Relaxed);
             let id = if word == CLASS_ID_NONE { word } else { crate::watch::split(word).0 };
             class.id.store(crate::watch::marked(id, &class.decl), Ordering::Relaxed);
@@ -130,7 +129,7 @@ impl Control {
     }
 
     fn armed_count(&self) -> u32 {
-        self.classes.iter().filter(|class| class.armed).count() as u32
+        self.found.classes.iter().filter(|class| class.armed).count() as u32
     }
 
     fn changed(&self, matched: u32) -> Message {
@@ -141,7 +140,7 @@ impl Control {
         match question {
             Message::List => Message::Classes {
                 session: session_name(),
-                classes: self.classes.iter().map(status).collect(),
+                classes: self.found.classes.iter().map(status).collect(),
                 patching: patching(),
             },
             Message::Arm { patterns } => {
@@ -186,13 +185,12 @@ impl Control {
     pub(crate) fn after_fork(&mut self) {
         self.joining.after_fork();
         let Some(socket) = current().map(|attached| attached.socket.clone()) else { return };
-        let armed: Vec<bool> = self.classes.iter().map(|class| class.armed).collect();
-        let decls: Vec<ClassDecl> = self.classes.iter().map(|class| class.decl.clone()).collect();
-        match self.joining.join(&socket, &decls) {
+        let armed: Vec<bool> = self.found.classes.iter().map(|class| class.armed).collect();
+        match self.joining.join(&socket, &self.found.announcements()) {
             Ok((_, grants)) => {
                 // What the parent had armed or disarmed by hand holds for the child too.
                 let ids = grants.iter().zip(armed).map(|(grant, armed)| Grant { id: grant.id, armed });
-                grant(&mut self.classes, &ids.collect::<Vec<_>>());
+                grant(&mut self.found.classes, &ids.collect::<Vec<_>>());
             }
             Err(_) => self.leave(),
         }

@@ -13,7 +13,7 @@ use dormouse_abi::record::RecordKind;
 #[cfg(target_arch = "x86_64")]
 use dormouse_abi::session::StreamControl;
 use dormouse_abi::session::{CLOCK_TSC, Line, STREAM_STRIDE_BYTES};
-use dormouse_abi::wire::{ClassDecl, FRAME_SIZE_MAX_BYTES, Grant, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
+use dormouse_abi::wire::{Announcement, FRAME_SIZE_MAX_BYTES, Grant, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
 use dormouse_backing::{BackingError, Mapping};
 #[cfg(target_arch = "x86_64")]
 use dormouse_percpu::PerCpu;
@@ -238,17 +238,19 @@ impl Joining {
     pub(crate) fn join(
         &mut self,
         socket: &Path,
-        classes: &[ClassDecl],
+        classes: &[Announcement],
     ) -> Result<(&'static Attached, Vec<Grant>), String> {
+        let (first, rest) = part(classes);
         let hello = Message::Hello {
             version: VERSION,
             vpid: std::process::id(),
             program: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
             command_line: command_line(),
-            classes: classes.to_vec(),
+            classes: first.to_vec(),
         };
         let (answer, fd) = ask(socket, &hello, PATIENCE)?;
-        let Message::Welcome { process, grants } = answer else { return Err(refusal(answer)) };
+        let Message::Welcome { process, mut grants } = answer else { return Err(refusal(answer)) };
+        grants.extend(announce(socket, process, rest)?);
         let fd = fd.ok_or("the session owner sent no memory")?;
         self.adopt(fd)?;
         let mapping = self.mapping.as_ref().ok_or("the session's memory is not mapped")?;
@@ -318,18 +320,6 @@ impl Joining {
         Ok(())
     }
 
-    /// Announces classes that came later.
-    ///
-    /// # Errors
-    /// One line.
-    pub(crate) fn announce(&self, attached: &Attached, classes: &[ClassDecl]) -> Result<Vec<Grant>, String> {
-        let more = Message::MoreClasses { process: attached.process, classes: classes.to_vec() };
-        match ask(&attached.socket, &more, PATIENCE)?.0 {
-            Message::Welcome { grants, .. } => Ok(grants),
-            other => Err(refusal(other)),
-        }
-    }
-
     /// A part of the mapped memory, for a tool that salvages what a dead owner has left. Whatever writers do meanwhile, the
     /// tool checks what it gets.
     ///
@@ -378,6 +368,33 @@ impl Joining {
         // The one thread has forgotten its context. The mapping is there, and its page table is empty.
         self.has_threads_with_context = false;
     }
+}
+
+/// Announces more classes to the session in which this process has the number `process`.
+///
+/// # Errors
+/// One line.
+pub(crate) fn announce(socket: &Path, process: u16, classes: &[Announcement]) -> Result<Vec<Grant>, String> {
+    let (mut grants, mut rest) = (Vec::new(), classes);
+    while !rest.is_empty() {
+        let (classes, others) = part(rest);
+        match ask(socket, &Message::MoreClasses { process, classes: classes.to_vec() }, PATIENCE)?.0 {
+            Message::Welcome { grants: more, .. } => grants.extend(more),
+            other => return Err(refusal(other)),
+        }
+        rest = others;
+    }
+    Ok(grants)
+}
+
+/// As many classes as go into a frame together with what else a program says, at least one, and the others.
+fn part(classes: &[Announcement]) -> (&[Announcement], &[Announcement]) {
+    let mut size_bytes = 0;
+    let is_in = |class: &&Announcement| {
+        size_bytes += class.size_bytes();
+        size_bytes <= FRAME_SIZE_MAX_BYTES / 2
+    };
+    classes.split_at(classes.iter().take_while(is_in).count().max(1).min(classes.len()))
 }
 
 fn command_line() -> String {
@@ -452,4 +469,27 @@ fn receive_with_fd(stream: &UnixStream, head: &mut [u8; 4]) -> std::io::Result<O
         filled += received.bytes;
     }
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_frame_is_longer_than_its_reader_takes() {
+        let name = "n".repeat(255);
+        let class = Announcement { provider: name.clone(), name: name.clone(), fields: vec![(name, 4); 32] };
+        let classes = vec![class; 1_000];
+        let mut rest = classes.as_slice();
+        let mut frames = 0;
+        while !rest.is_empty() {
+            let (first, others) = part(rest);
+            let len = Message::MoreClasses { process: 1, classes: first.to_vec() }.encode().len();
+            assert!(!first.is_empty() && len <= FRAME_SIZE_MAX_BYTES, "{len}");
+            (rest, frames) = (others, frames + 1);
+        }
+        assert!(frames > 1);
+        assert_eq!(part(&classes[..3]), (&classes[..3], &[][..]));
+        assert_eq!(part(&[]), (&[][..], &[][..]));
+    }
 }

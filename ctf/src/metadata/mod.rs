@@ -189,6 +189,19 @@ mod tests {
         assert_eq!(Metadata::parse(&text), Ok(written));
     }
 
+    /// Of before the session owner told of the classes that it refuses.
+    #[test]
+    fn older_metadata_are_read() {
+        let text = text();
+        let last = text.find("\nevent {\n\tname = \"dormouse:class_refused\"").unwrap();
+        let next = last + 1 + text[last + 1..].find("\nevent {").unwrap();
+        let older = format!("{}{}", &text[..last], &text[next..]);
+        assert_eq!(Metadata::parse(&older).unwrap().classes.events().count(), 1);
+        let before = older.find("\nevent {\n\tname = \"dormouse:salvage\"").unwrap();
+        let next = before + 1 + older[before + 1..].find("\nevent {").unwrap();
+        assert!(Metadata::parse(&format!("{}{}", &older[..before], &older[next..])).is_err());
+    }
+
     #[test]
     fn names_that_would_break_the_metadata_are_changed() {
         let u32 = FieldType::scalar(Kind::U32);

@@ -167,10 +167,10 @@ fn awaited() {
     event!(
         values.taken,
         number,
-        next = (|| {
+        next = {
             number += 1;
             number
-        })(),
+        },
         len = owned.len(),
         text = owned
     );

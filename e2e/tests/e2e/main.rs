@@ -11,6 +11,7 @@ mod hostile;
 mod kills;
 mod numbers;
 mod points;
+mod refused;
 mod salvage;
 mod signals;
 mod snapshots;

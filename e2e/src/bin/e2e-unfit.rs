@@ -1,0 +1,99 @@
+//! Announces classes that a session refuses: below the macros, which do not compile them.
+
+use std::ffi::CString;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicI32, AtomicU32};
+
+use dormouse_abi::class::{CClass, CField, CLASS_ID_MAX, CLASS_ID_NONE, Kind};
+use dormouse_abi::site::EventRecord;
+use dormouse_abi::wire::{Announcement, ENV_SESSION, Message, VERSION};
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("by-library") => by_library(),
+        Some("crowd") => crowd(),
+        Some("version") => drop(ask(&hello(VERSION + 1, Vec::new()).encode())),
+        Some("nonsense") => drop(ask(&[3, 0, 0, 0, 0xFF, 0xFF, 0xFF])),
+        _ => eprintln!("by-library, crowd, version or nonsense"),
+    }
+}
+
+fn name(text: &str) -> *const std::ffi::c_char {
+    CString::new(text).expect("a name without a NUL").into_raw()
+}
+
+/// A class as C lays it out. It is never freed, as static storage is not.
+fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> &'static CClass {
+    let field =
+        |(text, field_type): &(&str, u8)| CField { name: name(text), field_type: *field_type, reserved: [0; 7] };
+    let fields: Vec<CField> = fields.iter().map(field).collect();
+    Box::leak(Box::new(CClass {
+        enabled: AtomicI32::new(0),
+        id: AtomicU32::new(CLASS_ID_NONE),
+        provider: name(provider),
+        name: if event.is_empty() { std::ptr::null() } else { name(event) },
+        field_count: fields.len() as u32,
+        fields: fields.leak().as_ptr(),
+        reserved: 0,
+    }))
+}
+
+/// One class that will do, among those that will not.
+fn by_library() {
+    let number = Kind::U64 as u8;
+    let many: Vec<(&str, u8)> = vec![("f", number); 33];
+    let fit = class("unfit", "fit", &[("n", number)]);
+    let classes = [
+        class("größe", "provider", &[]),
+        class("unfit", "größe", &[]),
+        class("unfit", "field", &[("n", number), ("a b", number)]),
+        fit,
+        class("unfit", "many", &many),
+        class("unfit", "kind", &[("odd", 77)]),
+        class("unfit", &"n".repeat(256), &[]),
+        class("unfit", "\x1b[2J", &[]),
+        class("unfit", "", &[]),
+    ];
+    let records: &mut [EventRecord] =
+        Vec::leak((0..2 * classes.len()).map(|_| EventRecord { key: 0, describe: 0 }).collect());
+    // Twice each, as code that was inlined has them.
+    for (record, class) in records.iter_mut().zip(classes.iter().chain(&classes)) {
+        record.key = (std::ptr::from_ref(*class).addr() as i64).wrapping_sub(std::ptr::from_ref(record).addr() as i64);
+    }
+    let section = records.as_ptr_range();
+    // SAFETY: records of classes that are never freed.
+    unsafe { dormouse::foreign::register(section.start, section.end) };
+    for number in 0..10u64 {
+        if fit.enabled.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+            // Eight bytes, seven of which may be read beyond, of a class with one such field.
+            let fields = [number, 0];
+            // SAFETY: a class that is never freed, and its fields.
+            unsafe { dormouse::foreign::record_words(fit, fields.as_ptr().cast(), 8) };
+        }
+    }
+}
+
+/// Three classes more than a trace has room for.
+fn crowd() {
+    let class = |number: u32| Announcement { provider: "crowd".into(), name: format!("e{number}"), fields: Vec::new() };
+    let classes: Vec<Announcement> = (0..CLASS_ID_MAX as u32 + 4).map(class).collect();
+    let Message::Welcome { process, .. } = ask(&hello(VERSION, Vec::new()).encode()) else { panic!("refused") };
+    for classes in classes.chunks(10_000) {
+        ask(&Message::MoreClasses { process, classes: classes.to_vec() }.encode());
+    }
+}
+
+fn hello(version: u32, classes: Vec<Announcement>) -> Message {
+    Message::Hello { version, vpid: 1, program: "/bin/older".into(), command_line: "older".into(), classes }
+}
+
+fn ask(frame: &[u8]) -> Message {
+    let mut stream = UnixStream::connect(std::env::var(ENV_SESSION).expect("a session")).expect("an owner");
+    stream.write_all(frame).expect("it listens");
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).expect("an answer");
+    let mut body = vec![0; u32::from_le_bytes(head) as usize];
+    stream.read_exact(&mut body).expect("all of it");
+    Message::decode(&body).expect("a message")
+}

@@ -1,0 +1,106 @@
+//! What a session does not record is told once, with the program and the reason, and costs nothing else.
+
+use std::process::Command;
+
+use dormouse_e2e::run::{Record, Recording, dormouse};
+use dormouse_e2e::trace::check;
+
+const UNFIT: &str = env!("CARGO_BIN_EXE_e2e-unfit");
+
+/// What `record` says of each refusal, in the order of their names: class, program, reason.
+fn told(recording: &Recording) -> Vec<(String, String, String)> {
+    let refusal = |line: &str| {
+        let (class, rest) = line.strip_prefix("dormouse: not recorded: ")?.split_once(" of ")?;
+        let (program, reason) = rest.split_once(": ")?;
+        Some((class.to_string(), program.to_string(), reason.to_string()))
+    };
+    let mut told: Vec<_> = recording.stderr.lines().filter_map(refusal).collect();
+    told.sort();
+    told
+}
+
+/// The same as `dormouse stats --json` has it. Its exit code tells of refusals too.
+fn stated(recording: &Recording) -> Vec<(String, String, String)> {
+    let output =
+        Command::new(dormouse()).args(["stats", "--json"]).arg(&recording.dir).output().expect("dormouse runs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let text = |refusal: &serde_json::Value, name: &str| refusal[name].as_str().expect("text").to_string();
+    let refusals = json["classes_refused"].as_array().expect("a list").iter();
+    let mut stated: Vec<_> =
+        refusals.map(|refusal| (text(refusal, "name"), text(refusal, "program"), text(refusal, "reason"))).collect();
+    stated.sort();
+    stated
+}
+
+#[test]
+fn classes_that_no_trace_can_hold_are_named_once() {
+    // Two processes of one program.
+    let record = Record::new().option("-e").option("unfit:*");
+    let recording = record.run(&["sh", "-c", &format!("{UNFIT} by-library; {UNFIT} by-library; exit 3")]);
+    assert_eq!(recording.code(), 3, "the command's own: {}", recording.stderr);
+    let rule = "write ASCII letters, digits and `_`, no digit first, at most 255 bytes";
+    let name = |name: &str| format!("`{name}` is no name that a trace can hold: {rule}");
+    let long = "n".repeat(256);
+    let mut expected = [
+        ("größe:provider".into(), name("größe")),
+        ("unfit:größe".into(), name("größe")),
+        ("unfit:field".into(), name("a b")),
+        ("unfit:many".into(), "it has 33 fields, and a class at most 32".into()),
+        (
+            "unfit:kind".into(),
+            "its field odd is of the unknown type 77; build the program with the headers of its libdormouse".into(),
+        ),
+        (format!("unfit:{long}"), name(&long)),
+        ("unfit:\u{fffd}[2J".into(), name("\u{fffd}[2J")),
+        ("unfit:".into(), name("")),
+    ]
+    .map(|(class, reason): (String, String)| (class, UNFIT.to_string(), reason));
+    expected.sort();
+    assert_eq!(told(&recording), expected);
+    assert_eq!(stated(&recording), expected);
+
+    // The others are recorded, and the trace is as good as any.
+    let (trace, events, lost) = check(&recording);
+    assert_eq!((events, lost), (20, 0), "{}", recording.stderr);
+    let numbers: Vec<String> = (0..10).map(|number| format!("n=u64 {number}")).collect();
+    assert_eq!(trace.values("unfit:fit"), [numbers.clone(), numbers].concat());
+    let stats = Command::new(dormouse()).arg("stats").arg(&recording.dir).output().expect("dormouse runs");
+    let text = String::from_utf8_lossy(&stats.stdout);
+    for (class, program, reason) in &expected {
+        let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{class}  ")));
+        assert!(line.is_some_and(|line| line.contains(program) && line.ends_with(reason)), "{class}: {text}");
+    }
+}
+
+#[test]
+fn classes_that_find_no_place_are_named() {
+    let recording = Record::new().run(&[UNFIT, "crowd"]).succeeded();
+    let expected = [65_520, 65_521, 65_522].map(|number| {
+        let reason = "a trace has at most 65520 classes; record fewer programs at once";
+        (format!("crowd:e{number}"), "/bin/older".to_string(), reason.to_string())
+    });
+    // The program has classes of its own tracer, none: it came first.
+    assert_eq!(told(&recording), expected);
+    assert_eq!(stated(&recording), expected);
+}
+
+#[test]
+fn programs_of_other_versions_are_named() {
+    let reason = "the program and dormouse are of different versions; rebuild the older one";
+    for (way, program) in [("version", "/bin/older"), ("nonsense", UNFIT)] {
+        let recording = Record::new().run(&[UNFIT, way]).succeeded();
+        let expected = [("(all classes)".to_string(), program.to_string(), reason.to_string())];
+        assert_eq!(told(&recording), expected);
+        assert_eq!(stated(&recording), expected);
+    }
+}
+
+#[test]
+fn a_session_that_refuses_nothing_says_nothing() {
+    let recording = Record::new().run(&[crate::TRACED, "numbers", "1", "10"]).succeeded();
+    assert_eq!(told(&recording), []);
+    assert!(!recording.stderr.contains("refused"), "{}", recording.stderr);
+    let output = Command::new(dormouse()).arg("stats").arg(&recording.dir).output().expect("dormouse runs");
+    assert!(output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("REFUSED"), "{output:?}");
+}
