@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use dormouse_consumer::TraceFiles;
+use dormouse_ctf::Problem;
 use dormouse_ctf::text::{ClockFormat, Formatter};
-use dormouse_ctf::{Merge, Problem, Stats, StreamReader};
 
 use crate::output::{Output, say};
 
@@ -59,9 +59,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 impl View {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let files = TraceFiles::open(&self.dir)?;
-        let streams = files.streams();
-        let readers =
-            streams.iter().enumerate().map(|(index, (_, bytes))| StreamReader::new(&files.metadata, index, bytes));
+        let names: Vec<&str> = files.names().collect();
         let format = match self.clock {
             ClockArgument::Time => ClockFormat::TimeOfDay,
             ClockArgument::Date => ClockFormat::DateTime,
@@ -73,8 +71,10 @@ impl View {
         };
         let mut formatter = Formatter::new(&files.metadata, format, offset);
         let mut text = Vec::with_capacity(2 * CHUNK_BYTES);
-        let mut is_damaged = false;
-        for item in Merge::new(readers) {
+        files.left_out.iter().for_each(|line| say(format_args!("warning: {line}")));
+        let mut is_damaged = !files.left_out.is_empty();
+        let mut events = files.events();
+        while let Some(item) = events.next_event() {
             match item {
                 Ok(event) => formatter.event(&event, &mut text),
                 Err(notice) => {
@@ -82,7 +82,7 @@ impl View {
                     out.write_all(&text)?;
                     text.clear();
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
-                    say(formatter.warning(&notice, streams[notice.stream].0));
+                    say(formatter.warning(&notice, names[notice.stream]));
                 }
             }
             if text.len() >= CHUNK_BYTES {
@@ -90,10 +90,13 @@ impl View {
                 text.clear();
             }
             if out.is_over() {
-                break;
+                return Ok(is_damaged.into());
             }
         }
         out.write_all(&text)?;
+        let missing = files.missing(&events);
+        missing.iter().for_each(|line| say(format_args!("warning: {line}")));
+        is_damaged |= !missing.is_empty();
         Ok(is_damaged.into())
     }
 }
@@ -101,7 +104,7 @@ impl View {
 impl StatsCommand {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let files = TraceFiles::open(&self.dir)?;
-        let stats = Stats::collect(&files.metadata, &files.streams());
+        let stats = files.stats();
         if self.json {
             out.json(&stats)?;
         } else {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_abi::session::{State, UNIT_BYTES};
-use dormouse_ctf::PacketHeader;
+use dormouse_ctf::{PacketHeader, Totals};
 use dormouse_relay::Memory;
 use dormouse_vring::split::Device;
 use dormouse_vring::{RingError, Segment};
@@ -28,6 +28,8 @@ const BURY_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Drained {
     pub(crate) written: Tally,
+    /// What the streams' files hold; `None` if that is not known.
+    pub(crate) totals: Option<Totals>,
     pub(crate) lost: u64,
     /// The same, by [`dormouse_abi::session::lost_class_index`].
     pub(crate) lost_by_class: Vec<u64>,
@@ -223,6 +225,7 @@ impl Drainer<'_> {
         }
         self.files.finish();
         drained.lost_by_class = (0..).map_while(|index| self.memory().discarded_by_class(index)).collect();
+        drained.totals = Some(self.files.totals());
         Drained { written: self.files.tally, lie: self.lie, ..drained }
     }
 

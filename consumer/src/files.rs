@@ -1,10 +1,13 @@
 //! A trace's files, for those who read it.
 
+use std::collections::HashMap;
 use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use dormouse_ctf::{Metadata, MetadataError};
-use memmap2::Mmap;
+use dormouse_ctf::{Merge, Metadata, MetadataError, Source, Stats, StreamReader};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Why a trace cannot be read. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +38,22 @@ pub enum OpenError {
 pub struct TraceFiles {
     /// The metadata.
     pub metadata: Metadata,
-    streams: Vec<(String, Option<Mmap>)>,
+    /// Files that are not read, because another one has the same stream: one line each.
+    pub left_out: Vec<String>,
+    streams: Vec<Stream>,
 }
+
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    file: File,
+    size_bytes: u64,
+}
+
+/// Memory of the windows of all streams together, if they are not too many.
+const WINDOWS_BYTES: usize = 64 << 20;
+/// Least and most of one: a system call should be worth it, and the second-level cache should hold it.
+const WINDOW_BYTES: std::ops::RangeInclusive<usize> = 16 << 10..=128 << 10;
 
 impl TraceFiles {
     /// Opens all files of a trace.
@@ -45,14 +62,14 @@ impl TraceFiles {
     /// See [`OpenError`].
     pub fn open(dir: &Path) -> Result<TraceFiles, OpenError> {
         let path = dir.join("metadata");
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Err(OpenError::NoTrace(dir.into()));
             }
             Err(error) => return Err(OpenError::Read { path, error }),
         };
-        let metadata = Metadata::parse(&text).map_err(|error| OpenError::Metadata { path, error })?;
+        let metadata = Metadata::decode(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| OpenError::Read { path, error }
@@ -65,22 +82,149 @@ impl TraceFiles {
             if name == "metadata" || name.starts_with('.') || !path.is_file() {
                 continue;
             }
-            let file = File::open(&path).map_err(failed(&path))?;
-            let is_empty = file.metadata().map_err(failed(&path))?.len() == 0;
-            // SAFETY: stream files only grow while a session writes them, and are never written in place; who cuts one
-            // under a reader gets the reader killed, not a wrong answer.
-            let map = if is_empty { None } else { Some(unsafe { Mmap::map(&file) }.map_err(failed(&path))?) };
-            streams.push((name, map));
+            let file = open_one_of_many(&path).map_err(failed(&path))?;
+            let size_bytes = file.metadata().map_err(failed(&path))?.len();
+            streams.push(Stream { name, file, size_bytes });
         }
-        // The state stream first: a process has its name before its events of the same tick.
-        streams.sort_by_key(|(name, _)| (name != "state", number_in(name), name.clone()));
-        Ok(TraceFiles { metadata, streams })
+        let mut files = TraceFiles { metadata, left_out: Vec::new(), streams };
+        files.leave_out_doubles();
+        Ok(files)
     }
 
-    /// Names and bytes of the streams, the state stream first.
-    pub fn streams(&self) -> Vec<(&str, &[u8])> {
-        self.streams.iter().map(|(name, map)| (name.as_str(), map.as_deref().unwrap_or_default())).collect()
+    /// Sorts the streams, and keeps one file of each: that with the name which the session gives it, if it is there.
+    fn leave_out_doubles(&mut self) {
+        let metadata = &self.metadata;
+        let identified = std::mem::take(&mut self.streams).into_iter().map(|stream| {
+            let identity = StreamReader::identity_of(metadata, stream.window(*WINDOW_BYTES.start()));
+            let is_own_name = match metadata.totals.0.get(&stream.name) {
+                Some(totals) => Some((totals.stream_id, totals.stream_instance_id)) == identity,
+                None => !metadata.totals.is_closed() && is_stream_name(&stream.name),
+            };
+            // The state stream first: a process has its name before its events of the same tick.
+            let key = (stream.name != "state", !is_own_name, number_in(&stream.name), stream.name.clone());
+            (key, identity, stream)
+        });
+        let mut identified: Vec<_> = identified.collect();
+        identified.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        let mut first_of: HashMap<(u32, u32), String> = HashMap::new();
+        for (_, identity, stream) in identified {
+            let first = identity.and_then(|identity| first_of.get(&identity));
+            if let Some(first) = first {
+                let name = &stream.name;
+                self.left_out.push(format!("{first} and {name} are the same stream: {name} is left out"));
+                continue;
+            }
+            first_of.extend(identity.map(|identity| (identity, stream.name.clone())));
+            self.streams.push(stream);
+        }
     }
+
+    /// Names of the streams, the state stream first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.streams.iter().map(|stream| stream.name.as_str())
+    }
+
+    fn windows(&self) -> impl Iterator<Item = Window<'_>> {
+        let share = WINDOWS_BYTES / self.streams.len().max(1);
+        let size_bytes = share.clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
+        self.streams.iter().map(move |stream| stream.window(size_bytes))
+    }
+
+    /// The events of all streams, which are numbered in the order of [`TraceFiles::names`].
+    pub fn events(&self) -> Merge<'_, Window<'_>> {
+        let windows = self.windows().enumerate();
+        Merge::new(windows.map(|(index, window)| StreamReader::of_source(&self.metadata, index, window)))
+    }
+
+    /// What is missing in a trace whose [`TraceFiles::events`] have been read to the end, one line each.
+    pub fn missing(&self, events: &Merge<'_, Window<'_>>) -> Vec<String> {
+        self.metadata.totals.compare(self.names().zip(events.streams()))
+    }
+
+    /// Reads all of it.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats::of_sources(&self.metadata, self.names().zip(self.windows()));
+        stats.warnings.splice(0..0, self.left_out.iter().cloned());
+        stats
+    }
+}
+
+impl Stream {
+    fn window(&self, size_bytes: usize) -> Window<'_> {
+        Window { stream: self, size_bytes, offset: 0, bytes: Vec::new() }
+    }
+}
+
+/// A stream's file, of which a part is in memory. Not mapped: who reads from a mapping that its file has become too short for is
+/// killed (SIGBUS).
+#[derive(Debug)]
+pub struct Window<'a> {
+    stream: &'a Stream,
+    /// Bytes that are read at a time.
+    size_bytes: usize,
+    /// Where the part starts.
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    fn read(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<()> {
+        let rest_bytes = self.stream.size_bytes.saturating_sub(offset);
+        let size_bytes = self.size_bytes.max(size_bytes_min).min(rest_bytes.try_into().unwrap_or(usize::MAX));
+        self.offset = offset;
+        self.bytes.resize(size_bytes, 0);
+        let mut filled = 0;
+        while filled < size_bytes {
+            match self.stream.file.read_at(&mut self.bytes[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.bytes.clear();
+                    return Err(error);
+                }
+            }
+        }
+        self.bytes.truncate(filled);
+        Ok(())
+    }
+}
+
+impl Source for Window<'_> {
+    fn size_bytes(&self) -> u64 {
+        self.stream.size_bytes
+    }
+
+    fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]> {
+        let end = self.offset + self.bytes.len() as u64;
+        if offset < self.offset || offset + size_bytes_min as u64 > end {
+            self.read(offset, size_bytes_min)?;
+        }
+        Ok(self.fetched(offset))
+    }
+
+    fn fetched(&self, offset: u64) -> &[u8] {
+        &self.bytes[(offset - self.offset) as usize..]
+    }
+}
+
+/// Opens one of the files of a trace, which can be more than a process may have open by default. A process may raise that limit itself.
+fn open_one_of_many(path: &Path) -> std::io::Result<File> {
+    File::open(path).or_else(|error| {
+        let mut limit = getrlimit(Resource::Nofile);
+        if error.raw_os_error() != Some(libc::EMFILE) || limit.current == limit.maximum {
+            return Err(error);
+        }
+        limit.current = limit.maximum;
+        setrlimit(Resource::Nofile, limit)?;
+        File::open(path)
+    })
+}
+
+/// `cpu_3`, `claimed_0`.
+pub(crate) fn is_stream_name(name: &str) -> bool {
+    let number = name.strip_prefix("cpu_").or_else(|| name.strip_prefix("claimed_"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// `cpu_10` comes after `cpu_9`.

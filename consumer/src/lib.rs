@@ -62,7 +62,7 @@ mod whereabouts;
 
 pub use budget::{BudgetState, ask_for_budget};
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
-pub use files::{OpenError, TraceFiles};
+pub use files::{OpenError, TraceFiles, Window};
 pub use program::{Program, ProgramError, socket_dir, stop_session};
 pub use salvage::{Salvage, SalvageError, salvage};
 pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};

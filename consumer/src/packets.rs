@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use dormouse_abi::page::{self, CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::session::State;
-use dormouse_ctf::{Classes, PacketHeader, count_records};
+use dormouse_ctf::{Classes, PacketHeader, StreamTotals, Totals, count_records};
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
 
@@ -250,6 +250,22 @@ impl<'a> StreamFiles<'a> {
     /// `timestamp_begin` of the oldest packet.
     pub(crate) fn begin(&self) -> Option<u64> {
         self.files.iter().filter(|file| file.packets > 0).map(|file| file.begin).min()
+    }
+
+    /// What the files hold.
+    pub(crate) fn totals(&self) -> Totals {
+        let files = (0..).zip(&self.files).filter(|(_, file)| file.packets > 0);
+        let totals = files.map(|(stream, file)| {
+            let totals = StreamTotals {
+                stream_id: STREAM_EVENTS,
+                stream_instance_id: stream,
+                events: file.events,
+                packets: file.packets,
+                events_discarded: file.discarded_last,
+            };
+            (self.source.name_of(stream), totals)
+        });
+        Totals(totals.collect())
     }
 
     /// Removes the files that were made.

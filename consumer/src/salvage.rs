@@ -38,17 +38,19 @@ use dormouse_abi::record::PACKET_SPAN_BITS;
 use dormouse_abi::session::{Geometry, STREAM_STRIDE_BYTES, SessionHeader, State, UNIT_BYTES};
 use dormouse_abi::wire::Message;
 use dormouse_ctf::stream::Problem;
-use dormouse_ctf::{Metadata, MetadataError, PacketHeader, PacketWriter, StateRecord, StreamReader};
+use dormouse_ctf::{
+    Metadata, MetadataError, PacketHeader, PacketWriter, StateRecord, StreamReader, StreamTotals, Totals,
+};
 use dormouse_relay::Memory;
 use memmap2::{Mmap, MmapOptions, MmapRaw};
 
 use crate::clock::ticks;
-use crate::files::OpenError;
+use crate::files::{OpenError, is_stream_name};
 use crate::packets::{DISCARDED_MAX, Pages, TIMESTAMP_MAX};
 use crate::program::Program;
 use crate::remains::{Remains, has_mapped};
 use crate::session::name_losses;
-use crate::trace::{TraceError, create_file, make_dir};
+use crate::trace::{TraceError, create_file, make_dir, with_state};
 use crate::whereabouts::{FILE_NAME, Whereabouts, boot};
 
 /// What a salvage came to.
@@ -121,6 +123,7 @@ pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, SalvageError> {
         metadata: &files.metadata,
         dir: output,
         made: Vec::new(),
+        totals: Totals::default(),
         result: Salvage { dir: output.into(), ..Salvage::default() },
     };
     if files.metadata_cut_bytes > 0 {
@@ -139,7 +142,6 @@ pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, SalvageError> {
 /// A directory that an owner has left.
 struct Files {
     metadata: Metadata,
-    metadata_text: String,
     metadata_cut_bytes: usize,
     whereabouts: Option<Whereabouts>,
     state: Option<Mmap>,
@@ -174,7 +176,6 @@ impl Files {
         let mut files = Files {
             metadata,
             metadata_cut_bytes: bytes.len() - metadata_text.len(),
-            metadata_text,
             whereabouts,
             state: None,
             streams: BTreeMap::new(),
@@ -200,12 +201,6 @@ fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
     // SAFETY: a file of a session that is over, which nobody writes any more; who cuts it under a reader gets the reader
     // killed, not a wrong answer.
     unsafe { Mmap::map(&file) }.map(Some)
-}
-
-/// `cpu_3`, `claimed_0`.
-fn is_stream_name(name: &str) -> bool {
-    let number = name.strip_prefix("cpu_").or_else(|| name.strip_prefix("claimed_"));
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Metadata up to the declaration, if any, that is cut off.
@@ -314,9 +309,15 @@ struct Stream {
     last: Option<PacketHeader>,
     /// Number of the next packet, where that is known.
     expected: Option<u64>,
+    events: u64,
+    packets: u64,
 }
 
 impl Stream {
+    fn new(path: PathBuf) -> Stream {
+        Stream { path, file: None, last: None, expected: None, events: 0, packets: 0 }
+    }
+
     /// Whether a packet with this header may come next.
     fn goes_on_with(&self, header: &PacketHeader) -> bool {
         self.last.is_none_or(|last| {
@@ -342,6 +343,8 @@ struct Assembly<'a> {
     metadata: &'a Metadata,
     dir: &'a Path,
     made: Vec<PathBuf>,
+    /// Of the streams that are written.
+    totals: Totals,
     result: Salvage,
 }
 
@@ -411,8 +414,13 @@ impl Assembly<'_> {
         bytes.extend(writer.finish(0, 0));
         self.create("state", &bytes)?;
         self.result.bytes += bytes.len() as u64;
+        let mut reader = StreamReader::new(self.metadata, 0, &bytes);
+        reader.by_ref().for_each(drop);
+        let totals = totals(STREAM_STATE, 0, reader.event_count(), reader.packet_count(), 0);
+        let totals = with_state(std::mem::take(&mut self.totals), totals);
         // Last: a directory without metadata is no trace.
-        self.create("metadata", files.metadata_text.as_bytes())?;
+        let text = Metadata { totals, ..self.metadata.clone() }.text();
+        self.create("metadata", text.as_bytes())?;
         Ok(())
     }
 
@@ -426,7 +434,7 @@ impl Assembly<'_> {
     /// The state stream's packets up to the first that is not valid.
     fn read_state(&mut self, bytes: &[u8]) -> StateStream {
         let mut state = StateStream::default();
-        let mut stream = Stream { path: PathBuf::new(), file: None, last: None, expected: None };
+        let mut stream = Stream::new(PathBuf::new());
         for (header, packet) in (Packets { rest: bytes }) {
             let found = content(self.metadata, &header, packet, u64::MAX);
             let is_valid = header.stream_id == STREAM_STATE
@@ -526,10 +534,8 @@ impl Assembly<'_> {
         let mut packets = Packets { rest: bytes };
         let mut disk: Vec<(PacketHeader, &[u8])> = packets.by_ref().collect();
         let first = disk.first().map(|(header, _)| header.packet_seq_num);
-        let mut stream = Stream { path: self.dir.join(name), file: None, last: None, expected: first };
-        if is_discard {
-            stream.expected = Some(0);
-        }
+        let mut stream = Stream::new(self.dir.join(name));
+        stream.expected = if is_discard { Some(0) } else { first };
         let mut unread_bytes = packets.rest.len();
         // The last whole packet and what may follow it: the memory may have the same, or more of it.
         let is_torn = disk.last().is_some_and(|(header, packet)| !is_whole(header, packet));
@@ -581,6 +587,11 @@ impl Assembly<'_> {
             self.result.lost = self.result.lost.saturating_add(discarded);
             unstated = 0;
         }
+        let Stream { last, events, packets, .. } = stream;
+        self.totals.0.extend(last.map(|last| {
+            let PacketHeader { stream_id, stream_instance_id, events_discarded, .. } = last;
+            (name.to_string(), totals(stream_id, stream_instance_id, events, packets, events_discarded))
+        }));
         Ok(unstated)
     }
 
@@ -625,6 +636,8 @@ impl Assembly<'_> {
         let gap = stream.expected.map_or(0, |expected| header.packet_seq_num.saturating_sub(expected));
         self.result.packets_missing = self.result.packets_missing.saturating_add(gap);
         self.append(stream, &header, &packet[..found.len])?;
+        stream.events += found.events;
+        stream.packets += 1;
         self.result.events += found.events;
         self.result.packets_from_disk += u64::from(is_from_disk);
         self.result.packets_from_memory += u64::from(!is_from_disk);
@@ -650,6 +663,10 @@ impl Assembly<'_> {
         self.result.bytes += packet.len() as u64;
         Ok(())
     }
+}
+
+fn totals(stream_id: u32, stream_instance_id: u32, events: u64, packets: u64, events_discarded: u64) -> StreamTotals {
+    StreamTotals { stream_id, stream_instance_id, events, packets, events_discarded }
 }
 
 /// Whether an honest page that begins so was begun since the moment.
@@ -1084,8 +1101,7 @@ mod overtaken {
         fn new() -> Bench {
             let mut trace = TraceBuilder::new();
             let class_id = trace.class("p", "e", &FIELDS);
-            let metadata_text = trace.finish().metadata;
-            let metadata = Metadata::parse(&metadata_text).unwrap();
+            let metadata = trace.finish().parse();
             let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
             let setup = Setup {
                 mode: MODE_OVERWRITE,
@@ -1100,8 +1116,7 @@ mod overtaken {
             let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };
             let writer = Rc::new(RefCell::new(Writer::new(memory, class_id)));
             let streams = BTreeMap::new();
-            let files =
-                Files { metadata, metadata_text, metadata_cut_bytes: 0, whereabouts: None, state: None, streams };
+            let files = Files { metadata, metadata_cut_bytes: 0, whereabouts: None, state: None, streams };
             Bench { files, _backing: backing, writer }
         }
 
@@ -1118,7 +1133,13 @@ mod overtaken {
             });
             let place = tempfile::tempdir().unwrap();
             let result = Salvage { dir: place.path().into(), ..Salvage::default() };
-            let mut assembly = Assembly { metadata: &self.files.metadata, dir: place.path(), made: Vec::new(), result };
+            let mut assembly = Assembly {
+                metadata: &self.files.metadata,
+                dir: place.path(),
+                made: Vec::new(),
+                totals: Totals::default(),
+                result,
+            };
             let copied = Copied::of(&remains, uuid, &self.files).unwrap();
             assembly.put_together(&self.files, StateStream::default(), Some(copied), uuid).unwrap();
             (assembly.result, numbers(place.path()), asked.get())

@@ -459,6 +459,7 @@ impl Session {
             (summary.lost_on_disk, drained.lost_unstated),
             &summary.lost_by_class,
             summary.packets_refused,
+            drained.totals,
         ) {
             summary.write_error.get_or_insert(error.to_string());
         }

@@ -163,7 +163,7 @@ fn take_while(shared: &Shared, wanted: &Take, meanwhile: impl FnOnce()) -> Resul
         return Err(SnapshotError::Write(error.clone()));
     }
     let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused: *packets_refused };
-    shared.trace.branch(&dir, &shared.clock, &record).inspect_err(|_| files.remove())?;
+    shared.trace.branch(&dir, &shared.clock, &record, files.totals()).inspect_err(|_| files.remove())?;
     let ticks = moment.saturating_sub(files.begin().unwrap_or(moment));
     let span = Duration::from_nanos(nanoseconds(ticks, shared.clock.last_calibration().frequency_hz));
     Ok(Snapshot { dir, events: *events, bytes: *bytes, span, pages_missed, pages_refused: *packets_refused })

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::class::CLASS_ID_MAX;
+use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::CLOCK_TSC;
 use dormouse_abi::wire::{ClassDecl, shown};
-use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord};
+use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord, StreamTotals, Totals};
 
 use crate::clock::{Calibration, Clock};
 use crate::session::Options;
@@ -100,6 +101,7 @@ struct Inner {
     metadata_len: u64,
     state: File,
     state_len: u64,
+    state_totals: StreamTotals,
     state_writer: PacketWriter,
     state_last: u64,
     /// Each once, at most [`REFUSAL_COUNT_MAX`], and then one that says that there are others.
@@ -146,6 +148,13 @@ impl Trace {
                 metadata_len,
                 state,
                 state_len: 0,
+                state_totals: StreamTotals {
+                    stream_id: STREAM_STATE,
+                    stream_instance_id: 0,
+                    events: 0,
+                    packets: 0,
+                    events_discarded: 0,
+                },
                 state_writer: PacketWriter::state(uuid),
                 state_last: 0,
                 refusals: Vec::new(),
@@ -255,17 +264,21 @@ impl Trace {
             return Err(TraceError::File { path: self.dir.join("state"), error });
         }
         inner.state_len += packet.len() as u64;
+        inner.state_totals.packets += 1;
+        inner.state_totals.events += records.len() as u64;
         inner.state_last = now;
         Ok(())
     }
 
-    /// Tells what was lost, also by class, and states the clock's pace as it is known by now.
+    /// Tells what was lost, also by class, states the clock's pace as it is known by now, and closes the trace with what is in it. Where
+    /// the totals of the event streams are not known, it stays open.
     pub(crate) fn finish(
         &self,
         clock: &Clock,
         (lost_on_disk, lost_unstated): (u64, u64),
         lost_by_class: &[(String, u64)],
         packets_refused: u64,
+        totals: Option<Totals>,
     ) -> Result<(), TraceError> {
         let refused = format!("{packets_refused} packets were not valid and were left out");
         let mut records = Vec::new();
@@ -287,13 +300,20 @@ impl Trace {
         // Releases what was set aside and not used.
         let _ = inner.state.set_len(inner.state_len);
         // If this fails, the metadata that are there are valid; their clock is a little less exact.
-        let _ = inner.write_metadata(&self.dir, clock);
+        let totals = totals.map(|totals| with_state(totals, inner.state_totals)).unwrap_or_default();
+        let _ = inner.write_metadata(&self.dir, clock, totals);
         Ok(())
     }
 
     /// Makes another directory a trace of the same session, with the state stream as it is now and one record more. Its event
-    /// streams are the caller's to write.
-    pub(crate) fn branch(&self, dir: &Path, clock: &Clock, record: &StateRecord<'_>) -> Result<(), TraceError> {
+    /// streams, which the caller has written, hold `totals`.
+    pub(crate) fn branch(
+        &self,
+        dir: &Path,
+        clock: &Clock,
+        record: &StateRecord<'_>,
+        totals: Totals,
+    ) -> Result<(), TraceError> {
         let inner = self.lock();
         let path = self.dir.join("state");
         let mut state = vec![0; inner.state_len as usize];
@@ -305,18 +325,18 @@ impl Trace {
         state.extend(writer.finish(0, 0));
         create_file(&dir.join("state"), &state)?;
         // Last: a directory without metadata is no trace.
-        inner.write_metadata(dir, clock).inspect_err(|_| Trace::remove(dir))
+        let StreamTotals { events, packets, .. } = inner.state_totals;
+        let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
+        let totals = with_state(totals, state_totals);
+        inner.write_metadata(dir, clock, totals).inspect_err(|_| Trace::remove(dir))
     }
 }
 
 impl Inner {
-    /// All classes, and the clock as it is known by now.
-    fn write_metadata(&self, dir: &Path, clock: &Clock) -> Result<(), TraceError> {
+    /// All classes, the clock as it is known by now, and what is in the trace.
+    fn write_metadata(&self, dir: &Path, clock: &Clock, totals: Totals) -> Result<(), TraceError> {
         let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..self.options.clone() };
-        let mut text = Metadata::new(options).preamble();
-        for class in self.classes.events() {
-            text.push_str(&Metadata::class(class.id, &class.decl));
-        }
+        let text = Metadata { options, classes: self.classes.clone(), totals }.text();
         let path = dir.join("metadata");
         let fresh = dir.join(".metadata.new");
         let written = create_file(&fresh, text.as_bytes()).and_then(|_| {
@@ -324,6 +344,12 @@ impl Inner {
         });
         written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
     }
+}
+
+/// Totals of all streams.
+pub(crate) fn with_state(mut totals: Totals, state: StreamTotals) -> Totals {
+    totals.0.insert("state".into(), state);
+    totals
 }
 
 /// Makes a trace's directory, which may be there if it is empty.

@@ -26,6 +26,7 @@
 //! * [`merge`]: events of all streams in the order of time.
 //! * [`text`]: an event as `babeltrace2` prints it.
 //! * [`stats`]: what a whole trace holds.
+//! * [`totals`]: what its streams held when it was closed.
 //! * [`testing`]: synthesises traces for tests.
 //!
 //! # Hostile bytes
@@ -56,6 +57,7 @@ pub mod stats;
 pub mod stream;
 pub mod testing;
 pub mod text;
+pub mod totals;
 pub mod value;
 
 pub use class::{Class, Classes};
@@ -64,7 +66,8 @@ pub use metadata::{Clock, Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use stats::Stats;
-pub use stream::{Event, Notice, Problem, RecordError, StreamReader, count_records, first_record_since};
+pub use stream::{Event, Notice, Problem, RecordError, Source, StreamReader, count_records, first_record_since};
+pub use totals::{StreamTotals, Totals};
 pub use value::{Sequence, Value};
 
 /// Little-endian reads at an offset that the caller has checked.

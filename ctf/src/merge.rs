@@ -3,38 +3,54 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::stream::{Event, Notice, StreamReader};
+use crate::stream::{Event, Notice, Source, StreamReader};
 
 /// Merges streams by timestamp; events of equal time come in the order of the streams. A notice comes when its place in the
 /// stream is reached, before the stream's next event.
 ///
 /// Cost: one event of each stream is held, O(log streams) comparisons an event.
 #[derive(Debug)]
-pub struct Merge<'a> {
-    streams: Vec<StreamReader<'a>>,
-    /// The next event of each stream.
-    heads: Vec<Option<Event<'a>>>,
+pub struct Merge<'a, S = &'a [u8]> {
+    streams: Vec<StreamReader<'a, S>>,
     heap: BinaryHeap<Reverse<(u64, usize)>>,
     /// Streams whose next event is not known, the first to be asked last.
     pending: Vec<usize>,
 }
 
-impl<'a> Merge<'a> {
+impl<'a, S: Source> Merge<'a, S> {
     /// Merges these streams.
-    pub fn new(streams: impl IntoIterator<Item = StreamReader<'a>>) -> Merge<'a> {
+    pub fn new(streams: impl IntoIterator<Item = StreamReader<'a, S>>) -> Merge<'a, S> {
         let streams: Vec<_> = streams.into_iter().collect();
         let count = streams.len();
-        Merge {
-            streams,
-            heads: vec![None; count],
-            heap: BinaryHeap::with_capacity(count),
-            pending: (0..count).rev().collect(),
-        }
+        Merge { streams, heap: BinaryHeap::with_capacity(count), pending: (0..count).rev().collect() }
     }
 
     /// The streams, read as far as the merge has come.
-    pub fn streams(&self) -> &[StreamReader<'a>] {
+    pub fn streams(&self) -> &[StreamReader<'a, S>] {
         &self.streams
+    }
+
+    /// Goes to the next event, and gives the stream that has it; `None` at the end.
+    fn advance(&mut self) -> Option<Result<usize, Notice>> {
+        while let Some(index) = self.pending.last().copied() {
+            match self.streams[index].advance() {
+                Some(Err(notice)) => return Some(Err(notice)),
+                Some(Ok(timestamp)) => self.heap.push(Reverse((timestamp, index))),
+                None => {}
+            }
+            self.pending.pop();
+        }
+        let Reverse((_, index)) = self.heap.pop()?;
+        self.pending.push(index);
+        Some(Ok(index))
+    }
+
+    /// The next event or notice, and `None` at the end. Where the streams are slices, the merge is an iterator too.
+    pub fn next_event(&mut self) -> Option<Result<Event<'_>, Notice>> {
+        match self.advance()? {
+            Ok(index) => self.streams[index].event().map(Ok),
+            Err(notice) => Some(Err(notice)),
+        }
     }
 }
 
@@ -42,20 +58,10 @@ impl<'a> Iterator for Merge<'a> {
     type Item = Result<Event<'a>, Notice>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(index) = self.pending.last().copied() {
-            match self.streams[index].next() {
-                Some(Err(notice)) => return Some(Err(notice)),
-                Some(Ok(event)) => {
-                    self.heap.push(Reverse((event.timestamp, index)));
-                    self.heads[index] = Some(event);
-                }
-                None => {}
-            }
-            self.pending.pop();
+        match self.advance()? {
+            Ok(index) => self.streams[index].event_of_slice().map(Ok),
+            Err(notice) => Some(Err(notice)),
         }
-        let Reverse((_, index)) = self.heap.pop()?;
-        self.pending.push(index);
-        self.heads[index].take().map(Ok)
     }
 }
 

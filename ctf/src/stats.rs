@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use crate::merge::Merge;
 use crate::metadata::Metadata;
 use crate::state::StateRecord;
-use crate::stream::{Problem, StreamReader};
+use crate::stream::{Problem, Source, StreamReader};
 
 /// What a whole trace holds. Events are those of programs, if not said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,6 +41,8 @@ pub struct Stats {
     pub cpus: Vec<CpuStats>,
     /// Programs, most busy first, or in the order of joining where records do not tell whose they are.
     pub processes: Vec<ProcessStats>,
+    /// Whether the session has closed the trace, and said what is in it. Where it has not, nobody can tell whether a stream is missing.
+    pub is_closed: bool,
     /// What is wrong with the trace, one line each.
     pub warnings: Vec<String>,
 }
@@ -124,7 +126,12 @@ impl Stats {
     ///
     /// Processes are told apart by `vpid`, so processes of several containers that share one count as one program after
     /// another.
-    pub fn collect<'a>(metadata: &'a Metadata, streams: &[(&str, &'a [u8])]) -> Stats {
+    pub fn collect(metadata: &Metadata, streams: &[(&str, &[u8])]) -> Stats {
+        Stats::of_sources(metadata, streams.iter().copied())
+    }
+
+    /// As [`Stats::collect`], of streams that come piece by piece.
+    pub fn of_sources<'a, S: Source>(metadata: &Metadata, streams: impl IntoIterator<Item = (&'a str, S)>) -> Stats {
         let has_context = metadata.options.record_kind == RecordKind::Ids;
         let mut warnings = Vec::new();
         let (mut events, mut state_events, mut stated_lost) = (0, 0, 0u64);
@@ -136,15 +143,16 @@ impl Stats {
         let mut threads = HashSet::new();
         let mut ticks: Option<(u64, u64)> = None;
 
-        let readers = streams.iter().enumerate().map(|(index, (_, bytes))| StreamReader::new(metadata, index, bytes));
-        let mut merge = Merge::new(readers);
-        for item in &mut merge {
+        let (names, sources): (Vec<&str>, Vec<S>) = streams.into_iter().unzip();
+        let sources = sources.into_iter().enumerate();
+        let mut merge = Merge::new(sources.map(|(index, source)| StreamReader::of_source(metadata, index, source)));
+        while let Some(item) = merge.next_event() {
             let event = match item {
                 Ok(event) => event,
                 // Counted by the reader.
                 Err(notice) if matches!(notice.problem, Problem::Discarded { .. }) => continue,
                 Err(notice) => {
-                    warnings.push(format!("{}: {notice}", streams[notice.stream].0));
+                    warnings.push(format!("{}: {notice}", names[notice.stream]));
                     continue;
                 }
             };
@@ -154,7 +162,7 @@ impl Stats {
                     Some(StateRecord::Process { vpid, program, .. }) => processes.name(vpid, program),
                     Some(StateRecord::Lost { reason, count }) => {
                         stated_lost = stated_lost.saturating_add(count);
-                        warnings.push(format!("{}: {count} events lost: {reason}", streams[event.stream].0));
+                        warnings.push(format!("{}: {count} events lost: {reason}", names[event.stream]));
                     }
                     Some(StateRecord::LostClass { class, count }) => {
                         let lost = lost.entry(class.into()).or_default();
@@ -166,7 +174,7 @@ impl Stats {
                         reason: reason.into(),
                     }),
                     Some(StateRecord::Salvage { missing, .. }) if !missing.is_empty() => {
-                        warnings.push(format!("{}: salvaged, but not whole: {missing}", streams[event.stream].0));
+                        warnings.push(format!("{}: salvaged, but not whole: {missing}", names[event.stream]));
                     }
                     _ => {}
                 }
@@ -199,6 +207,7 @@ impl Stats {
         if has_context {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }
+        warnings.extend(metadata.totals.compare(names.into_iter().zip(merge.streams())));
         let packets_lost = merge.streams().iter().map(StreamReader::events_discarded);
         Stats {
             events,
@@ -207,7 +216,7 @@ impl Stats {
             lost_by_class,
             classes_refused,
             packets: merge.streams().iter().map(StreamReader::packet_count).sum(),
-            bytes: streams.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
+            bytes: merge.streams().iter().map(StreamReader::size_bytes).sum(),
             threads: has_context.then_some(threads.len() as u64),
             span: ticks.map(|(begin, end)| {
                 let clock = &metadata.options.clock;
@@ -221,6 +230,7 @@ impl Stats {
                 .map(|(cpu, count)| CpuStats { cpu: (cpu != CPU_UNKNOWN).then_some(cpu), count })
                 .collect(),
             processes,
+            is_closed: metadata.totals.is_closed(),
             warnings,
         }
     }
@@ -301,7 +311,11 @@ impl fmt::Display for Stats {
         let heads = ["EVENTS", "VPID", "PROGRAM"];
         // Whose events they are is not recorded, so there is no column for it.
         table(f, if self.threads.is_some() { &heads } else { &heads[1..] }, rows.collect())?;
-        self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {warning}"))
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {warning}"))?;
+        if !self.is_closed {
+            writeln!(f, "\nnote: this trace was not closed, so a stream that is missing cannot be told")?;
+        }
+        Ok(())
     }
 }
 
@@ -393,6 +407,7 @@ mod tests {
                     {"vpid": 7, "program": "/bin/sh", "count": 1},
                     {"vpid": 8, "program": "/bin/\x1b[2J", "count": 1},
                 ],
+                "is_closed": false,
                 "warnings": [
                     "odd: packet 0 at byte 0 is cut off: 1 of 80 bytes",
                     "state: 100 events lost: the disk is full",
@@ -433,6 +448,8 @@ EVENTS  VPID  PROGRAM
 warning: odd: packet 0 at byte 0 is cut off: 1 of 80 bytes
 
 warning: state: 100 events lost: the disk is full
+
+note: this trace was not closed, so a stream that is missing cannot be told
 "
         );
         assert_eq!(stats.to_string(), expected);
@@ -463,7 +480,7 @@ warning: state: 100 events lost: the disk is full
         );
         let text = stats.to_string();
         assert!(text.contains("threads   not recorded (--context none)\n"), "{text}");
-        assert!(text.ends_with("\nVPID  PROGRAM\n   9  /bin/sh\n   3  /bin/ls\n"), "{text}");
+        assert!(text.contains("\nVPID  PROGRAM\n   9  /bin/sh\n   3  /bin/ls\n\nnote: "), "{text}");
     }
 
     #[test]

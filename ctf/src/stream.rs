@@ -7,7 +7,10 @@
 //! | --- | --- |
 //! | gap, loss, packets out of order | with this packet |
 //! | record damaged, or outside the packet's time | with the next packet |
-//! | header damaged, packet cut off | not at all |
+//! | packet of another trace or stream | with the next packet that belongs here |
+//! | header damaged, packet cut off, bytes that cannot be read | not at all |
+//!
+//! The bytes are a slice, or come from a file piece by piece ([`Source`]).
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::class::FieldType;
@@ -106,15 +109,25 @@ pub enum Problem {
     /// No packet header.
     #[error("{0}")]
     Header(#[from] HeaderError),
-    /// Another trace's packet.
-    #[error("belongs to another trace: its uuid is not that of the metadata")]
-    Uuid,
-    /// A stream id that the metadata do not declare.
-    #[error("has the stream id {0}, which the metadata do not declare")]
-    StreamId(u32),
-    /// A stream holds packets of one processor, one instance and one kind.
-    #[error("belongs to another stream: its {0} is not that of the packet before")]
-    Changed(&'static str),
+    /// Packets that do not belong here, one behind the other. Their sizes are sound, so reading goes on behind them.
+    #[error("{why}; {}", left_out(*count))]
+    LeftOut {
+        /// Why.
+        why: Foreign,
+        /// How many, the first included.
+        count: u64,
+    },
+    /// The file has become shorter since it was opened. What was read before has been given.
+    #[error("cannot be read: the file was shortened from {expected_bytes} to {present_bytes} bytes meanwhile")]
+    Shortened {
+        /// Bytes there.
+        present_bytes: u64,
+        /// Bytes that were there when it was opened.
+        expected_bytes: u64,
+    },
+    /// The bytes cannot be had.
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::ErrorKind),
     /// `timestamp_end` < `timestamp_begin`.
     #[error("ends before it begins")]
     Times,
@@ -138,6 +151,55 @@ pub enum Problem {
         /// Where the record starts, from the packet's start.
         record_offset_bytes: u64,
     },
+}
+
+/// Why a packet does not belong to a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Foreign {
+    /// Another trace's.
+    #[error("belongs to another trace: its uuid is not that of the metadata")]
+    Uuid,
+    /// A stream id that the metadata do not declare.
+    #[error("has the stream id {0}, which the metadata do not declare")]
+    StreamId(u32),
+    /// A stream holds packets of one processor, one instance and one kind.
+    #[error("belongs to another stream: its {0} is not that of the packet before")]
+    Changed(&'static str),
+}
+
+fn left_out(count: u64) -> String {
+    match count {
+        1 => "it is left out".into(),
+        _ => format!("it is left out, and so are {} behind it", count - 1),
+    }
+}
+
+/// Where the bytes of a stream come from.
+pub trait Source {
+    /// How many there are, or were when the stream was opened.
+    fn size_bytes(&self) -> u64;
+
+    /// Those from `offset` on: at least `size_bytes_min`, unless the end comes before, and as many more as are at hand.
+    /// `offset` is below [`Source::size_bytes`]; where the end has come nearer since, there may be none.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]>;
+
+    /// What the last [`Source::fetch`] has given, from `offset` on.
+    fn fetched(&self, offset: u64) -> &[u8];
+}
+
+impl Source for &[u8] {
+    fn size_bytes(&self) -> u64 {
+        self.len() as u64
+    }
+    fn fetch(&mut self, offset: u64, _: usize) -> std::io::Result<&[u8]> {
+        Ok(&self[offset as usize..])
+    }
+    fn fetched(&self, offset: u64) -> &[u8] {
+        &self[offset as usize..]
+    }
 }
 
 /// An event, borrowed from its stream.
@@ -236,12 +298,12 @@ struct Record<'a> {
     class: &'a Class,
     time: Time,
     context: Option<(u32, u32)>,
+    header_size_bytes: usize,
     size_bytes: usize,
-    payload: &'a [u8],
 }
 
 /// Reads the record at the start of `bytes`, which end where the packet's content ends.
-fn read_record<'a>(bytes: &'a [u8], stream_id: u32, classes: &'a Classes) -> Result<Record<'a>, RecordError> {
+fn read_record<'a>(bytes: &[u8], stream_id: u32, classes: &'a Classes) -> Result<Record<'a>, RecordError> {
     let head = Head::read(bytes, stream_id, classes.record_kind()).ok_or(RecordError::HeaderCut)?;
     let rest = &bytes[head.size_bytes..];
     let class = classes.get(stream_id, head.id).ok_or(RecordError::UnknownClass { id: head.id })?;
@@ -249,8 +311,8 @@ fn read_record<'a>(bytes: &'a [u8], stream_id: u32, classes: &'a Classes) -> Res
         Some(size) if size <= rest.len() => size,
         _ => fields_size(&class.decl.fields, rest)?,
     };
-    let size_bytes = head.size_bytes + size;
-    Ok(Record { class, time: head.time, context: head.context, size_bytes, payload: &rest[..size] })
+    let Head { time, context, size_bytes: header_size_bytes, .. } = head;
+    Ok(Record { class, time, context, header_size_bytes, size_bytes: header_size_bytes + size })
 }
 
 fn fields_size(fields: &[(String, FieldType)], bytes: &[u8]) -> Result<usize, RecordError> {
@@ -315,34 +377,71 @@ pub fn first_record_since(
     Ok(None)
 }
 
-/// What a reader stands in.
+/// What a reader stands in. Offsets are from the stream's start.
 #[derive(Debug, Clone, Copy)]
-struct Packet<'a> {
+struct Packet {
     header: PacketHeader,
-    /// From the header's start to the end of what is there of the content.
-    content: &'a [u8],
-    /// Offset of the next record from the packet's start.
-    offset: usize,
+    /// Of the next record.
+    offset: u64,
+    /// Where the content ends, or what is there of it.
+    content_end: u64,
     /// Time of the record before.
     timestamp: u64,
     /// Bytes of the packet that are there, if not all.
     cut_bytes: Option<u64>,
 }
 
-/// Events of one stream with the notices between them.
+/// The record that a reader has come to.
+#[derive(Debug, Clone, Copy)]
+struct Current<'a> {
+    timestamp: u64,
+    class: &'a Class,
+    context: Option<(u32, u32)>,
+    cpu_id: u32,
+    /// From the stream's start.
+    payload_offset: u64,
+    header_size_bytes: usize,
+    size_bytes: usize,
+}
+
+impl<'a> Current<'a> {
+    /// The event. `rest` are the stream's bytes from the payload on.
+    fn event<'b>(&self, stream: usize, rest: &'b [u8]) -> Event<'b>
+    where
+        'a: 'b,
+    {
+        let Current { timestamp, class, context, cpu_id, header_size_bytes, size_bytes, .. } = *self;
+        Event {
+            stream,
+            timestamp,
+            class,
+            cpu_id,
+            context,
+            size_bytes,
+            payload: &rest[..size_bytes - header_size_bytes],
+        }
+    }
+}
+
+/// Events of one stream with the notices between them: an iterator where the stream is a slice, otherwise by way of
+/// [`crate::Merge`].
 #[derive(Debug, Clone)]
-pub struct StreamReader<'a> {
+pub struct StreamReader<'a, S = &'a [u8]> {
     metadata: &'a Metadata,
     stream: usize,
-    bytes: &'a [u8],
-    /// Where the packet after the current one starts.
-    next_offset: usize,
-    /// Where the current one, or the one that just failed, starts.
-    offset: usize,
-    packet: Option<Packet<'a>>,
+    source: S,
+    /// Nothing is read from here on.
+    end: u64,
+    /// Offset and index of the packet after the current one.
+    next: (u64, u64),
+    /// Of the current one, or of the one that just failed.
+    at: (u64, u64),
+    packet: Option<Packet>,
+    current: Option<Current<'a>>,
     /// Header of the last packet that was opened.
     last: Option<PacketHeader>,
     packet_count: u64,
+    event_count: u64,
     events_discarded: u64,
     /// Notices about the header of the current packet, last one first.
     notices: Vec<Problem>,
@@ -351,23 +450,49 @@ pub struct StreamReader<'a> {
 impl<'a> StreamReader<'a> {
     /// Reads the bytes of a stream file. `stream` is a number of the caller's choice, which events and notices carry.
     pub fn new(metadata: &'a Metadata, stream: usize, bytes: &'a [u8]) -> StreamReader<'a> {
+        StreamReader::of_source(metadata, stream, bytes)
+    }
+
+    /// As [`StreamReader::event`], for as long as the slice.
+    pub(crate) fn event_of_slice(&self) -> Option<Event<'a>> {
+        let (bytes, current) = (self.source, self.current?);
+        Some(current.event(self.stream, &bytes[current.payload_offset as usize..]))
+    }
+}
+
+impl<'a, S: Source> StreamReader<'a, S> {
+    /// As [`StreamReader::new`], of bytes that come piece by piece.
+    pub fn of_source(metadata: &'a Metadata, stream: usize, source: S) -> StreamReader<'a, S> {
         StreamReader {
             metadata,
             stream,
-            bytes,
-            next_offset: 0,
-            offset: 0,
+            end: source.size_bytes(),
+            source,
+            next: (0, 0),
+            at: (0, 0),
             packet: None,
+            current: None,
             last: None,
             packet_count: 0,
+            event_count: 0,
             events_discarded: 0,
             notices: Vec::new(),
         }
     }
 
-    /// Packets whose headers have been read so far.
+    /// Bytes of the stream.
+    pub fn size_bytes(&self) -> u64 {
+        self.source.size_bytes()
+    }
+
+    /// Packets that have been opened so far.
     pub fn packet_count(&self) -> u64 {
         self.packet_count
+    }
+
+    /// Events that have been read so far.
+    pub fn event_count(&self) -> u64 {
+        self.event_count
     }
 
     /// Events that the stream has lost, as its packets so far tell.
@@ -375,49 +500,118 @@ impl<'a> StreamReader<'a> {
         self.events_discarded
     }
 
-    fn notice(&self, problem: Problem) -> Notice {
-        // A packet whose header was refused has not been counted.
-        let packet = if self.offset == self.next_offset { self.packet_count } else { self.packet_count - 1 };
-        Notice { stream: self.stream, packet, offset_bytes: self.offset as u64, problem }
+    /// `stream_id` and `stream_instance_id` of the packets so far; `None` before the first.
+    pub fn identity(&self) -> Option<(u32, u32)> {
+        self.last.map(|last| (last.stream_id, last.stream_instance_id))
     }
 
-    /// Opens the next packet; `None` at the end. After an error nothing follows.
+    /// The same of a stream that nobody has read yet: that of its first packet which belongs to the trace.
+    pub fn identity_of(metadata: &'a Metadata, source: S) -> Option<(u32, u32)> {
+        let mut reader = StreamReader::of_source(metadata, 0, source);
+        while reader.last.is_none() {
+            // What is wrong with a packet is told by whoever reads it.
+            let _ = reader.open()?;
+        }
+        reader.identity()
+    }
+
+    fn notice(&self, problem: Problem) -> Notice {
+        let (offset_bytes, packet) = self.at;
+        Notice { stream: self.stream, packet, offset_bytes, problem }
+    }
+
+    /// Goes to the next event, and gives its time; `None` at the end.
+    pub(crate) fn advance(&mut self) -> Option<Result<u64, Notice>> {
+        self.current = None;
+        loop {
+            if let Some(problem) = self.notices.pop() {
+                return Some(Err(self.notice(problem)));
+            }
+            if let Some(next) = self.next_record() {
+                return Some(next.map_err(|problem| self.notice(problem)));
+            }
+            let cut = self.packet.take().and_then(|packet| Some((packet.cut_bytes?, packet.header)));
+            if let Some((present_bytes, header)) = cut {
+                let expected_bytes = header.packet_size_bytes;
+                return Some(Err(self.notice(Problem::CutOff { present_bytes, expected_bytes })));
+            }
+            if let Err(problem) = self.open()? {
+                return Some(Err(self.notice(problem)));
+            }
+        }
+    }
+
+    /// The event that [`StreamReader::advance`] has come to.
+    pub(crate) fn event(&self) -> Option<Event<'_>> {
+        let current = self.current.as_ref()?;
+        Some(current.event(self.stream, self.source.fetched(current.payload_offset)))
+    }
+
+    /// Opens the next packet; `None` at the end.
     fn open(&mut self) -> Option<Result<(), Problem>> {
-        self.offset = self.next_offset;
-        let rest = &self.bytes[self.offset..];
-        (!rest.is_empty()).then(|| {
-            let opened = self.open_at(rest);
-            if opened.is_err() {
-                self.bytes = &self.bytes[..self.offset];
+        self.at = self.next;
+        (self.at.0 < self.end).then(|| {
+            let opened = self.open_next();
+            if !matches!(opened, Ok(()) | Err(Problem::LeftOut { .. })) {
+                self.end = self.at.0;
             }
             opened
         })
     }
 
-    fn open_at(&mut self, rest: &'a [u8]) -> Result<(), Problem> {
-        let present_bytes = rest.len() as u64;
-        let header = match PacketHeader::decode(rest) {
-            Err(HeaderError::Short) => {
-                return Err(Problem::CutOff { present_bytes, expected_bytes: HEADER_SIZE_BYTES as u64 });
+    fn open_next(&mut self) -> Result<(), Problem> {
+        let mut left_out: Option<(Foreign, u64)> = None;
+        while self.next.0 < self.end {
+            let header = self.next_header();
+            let foreign = header.ok().and_then(|header| self.why_foreign(&header));
+            match (foreign, &mut left_out) {
+                (None, None) => return header.map(|header| self.open_with(header)),
+                (Some(why), None) => left_out = Some((why, 1)),
+                (Some(why), Some((first, count))) if why == *first => *count += 1,
+                _ => break,
             }
-            header => header?,
-        };
+            header.map(|header| self.pass(&header))?;
+        }
+        left_out.map_or(Ok(()), |(why, count)| Err(Problem::LeftOut { why, count }))
+    }
+
+    fn next_header(&mut self) -> Result<PacketHeader, Problem> {
+        let (offset, size_bytes) = (self.next.0, self.source.size_bytes());
+        let present_bytes = self.end - offset;
+        let bytes = self.source.fetch(offset, HEADER_SIZE_BYTES).map_err(unreadable)?;
+        match PacketHeader::decode(bytes) {
+            Err(HeaderError::Short) if present_bytes > bytes.len() as u64 => Err(shortened(offset, bytes, size_bytes)),
+            Err(HeaderError::Short) => Err(Problem::CutOff { present_bytes, expected_bytes: HEADER_SIZE_BYTES as u64 }),
+            header => Ok(header?),
+        }
+    }
+
+    fn why_foreign(&self, header: &PacketHeader) -> Option<Foreign> {
         if header.uuid != self.metadata.options.uuid {
-            return Err(Problem::Uuid);
+            return Some(Foreign::Uuid);
         }
         if !matches!(header.stream_id, STREAM_EVENTS | STREAM_STATE) {
-            return Err(Problem::StreamId(header.stream_id));
+            return Some(Foreign::StreamId(header.stream_id));
         }
+        let last = self.last?;
+        let pairs = [
+            ("stream_id", last.stream_id, header.stream_id),
+            ("stream_instance_id", last.stream_instance_id, header.stream_instance_id),
+            ("cpu_id", last.cpu_id, header.cpu_id),
+        ];
+        pairs.into_iter().find(|(_, before, now)| before != now).map(|(name, ..)| Foreign::Changed(name))
+    }
+
+    /// Goes behind the packet with this header, and gives how many bytes of it are there.
+    fn pass(&mut self, header: &PacketHeader) -> u64 {
+        let (offset, index) = self.next;
+        let present_bytes = header.packet_size_bytes.min(self.end - offset);
+        self.next = (offset + present_bytes, index + 1);
+        present_bytes
+    }
+
+    fn open_with(&mut self, header: PacketHeader) {
         if let Some(last) = self.last {
-            for (name, before, now) in [
-                ("stream_id", last.stream_id, header.stream_id),
-                ("stream_instance_id", last.stream_instance_id, header.stream_instance_id),
-                ("cpu_id", last.cpu_id, header.cpu_id),
-            ] {
-                if before != now {
-                    return Err(Problem::Changed(name));
-                }
-            }
             if header.timestamp_begin < last.timestamp_end {
                 self.notices.push(Problem::Overlap);
             }
@@ -444,54 +638,90 @@ impl<'a> StreamReader<'a> {
         self.notices.reverse();
         self.last = Some(header);
         self.packet_count += 1;
-        self.next_offset += header.packet_size_bytes.min(present_bytes) as usize;
+        let present_bytes = self.pass(&header);
+        let content_end = self.at.0 + header.content_size_bytes.min(present_bytes);
         self.packet = Some(Packet {
             header,
-            content: &rest[..header.content_size_bytes.min(present_bytes) as usize],
             // Records of a packet without a valid time have none either.
-            offset: if times_valid { HEADER_SIZE_BYTES } else { usize::MAX },
+            offset: if times_valid { self.at.0 + HEADER_SIZE_BYTES as u64 } else { content_end },
+            content_end,
             timestamp: header.timestamp_begin,
             cut_bytes: (header.packet_size_bytes > present_bytes).then_some(present_bytes),
         });
-        Ok(())
     }
 
-    /// The next event of the current packet; `None` at its end.
-    fn next_record(&mut self) -> Option<Result<Event<'a>, Problem>> {
+    /// Goes to the next event of the current packet, and gives its time; `None` at the packet's end.
+    fn next_record(&mut self) -> Option<Result<u64, Problem>> {
         let packet = self.packet.as_mut()?;
-        let bytes = packet.content.get(packet.offset..).filter(|bytes| !bytes.is_empty())?;
-        let record_offset_bytes = packet.offset as u64;
-        let record = match read_record(bytes, packet.header.stream_id, &self.metadata.classes) {
-            Ok(record) => record,
-            Err(error) => {
-                packet.offset = usize::MAX;
-                // The last record of a packet that is cut off is cut off too, which is not worth a second notice.
-                let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass { .. });
-                return (!expected).then_some(Err(Problem::Record { record_offset_bytes, error }));
+        let rest_bytes = packet.content_end.checked_sub(packet.offset).filter(|rest| *rest > 0)?;
+        let record_offset_bytes = packet.offset - self.at.0;
+        let (stream_size_bytes, mut size_bytes_min) = (self.source.size_bytes(), 1);
+        let record = loop {
+            let fetched = self.source.fetch(packet.offset, size_bytes_min).map_err(unreadable);
+            let read = fetched.and_then(|bytes| {
+                let all = bytes.get(..rest_bytes.try_into().unwrap_or(usize::MAX));
+                match read_record(all.unwrap_or(bytes), packet.header.stream_id, &self.metadata.classes) {
+                    // Most likely there is more of it.
+                    Err(error) if all.is_none() && !matches!(error, RecordError::UnknownClass { .. }) => {
+                        let problem = shortened(packet.offset, bytes, stream_size_bytes);
+                        let is_short = bytes.len() < size_bytes_min;
+                        size_bytes_min = 2 * bytes.len();
+                        if is_short { Err(problem) } else { Ok(None) }
+                    }
+                    read => Ok(Some(read)),
+                }
+            });
+            match read {
+                Ok(None) => continue,
+                Ok(Some(Ok(record))) => break record,
+                Ok(Some(Err(error))) => {
+                    packet.offset = packet.content_end;
+                    // The last record of a packet that is cut off is cut off too, which is not worth a second notice.
+                    let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass { .. });
+                    return (!expected).then_some(Err(Problem::Record { record_offset_bytes, error }));
+                }
+                Err(problem) => {
+                    // There is nothing further behind.
+                    self.end = 0;
+                    self.packet = None;
+                    return Some(Err(problem));
+                }
             }
         };
-        match record.time.after(packet.timestamp) {
+        let Record { class, time, context, header_size_bytes, size_bytes } = record;
+        match time.after(packet.timestamp) {
             Some(timestamp) if timestamp <= packet.header.timestamp_end => packet.timestamp = timestamp,
             timestamp => {
-                packet.offset = usize::MAX;
-                let is_earlier = timestamp.is_none() && matches!(record.time, Time::Full(_));
+                packet.offset = packet.content_end;
+                let is_earlier = timestamp.is_none() && matches!(time, Time::Full(_));
                 return Some(Err(match is_earlier {
                     true => Problem::TimestampDecreases { record_offset_bytes },
                     false => Problem::Timestamp { record_offset_bytes },
                 }));
             }
         }
-        packet.offset += record.size_bytes;
-        Some(Ok(Event {
-            stream: self.stream,
+        self.current = Some(Current {
             timestamp: packet.timestamp,
-            class: record.class,
+            class,
+            context,
             cpu_id: packet.header.cpu_id,
-            context: record.context,
-            size_bytes: record.size_bytes,
-            payload: record.payload,
-        }))
+            payload_offset: packet.offset + header_size_bytes as u64,
+            header_size_bytes,
+            size_bytes,
+        });
+        packet.offset += size_bytes as u64;
+        self.event_count += 1;
+        Some(Ok(packet.timestamp))
     }
+}
+
+fn unreadable(error: std::io::Error) -> Problem {
+    Problem::Unreadable(error.kind())
+}
+
+/// `bytes` are all that is there from `offset` on.
+fn shortened(offset: u64, bytes: &[u8], expected_bytes: u64) -> Problem {
+    Problem::Shortened { present_bytes: offset + bytes.len() as u64, expected_bytes }
 }
 
 /// The first time at or after `before` whose low `bits` bits are `low`.
@@ -505,21 +735,9 @@ impl<'a> Iterator for StreamReader<'a> {
     type Item = Result<Event<'a>, Notice>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(problem) = self.notices.pop() {
-                return Some(Err(self.notice(problem)));
-            }
-            if let Some(next) = self.next_record() {
-                return Some(next.map_err(|problem| self.notice(problem)));
-            }
-            let cut = self.packet.take().and_then(|packet| Some((packet.cut_bytes?, packet.header)));
-            if let Some((present_bytes, header)) = cut {
-                let expected_bytes = header.packet_size_bytes;
-                return Some(Err(self.notice(Problem::CutOff { present_bytes, expected_bytes })));
-            }
-            if let Err(problem) = self.open()? {
-                return Some(Err(self.notice(problem)));
-            }
+        match self.advance()? {
+            Ok(_) => self.event_of_slice().map(Ok),
+            Err(notice) => Some(Err(notice)),
         }
     }
 }
@@ -605,21 +823,26 @@ mod tests {
             (
                 4096 + OFFSET_UUID,
                 &[0],
-                without(5..15),
-                "belongs to another trace: its uuid is not that of the metadata",
+                without(5..10),
+                "belongs to another trace: its uuid is not that of the metadata; it is left out",
             ),
-            (4096 + OFFSET_STREAM_ID, &[2], without(5..15), "has the stream id 2, which the metadata do not declare"),
+            (
+                4096 + OFFSET_STREAM_ID,
+                &[2],
+                without(5..10),
+                "has the stream id 2, which the metadata do not declare; it is left out",
+            ),
             (
                 4096 + OFFSET_STREAM_ID,
                 &[1],
-                without(5..15),
-                "belongs to another stream: its stream_id is not that of the packet before",
+                without(5..10),
+                "belongs to another stream: its stream_id is not that of the packet before; it is left out",
             ),
             (
                 4096 + OFFSET_CPU_ID,
                 &[1],
-                without(5..15),
-                "belongs to another stream: its cpu_id is not that of the packet before",
+                without(5..10),
+                "belongs to another stream: its cpu_id is not that of the packet before; it is left out",
             ),
             (
                 4096 + OFFSET_CONTENT_SIZE,
@@ -654,6 +877,107 @@ mod tests {
                 "packet 2 at byte 8192 counts fewer discarded events than the packet before".into()
             ]
         );
+    }
+
+    #[test]
+    fn packets_that_do_not_belong_here_are_told_of_once_and_left_out() {
+        let (metadata, bytes) = stream();
+        let mut odd = bytes.clone();
+        for packet in [0, 1] {
+            odd[4096 * packet + OFFSET_UUID] ^= 1;
+        }
+        odd[4096 * 2 + OFFSET_UUID] = odd[OFFSET_UUID];
+        let foreign = "belongs to another trace: its uuid is not that of the metadata; it is left out";
+        let all = format!("packet 0 at byte 0 {foreign}, and so are 2 behind it");
+        assert_eq!(read(&metadata, &odd), (vec![], vec![all]));
+        odd[4096 * 2..].copy_from_slice(&bytes[4096 * 2..]);
+        let two = format!("packet 0 at byte 0 {foreign}, and so are 1 behind it");
+        assert_eq!(read(&metadata, &odd), ((10..15).collect(), vec![two.clone()]));
+        // One that is another's for another reason, and one that is none, are told of by themselves.
+        odd[4096 * 2 + OFFSET_STREAM_ID] = 2;
+        let other = "packet 2 at byte 8192 has the stream id 2, which the metadata do not declare; it is left out";
+        assert_eq!(read(&metadata, &odd), (vec![], vec![two.clone(), other.into()]));
+        odd[4096 * 2] = 0;
+        let none = "packet 2 at byte 8192 does not start with the magic of CTF but with 0xc1fc1f00";
+        assert_eq!(read(&metadata, &odd), (vec![], vec![two, none.into()]));
+        // Its size leads out of the stream.
+        let mut odd = bytes.clone();
+        odd[4096 + OFFSET_UUID] ^= 1;
+        odd[4096 + OFFSET_PACKET_SIZE + 4] = 1;
+        let at = format!("packet 1 at byte 4096 {foreign}");
+        assert_eq!(read(&metadata, &odd), ((0..5).collect(), vec![at]));
+    }
+
+    /// Gives no more than it is asked for, and counts the bytes.
+    #[derive(Debug)]
+    struct Stingy<'a> {
+        bytes: &'a [u8],
+        /// It was as long when it was opened.
+        size_bytes: u64,
+        window: std::ops::Range<usize>,
+    }
+
+    impl Source for Stingy<'_> {
+        fn size_bytes(&self) -> u64 {
+            self.size_bytes
+        }
+        fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]> {
+            let (begin, end) = (offset as usize, offset as usize + size_bytes_min);
+            self.window = begin.min(self.bytes.len())..end.min(self.bytes.len());
+            Ok(&self.bytes[self.window.clone()])
+        }
+        fn fetched(&self, offset: u64) -> &[u8] {
+            &self.bytes[offset as usize..self.window.end]
+        }
+    }
+
+    fn read_stingily(metadata: &Metadata, bytes: &[u8], size_bytes: u64) -> (Vec<u32>, Vec<String>) {
+        let (mut numbers, mut notices) = (vec![], vec![]);
+        let source = Stingy { bytes, size_bytes, window: 0..0 };
+        let mut merge = crate::Merge::new([StreamReader::of_source(metadata, 0, source)]);
+        while let Some(item) = merge.next_event() {
+            match item.map(|event| event.fields().next()) {
+                Ok(Some((_, Value::U32(number)))) => numbers.push(number),
+                Ok(other) => panic!("{other:?}"),
+                Err(notice) => notices.push(notice.to_string()),
+            }
+        }
+        (numbers, notices)
+    }
+
+    #[test]
+    fn piece_by_piece_the_same_is_read() {
+        let (metadata, bytes) = stream();
+        for len in 0..bytes.len() {
+            assert_eq!(read_stingily(&metadata, &bytes[..len], len as u64), read(&metadata, &bytes[..len]), "{len}");
+        }
+        let mut random = 1u64;
+        for _ in 0..2000 {
+            let mut odd = bytes.clone();
+            for _ in 0..3 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // Where something is.
+                let (packet, offset) =
+                    ((random >> 33) as usize % 3, (random >> 40) as usize % (80 + 5 * RECORD_SIZE_BYTES));
+                odd[4096 * packet + offset] = (random >> 56) as u8;
+            }
+            assert_eq!(read_stingily(&metadata, &odd, odd.len() as u64), read(&metadata, &odd));
+        }
+    }
+
+    #[test]
+    fn a_stream_that_is_shortened_meanwhile_gives_what_was_there_and_says_so() {
+        let (metadata, bytes) = stream();
+        let shortened = |len: usize| read_stingily(&metadata, &bytes[..len], bytes.len() as u64);
+        let notice = |at: &str, len: usize| {
+            vec![format!("{at} cannot be read: the file was shortened from 12288 to {len} bytes meanwhile")]
+        };
+        assert_eq!(shortened(0), (vec![], notice("packet 0 at byte 0", 0)));
+        assert_eq!(shortened(4096), ((0..5).collect(), notice("packet 1 at byte 4096", 4096)));
+        let len = 4096 + 80 + 2 * RECORD_SIZE_BYTES + 1;
+        assert_eq!(shortened(len), ((0..7).collect(), notice("packet 1 at byte 4096", len)));
+        // Nothing but padding is gone.
+        assert_eq!(shortened(8192 + 80 + 5 * RECORD_SIZE_BYTES), ((0..15).collect(), vec![]));
     }
 
     #[test]

@@ -42,7 +42,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse_consumer::{Context, Mode, Options, Session, Summary, TraceFiles, find_libc_library};
-use dormouse_ctf::Stats;
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -477,7 +476,7 @@ impl Job {
 /// Reads a trace again: it has to hold what the session says.
 fn check(summary: &Summary, dir: &Path) -> Result<(), LabError> {
     let files = TraceFiles::open(dir).map_err(|error| LabError::Project(error.to_string()))?;
-    let stats = Stats::collect(&files.metadata, &files.streams());
+    let stats = files.stats();
     let lost = summary.lost + summary.lost_on_disk;
     if summary.events == 0 || stats.events != summary.events || stats.events_lost != lost {
         return Err(LabError::Project(format!(

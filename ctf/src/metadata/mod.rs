@@ -8,10 +8,14 @@
 //! As in other tracers' metadata a field `x` is declared as `_x`, so that names such as `int` or `event` do not collide with
 //! TSDL's own; readers take the underscore off again. The count of a sequence `x` is a field of its own, `__x_length`.
 
+mod packets;
 mod read;
 mod write;
 
+use std::borrow::Cow;
+
 use crate::class::Classes;
+use crate::totals::Totals;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
@@ -73,6 +77,8 @@ pub struct Metadata {
     pub options: MetadataOptions,
     /// The classes that are declared.
     pub classes: Classes,
+    /// What the streams hold, if the trace is closed.
+    pub totals: Totals,
 }
 
 /// Why text is not metadata that this crate reads.
@@ -92,6 +98,34 @@ pub enum MetadataError {
         /// Where, from 1.
         line: usize,
     },
+    /// The bytes are no text.
+    #[error("byte {offset_bytes} is no UTF-8: these are no metadata of CTF 1.8, or they are damaged there")]
+    NotText {
+        /// The first that is not, from 0; in metadata in packets, of the text without the packets' headers.
+        offset_bytes: usize,
+    },
+    /// The metadata are in packets, and one of these is not as it has to be.
+    #[error("the packet of metadata at byte {offset_bytes} {what}")]
+    Packet {
+        /// Where the packet starts.
+        offset_bytes: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A key of a declaration is there again.
+    #[error(
+        "line {line}, column {column}: the key {key} is in the {block} declaration twice; take one of the two away"
+    )]
+    Repeated {
+        /// Where the second is, from 1.
+        line: usize,
+        /// Characters of the line up to and with the key's first.
+        column: usize,
+        /// `env` for example.
+        block: String,
+        /// Which.
+        key: String,
+    },
     /// An id is declared again.
     #[error("line {line}: event id {id} is declared twice")]
     Twice {
@@ -106,18 +140,34 @@ impl Metadata {
     /// Metadata without classes but those of the state stream.
     pub fn new(options: MetadataOptions) -> Metadata {
         let classes = Classes::of_records(options.record_kind);
-        Metadata { options, classes }
+        Metadata { options, classes, totals: Totals::default() }
+    }
+
+    /// All of the text.
+    pub fn text(&self) -> String {
+        self.classes.events().fold(self.preamble(), |text, class| text + &Metadata::class(class.id, &class.decl))
     }
 
     /// The beginning of the text, up to the first class of a program.
     pub fn preamble(&self) -> String {
-        write::preamble(&self.options)
+        write::preamble(self)
     }
 
     /// The block that declares a class, to be appended before the first record with this id. Ids of programs end at
     /// [`CLASS_ID_MAX`](dormouse_abi::class::CLASS_ID_MAX).
     pub fn class(id: u16, decl: &ClassDecl) -> String {
         write::event(dormouse_abi::page::STREAM_EVENTS, id, decl)
+    }
+
+    /// Reads the bytes of a metadata file: text, or text in packets of either byte order (clause 7.1).
+    ///
+    /// # Errors
+    /// As [`Metadata::parse`], and those of packets and of bytes that are no text.
+    pub fn decode(bytes: &[u8]) -> Result<Metadata, MetadataError> {
+        let text = packets::text(bytes)?.map_or(Cow::Borrowed(bytes), Cow::Owned);
+        let text =
+            std::str::from_utf8(&text).map_err(|error| MetadataError::NotText { offset_bytes: error.valid_up_to() })?;
+        Metadata::parse(text)
     }
 
     /// Reads the text back.
@@ -134,6 +184,7 @@ impl Metadata {
 mod tests {
     use super::*;
     use crate::testing::TraceBuilder;
+    use crate::totals::StreamTotals;
     use dormouse_abi::class::{FieldType, Kind};
     use dormouse_abi::page::STREAM_EVENTS;
 
@@ -265,5 +316,100 @@ mod tests {
         assert!(matches!(Metadata::parse(&twice), Err(MetadataError::Twice { id: 7, .. })));
         let cut = &text[..text.len() - 10];
         assert_eq!(Metadata::parse(cut), Err(MetadataError::CutOff { line: line_of("event {\n\tname = \"p:every\"") }));
+    }
+
+    #[test]
+    fn totals_are_written_and_read() {
+        let mut metadata = Metadata::parse(&text()).unwrap();
+        assert!(!metadata.totals.is_closed());
+        assert_eq!(metadata.text(), text());
+        let totals = |stream_id, events| StreamTotals {
+            stream_id,
+            stream_instance_id: 3,
+            events,
+            packets: 2,
+            events_discarded: u64::MAX,
+        };
+        metadata.totals.0.extend([("state".into(), totals(1, 0)), ("cpu_3".into(), totals(0, u64::MAX))]);
+        let closed = metadata.text();
+        assert_eq!(Metadata::parse(&closed), Ok(metadata));
+        let odd = closed.replacen("in 2 packets", "in two packets", 1);
+        let error = Metadata::parse(&odd).unwrap_err().to_string();
+        assert!(error.contains("line 30: the value of totals_cpu_3 has another form"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_is_there_twice_is_refused() {
+        let text = text();
+        let twice = |from: &str, to: &str| Metadata::parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
+        let is = |line, column, key: &str, block: &str| {
+            format!(
+                "line {line}, column {column}: the key {key} is in the {block} declaration twice; take one of the two away"
+            )
+        };
+        let line = text[..text.find("\tdomain").unwrap()].lines().count() + 1;
+        assert_eq!(twice("\tdomain", "\t/* ü */ hostname = \"b\";\n\tdomain"), is(line, 10, "hostname", "env"));
+        assert_eq!(twice("\tdomain", "\tx = 1; x = 1;\n\tdomain"), is(line, 9, "x", "env"));
+        // Two blocks have the keys of one.
+        assert_eq!(twice("\nclock {", "\nenv { domain = 1; };\nclock {"), is(line + 8, 7, "domain", "env"));
+        let clock = text[..text.find("\tfreq").unwrap()].lines().count() + 1;
+        assert_eq!(twice("\tfreq", "\tfreq = 7;\n\tfreq"), is(clock + 1, 2, "freq", "clock"));
+    }
+
+    /// Metadata in packets whose contents are at most `size_bytes` long.
+    fn in_packets(text: &[u8], size_bytes: usize, number: fn(u32) -> [u8; 4]) -> Vec<u8> {
+        let packet = |part: &[u8]| {
+            let mut packet = [&number(0x75D1_1D57)[..], &[7; 16], &number(0)].concat();
+            packet.extend(number(8 * (37 + part.len() as u32)));
+            packet.extend(number(8 * (37 + size_bytes as u32)));
+            packet.extend([0, 0, 0, 1, 8]);
+            packet.extend(part);
+            packet.resize(37 + size_bytes, 0xEE);
+            packet
+        };
+        text.chunks(size_bytes).flat_map(packet).collect()
+    }
+
+    #[test]
+    fn metadata_in_packets_are_read() {
+        let text = text() + "/* \u{fc} */";
+        let expected = Metadata::parse(&text);
+        assert_eq!(Metadata::decode(text.as_bytes()), expected);
+        for size_bytes in [1, 100, text.len(), text.len() + 50] {
+            for number in [u32::to_le_bytes, u32::to_be_bytes] {
+                assert_eq!(Metadata::decode(&in_packets(text.as_bytes(), size_bytes, number)), expected);
+            }
+        }
+        let packets = in_packets(text.as_bytes(), 63, u32::to_be_bytes);
+        let with = |offset: usize, byte: u8| {
+            let mut odd = packets.clone();
+            odd[offset] = byte;
+            Metadata::decode(&odd).unwrap_err().to_string()
+        };
+        for (offset, byte, what) in [
+            (0, 0, "does not start with the magic"),
+            (4, 0, "belongs to another trace"),
+            (27, 1, "no whole number"),
+            (26, 0, "less than its header"),
+            (29, 1, "is cut off"),
+            (32, 1, "is compressed"),
+            (34, 1, "has a checksum"),
+            (36, 9, "is of another version"),
+        ] {
+            let error = with(200 + offset, byte);
+            assert!(error.starts_with("the packet of metadata at byte 200 ") && error.contains(what), "{error}");
+        }
+        let cut = Metadata::decode(&packets[..packets.len() - 80]).unwrap_err().to_string();
+        assert!(cut.ends_with("is cut off within its header"), "{cut}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_named() {
+        let mut bytes = text().into_bytes();
+        bytes[20] = 0xFF;
+        assert_eq!(Metadata::decode(&bytes), Err(MetadataError::NotText { offset_bytes: 20 }));
+        let packets = in_packets(&bytes, 10, u32::to_le_bytes);
+        assert_eq!(Metadata::decode(&packets), Err(MetadataError::NotText { offset_bytes: 20 }));
+        assert!(matches!(Metadata::decode(&[]), Err(MetadataError::Foreign { line: 1, .. })));
     }
 }

@@ -10,9 +10,10 @@ use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
-use super::write::{FIRST_LINE, identifier, preamble, type_name};
+use super::write::{FIRST_LINE, identifier, type_name};
 use super::{Clock, Metadata, MetadataError, MetadataOptions};
 use crate::class::Classes;
+use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token<'a> {
@@ -40,20 +41,25 @@ pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
         return Err(foreign(1, format!("the first line is not {FIRST_LINE:?}")));
     }
     let declarations = declarations(text)?;
-    let block = |keyword: &str| {
-        let found = declarations.iter().find(|declaration| declaration.tokens.first() == Some(&Token::Word(keyword)));
-        found.ok_or_else(|| foreign(1, format!("there is no {keyword} declaration")))
-    };
-    let (trace, env, clock) = (block("trace")?, block("env")?, block("clock")?);
+    let entries = |block| Entries::new(text, &declarations, block);
     // Whichever of the two it is, what it has to look like is compared below.
     let has_variant = |declaration: &Declaration<'_>| {
         declaration.tokens.first() == Some(&Token::Word("stream"))
             && declaration.tokens.contains(&Token::Word("variant"))
     };
     let record_kind = if declarations.iter().any(has_variant) { RecordKind::Compact } else { RecordKind::Ids };
-    let options = options(Entries::new(trace), Entries::new(env), Entries::new(clock), record_kind)?;
+    let env = entries("env")?;
+    let options = options(&entries("trace")?, &env, &entries("clock")?, record_kind)?;
+    let mut totals = Totals::default();
+    for (name, value) in &env.entries {
+        if let Token::Text(value) = value
+            && !totals.read(name, value)
+        {
+            return Err(foreign(env.line, format!("the value of {name} has another form")));
+        }
+    }
 
-    let expected_text = preamble(&options);
+    let expected_text = Metadata::new(options.clone()).preamble();
     let expected = self::declarations(&expected_text)?;
     let is_layout = |declaration: &&Declaration<'_>| {
         !matches!(declaration.tokens.first(), Some(Token::Word("env" | "clock" | "event")))
@@ -81,13 +87,13 @@ pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
     if !classes.has_state() {
         return Err(foreign(1, "the events of the state stream are missing or of another form"));
     }
-    Ok(Metadata { options, classes })
+    Ok(Metadata { options, classes, totals })
 }
 
 fn options(
-    trace: Entries<'_>,
-    env: Entries<'_>,
-    clock: Entries<'_>,
+    trace: &Entries<'_>,
+    env: &Entries<'_>,
+    clock: &Entries<'_>,
     record_kind: RecordKind,
 ) -> Result<MetadataOptions, MetadataError> {
     let frequency_hz: u64 = clock.number("freq")?;
@@ -110,22 +116,30 @@ fn options(
     })
 }
 
-/// The `name = value;` entries of a block.
+/// The `name = value;` entries of all blocks of one kind.
 struct Entries<'a> {
+    /// Of the first block.
     line: usize,
     entries: BTreeMap<&'a str, &'a Token<'a>>,
 }
 
 impl<'a> Entries<'a> {
     /// Structures between the entries, such as `packet.header`, are passed over.
-    fn new(declaration: &'a Declaration<'a>) -> Entries<'a> {
+    fn new(text: &str, declarations: &'a [Declaration<'a>], block: &str) -> Result<Entries<'a>, MetadataError> {
+        let is_wanted = |declaration: &&Declaration<'_>| declaration.tokens.first() == Some(&Token::Word(block));
+        let mut blocks = declarations.iter().filter(is_wanted).peekable();
+        let missing = || foreign(1, format!("there is no {block} declaration"));
+        let line = blocks.peek().ok_or_else(missing)?.line;
         let mut entries = BTreeMap::new();
-        for window in declaration.tokens.windows(4) {
-            if let [Token::Word(name), Token::Sign("="), value, Token::Sign(";")] = window {
-                entries.insert(*name, value);
+        for window in blocks.flat_map(|declaration| declaration.tokens.windows(4)) {
+            if let [Token::Word(name), Token::Sign("="), value, Token::Sign(";")] = window
+                && entries.insert(*name, value).is_some()
+            {
+                let (line, column) = place(text, name);
+                return Err(MetadataError::Repeated { line, column, block: block.into(), key: name.to_string() });
             }
         }
-        Entries { line: declaration.line, entries }
+        Ok(Entries { line, entries })
     }
 
     fn text(&self, name: &str) -> Result<String, MetadataError> {
@@ -142,6 +156,14 @@ impl<'a> Entries<'a> {
         };
         number.ok_or_else(|| foreign(self.line, format!("there is no number {name:?} in this declaration")))
     }
+}
+
+/// Line and column, from 1, of a part of `text`.
+fn place(text: &str, part: &str) -> (usize, usize) {
+    let offset = part.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
 }
 
 /// `event { name = "provider:name"; id = 7; stream_id = 0; fields := struct { … } align(8); }`

@@ -8,7 +8,7 @@ use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
-use super::MetadataOptions;
+use super::{Metadata, MetadataOptions};
 use crate::state;
 use crate::text::utc_datetime;
 
@@ -80,8 +80,9 @@ const PACKET_CONTEXT: &str = "\
 \t} align(8);
 ";
 
-pub(super) fn preamble(options: &MetadataOptions) -> String {
-    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind } = options;
+pub(super) fn preamble(metadata: &Metadata) -> String {
+    let MetadataOptions { uuid, hostname, clock, tracer_version: (major, minor), start_time_s, record_kind } =
+        &metadata.options;
     let clock_name = identifier(&clock.name);
     let (compact_clock, header, context) = match record_kind {
         RecordKind::Ids => (String::new(), EVENT_HEADER, EVENT_CONTEXT),
@@ -102,6 +103,10 @@ pub(super) fn preamble(options: &MetadataOptions) -> String {
         put(&mut out, format_args!("typealias {class} {{ {properties}; align = 8; }} := {};\n", type_name(kind)));
     }
     let uuid = uuid_text(uuid);
+    let mut totals = String::new();
+    for (name, text) in metadata.totals.entries() {
+        put(&mut totals, format_args!("\t{} = {};\n", identifier(&name), quoted(&text)));
+    }
     put(
         &mut out,
         format_args!(
@@ -127,7 +132,7 @@ env {{
 \ttracer_minor = {minor};
 \ttrace_creation_datetime = \"{}\";
 \ttrace_creation_time_s = {start_time_s};
-}};
+{totals}}};
 
 clock {{
 \tname = \"{clock_name}\";

@@ -1,0 +1,148 @@
+//! What the streams of a trace held when the session closed it, so that a reader notices what is missing.
+//!
+//! The totals are entries of `env` in the metadata, one for each stream that has packets, named after its file:
+//!
+//! ```text
+//! totals_cpu_1 = "id 0, instance 1: 10939 events in 46 packets, 0 lost";
+//! ```
+//!
+//! Other readers show them with the rest of the environment. They are written last, when every stream is complete. So a trace without them
+//! was not closed: its session is live, or was killed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::stream::{Source, StreamReader};
+
+/// What one stream held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamTotals {
+    /// Of its packets.
+    pub stream_id: u32,
+    /// Of its packets.
+    pub stream_instance_id: u32,
+    /// Records.
+    pub events: u64,
+    /// Packets, those without records included.
+    pub packets: u64,
+    /// `events_discarded` of the last packet.
+    pub events_discarded: u64,
+}
+
+impl StreamTotals {
+    fn parse(text: &str) -> Option<StreamTotals> {
+        let (id, rest) = text.strip_prefix("id ")?.split_once(", instance ")?;
+        let (instance, rest) = rest.split_once(": ")?;
+        let (events, rest) = rest.split_once(" events in ")?;
+        let (packets, rest) = rest.split_once(" packets, ")?;
+        Some(StreamTotals {
+            stream_id: id.parse().ok()?,
+            stream_instance_id: instance.parse().ok()?,
+            events: events.parse().ok()?,
+            packets: packets.parse().ok()?,
+            events_discarded: rest.strip_suffix(" lost")?.parse().ok()?,
+        })
+    }
+}
+
+fn count(events: u64, packets: u64) -> String {
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    format!("{events} event{} in {packets} packet{}", plural(events), plural(packets))
+}
+
+impl fmt::Display for StreamTotals {
+    /// As it stands in the metadata.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StreamTotals { stream_id, stream_instance_id, events, packets, events_discarded } = self;
+        write!(
+            f,
+            "id {stream_id}, instance {stream_instance_id}: {events} events in {packets} packets, {events_discarded} lost"
+        )
+    }
+}
+
+/// The totals of a trace by the names of its files. Empty: the trace was not closed. A trace that was has at least a state stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals(pub BTreeMap<String, StreamTotals>);
+
+/// How the names of the entries begin.
+const PREFIX: &str = "totals_";
+
+impl Totals {
+    /// Whether the session has ended the trace and said what is in it.
+    pub fn is_closed(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Names and texts of the entries.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (String, String)> {
+        self.0.iter().map(|(name, totals)| (format!("{PREFIX}{name}"), totals.to_string()))
+    }
+
+    /// Adds an entry of `env`, if it is one of these. False: it is, but of another form.
+    pub(crate) fn read(&mut self, name: &str, text: &str) -> bool {
+        let Some(name) = name.strip_prefix(PREFIX) else { return true };
+        let totals = StreamTotals::parse(text);
+        self.0.extend(totals.map(|totals| (name.to_string(), totals)));
+        totals.is_some()
+    }
+
+    /// Compares them with streams that have been read to their ends, each with its file's name: one line for each that is missing, or that
+    /// does not have what it had. Nothing, where the trace was not closed.
+    pub fn compare<'a, S: Source + 'a>(
+        &self,
+        streams: impl IntoIterator<Item = (&'a str, &'a StreamReader<'a, S>)>,
+    ) -> Vec<String> {
+        let by_name: BTreeMap<_, _> = streams.into_iter().filter(|_| self.is_closed()).collect();
+        let identified = by_name.iter().filter_map(|(name, stream)| Some((stream.identity()?, (*name, *stream))));
+        let mut by_identity: BTreeMap<_, _> = identified.collect();
+        let mut lines = Vec::new();
+        for (name, totals) in &self.0 {
+            let content = count(totals.events, totals.packets);
+            if let Some((name, stream)) = by_identity.remove(&(totals.stream_id, totals.stream_instance_id)) {
+                let found = (stream.event_count(), stream.packet_count());
+                if found != (totals.events, totals.packets) {
+                    lines.push(format!("{name} has {}, where {content} were written", count(found.0, found.1)));
+                }
+                continue;
+            }
+            let why = match by_name.get(name.as_str()) {
+                Some(stream) if stream.size_bytes() == 0 => "is empty",
+                Some(stream) if stream.identity().is_none() => "has nothing that can be read",
+                _ => "is missing",
+            };
+            lines.push(format!("{name} {why}: it held {content}"));
+        }
+        lines.extend(by_identity.into_iter().map(|((id, instance), (name, _))| {
+            format!("{name} is none of the streams that were written: it has stream id {id} and instance {instance}")
+        }));
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let one =
+            StreamTotals { stream_id: 0, stream_instance_id: 7, events: 10_939, packets: 46, events_discarded: 2 };
+        let totals = Totals(BTreeMap::from([("cpu_7".into(), one)]));
+        let mut read = Totals::default();
+        for (name, text) in totals.entries() {
+            assert_eq!(
+                (name.as_str(), text.as_str()),
+                ("totals_cpu_7", "id 0, instance 7: 10939 events in 46 packets, 2 lost")
+            );
+            assert!(read.read(&name, &text));
+        }
+        assert_eq!(read, totals);
+        assert!(read.read("hostname", "lair"));
+        for other in
+            ["", "id 0, instance 7: 1 event in 1 packet, 0 lost", "id 0, instance -7: 1 events in 1 packets, 0 lost"]
+        {
+            assert!(!read.read("totals_cpu_8", other), "{other}");
+        }
+    }
+}
