@@ -66,6 +66,7 @@ fn check(dir: &Path, json: &serde_json::Value) -> Trace {
     assert_eq!(json["events"], stats.events, "{stats}");
     assert_eq!(json["lost"], stats.events_lost, "{stats}");
     assert_eq!(json["bytes"], stats.bytes, "{stats}");
+    assert!(stats.is_closed, "{stats}");
     if let Some(count) = babeltrace2_count(dir) {
         assert_eq!(count, stats.events + stats.state_events);
     }

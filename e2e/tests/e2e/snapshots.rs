@@ -47,7 +47,7 @@ fn finish((running, end): (Running, std::path::PathBuf)) {
 fn check(trace: &Trace) -> u64 {
     let stats = trace.stats();
     assert_eq!(stats.events_lost, 0, "{stats}");
-    assert!(stats.warnings.is_empty(), "{stats}");
+    assert!(stats.is_closed && stats.warnings.is_empty(), "{stats}");
     trace.steps();
     for ((_, thread), numbers) in trace.steps_since(trace.complete_since()) {
         let hole = numbers.windows(2).find(|pair| pair[1] != pair[0] + 1);
