@@ -395,6 +395,7 @@ fn what_cannot_be_recorded_does_not_compile() {
         ("struct { int x; } s = {1}; DORMOUSE_EVENT(io, failed, (s, s));".to_string(), false),
         (format!("DORMOUSE_EVENT(io, failed{many});"), false),
         ("DORMOUSE_EVENT(io);".to_string(), false),
+        (format!("DORMOUSE_EVENT(io, failed, ({}, 1));", "n".repeat(NAME_LEN_MAX)), true),
     ];
     for compilers in compilers() {
         for name in ["unit.c", "unit.cc"] {
@@ -411,6 +412,41 @@ fn what_cannot_be_recorded_does_not_compile() {
                 let output = command.args(["-fsyntax-only"]).arg(&unit).output().unwrap();
                 let text = String::from_utf8_lossy(&output.stderr);
                 assert_eq!(output.status.success(), *compiles, "{command:?}: {body}\n{text}");
+            }
+        }
+    }
+}
+
+/// Nor what no trace can hold, and the compiler names it.
+#[test]
+fn names_that_no_trace_can_hold_do_not_compile() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "n".repeat(NAME_LEN_MAX + 1);
+    for compilers in compilers() {
+        for unit in ["unit.c", "unit.cc"] {
+            // In C, clang leaves the last one to the session.
+            let names = ["größe", "gr\\u00f6\\u00dfe", &long, "a$b"];
+            let count = if (compilers.0, unit) == ("clang", "unit.c") { 3 } else { 4 };
+            for name in &names[..count] {
+                for event in
+                    [format!("{name}, e, (f, 1)"), format!("p, {name}, (f, 1)"), format!("p, e, (f, 1), ({name}, 2)")]
+                {
+                    for disabled in ["", "#define DORMOUSE_DISABLE\n"] {
+                        let path = dir.path().join(unit);
+                        let text = format!(
+                            "{disabled}#include <dormouse/event.h>\nvoid f(void);\nvoid f(void) {{ DORMOUSE_EVENT({event}); }}\n"
+                        );
+                        std::fs::write(&path, text).unwrap();
+                        let output = compiler_of(unit, compilers).arg("-fsyntax-only").arg(&path).output().unwrap();
+                        let text = String::from_utf8_lossy(&output.stderr);
+                        let says =
+                            ["a trace cannot hold the name ", "write ASCII letters, digits and _, at most 255 bytes"];
+                        assert!(
+                            !output.status.success() && says.iter().all(|part| text.contains(part)),
+                            "{event}: {text}"
+                        );
+                    }
+                }
             }
         }
     }

@@ -28,8 +28,9 @@
  * Dormant, an event is the five bytes of one instruction. With DORMOUSE_DISABLE defined before this header is included
  * it is nothing at all: the values are compiled, never evaluated, and the library is not needed.
  *
- * Names are C identifiers. One that is also a macro (errno, stdin) cannot be used, and does not compile. Cast
- * bit-fields in C. A C inline function must be static (C11 6.7.4p3).
+ * Names are C identifiers of ASCII letters, digits and _, of at most 255 bytes. One that is also a macro (errno, stdin)
+ * cannot be used. Other names do not compile; a name with $ does in C by clang, and the session names its class as
+ * refused. Cast bit-fields in C. A C inline function must be static (C11 6.7.4p3).
  */
 #ifndef DORMOUSE_EVENT_H
 #define DORMOUSE_EVENT_H
@@ -251,9 +252,33 @@ __attribute__((destructor(101))) static void dormouse_i_unregister_event_unit(vo
 } /* extern "C" */
 #endif
 
-/* Names must be identifiers, different ones for the fields: anything else does not compile. */
+#ifdef __cplusplus
+#define DORMOUSE_I_ASSERT static_assert
+#else
+#define DORMOUSE_I_ASSERT _Static_assert
+#endif
+
+/* In C, clang takes no function for a constant. */
+#if defined(__clang__) && !defined(__cplusplus)
+#define DORMOUSE_I_HAS_DOLLAR(text) 0
+#else
+#define DORMOUSE_I_HAS_DOLLAR(text) (__builtin_strchr(text, '$') != NULL)
+#endif
+
+/* As many code points as bytes are ASCII. __extension__: in C, a pedantic compiler takes no function for a constant either. */
+#define DORMOUSE_I_CHECK_TEXT(text)                                                                                    \
+    __extension__ DORMOUSE_I_ASSERT(                                                                                   \
+        sizeof(text) <= DORMOUSE_NAME_LEN_MAX + 1 && sizeof(U"" text) == 4 * sizeof(text) &&                           \
+            !DORMOUSE_I_HAS_DOLLAR(text),                                                                              \
+        "a trace cannot hold the name " text ": write ASCII letters, digits and _, at most 255 bytes");
+
+/* Names must be identifiers that a trace can hold, different ones for the fields: anything else does not compile. */
 #define DORMOUSE_I_CHECK_NAME(name, ...) , name##_dormouse_i_field
+#define DORMOUSE_I_CHECK_NAME_TEXT(name, ...) DORMOUSE_I_CHECK_TEXT(#name)
 #define DORMOUSE_I_CHECK_NAMES(count, provider, name, ...)                                                             \
+    DORMOUSE_I_CHECK_TEXT(DORMOUSE_I_STRING(provider))                                                                 \
+    DORMOUSE_I_CHECK_TEXT(DORMOUSE_I_STRING(name))                                                                     \
+    DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_CHECK_NAME_TEXT, __VA_ARGS__)                                    \
     enum {                                                                                                             \
         DORMOUSE_I_CAT(provider, _dormouse_i_provider),                                                                \
         DORMOUSE_I_CAT(name, _dormouse_i_event)                                                                        \
@@ -589,12 +614,6 @@ public:
 #endif /* __cplusplus */
 
 #ifdef DORMOUSE_DISABLE
-
-#ifdef __cplusplus
-#define DORMOUSE_I_ASSERT static_assert
-#else
-#define DORMOUSE_I_ASSERT _Static_assert
-#endif
 
 #define DORMOUSE_I_USE(name, ...)                                                                                      \
     DORMOUSE_I_ASSERT(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), "a value of this type cannot be a field of an event");    \

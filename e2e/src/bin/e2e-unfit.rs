@@ -64,6 +64,10 @@ fn by_library() {
     let section = records.as_ptr_range();
     // SAFETY: records of classes that are never freed.
     unsafe { dormouse::foreign::register(section.start, section.end) };
+    if std::env::args().nth(2).is_some_and(|option| option == "wait") {
+        println!("ready");
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    }
     for number in 0..10u64 {
         if fit.enabled.load(std::sync::atomic::Ordering::Relaxed) > 0 {
             // Eight bytes, seven of which may be read beyond, of a class with one such field.

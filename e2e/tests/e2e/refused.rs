@@ -1,6 +1,7 @@
 //! What a session does not record is told once, with the program and the reason, and costs nothing else.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use dormouse_e2e::run::{Record, Recording, dormouse};
 use dormouse_e2e::trace::check;
@@ -71,6 +72,32 @@ fn classes_that_no_trace_can_hold_are_named_once() {
         let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{class}  ")));
         assert!(line.is_some_and(|line| line.contains(program) && line.ends_with(reason)), "{class}: {text}");
     }
+}
+
+/// Of a session that nobody watches, whoever ends it hears of them.
+#[test]
+fn refusals_are_told_when_the_last_event_is_disarmed() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut program = Command::new(UNFIT);
+    program.args(["by-library", "wait"]).env("XDG_RUNTIME_DIR", place.path());
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program runs");
+    let mut line = String::new();
+    BufReader::new(program.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    let dormouse = |arguments: &[&str]| {
+        let mut command = Command::new(dormouse());
+        let output = command.args(arguments).env("XDG_RUNTIME_DIR", place.path()).output().expect("dormouse runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let (pid, trace) = (program.id().to_string(), place.path().join("trace"));
+    let armed = dormouse(&["arm", &pid, "unfit:*", "-o", trace.to_str().expect("a path")]);
+    assert!(armed.starts_with("armed 1 event classes"), "{armed}");
+    let disarmed = dormouse(&["disarm", &pid, "*"]);
+    drop(program.stdin.take());
+    assert!(program.wait().expect("it ends").success());
+    let refusals = disarmed.lines().filter(|line| line.starts_with("not recorded: ") && line.contains(UNFIT));
+    assert_eq!(refusals.count(), 8, "{disarmed}");
+    assert!(disarmed.ends_with("; refused event classes are named above\n"), "{disarmed}");
 }
 
 #[test]
