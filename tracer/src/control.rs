@@ -11,7 +11,7 @@ use dormouse_abi::wire::{self, ClassStatus, Grant, Message};
 use dormouse_locks::{Held, Rank};
 
 use crate::class::{Class, Found, read_records};
-use crate::process::{Joining, announce, current};
+use crate::process::{Attached, Joining, announce, current};
 
 /// Everything that changes rarely.
 #[derive(Debug)]
@@ -107,16 +107,32 @@ impl Control {
         }
     }
 
-    fn set_matching(&mut self, patterns: &[String], armed: bool) -> u32 {
-        let is_match: Vec<bool> = self
-            .found
-            .classes
-            .iter()
-            .map(|class| class.decl.full_name())
-            .map(|name| patterns.iter().any(|pattern| wire::matches(pattern, &name)))
-            .collect();
-        set_armed(&mut self.found.classes, |index, class| if is_match[index] { armed } else { class.armed });
-        is_match.iter().filter(|is_match| **is_match).count() as u32
+    /// How many match, and of these cannot be armed because the session has given them no id.
+    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (u32, u32) {
+        let mut matching = (0, 0);
+        let mut is_changed = |class: &Class| {
+            let name = class.decl.full_name();
+            let is_match = patterns.iter().any(|pattern| wire::matches(pattern, &name));
+            let has_id = class.id.load(Ordering::Relaxed) != CLASS_ID_NONE;
+            matching.0 += u32::from(is_match);
+            matching.1 += u32::from(is_match && !has_id);
+            is_match && (has_id || !armed)
+        };
+        let is_changed: Vec<bool> = self.found.classes.iter().map(&mut is_changed).collect();
+        set_armed(&mut self.found.classes, |index, class| if is_changed[index] { armed } else { class.armed });
+        matching
+    }
+
+    /// Asks again for what has no id: the session had none left, or did not answer in time.
+    fn announce_again(&self, attached: &Attached) {
+        let has_id = |class: &&Class| class.id.load(Ordering::Relaxed) != CLASS_ID_NONE;
+        if self.found.classes.iter().all(|class| has_id(&class)) {
+            return;
+        }
+        let grants = announce(&attached.socket, attached.process, &self.found.announcements()).unwrap_or_default();
+        for (class, grant) in self.found.classes.iter().zip(grants).filter(|(class, _)| !has_id(class)) {
+            class.id.store(crate::watch::marked(grant.id, &class.decl), Ordering::Relaxed);
+        }
     }
 
     /// After triggers have changed.
@@ -144,14 +160,21 @@ impl Control {
                 patching: patching(),
             },
             Message::Arm { patterns } => {
-                if current().is_none() {
+                let Some(attached) = current() else {
                     return Message::Error { text: "the program is in no session".into() };
+                };
+                self.announce_again(attached);
+                let (matched, without) = self.set_matching(&patterns, true);
+                if without > 0 {
+                    let text = format!(
+                        "the session refuses {without} of {matched} event classes that match; its end says why, and the others are armed"
+                    );
+                    return Message::Error { text };
                 }
-                let matched = self.set_matching(&patterns, true);
                 self.changed(matched)
             }
             Message::Disarm { patterns } => {
-                let matched = self.set_matching(&patterns, false);
+                let (matched, _) = self.set_matching(&patterns, false);
                 self.changed(matched)
             }
             Message::Attach { session } => {

@@ -65,7 +65,7 @@ fn by_library() {
     // SAFETY: records of classes that are never freed.
     unsafe { dormouse::foreign::register(section.start, section.end) };
     if std::env::args().nth(2).is_some_and(|option| option == "wait") {
-        println!("ready");
+        println!("ready {}", std::process::id());
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
     }
     for number in 0..10u64 {

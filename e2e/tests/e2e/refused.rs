@@ -112,6 +112,28 @@ fn classes_that_find_no_place_are_named() {
     assert_eq!(stated(&recording), expected);
 }
 
+/// Armed in vain, its events would be lost in silence.
+#[test]
+fn a_class_without_a_place_is_not_armed() {
+    let record = Record::new();
+    let script = format!("{UNFIT} crowd; mkfifo $0; exec {UNFIT} by-library wait < $0");
+    let fifo = record.place().join("fifo");
+    let mut running = record.start(&["sh", "-c", &script, fifo.to_str().expect("a path")]);
+    running.wait_until("waiting for the pipe", || fifo.exists());
+    let end = std::fs::File::options().write(true).open(&fifo).expect("a pipe");
+    running.wait_for("ready ");
+    let stdout = running.stdout();
+    let pid = stdout.trim().strip_prefix("ready ").expect("an id");
+    let armed = running.dormouse(&["arm", pid, "unfit:*"]);
+    let text = String::from_utf8_lossy(&armed.stderr);
+    assert_eq!(armed.status.code(), Some(2), "{text}");
+    assert!(text.contains("the session refuses 1 of 1 event classes that match"), "{text}");
+    drop(end);
+    let recording = running.wait().succeeded();
+    let reason = "a trace has at most 65520 classes; record fewer programs at once";
+    assert!(told(&recording).contains(&("unfit:fit".into(), UNFIT.into(), reason.into())), "{}", recording.stderr);
+}
+
 #[test]
 fn programs_of_other_versions_are_named() {
     let reason = "the program and dormouse are of different versions; rebuild the older one";
