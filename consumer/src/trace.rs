@@ -235,7 +235,13 @@ impl Trace {
                 continue;
             }
             let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;
-            let others = || Refusal::new("(other classes)", "", &format!("the first {REFUSAL_COUNT_MAX} are named"));
+            let others = || {
+                Refusal::new(
+                    "(other classes)",
+                    "(any program)",
+                    &format!("only the first {REFUSAL_COUNT_MAX} are named"),
+                )
+            };
             inner.refusals.push(if is_last { others() } else { refusal });
         }
         let fresh: Vec<Refusal> = inner.refusals[known..].to_vec();

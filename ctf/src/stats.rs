@@ -294,10 +294,6 @@ impl fmt::Display for Stats {
         table(f, &["EVENTS", "BYTES", "ID", "CLASS"], rows.collect())?;
         let rows = self.lost_by_class.iter().map(|lost| vec![lost.count.to_string(), printable(&lost.name)]);
         table(f, &["LOST", "CLASS"], rows.collect())?;
-        let refused = self.classes_refused.iter();
-        let rows = refused
-            .map(|refused| [&refused.name, &refused.program, &refused.reason].map(|text| printable(text)).into());
-        table(f, &["REFUSED", "PROGRAM", "WHY"], rows.collect())?;
         let rows = self
             .cpus
             .iter()
@@ -311,6 +307,9 @@ impl fmt::Display for Stats {
         let heads = ["EVENTS", "VPID", "PROGRAM"];
         // Whose events they are is not recorded, so there is no column for it.
         table(f, if self.threads.is_some() { &heads } else { &heads[1..] }, rows.collect())?;
+        for RefusedStats { name, program, reason } in &self.classes_refused {
+            writeln!(f, "\nnot recorded: {} of {}: {}", printable(name), printable(program), printable(reason))?;
+        }
         self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {warning}"))?;
         if !self.is_closed {
             writeln!(f, "\nnote: this trace was not closed, so a stream that is missing cannot be told")?;
@@ -432,9 +431,6 @@ LOST  CLASS
    3  sched:idle
    2  (other classes)
 
-REFUSED    PROGRAM  WHY
-größe:a  /bin/\u{fffd}[ls  no name
-
 EVENTS  CPU
      3  3
      2  unknown
@@ -444,6 +440,8 @@ EVENTS  VPID  PROGRAM
      1     5  unknown
      1     7  /bin/sh
      1     8  /bin/\u{fffd}[2J
+
+not recorded: größe:a of /bin/\u{fffd}[ls: no name
 
 warning: odd: packet 0 at byte 0 is cut off: 1 of 80 bytes
 

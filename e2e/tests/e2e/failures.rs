@@ -136,10 +136,10 @@ fn events_larger_than_a_page_are_counted() {
 }
 
 /// A file system of its own, as small as wanted.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(pub(crate) PathBuf);
 
 impl SmallDisk {
-    fn mount(at: &Path, options: &str) -> Option<SmallDisk> {
+    pub(crate) fn mount(at: &Path, options: &str) -> Option<SmallDisk> {
         std::fs::create_dir(at).expect("a directory");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "dormouse-e2e"]).arg(at).output();
         if mounted.is_ok_and(|output| output.status.success()) {

@@ -6,18 +6,24 @@ use std::process::{Command, Stdio};
 use dormouse_e2e::run::{Record, Recording, dormouse};
 use dormouse_e2e::trace::check;
 
+use crate::failures::SmallDisk;
+
 const UNFIT: &str = env!("CARGO_BIN_EXE_e2e-unfit");
 
-/// What `record` says of each refusal, in the order of their names: class, program, reason.
-fn told(recording: &Recording) -> Vec<(String, String, String)> {
+/// What is said of each refusal, in the order of their names: class, program, reason.
+fn refusals(text: &str) -> Vec<(String, String, String)> {
     let refusal = |line: &str| {
-        let (class, rest) = line.strip_prefix("dormouse: not recorded: ")?.split_once(" of ")?;
+        let (class, rest) = line.trim_start_matches("dormouse: ").strip_prefix("not recorded: ")?.split_once(" of ")?;
         let (program, reason) = rest.split_once(": ")?;
         Some((class.to_string(), program.to_string(), reason.to_string()))
     };
-    let mut told: Vec<_> = recording.stderr.lines().filter_map(refusal).collect();
-    told.sort();
-    told
+    let mut refusals: Vec<_> = text.lines().filter_map(refusal).collect();
+    refusals.sort();
+    refusals
+}
+
+fn told(recording: &Recording) -> Vec<(String, String, String)> {
+    refusals(&recording.stderr)
 }
 
 /// The same as `dormouse stats --json` has it. Its exit code tells of refusals too.
@@ -67,11 +73,7 @@ fn classes_that_no_trace_can_hold_are_named_once() {
     let numbers: Vec<String> = (0..10).map(|number| format!("n=u64 {number}")).collect();
     assert_eq!(trace.values("unfit:fit"), [numbers.clone(), numbers].concat());
     let stats = Command::new(dormouse()).arg("stats").arg(&recording.dir).output().expect("dormouse runs");
-    let text = String::from_utf8_lossy(&stats.stdout);
-    for (class, program, reason) in &expected {
-        let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{class}  ")));
-        assert!(line.is_some_and(|line| line.contains(program) && line.ends_with(reason)), "{class}: {text}");
-    }
+    assert_eq!(refusals(&String::from_utf8_lossy(&stats.stdout)), expected);
 }
 
 /// Of a session that nobody watches, whoever ends it hears of them.
@@ -95,8 +97,8 @@ fn refusals_are_told_when_the_last_event_is_disarmed() {
     let disarmed = dormouse(&["disarm", &pid, "*"]);
     drop(program.stdin.take());
     assert!(program.wait().expect("it ends").success());
-    let refusals = disarmed.lines().filter(|line| line.starts_with("not recorded: ") && line.contains(UNFIT));
-    assert_eq!(refusals.count(), 8, "{disarmed}");
+    let refusals = refusals(&disarmed);
+    assert!(refusals.len() == 8 && refusals.iter().all(|(_, program, _)| program == UNFIT), "{disarmed}");
     assert!(disarmed.ends_with("; refused event classes are named above\n"), "{disarmed}");
 }
 
@@ -134,6 +136,25 @@ fn a_class_without_a_place_is_not_armed() {
     assert!(told(&recording).contains(&("unfit:fit".into(), UNFIT.into(), reason.into())), "{}", recording.stderr);
 }
 
+/// So many that not each is named.
+#[test]
+fn classes_that_find_no_disk_are_named() {
+    let places = tempfile::tempdir().expect("a directory");
+    let Some(disk) = SmallDisk::mount(&places.path().join("disk"), "size=2M") else { return };
+    let recording = Record::new().output(disk.0.join("trace")).run(&[UNFIT, "crowd"]).succeeded();
+    let told = told(&recording);
+    assert_eq!(told.len(), 1_001, "{}", recording.stderr);
+    assert_eq!(told[0], ("(other classes)".into(), "(any program)".into(), "only the first 1000 are named".into()));
+    let is_full = |(class, program, reason): &(String, String, String)| {
+        class.starts_with("crowd:e")
+            && program == "/bin/older"
+            && reason.starts_with("the metadata cannot be written: No space")
+    };
+    assert!(told[1..].iter().all(is_full), "{}", recording.stderr);
+    // There may be no room to state them in; what is there can be read.
+    recording.trace().stats();
+}
+
 #[test]
 fn programs_of_other_versions_are_named() {
     let reason = "the program and dormouse are of different versions; rebuild the older one";
@@ -151,5 +172,5 @@ fn a_session_that_refuses_nothing_says_nothing() {
     assert_eq!(told(&recording), []);
     assert!(!recording.stderr.contains("refused"), "{}", recording.stderr);
     let output = Command::new(dormouse()).arg("stats").arg(&recording.dir).output().expect("dormouse runs");
-    assert!(output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("REFUSED"), "{output:?}");
+    assert!(output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("not recorded"), "{output:?}");
 }
