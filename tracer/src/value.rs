@@ -505,7 +505,7 @@ pub trait TypeList {
     const DESCRIPTION: Description;
     /// Bytes of all fields, if each is of fixed size.
     const FIXED_SIZE_BYTES: Option<usize>;
-    /// The same if that many bytes fit [`Words`].
+    /// The same if that many bytes fit `Words`.
     const WORDS_SIZE_BYTES: Option<usize> = match Self::FIXED_SIZE_BYTES {
         Some(size) if size <= WORDS_MAX * 8 => Some(size),
         _ => None,
