@@ -348,6 +348,8 @@ pub enum Message {
     Changed {
         /// Classes that matched.
         matched: u32,
+        /// Those of them that are armed now and were not before, or the other way round.
+        changed: u32,
         /// Classes of the program that are armed now.
         armed: u32,
         /// Socket of the session that the program is in, or empty.
@@ -670,9 +672,10 @@ impl Message {
                 w.str(session);
             }
             Message::Detach => w.u8(11),
-            Message::Changed { matched, armed, session } => {
+            Message::Changed { matched, changed, armed, session } => {
                 w.u8(12);
                 w.u32(*matched);
+                w.u32(*changed);
                 w.u32(*armed);
                 w.str(session);
             }
@@ -756,7 +759,7 @@ impl Message {
             9 => Message::Disarm { patterns: r.list(Reader::str)? },
             10 => Message::Attach { session: r.str()? },
             11 => Message::Detach,
-            12 => Message::Changed { matched: r.u32()?, armed: r.u32()?, session: r.str()? },
+            12 => Message::Changed { matched: r.u32()?, changed: r.u32()?, armed: r.u32()?, session: r.str()? },
             13 => Message::Error { text: r.str()? },
             14 => Message::ListTunables,
             15 => Message::Tunables {
@@ -877,7 +880,7 @@ mod tests {
             Message::Disarm { patterns: vec![] },
             Message::Attach { session: "/run/x".into() },
             Message::Detach,
-            Message::Changed { matched: 1, armed: 2, session: "s".into() },
+            Message::Changed { matched: 3, changed: 1, armed: 2, session: "s".into() },
             Message::Error { text: "no".into() },
             Message::ListTunables,
             Message::Tunables {

@@ -12,7 +12,8 @@ use dormouse_abi::wire::{ClassStatus, Message};
 use dormouse_consumer::{Program, stop_session};
 use serde::Serialize;
 
-use crate::output::Output;
+use crate::output::{Output, classes};
+use crate::patterns::{instead, say_unmatched};
 use crate::record::{Memory, Records, default_dir};
 
 /// List the events of a program that runs, and which of them are armed
@@ -28,8 +29,10 @@ pub(crate) struct List {
 /// Arm events of a program that runs
 ///
 /// If the program is in no session, one is started in the background, which records into DIR until everything is disarmed
-/// again or the program ends.
+/// again or the program ends. If it is in one, events are armed in that, which stays as it was made.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exit code: 0; 2 if no event matches, or options cannot be followed because the program is in a session already: then nothing is armed.")]
 pub(crate) struct Arm {
     /// Process id
     pid: u32,
@@ -153,25 +156,40 @@ fn refusal(pid: u32, answer: Message) -> String {
 #[derive(Debug, Default)]
 struct Changed {
     matched: u32,
+    changed: u32,
     armed: u32,
     sessions: Vec<String>,
 }
 
-fn change(program: &Program, question: &Message) -> anyhow::Result<Changed> {
+/// Has the program arm or disarm, and says which patterns match nothing.
+fn change(program: &Program, patterns: &[String], question: &Message) -> anyhow::Result<Changed> {
     let mut total = Changed::default();
     for answer in program.ask(question)? {
-        let Message::Changed { matched, armed, session } = answer else { bail!(refusal(program.pid, answer)) };
+        let Message::Changed { matched, changed, armed, session } = answer else { bail!(refusal(program.pid, answer)) };
         total.matched += matched;
+        total.changed += changed;
         total.armed += armed;
         if !session.is_empty() && !total.sessions.contains(&session) {
             total.sessions.push(session);
         }
     }
+    check_matched(program, patterns, total.matched)?;
     Ok(total)
 }
 
+/// Some of the patterns may match nothing, which is said; if none matches anything, that is an error.
+fn check_matched(program: &Program, patterns: &[String], matched: u32) -> anyhow::Result<()> {
+    let (patterns, names) = (patterns.iter().map(String::as_str).collect::<Vec<_>>(), known_names(program));
+    let of = format!(" of process {}", program.pid);
+    if matched == 0 {
+        bail!("no event{of} matches {}; {}", patterns.join(" "), instead(&patterns, &names));
+    }
+    say_unmatched(&patterns, &names, &of);
+    Ok(())
+}
+
 /// The names that exist, so that a pattern that matches none can be mended.
-fn known_names(program: &Program) -> String {
+fn known_names(program: &Program) -> Vec<String> {
     let answers = program.ask(&Message::List).unwrap_or_default();
     let mut names: Vec<String> = answers
         .into_iter()
@@ -183,25 +201,47 @@ fn known_names(program: &Program) -> String {
         .collect();
     names.sort();
     names.dedup();
-    if names.is_empty() { "it has no events".into() } else { format!("it has {}", names.join(", ")) }
+    names
+}
+
+/// How much of what matches was changed. `none` and `others` say why not all of it.
+fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]) -> String {
+    let all = classes(total.matched);
+    match total.changed {
+        changed if changed == total.matched => format!("{verb} {all} of process {pid}"),
+        0 => format!("{verb} 0 of {all} of process {pid}; {none}"),
+        changed => format!("{verb} {changed} of {all} of process {pid}; {others}"),
+    }
 }
 
 impl Arm {
+    /// Options that only a session that is made can follow.
+    fn given(&self) -> Vec<&'static str> {
+        let mut given: Vec<&str> = self.memory.given().collect();
+        given.extend(self.output.as_ref().map(|_| "--output"));
+        given.extend(self.records.context.map(|_| "--context"));
+        given
+    }
+
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let program = Program::find(self.pid)?;
+        let (pid, program) = (self.pid, Program::find(self.pid)?);
         // Not yet in a session: one is needed, and the patterns are armed as the program joins it.
-        let is_in_session = program
-            .ask(&Message::List)?
-            .iter()
-            .any(|answer| matches!(answer, Message::Classes { session, .. } if UnixStream::connect(session).is_ok()));
-        if !is_in_session {
-            return self.start_session(&program, out);
+        let session = program.ask(&Message::List)?.into_iter().find_map(|answer| match answer {
+            Message::Classes { session, .. } if UnixStream::connect(&session).is_ok() => Some(session),
+            _ => None,
+        });
+        let Some(session) = session else { return self.start_session(&program, out) };
+        let given = self.given();
+        if !given.is_empty() {
+            bail!(
+                "process {pid} is in the session {session} already, which stays as it was made; leave out {}, or end that session \
+                 first: `dormouse disarm {pid} '*'` if `dormouse arm` has started it",
+                given.join(", ")
+            );
         }
-        let changed = change(&program, &Message::Arm { patterns: self.patterns.clone() })?;
-        if changed.matched == 0 {
-            bail!("no event of process {} matches {}; {}", self.pid, self.patterns.join(" "), known_names(&program));
-        }
-        writeln!(out, "armed {} event classes of process {}, {} in all", changed.matched, self.pid, changed.armed)?;
+        let changed = change(&program, &self.patterns, &Message::Arm { patterns: self.patterns.clone() })?;
+        let notes = ["all were armed already", "the others were armed already"];
+        writeln!(out, "{}, {} in all", changed_text("armed", pid, &changed, notes), changed.armed)?;
         Ok(0)
     }
 
@@ -210,7 +250,7 @@ impl Arm {
         let mut owner = Command::new(std::env::current_exe().context("cannot find dormouse itself")?);
         owner.args(["record", "--background", "--attach", &self.pid.to_string(), "--output"]).arg(&dir);
         owner.args(self.memory.arguments());
-        owner.args(["--context", dormouse_consumer::Context::from(self.records.context).name()]);
+        owner.args(["--context", self.records.context().name()]);
         if let Some(place) = &self.memory.buffers {
             owner.arg("--buffers").arg(place);
         }
@@ -240,9 +280,9 @@ impl Arm {
                 rustix::process::kill_process(rustix::process::Pid::from_child(&owner), rustix::process::Signal::TERM);
             let _ = owner.wait();
             let _ = std::fs::remove_dir_all(&dir);
-            bail!("no event of process {} matches {}; {}", self.pid, self.patterns.join(" "), known_names(program));
         }
-        writeln!(out, "armed {armed} event classes of process {}, recording into {}", self.pid, dir.display())?;
+        check_matched(program, &self.patterns, armed)?;
+        writeln!(out, "armed {} of process {}, recording into {}", classes(armed), self.pid, dir.display())?;
         writeln!(out, "`dormouse disarm {} '*'` ends the recording", self.pid)?;
         Ok(0)
     }
@@ -251,15 +291,12 @@ impl Arm {
 impl Disarm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let program = Program::find(self.pid)?;
-        let changed = change(&program, &Message::Disarm { patterns: self.patterns.clone() })?;
-        if changed.matched == 0 {
-            bail!("no event of process {} matches {}; {}", self.pid, self.patterns.join(" "), known_names(&program));
+        let changed = change(&program, &self.patterns, &Message::Disarm { patterns: self.patterns.clone() })?;
+        let text = changed_text("disarmed", self.pid, &changed, ["none was armed", "the others were not armed"]);
+        match changed {
+            Changed { changed: 0, armed: 0, .. } => writeln!(out, "{text}")?,
+            Changed { armed, .. } => writeln!(out, "{text}, {armed} still armed")?,
         }
-        writeln!(
-            out,
-            "disarmed {} event classes of process {}, {} still armed",
-            changed.matched, self.pid, changed.armed
-        )?;
         if changed.armed == 0 {
             for session in &changed.sessions {
                 // A session that `record` has started with its command goes on, and says so: nothing to tell.

@@ -11,6 +11,7 @@ mod lab;
 mod live;
 mod output;
 mod pages;
+mod patterns;
 mod read;
 mod record;
 mod salvage;

@@ -77,6 +77,11 @@ pub(crate) fn say(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "dormouse: {line}");
 }
 
+/// A number of event classes.
+pub(crate) fn classes(count: u32) -> String {
+    format!("{count} event class{}", if count == 1 { "" } else { "es" })
+}
+
 /// A report that goes to standard error, because standard output is a command's own.
 ///
 /// # Errors

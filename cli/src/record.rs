@@ -14,7 +14,8 @@ use dormouse_consumer::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::output::{Output, say};
+use crate::output::{Output, classes, say};
+use crate::patterns::{say_unmatched, unmatched};
 
 /// Run a command and record the events of all its processes, or join a program that runs already
 ///
@@ -39,6 +40,8 @@ Triggers by event:
 Their classes are armed too. The event is in the snapshot. Each trigger of each process asks at most once a second, and ever more
 seldom, down to once an hour, while it goes on firing; a snapshot's record says how often it fired since the one before. All
 processes together get 32 such snapshots, and one more each minute.
+
+A pattern that no event has matched is named at the end.
 
 Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
 pub(crate) struct Record {
@@ -81,9 +84,9 @@ fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
 /// Memory of a session.
 #[derive(Debug, Args)]
 pub(crate) struct Memory {
-    /// Memory for events that are not on disk yet, such as 512K, 16M or 1G
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
-    pub(crate) budget: u64,
+    /// Memory for events that are not on disk yet, such as 512K, 16M or 1G [default: 16M]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) budget: Option<u64>,
     /// What the budget may grow to while the session is live (`dormouse budget --set`) [default: four times the budget; on
     /// machines with more than 32 possible processors the budget itself]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -91,9 +94,9 @@ pub(crate) struct Memory {
     /// As if the machine had so many processors, of which so many are online
     #[arg(long, value_name = "POSSIBLE:ONLINE", value_parser = parse_cpus, hide = true)]
     pub(crate) pretend_cpus: Option<(u32, u32)>,
-    /// When the memory is full: drop and count new events, or overwrite the oldest and keep the end of the story
-    #[arg(long, value_enum, default_value = "discard")]
-    pub(crate) mode: ModeArgument,
+    /// When the memory is full: drop and count new events, or overwrite the oldest and keep the end of the story [default: discard]
+    #[arg(long, value_enum)]
+    pub(crate) mode: Option<ModeArgument>,
     /// Keep that memory in FILE, new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that `dormouse
     /// salvage` finds it even if this command and the programs are killed. A proper end removes it. Whoever cuts the file short
     /// kills the programs, and on a disk they may wait for it
@@ -107,9 +110,26 @@ impl Memory {
         pretended.unwrap_or_else(Cpus::of_machine)
     }
 
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode.map_or_else(Mode::default, Mode::from)
+    }
+
+    /// The options that were given.
+    pub(crate) fn given(&self) -> impl Iterator<Item = &'static str> {
+        let options = [
+            (self.budget.is_some(), "--budget"),
+            (self.budget_max.is_some(), "--budget-max"),
+            (self.pretend_cpus.is_some(), "--pretend-cpus"),
+            (self.mode.is_some(), "--mode"),
+            (self.buffers.is_some(), "--buffers"),
+        ];
+        options.into_iter().filter_map(|(is_given, name)| is_given.then_some(name))
+    }
+
     /// The same for another `dormouse`.
     pub(crate) fn arguments(&self) -> Vec<String> {
-        let mut arguments = vec!["--budget".into(), self.budget.to_string(), "--mode".into(), self.mode.name().into()];
+        let mut arguments = vec![format!("--mode={}", self.mode().name())];
+        arguments.extend(self.budget.map(|bytes| format!("--budget={bytes}")));
         arguments.extend(self.budget_max.map(|max| format!("--budget-max={max}")));
         arguments.extend(self.pretend_cpus.map(|(possible, online)| format!("--pretend-cpus={possible}:{online}")));
         arguments
@@ -120,8 +140,15 @@ impl Memory {
 #[derive(Debug, Args)]
 pub(crate) struct Records {
     /// What each event tells of its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
-    #[arg(long, value_enum, default_value = "ids", hide_possible_values = true)]
-    pub(crate) context: ContextArgument,
+    /// [default: ids]
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub(crate) context: Option<ContextArgument>,
+}
+
+impl Records {
+    pub(crate) fn context(&self) -> TraceContext {
+        self.context.map_or_else(TraceContext::default, TraceContext::from)
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -143,12 +170,6 @@ impl From<ContextArgument> for TraceContext {
 pub(crate) enum ModeArgument {
     Discard,
     Overwrite,
-}
-
-impl ModeArgument {
-    pub(crate) fn name(self) -> &'static str {
-        Mode::from(self).name()
-    }
 }
 
 impl From<ModeArgument> for Mode {
@@ -184,22 +205,36 @@ impl Record {
         }
         // A trigger whose events are not armed would never fire.
         patterns.extend(self.snapshot_on.iter().flat_map(Trigger::patterns).map(String::from));
+        let defaults = Options::new(dir.into());
         Options {
-            dir: dir.into(),
-            budget_bytes: self.memory.budget,
+            budget_bytes: self.memory.budget.unwrap_or(defaults.budget_bytes),
             budget_max_bytes: self.memory.budget_max,
             cpus: self.memory.cpus(),
-            mode: self.memory.mode.into(),
-            context: self.records.context.into(),
+            mode: self.memory.mode(),
+            context: self.records.context(),
             patterns,
             command_line,
             may_be_stopped: self.attach.is_some(),
             buffers: self.memory.buffers.clone(),
+            ..defaults
         }
     }
 
+    /// Patterns that were given, and match nothing that any program has announced.
+    fn say_unmatched(&self, names: &[String]) {
+        let events: Vec<&str> = self.events.iter().map(String::as_str).collect();
+        let (libc, events): (Vec<&str>, Vec<&str>) =
+            events.into_iter().partition(|pattern| pattern.starts_with("libc") && !self.libc);
+        say_unmatched(&events, names, "");
+        for pattern in unmatched(&libc, names) {
+            say(format_args!("no event matches {pattern}; `--libc` has a command's calls of libc traced"));
+        }
+        let triggers: Vec<&str> = self.snapshot_on.iter().flat_map(Trigger::patterns).collect();
+        say_unmatched(&triggers, names, " of --snapshot-on");
+    }
+
     fn run_command(self, dir: &Path) -> anyhow::Result<u8> {
-        if !self.snapshot_on.is_empty() && self.memory.mode.name() != Mode::Overwrite.name() {
+        if !self.snapshot_on.is_empty() && self.memory.mode() != Mode::Overwrite {
             bail!("--snapshot-on needs --mode overwrite: a session in discard mode keeps no events");
         }
         let pattern_count = self.snapshot_on.iter().flat_map(Trigger::patterns).count();
@@ -220,13 +255,34 @@ impl Record {
             }
         };
         let code = traced.wait()?;
-        let unmet = self.snapshot_on.iter().flat_map(Trigger::patterns).filter(|pattern| !session.has_class(pattern));
-        let unmet: Vec<&str> = unmet.collect();
-        report(&session.finish(), dir);
-        if !unmet.is_empty() {
-            say(format_args!("no program has events that match {} of --snapshot-on", unmet.join(", ")));
-        }
+        let names = session.class_names();
+        let summary = session.finish();
+        self.report(&summary, &names, dir);
         Ok(code as u8)
+    }
+
+    /// The summary comes last.
+    fn report(&self, summary: &Summary, names: &[String], dir: &Path) {
+        self.say_unmatched(names);
+        for refusal in &summary.classes_refused {
+            say(refusal);
+        }
+        let dir = dir.display();
+        if summary.processes > 0 || !summary.classes_refused.is_empty() {
+            say(format_args!(
+                "{summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2"
+            ));
+        } else if self.libc {
+            say(format_args!(
+                "{summary}; no process joined: the command did not load the library that --libc has it load (it is static, raises \
+                 its privileges, clears its environment, or is of another libc or architecture)"
+            ));
+        } else {
+            say(format_args!(
+                "{summary}; no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
+                 environment); `--libc` traces unmodified programs"
+            ));
+        }
     }
 
     fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
@@ -250,33 +306,19 @@ impl Record {
             let_go_of_terminal()?;
         } else {
             let dir = dir.display();
-            say(format_args!("recording {armed} event classes of process {pid} into {dir}; Ctrl-C ends it"));
+            say(format_args!("recording {} of process {pid} into {dir}; Ctrl-C ends it", classes(armed)));
         }
         let end = session.wait(|| interrupted.load(Ordering::SeqCst));
         if end == End::Deserted && !self.background {
             say(format_args!("process {pid} has ended"));
         }
+        let names = session.class_names();
         let summary = session.finish();
         if !self.background {
-            report(&summary, dir);
+            self.report(&summary, &names, dir);
         }
         Ok(0)
     }
-}
-
-fn report(summary: &Summary, dir: &Path) {
-    let dir = dir.display();
-    for refusal in &summary.classes_refused {
-        say(format_args!("{refusal}"));
-    }
-    if summary.processes == 0 && summary.classes_refused.is_empty() {
-        say(format_args!(
-            "{summary}; no process joined: the command has no Dormouse tracepoints (or is static, or clears its \
-             environment); `--libc` traces unmodified programs"
-        ));
-        return;
-    }
-    say(format_args!("{summary}; look at it with `dormouse stats {dir}`, `dormouse view {dir}` or babeltrace2"));
 }
 
 /// In the background: a session of its own, and nothing of the terminal's.

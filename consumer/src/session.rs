@@ -1,5 +1,6 @@
 //! A session from its making to its end.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -369,10 +370,10 @@ impl Session {
         self.server.processes().joined()
     }
 
-    /// Whether a program has announced a class that matches the pattern.
-    pub fn has_class(&self, pattern: &str) -> bool {
+    /// The names, `provider:name`, of the classes that programs have announced so far, sorted.
+    pub fn class_names(&self) -> Vec<String> {
         let classes = self.shared.trace.classes();
-        classes.events().any(|class| dormouse_abi::wire::matches(pattern, &class.full_name))
+        classes.events().map(|class| class.full_name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Whether every process that ever joined is dead.

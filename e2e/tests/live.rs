@@ -159,6 +159,111 @@ fn events_are_armed_and_disarmed_while_the_program_runs() {
 }
 
 #[test]
+fn what_was_armed_already_is_not_counted_as_armed() {
+    let live = Live::start(&[]);
+    let pid = live.pid();
+    let said = live.succeed(&["disarm", &pid, "*"]);
+    assert_eq!(said, format!("disarmed 0 of 2 event classes of process {pid}; none was armed\n"));
+    let (_, dir) = live.trace_dir("trace");
+    let said = live.succeed(&["arm", &pid, "live:tick", "-o", &dir]);
+    assert!(said.starts_with(&format!("armed 1 event class of process {pid}, recording into {dir}\n")), "{said}");
+    for (words, expected) in [
+        (["arm", "*"], "armed 1 of 2 event classes of process PID; the others were armed already, 2 in all\n"),
+        (["arm", "*"], "armed 0 of 2 event classes of process PID; all were armed already, 2 in all\n"),
+        (["disarm", "live:tick"], "disarmed 1 event class of process PID, 1 still armed\n"),
+        (["disarm", "live:tick"], "disarmed 0 of 1 event class of process PID; none was armed, 1 still armed\n"),
+        (["disarm", "*"], "disarmed 1 of 2 event classes of process PID; the others were not armed, 0 still armed\n"),
+    ] {
+        let said = live.succeed(&[words[0], &pid, words[1]]);
+        assert!(said.starts_with(&expected.replace("PID", &pid)), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn options_of_a_session_are_refused_in_one_that_is_there() {
+    let live = Live::start(&[]);
+    let pid = live.pid();
+    let (_, dir) = live.trace_dir("trace");
+    live.succeed(&["arm", &pid, "live:tick", "-o", &dir]);
+    let file = live.place.path().join("buffers").to_string_lossy().into_owned();
+    let options: [&[&str]; 7] = [
+        &["--mode", "overwrite"],
+        &["--mode", "discard"],
+        &["--budget", "16M"],
+        &["--budget-max", "64M"],
+        &["--buffers", &file],
+        &["--context", "ids"],
+        &["-o", &file],
+    ];
+    for option in options {
+        let text = live.fail(&[&["arm", &pid, "live:tock"], option].concat());
+        let name = if option[0] == "-o" { "--output" } else { option[0] };
+        let session =
+            format!("process {pid} is in the session {}", live.place.path().join("dormouse/session-").display());
+        assert!(text.contains(&session) && text.contains(&format!("leave out {name},")), "{text}");
+        assert!(text.contains(&format!("`dormouse disarm {pid} '*'`")), "{text}");
+    }
+    assert!(live.succeed(&["list", &pid]).contains("dormant  live:tock"));
+    live.succeed(&["arm", &pid, "live:tock"]);
+    live.succeed(&["disarm", &pid, "*"]);
+    // In no session: they are followed.
+    live.succeed(&["arm", &pid, "*", "--mode", "overwrite", "--budget", "1M", "-o", &file]);
+    let budget = live.succeed(&["budget", &pid, "--json"]);
+    assert!(budget.contains("\"overwrite\"") && budget.contains("\"budget_bytes\": 1048576"), "{budget}");
+    live.succeed(&["disarm", &pid, "*"]);
+}
+
+#[test]
+fn patterns_that_match_nothing_are_named() {
+    let emit = [TRACED, "numbers", "1", "10"];
+    let said = |record: Record, command: &[&str], code: i32| {
+        let recording = record.run(command);
+        assert_eq!(recording.code(), code, "{}", recording.stderr);
+        let lines = recording.stderr.lines().filter(|line| line.contains(" matches "));
+        (lines.map(String::from).collect::<Vec<_>>(), recording.stderr.clone())
+    };
+    let (lines, _) = said(Record::new().option("-e").option("e2e:*"), &emit, 0);
+    assert!(lines.is_empty(), "{lines:?}");
+    let (lines, all) = said(
+        Record::new().option("-e").option("e2e:numbr").option("-e").option("e2e:*").option("-e").option("libc:read"),
+        &emit,
+        0,
+    );
+    assert_eq!(lines.len(), 2, "{all}");
+    assert!(lines[0].starts_with("dormouse: no event matches e2e:numbr; ") && lines[0].contains("e2e:"), "{all}");
+    assert!(lines[1].starts_with("dormouse: no event matches libc:read; `--libc` "), "{all}");
+    let (lines, all) = said(Record::new().option("-e").option("a:b"), &["sh", "-c", "exit 5"], 5);
+    assert_eq!(lines, ["dormouse: no event matches a:b; there are none"], "{all}");
+
+    let live = Live::start(&[]);
+    let (pid, (_, dir)) = (live.pid(), live.trace_dir("trace"));
+    for command in [
+        &["arm", &pid, "live:*", "nobody", "-o", &dir][..],
+        &["arm", &pid, "live:*", "nobody"],
+        &["disarm", &pid, "nobody", "*"],
+    ] {
+        let output = live.dormouse(command);
+        let text = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("dormouse: no event of process {pid} matches nobody; there are live:tick, live:tock\n");
+        assert!(output.status.success() && text == expected, "{text}");
+    }
+}
+
+/// What is given is not advised.
+#[test]
+fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {
+    let said = |record: Record| record.run(&["true"]).succeeded().stderr;
+    let text = said(Record::new());
+    assert!(text.contains("no process joined") && text.contains("`--libc` traces"), "{text}");
+    let record = Record::new();
+    let library = record.place().join("library.so");
+    std::fs::write(&library, "the loader takes this for no library").unwrap();
+    let text = said(record.option("--libc").env("DORMOUSE_LIBC_LIBRARY", &library));
+    assert!(text.contains("no process joined") && !text.contains("`--libc`"), "{text}");
+    assert!(text.contains("did not load the library that --libc"), "{text}");
+}
+
+#[test]
 fn the_end_of_the_program_completes_the_trace() {
     let live = Live::start(&[]);
     let (dir, dir_text) = live.trace_dir("trace");
@@ -212,7 +317,7 @@ fn what_cannot_be_reached_is_told_in_one_line() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     let text = live.fail(&["arm", &pid, "nobody:*"]);
-    assert!(text.contains("matches nobody:*; it has live:tick, live:tock"), "{text}");
+    assert!(text.contains("matches nobody:*; there are live:tick, live:tock"), "{text}");
     let text = live.fail(&["disarm", &pid, "nobody:*"]);
     assert!(text.contains("matches nobody:*"), "{text}");
     let occupied = live.place.path().to_string_lossy().into_owned();

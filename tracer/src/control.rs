@@ -107,8 +107,9 @@ impl Control {
         }
     }
 
-    /// How many match, and of these cannot be armed because the session has given them no id.
-    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (u32, u32) {
+    /// What has changed, and how many that match cannot be armed because the session has given them no id.
+    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (Message, u32) {
+        let armed_before = self.armed_count();
         let mut matching = (0, 0);
         let mut is_changed = |class: &Class| {
             let name = class.decl.full_name();
@@ -120,7 +121,7 @@ impl Control {
         };
         let is_changed: Vec<bool> = self.found.classes.iter().map(&mut is_changed).collect();
         set_armed(&mut self.found.classes, |index, class| if is_changed[index] { armed } else { class.armed });
-        matching
+        (self.changed(matching.0, self.armed_count().abs_diff(armed_before)), matching.1)
     }
 
     /// Asks again for what has no id: the session had none left, or did not answer in time.
@@ -148,8 +149,8 @@ impl Control {
         self.found.classes.iter().filter(|class| class.armed).count() as u32
     }
 
-    fn changed(&self, matched: u32) -> Message {
-        Message::Changed { matched, armed: self.armed_count(), session: session_name() }
+    fn changed(&self, matched: u32, changed: u32) -> Message {
+        Message::Changed { matched, changed, armed: self.armed_count(), session: session_name() }
     }
 
     fn answer(&mut self, question: Message) -> Message {
@@ -164,19 +165,16 @@ impl Control {
                     return Message::Error { text: "the program is in no session".into() };
                 };
                 self.announce_again(attached);
-                let (matched, without) = self.set_matching(&patterns, true);
+                let (changed, without) = self.set_matching(&patterns, true);
                 if without > 0 {
                     let text = format!(
-                        "the session refuses {without} of {matched} event classes that match; its end says why, and the others are armed"
+                        "the session refuses {without} of the event classes that match; its end says why, and the others are armed"
                     );
                     return Message::Error { text };
                 }
-                self.changed(matched)
+                changed
             }
-            Message::Disarm { patterns } => {
-                let (matched, _) = self.set_matching(&patterns, false);
-                self.changed(matched)
-            }
+            Message::Disarm { patterns } => self.set_matching(&patterns, false).0,
             Message::Attach { session } => {
                 if let Some(attached) = current()
                     // (P) pairs with (P').
@@ -188,13 +186,14 @@ impl Control {
                     return Message::Error { text };
                 }
                 match self.join(Path::new(&session)) {
-                    Ok(()) => self.changed(self.armed_count()),
+                    Ok(()) => self.changed(self.armed_count(), self.armed_count()),
                     Err(text) => Message::Error { text },
                 }
             }
             Message::Detach => {
+                let armed = self.armed_count();
                 self.leave();
-                self.changed(0)
+                self.changed(armed, armed)
             }
             Message::ReadMemory { uuid, offset, size_bytes } => {
                 let part = self.joining.read_memory(uuid, offset, size_bytes);

@@ -387,6 +387,6 @@ fn many_processes_fill_no_disk() {
 fn a_trigger_that_no_class_matches_is_told_of() {
     let (running, _) = script(true, "event:e2e:faild", &["steps=8", "fail"]);
     let recording = running.wait().succeeded();
-    assert!(recording.stderr.contains("no program has events that match e2e:faild"), "{}", recording.stderr);
+    assert!(recording.stderr.contains("no event of --snapshot-on matches e2e:faild; "), "{}", recording.stderr);
     assert!(snapshots(recording.place()).is_empty());
 }

@@ -1,0 +1,61 @@
+//! What is said of a pattern that no event class matches.
+
+use dormouse_abi::wire::matches;
+
+use crate::output::say;
+
+/// Names that a line lists. Of more it tells the nearest.
+const NAMES_SHOWN_MAX: usize = 8;
+
+/// Those of the patterns that match none of the names.
+pub(crate) fn unmatched<'a>(patterns: &[&'a str], names: &[String]) -> Vec<&'a str> {
+    let is_unmatched = |pattern: &&str| !names.iter().any(|name| matches(pattern, name));
+    patterns.iter().copied().filter(is_unmatched).collect()
+}
+
+/// A line for each pattern that matches none of the names. `of` says whose they are: ` of process 7`.
+pub(crate) fn say_unmatched(patterns: &[&str], names: &[String], of: &str) {
+    for pattern in unmatched(patterns, names) {
+        say(format_args!("no event{of} matches {pattern}; {}", instead(&[pattern], names)));
+    }
+}
+
+/// What there is in place of what the patterns, of which none matches, were to match. The names are sorted.
+pub(crate) fn instead(patterns: &[&str], names: &[String]) -> String {
+    match names.len() {
+        0 => "there are none".into(),
+        1 => format!("there is {}", names[0]),
+        2..=NAMES_SHOWN_MAX => format!("there are {}", names.join(", ")),
+        count => {
+            let plain: Vec<String> = patterns.iter().map(|pattern| pattern.replace(['*', '?'], "")).collect();
+            let likeness = |name: &String| {
+                let each = plain.iter().map(|plain| strsim::jaro_winkler(&plain.replace('.', ":"), name));
+                each.fold(0.0, f64::max)
+            };
+            let nearest = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+            format!("of {count} that there are, {} is the nearest", nearest.map_or("none", String::as_str))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|number| format!("shop:order_{number}")).collect()
+    }
+
+    #[test]
+    fn few_names_are_listed_and_of_many_the_nearest_is_told() {
+        assert_eq!(instead(&["x"], &[]), "there are none");
+        assert_eq!(instead(&["x"], &names(1)), "there is shop:order_0");
+        assert_eq!(instead(&["x"], &names(2)), "there are shop:order_0, shop:order_1");
+        let mut many = names(NAMES_SHOWN_MAX + 1);
+        many.push("http:request".into());
+        for pattern in ["htpp:*", "http.reqest", "*request"] {
+            assert_eq!(instead(&[pattern], &many), "of 10 that there are, http:request is the nearest");
+        }
+        assert_eq!(unmatched(&["shop:*", "shop.order_?", "shop", ""], &many), ["shop", ""]);
+    }
+}
