@@ -140,6 +140,10 @@ fn agree_on_a_registry() {
     }
     // Now, so that no `vfork` waits for a thread that is in `dlopen`.
     real_vfork();
+    if is_static() {
+        // SAFETY: the program's own libc.
+        unsafe { dormouse_percpu::Rseq::tell_of_libc(dormouse_percpu::rseq_symbols!()) };
+    }
     // SAFETY: looks a name up, as the loader does for objects that name it. Nothing is found in a static program.
     let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_imv_update".as_ptr()) });
     let (Some(there), Some(here)) = (object_of(found), object_of((&raw const DONE).cast())) else { return };
@@ -147,12 +151,18 @@ fn agree_on_a_registry() {
         return;
     }
     // From now on it stays. Only the program itself may not be found by its name, and that stays in any case.
-    // SAFETY: dlopen(3) of an object that is loaded.
-    call_loader(|| unsafe { libc::dlopen(there.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
+    // SAFETY: a name by `dladdr`.
+    unsafe { tracer::foreign::keep_loaded(there.dli_fname) };
     // SAFETY: the function of this name in a library of ours has this type.
     let update = unsafe { core::mem::transmute::<*mut c_void, dormouse_imv::ForeignUpdate>(found) };
     // SAFETY: it is the other library's, which stays loaded.
     unsafe { dormouse_imv::hand_over(update) };
+}
+
+/// Whether the program is static: then there are no names to look up.
+fn is_static() -> bool {
+    // SAFETY: looks a name up, which every libc has.
+    call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) }).is_null()
 }
 
 /// Which object an address lies in.

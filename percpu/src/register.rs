@@ -38,7 +38,7 @@ pub(crate) use linux::pretend;
     target_os = "linux",
     target_pointer_width = "64"
 ))]
-pub(crate) use linux::{detect, is_own, of_libc, register_thread};
+pub(crate) use linux::{detect, is_own, of_libc, register_thread, tell};
 
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
@@ -110,6 +110,11 @@ mod linux {
             _ => {}
         }
         let found = look_up();
+        remember(found);
+        found
+    }
+
+    fn remember(found: Option<Libc>) {
         if let Some(Libc { size_bytes, offset, flags }) = found {
             KNOWN.size_bytes.store(size_bytes, Relaxed);
             KNOWN.offset.store(offset, Relaxed);
@@ -117,7 +122,6 @@ mod linux {
         }
         // (J) Release pairs with (K).
         KNOWN.state.store(if found.is_some() { PRESENT } else { ABSENT }, Release);
-        found
     }
 
     /// Looks up while the object is loaded, so that nobody does it later, under a lock or in a signal handler.
@@ -133,66 +137,53 @@ mod linux {
     /// By the dynamic symbols: a program that was linked against a newer libc still starts on an older one.
     #[cfg(not(target_feature = "crt-static"))]
     fn look_up() -> Option<Libc> {
-        fn constant<T: Copy>(name: &core::ffi::CStr) -> Option<T> {
+        let symbol = |name: &core::ffi::CStr| {
             // SAFETY: `name` ends in NUL, RTLD_DEFAULT is a valid handle (dlsym(3)).
             let address = dormouse_locks::call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) });
-            if address.is_null() {
-                return None;
-            }
-            // SAFETY: callers name objects that <sys/rseq.h> declares with type `T`; libc writes them before `main`.
-            Some(unsafe { address.cast::<T>().read() })
-        }
-        Some(Libc {
-            // `extern const unsigned int __rseq_size`: zero when registration failed or was switched off. glibc 2.35 to
-            // 2.39 report the size of the area, later ones that of the features in it; either covers `rseq_cs`.
-            size_bytes: constant(c"__rseq_size")?,
-            // `extern const ptrdiff_t __rseq_offset`.
-            offset: constant(c"__rseq_offset")?,
-            // `extern const unsigned int __rseq_flags`: none is defined that would change the sections' meaning.
-            flags: constant(c"__rseq_flags")?,
-        })
+            address.cast_const()
+        };
+        // SAFETY: what <sys/rseq.h> declares by these names; libc writes them before `main`. Its size is zero when registration failed or
+        // was switched off. glibc 2.35 to 2.39 report the size of the area, later ones that of the features in it; either covers
+        // `rseq_cs`. No flag is defined that would change the sections' meaning.
+        unsafe { read([c"__rseq_size", c"__rseq_offset", c"__rseq_flags"].map(symbol)) }
     }
 
     /// By weak symbols, for a static program has no dynamic ones; the libc that it is linked with is the one that it runs.
     #[cfg(target_feature = "crt-static")]
     fn look_up() -> Option<Libc> {
-        fn constant<T: Copy>(address: *const c_void) -> Option<T> {
-            // SAFETY: null, or one of the objects below, which <sys/rseq.h> declares with type `T`.
-            (!address.is_null()).then(|| unsafe { address.cast::<T>().read() })
+        // SAFETY: the program's own libc, or null.
+        unsafe { read(crate::rseq_symbols!()) }
+    }
+
+    /// What libc's objects say; `None` if one is not there.
+    ///
+    /// # Safety
+    /// `__rseq_size`, `__rseq_offset` and `__rseq_flags` of the libc that the program runs, or null.
+    unsafe fn read([size, offset, flags]: [*const c_void; 3]) -> Option<Libc> {
+        if size.is_null() || offset.is_null() || flags.is_null() {
+            return None;
         }
-        let (size, offset, flags): (*const c_void, *const c_void, *const c_void);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: reads the linker's table of addresses, in which a weak symbol that nobody defines is null.
-        unsafe {
-            core::arch::asm!(
-                ".weak __rseq_size",
-                ".weak __rseq_offset",
-                ".weak __rseq_flags",
-                "mov {size}, qword ptr [rip + __rseq_size@GOTPCREL]",
-                "mov {offset}, qword ptr [rip + __rseq_offset@GOTPCREL]",
-                "mov {flags}, qword ptr [rip + __rseq_flags@GOTPCREL]",
-                size = out(reg) size, offset = out(reg) offset, flags = out(reg) flags,
-                options(nostack, pure, readonly, preserves_flags),
-            );
+        Some(Libc {
+            // SAFETY: the caller's word; <sys/rseq.h> declares it so.
+            size_bytes: unsafe { size.cast::<c_uint>().read() },
+            // SAFETY: likewise.
+            offset: unsafe { offset.cast::<isize>().read() },
+            // SAFETY: likewise.
+            flags: unsafe { flags.cast::<c_uint>().read() },
+        })
+    }
+
+    /// Remembers what libc says, if nobody has found it.
+    ///
+    /// # Safety
+    /// As [`read`].
+    pub(crate) unsafe fn tell(symbols: [*const c_void; 3]) {
+        // SAFETY: handed on to the caller.
+        if let Some(told) = unsafe { read(symbols) }
+            && libc().is_none()
+        {
+            remember(Some(told));
         }
-        #[cfg(target_arch = "aarch64")]
-        // SAFETY: as above.
-        unsafe {
-            core::arch::asm!(
-                ".weak __rseq_size",
-                ".weak __rseq_offset",
-                ".weak __rseq_flags",
-                "adrp {size}, :got:__rseq_size",
-                "ldr {size}, [{size}, :got_lo12:__rseq_size]",
-                "adrp {offset}, :got:__rseq_offset",
-                "ldr {offset}, [{offset}, :got_lo12:__rseq_offset]",
-                "adrp {flags}, :got:__rseq_flags",
-                "ldr {flags}, [{flags}, :got_lo12:__rseq_flags]",
-                size = out(reg) size, offset = out(reg) offset, flags = out(reg) flags,
-                options(nostack, pure, readonly, preserves_flags),
-            );
-        }
-        Some(Libc { size_bytes: constant(size)?, offset: constant(offset)?, flags: constant(flags)? })
     }
 
     /// Whether libc registers threads; if so, its handle unless the calling thread is one that it has not registered.
@@ -340,7 +331,52 @@ mod none {
         false
     }
 
+    pub(crate) unsafe fn tell(_symbols: [*const core::ffi::c_void; 3]) {}
+
     pub(crate) fn register_thread() -> bool {
         false
     }
+}
+
+/// Addresses of `__rseq_size`, `__rseq_offset` and `__rseq_flags` as the linker has them; null for those that nobody defines.
+///
+/// For static programs. A shared library that uses it would need a libc that has them.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! rseq_symbols {
+    () => {{
+        let mut symbols: [*const ::core::ffi::c_void; 3] = [::core::ptr::null(); 3];
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        // SAFETY: reads the linker's table of addresses, in which a weak symbol that nobody defines is null.
+        unsafe {
+            ::core::arch::asm!(
+                ".weak __rseq_size",
+                ".weak __rseq_offset",
+                ".weak __rseq_flags",
+                "mov {size}, qword ptr [rip + __rseq_size@GOTPCREL]",
+                "mov {offset}, qword ptr [rip + __rseq_offset@GOTPCREL]",
+                "mov {flags}, qword ptr [rip + __rseq_flags@GOTPCREL]",
+                size = out(reg) symbols[0], offset = out(reg) symbols[1], flags = out(reg) symbols[2],
+                options(nostack, pure, readonly, preserves_flags),
+            );
+        }
+        #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
+        // SAFETY: reads the linker's table of addresses, in which a weak symbol that nobody defines is null.
+        unsafe {
+            ::core::arch::asm!(
+                ".weak __rseq_size",
+                ".weak __rseq_offset",
+                ".weak __rseq_flags",
+                "adrp {size}, :got:__rseq_size",
+                "ldr {size}, [{size}, :got_lo12:__rseq_size]",
+                "adrp {offset}, :got:__rseq_offset",
+                "ldr {offset}, [{offset}, :got_lo12:__rseq_offset]",
+                "adrp {flags}, :got:__rseq_flags",
+                "ldr {flags}, [{flags}, :got_lo12:__rseq_flags]",
+                size = out(reg) symbols[0], offset = out(reg) symbols[1], flags = out(reg) symbols[2],
+                options(nostack, pure, readonly, preserves_flags),
+            );
+        }
+        symbols
+    }};
 }

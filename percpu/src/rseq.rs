@@ -55,6 +55,18 @@ impl Rseq {
         register::of_libc().map(Rseq)
     }
 
+    /// Tells what libc has registered, in a static program, where a library does not find it by itself: see `rseq_symbols!`.
+    ///
+    /// Before the first [`detect`](Rseq::detect). Wait-free.
+    ///
+    /// # Safety
+    /// `__rseq_size`, `__rseq_offset` and `__rseq_flags` of the libc that the program runs (<sys/rseq.h>), or null.
+    #[doc(hidden)]
+    pub unsafe fn tell_of_libc(symbols: [*const core::ffi::c_void; 3]) {
+        // SAFETY: handed on to the caller.
+        unsafe { register::tell(symbols) };
+    }
+
     /// Who registers the areas.
     ///
     /// Wait-free, async-signal-safe.

@@ -20,7 +20,7 @@ pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
 pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
 
 /// Programs that tests run, and Debian's packages that have them, where these are called otherwise.
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
     ("c++", "g++"),
     ("cc", "gcc libc6-dev"),
@@ -30,10 +30,12 @@ const PACKAGES: [(&str, &str); 13] = [
     ("ld.bfd", "binutils"),
     ("ld.gold", "binutils"),
     ("ld.lld", "lld"),
+    ("musl-gcc", "musl-tools"),
     ("nm", "binutils"),
     ("objdump", "binutils"),
     ("qemu-aarch64", "qemu-user"),
     ("qemu-storage-daemon", "qemu-system-common"),
+    ("readelf", "binutils"),
 ];
 
 /// What a test misses, and what to do about it.

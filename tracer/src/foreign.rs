@@ -3,6 +3,7 @@
 use dormouse_abi::class::CClass;
 use dormouse_abi::site::EventRecord;
 
+pub use crate::start::keep_loaded;
 pub use dormouse_relay::Segment;
 
 use crate::{control, thread, write};

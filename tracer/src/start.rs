@@ -1,5 +1,6 @@
 //! How tracing starts: a constructor of the object that contains the crate.
 
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::PathBuf;
 
@@ -83,6 +84,24 @@ fn pin() {
     }
     // SAFETY: filled.
     let info = unsafe { info.assume_init() };
-    // SAFETY: only raises the object's own count; for the program itself it finds nothing, and nothing is needed.
-    call_loader(|| unsafe { libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
+    // SAFETY: a name by `dladdr`. The program itself is not found by its name, and stays in any case.
+    unsafe { keep_loaded(info.dli_fname) };
+}
+
+/// Keeps the loaded object of this name mapped for good.
+///
+/// `dlopen` is looked up and not named: the linker warns of every static program that names it. Such a program has nothing to keep.
+///
+/// # Safety
+/// `name` ends in NUL.
+pub unsafe fn keep_loaded(name: *const c_char) {
+    // SAFETY: looks a name up.
+    let dlopen = call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dlopen".as_ptr()) });
+    if dlopen.is_null() {
+        return;
+    }
+    // SAFETY: the type of dlopen(3).
+    let dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void = unsafe { core::mem::transmute(dlopen) };
+    // SAFETY: a name, by the caller's word; an object that is loaded already is only counted once more.
+    call_loader(|| unsafe { dlopen(name, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) });
 }

@@ -55,8 +55,9 @@ const LIBRARIES: [(&str, &str); 5] = [
 /// Number in the shared libraries' sonames, which `build.rs` gives.
 const SOVERSION: &str = "0";
 
-/// What Rust's standard library needs of the system (`rustc --print native-static-libs`).
-const SYSTEM_LIBRARIES: [&str; 7] = ["gcc_s", "util", "rt", "pthread", "m", "dl", "c"];
+/// What Rust's standard library needs of the system (`rustc --print native-static-libs`), but for the unwinder and libc: those every
+/// compiler adds by itself, and with `-static` it takes libgcc_eh, for there is no static libgcc_s.
+const SYSTEM_LIBRARIES: [&str; 5] = ["util", "rt", "pthread", "m", "dl"];
 
 fn main() -> Result<()> {
     let Arguments { prefix } = Arguments::parse();

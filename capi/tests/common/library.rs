@@ -47,10 +47,7 @@ impl Library {
         let own = self.prefix().join(format!("lib/libdormouse_{}.a", self.name));
         let path = path.unwrap_or(&own);
         let include = format!("-I{}", self.prefix().join("include").display());
-        [include, path.display().to_string()]
-            .into_iter()
-            .chain(["-pthread", "-lm", "-ldl", "-lgcc_s"].map(String::from))
-            .collect()
+        [include, path.display().to_string()].into_iter().chain(["-pthread", "-lm", "-ldl"].map(String::from)).collect()
     }
 
     pub fn compile(&self, compiler: &str, flags: &str, libraries: &[String], program: &Path) {
