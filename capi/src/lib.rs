@@ -42,6 +42,8 @@
 //! * One process should have one libdormouse. A program with `libdormouse.a` in it and a plugin with `libdormouse.so` each
 //!   trace by themselves, and each joins the session.
 //! * A library that contains `libdormouse.a` stays mapped for good once it is loaded: threads and handlers run its code.
+//! * A static program is traced like any other. Its linker warns of `getaddrinfo` and `getpwuid_r`, which Rust's standard library names and
+//!   libdormouse never calls. A program with musl takes an archive that is built for it, and records without restartable sequences.
 //! * Events that run before the object's constructors (in `ifunc` resolvers, `.preinit_array`) are not recorded.
 
 mod backing;

@@ -10,7 +10,8 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
-    Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library, parse_size,
+    Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library,
+    parse_size, why_not_preloaded,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -257,6 +258,9 @@ impl Record {
         let code = traced.wait()?;
         let names = session.class_names();
         let summary = session.finish();
+        if let Some(why) = self.command.first().filter(|_| self.libc).and_then(|program| why_not_preloaded(program)) {
+            say(why);
+        }
         self.report(&summary, &names, dir);
         Ok(code as u8)
     }

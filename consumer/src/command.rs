@@ -1,12 +1,14 @@
 //! Running the traced command: its environment, its signals, its end.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
 use dormouse_abi::wire::ENV_SESSION;
+use object::read::elf::ProgramHeader;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -33,6 +35,16 @@ pub enum CommandError {
     NoLibrary {
         /// Where it was looked for.
         looked: String,
+    },
+    /// The preload library's path has a character that the loader takes for something else.
+    #[error(
+        "cannot preload {path}: the loader takes `{character}` in LD_PRELOAD for something else; move it to another path"
+    )]
+    Path {
+        /// Where it is.
+        path: String,
+        /// Which.
+        character: char,
     },
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
@@ -61,6 +73,79 @@ pub fn find_libc_library() -> Result<PathBuf, CommandError> {
     }
     let looked = places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
     Err(CommandError::NoLibrary { looked })
+}
+
+/// What `LD_PRELOAD` names a library by: through `$LIB`, where glibc's loader puts the name of the system's directory of libraries, such as
+/// `lib64`. musl's loader takes it as it stands, finds no such file, and goes on without. By its plain path it would find the library, and not
+/// start the program, because what the library needs is glibc's.
+fn preload_name(library: &Path) -> Result<OsString, CommandError> {
+    let path = library.to_string_lossy();
+    if let Some(character) = path.chars().find(|character| matches!(character, ' ' | ':' | '$')) {
+        return Err(CommandError::Path { path: path.into_owned(), character });
+    }
+    // There are systems without such a directory.
+    let leads_back = libc_path().is_none_or(|libc| is_loaded(&through_lib(&libc)));
+    Ok(if leads_back { through_lib(library) } else { library.into() })
+}
+
+/// An absolute path, by way of the system's directory of libraries: back from there to the root, whatever links lead there.
+fn through_lib(path: &Path) -> OsString {
+    let mut name = OsString::from("/$LIB");
+    name.push("/..".repeat(16));
+    name.push(path);
+    name
+}
+
+/// The file of the libc that this program runs, if that is glibc.
+#[cfg(target_env = "gnu")]
+fn libc_path() -> Option<PathBuf> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: looks an address up; fills `info` when it returns non-zero.
+    if unsafe { libc::dladdr(libc::gnu_get_libc_version as *const libc::c_void, info.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: filled.
+    let name = unsafe { info.assume_init() }.dli_fname;
+    // SAFETY: dladdr(3) gives a name that ends in NUL and stays as long as the object.
+    let name = unsafe { std::ffi::CStr::from_ptr(name) };
+    Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok()
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn libc_path() -> Option<PathBuf> {
+    None
+}
+
+/// Whether the loader finds, by this name, an object that is loaded.
+fn is_loaded(name: &OsStr) -> bool {
+    let Ok(name) = std::ffi::CString::new(name.as_bytes()) else { return false };
+    // SAFETY: a name that ends in NUL; nothing is loaded (dlopen(3), RTLD_NOLOAD).
+    let object = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    // SAFETY: a handle of `dlopen`.
+    !object.is_null() && unsafe { libc::dlclose(object) } == 0
+}
+
+/// Why the preload library does not reach a program, if that can be told from its file.
+pub fn why_not_preloaded(program: &OsStr) -> Option<String> {
+    let shown = program.to_string_lossy();
+    let path = if shown.contains('/') {
+        PathBuf::from(program)
+    } else {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())?
+    };
+    let file = std::fs::File::open(path).ok()?;
+    let data = object::ReadCache::new(file);
+    let program = object::read::elf::ElfFile64::<object::Endianness, _>::parse(&data).ok()?;
+    let interpreters = program.elf_program_headers().iter().filter_map(|header| {
+        header.interpreter(program.endian(), program.data()).ok().flatten().map(String::from_utf8_lossy)
+    });
+    let what = match interpreters.last() {
+        None => "is static".to_string(),
+        Some(loader) if loader.contains("/ld-musl") => "has musl for its libc".to_string(),
+        Some(_) => return None,
+    };
+    Some(format!("`{shown}` {what}: `--libc` does not reach it, so what it calls of libc is not traced"))
 }
 
 /// A traced command that runs.
@@ -97,7 +182,7 @@ impl Traced {
             process.env(ENV_SNAPSHOT_ON, triggers.iter().map(Trigger::to_string).collect::<Vec<_>>().join(","));
         }
         if let Some(library) = preload {
-            let mut list = library.as_os_str().to_owned();
+            let mut list = preload_name(library)?;
             if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
                 list.push(":");
                 list.push(others);

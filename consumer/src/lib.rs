@@ -61,7 +61,7 @@ mod tunable;
 mod whereabouts;
 
 pub use budget::{BudgetState, ask_for_budget};
-pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library};
+pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
 pub use files::{OpenError, TraceFiles, Window};
 pub use program::{Program, ProgramError, socket_dir, stop_session};
 pub use salvage::{Salvage, SalvageError, salvage};

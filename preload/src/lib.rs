@@ -62,6 +62,9 @@
 //! # Limits
 //! * Not traced, because the loader does not preload there: static programs, set-user-ID programs, programs with another libc
 //!   than glibc, children that were given an environment without `LD_PRELOAD` or `DORMOUSE_SESSION`.
+//! * `dormouse record` names the library through the system's directory of libraries (`/$LIB/../…`): glibc's loader finds it, musl's does
+//!   not and starts the program without. By its plain path in `LD_PRELOAD`, a dynamic program with musl does not start.
+//! * Under valgrind, tools that replace `malloc` and its kin (memcheck, helgrind, drd, massif, dhat) have these calls for themselves.
 //! * A seccomp filter that forbids `futex` or `gettid` is not to be had with armed events; one that forbids sockets leaves
 //!   later children without a session.
 //! * Calls inside libc do not pass through here: `fread` reads, `pthread_cond_wait` locks, `posix_spawn` closes unseen. Their

@@ -401,3 +401,112 @@ fn only_the_wrappers_are_exported() {
     ];
     assert_eq!(exported, expected);
 }
+
+/// Whether a program is installed; otherwise the test is skipped, or fails where everything has to be there.
+fn has(program: &str) -> bool {
+    let has = Command::new(program).arg("--version").output().is_ok();
+    if !has {
+        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "there is no {program}");
+        println!("skipped: there is no {program}");
+    }
+    has
+}
+
+/// Links a program that prints `hello` and ends with 7, by a compiler with these flags.
+fn hello(directory: &Path, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
+    let (source, program) = (directory.join("hello.c"), directory.join(format!("hello-{compiler}")));
+    let text = "#include <stdio.h>\n#include <stdlib.h>\n\
+        int main(void) { char *p = malloc(9); puts(p ? \"hello\" : \"\"); free(p); return 7; }\n";
+    std::fs::write(&source, text).unwrap();
+    let linked = Command::new(compiler).args(flags).arg("-o").arg(&program).arg(source).output().unwrap();
+    linked.status.success().then_some(program)
+}
+
+/// Records a program that the library does not reach: it does what it does, and that it is not traced is said, with the reason.
+fn runs_untraced(program: &Path, reason: &str) {
+    let trace = record(&[], &[program.as_os_str()]);
+    let told = String::from_utf8_lossy(&trace.output.stderr).into_owned();
+    assert_eq!((trace.output.status.code(), trace.stdout().as_str()), (Some(7), "hello\n"), "{told}");
+    assert!(
+        trace.events.is_empty() && told.starts_with(&format!("dormouse: `{}` {reason}", program.display())),
+        "{told}"
+    );
+}
+
+#[test]
+fn programs_with_musl_do_what_they_do() {
+    if !has("musl-gcc") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = hello(directory.path(), "musl-gcc", &[]).expect("musl-gcc links");
+    runs_untraced(&program, "has musl for its libc: `--libc` does not reach it");
+    // Beside programs with glibc, which are traced, and with a library of the user's.
+    let user = directory.path().join("user.so");
+    let source = directory.path().join("user.c");
+    std::fs::write(&source, "int user;\n").unwrap();
+    assert!(
+        Command::new("cc")
+            .args(["-shared", "-fPIC", "-nostdlib", "-o"])
+            .arg(&user)
+            .arg(&source)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let dir = directory.path().join("trace");
+    let mut dormouse = Command::new(built().join("dormouse"));
+    dormouse.args(["record", "--libc", "-o"]).arg(&dir).args(["--", "sh", "-c"]);
+    dormouse.arg(format!("{}; grep -c user.so /proc/self/maps; exit 3", program.display())).env("LD_PRELOAD", &user);
+    let output = dormouse.output().unwrap();
+    let (text, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    let (hello, maps) = text.trim().split_once('\n').expect("two programs");
+    assert_eq!((hello, maps != "0"), ("hello", true), "{text}{told}");
+    assert!(told.contains(" 0 lost, 2 processes,"), "{told}");
+}
+
+#[test]
+fn static_programs_do_what_they_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(program) = hello(directory.path(), "gcc", &["-static"]) else {
+        println!("skipped: there is no static libc");
+        return;
+    };
+    runs_untraced(&program, "is static: `--libc` does not reach it");
+}
+
+#[test]
+fn a_library_that_the_loader_cannot_be_told_of_is_refused() {
+    let directory = tempfile::Builder::new().prefix("with space").tempdir().unwrap();
+    let library = directory.path().join("a library.so");
+    std::fs::copy(built().join("libdormouse_libc.so"), &library).unwrap();
+    let mut dormouse = Command::new(built().join("dormouse"));
+    dormouse.args(["record", "--libc", "-o"]).arg(directory.path().join("trace")).args(["--", "true"]);
+    let output = dormouse.env("DORMOUSE_LIBC_LIBRARY", &library).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), told.lines().count()), (Some(2), 1), "{told}");
+    assert!(told.contains("the loader takes ` ` in LD_PRELOAD for something else"), "{told}");
+}
+
+/// valgrind's own start is traced too, with the same process id; so only what the program alone does is compared.
+#[test]
+fn calls_under_valgrind_are_counted() {
+    if !has("valgrind") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let program = compiled(directory.path(), "mutexes.c");
+    let counts = |runner: &[&str]| {
+        let command: Vec<_> = runner.iter().map(OsStr::new).chain([program.as_os_str()]).collect();
+        let trace = record(&["--budget", "64M"], &command);
+        succeeded(&trace);
+        assert_eq!(trace.lost, 0);
+        ["lock", "trylock", "unlock"].map(|name| trace.named(&format!("libc:mutex_{name}")).count())
+    };
+    let plain = counts(&[]);
+    assert!(plain.iter().all(|count| *count > 0));
+    for tool in ["none", "memcheck"] {
+        assert_eq!(counts(&["valgrind", "-q", &format!("--tool={tool}"), "--fair-sched=yes"]), plain, "{tool}");
+    }
+}
