@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_abi::class::FieldType;
 use dormouse_abi::wire::{ClassStatus, Message};
-use dormouse_consumer::{Program, stop_session};
+use dormouse_consumer::{Program, process_name, stop_session};
 use serde::Serialize;
 
 use crate::output::{Output, classes};
@@ -63,6 +63,7 @@ pub(crate) struct Disarm {
 /// One tracer of a process, as JSON.
 #[derive(Debug, Serialize)]
 struct TracerJson {
+    name: String,
     session: Option<String>,
     patching: String,
     classes: Vec<ClassJson>,
@@ -97,6 +98,7 @@ impl List {
             let Message::Classes { session, mut classes, patching } = answer else { bail!(refusal(self.pid, answer)) };
             classes.sort_by(|a, b| a.decl.cmp(&b.decl));
             tracers.push(TracerJson {
+                name: process_name(self.pid).unwrap_or_default(),
                 session: Some(session).filter(|session| !session.is_empty()),
                 patching,
                 classes: classes.iter().map(class_json).collect(),
@@ -130,7 +132,7 @@ fn print_tracer(out: &mut Output, pid: u32, tracer: &TracerJson) -> std::io::Res
         Some(session) => format!("in the session {session}"),
         None => "in no session".into(),
     };
-    writeln!(out, "process {pid}, {session}; {}", tracer.patching)?;
+    writeln!(out, "process {pid} ({}), {session}; {}", tracer.name, tracer.patching)?;
     let width = tracer.classes.iter().map(|class| class.name.len()).max().unwrap_or(0);
     for class in &tracer.classes {
         let state = if class.armed { "armed  " } else { "dormant" };

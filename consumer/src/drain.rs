@@ -12,7 +12,7 @@ use dormouse_vring::{RingError, Segment};
 use rustix::thread::futex;
 
 use crate::packets::{Source, StreamFiles, Tally};
-use crate::server::Processes;
+use crate::server::{NAMED_COUNT_MAX, Processes};
 use crate::session::Shared;
 
 /// How long the drain thread sleeps at most: pages of killed writers and dead processes are found by looking.
@@ -60,6 +60,7 @@ pub(crate) fn run(shared: &Shared, processes: &Processes) -> Drained {
         // One system call for each live process: not at every page.
         if buried_at.elapsed() >= BURY_INTERVAL {
             processes.bury(&memory);
+            shared.tell_names(processes.renamed(NAMED_COUNT_MAX));
             shared.budget.go_on(shared);
             buried_at = Instant::now();
         }

@@ -63,7 +63,7 @@ mod whereabouts;
 pub use budget::{BudgetState, ask_for_budget};
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
 pub use files::{OpenError, TraceFiles, Window};
-pub use program::{Program, ProgramError, socket_dir, stop_session};
+pub use program::{Program, ProgramError, process_name, socket_dir, stop_session};
 pub use salvage::{Salvage, SalvageError, salvage};
 pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};
 pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};

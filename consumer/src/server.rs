@@ -1,8 +1,9 @@
 //! The socket on which programs join, and the table of who has.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{IoSlice, Write};
+use std::ops::Bound;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +20,7 @@ use dormouse_relay::Memory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::allowance::Allowance;
-use crate::program::{Program, read_message, socket_dir, sweep};
+use crate::program::{Program, Stat, read_message, socket_dir, sweep};
 use crate::session::{Options, SessionError, Shared, Summary};
 use crate::snapshot::{self, Snapshot, Take};
 use crate::trace::Refusal;
@@ -56,8 +57,10 @@ pub(crate) struct Processes {
 #[derive(Debug, Default)]
 struct Table {
     /// By the session's number.
-    live: HashMap<u16, Process>,
+    live: BTreeMap<u16, Process>,
     last_number: u16,
+    /// The last whose name was looked at.
+    last_named: u16,
 }
 
 #[derive(Debug)]
@@ -68,7 +71,12 @@ struct Process {
     pidfd: OwnedFd,
     /// See [`image`].
     image: String,
+    /// See [`crate::process_name`].
+    name: String,
 }
+
+/// Processes whose names are looked at in one round: a system call or three for each.
+pub(crate) const NAMED_COUNT_MAX: usize = 16;
 
 impl Processes {
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -79,8 +87,9 @@ impl Processes {
     ///
     /// A process that has become another program leaves its former number behind, and what that held is taken back: its
     /// threads ended amid their writes, as those of a killed process do, but its pidfd does not say so.
-    fn add(&self, memory: &Memory, pid: u32, program: &str, pidfd: OwnedFd) -> Option<u16> {
-        let image = image(pid);
+    fn add(&self, memory: &Memory, pid: u32, program: &str, pidfd: OwnedFd, stat: Option<&Stat>) -> Option<u16> {
+        let image = stat.map(image).unwrap_or_default();
+        let name = stat.map(|stat| stat.name.clone()).unwrap_or_default();
         let mut table = self.lock();
         let is_former = |process: &Process| process.pid == pid && process.image != image;
         let former: Vec<u16> =
@@ -93,7 +102,7 @@ impl Processes {
             .map(|step| table.last_number.wrapping_add(step))
             .find(|number| *number != 0 && !table.live.contains_key(number))?;
         table.last_number = number;
-        table.live.insert(number, Process { pid, program: program.into(), pidfd, image });
+        table.live.insert(number, Process { pid, program: program.into(), pidfd, image, name });
         self.joined.fetch_add(1, Ordering::Relaxed);
         Some(number)
     }
@@ -127,6 +136,28 @@ impl Processes {
         }
     }
 
+    /// Those of the processes, at most so many, that call themselves otherwise than before, by their numbers. Others have their turn the next
+    /// time.
+    pub(crate) fn renamed(&self, count_max: usize) -> Vec<(u16, String)> {
+        let mut table = self.lock();
+        let Table { live, last_named, .. } = &mut *table;
+        let behind = (Bound::Excluded(*last_named), Bound::Unbounded);
+        let numbers: Vec<u16> =
+            live.range(behind).chain(live.range(..=*last_named)).map(|(number, _)| *number).take(count_max).collect();
+        let mut renamed = Vec::new();
+        for number in numbers {
+            *last_named = number;
+            let Some(process) = live.get_mut(&number) else { continue };
+            // A program that it has become by `exec` joins by itself, or is none of the session's.
+            let stat = Stat::of(process.pid).filter(|stat| image(stat) == process.image && stat.name != process.name);
+            if let Some(Stat { name, .. }) = stat {
+                process.name.clone_from(&name);
+                renamed.push((number, name));
+            }
+        }
+        renamed
+    }
+
     /// Asks every program that listens to leave the session.
     pub(crate) fn detach_all(&self) {
         let pids: Vec<u32> = self.lock().live.values().filter(|p| !is_dead(&p.pidfd)).map(|p| p.pid).collect();
@@ -148,16 +179,8 @@ pub(crate) fn is_dead(pidfd: &OwnedFd) -> bool {
 /// Tells the programs apart that a process becomes one after the other by `exec`, also where they are the same file: where
 /// code, stack and arguments start, as the kernel has placed them. Where it does not tell, or places everything alike, all
 /// are one, and what a former program held comes back at the end of the process.
-fn image(pid: u32) -> String {
-    stat_fields(pid, [26, 28, 48]).join(" ")
-}
-
-/// Fields of proc_pid_stat(5), from the third on; empty where there is no such process.
-pub(crate) fn stat_fields<const N: usize>(pid: u32, numbers: [usize; N]) -> [String; N] {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The command in parentheses may hold anything; field 3 follows it.
-    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().collect();
-    numbers.map(|number| fields.get(number - 3).copied().unwrap_or_default().to_owned())
+fn image(stat: &Stat) -> String {
+    [26, 28, 48].map(|number| stat.field(number)).join(" ")
 }
 
 /// Takes back what a process held that writes no more.
@@ -340,13 +363,17 @@ impl Desk {
             }
             Message::Hello { vpid, program, command_line, classes, .. } => {
                 let pidfd = rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?;
-                let Some(process) = self.processes.add(&self.shared.memory, pid, &program, pidfd) else {
+                let stat = Stat::of(pid);
+                let Some(process) = self.processes.add(&self.shared.memory, pid, &program, pidfd, stat.as_ref()) else {
                     return self.refuse_program(&mut stream, &program, "too many processes are in the session");
                 };
+                // Where the kernel does not tell, the program's file is named after it.
+                let name = stat.map_or_else(|| program.rsplit('/').next().unwrap_or_default().into(), |stat| stat.name);
                 let record = StateRecord::Process {
                     process: process.into(),
                     pid,
                     vpid,
+                    name: &name,
                     program: &program,
                     command_line: &command_line,
                 };

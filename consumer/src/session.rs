@@ -12,7 +12,7 @@ use dormouse_abi::session::{
     Geometry, LOST_CLASS_COUNT, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX,
 };
 use dormouse_backing::{BackingError, MemoryOptions, Pool};
-use dormouse_ctf::Classes;
+use dormouse_ctf::{Classes, StateRecord};
 use dormouse_relay::{Memory, Setup};
 
 use crate::budget::Budget;
@@ -294,6 +294,16 @@ pub(crate) struct Shared {
     pub(crate) budget: Budget,
 }
 
+impl Shared {
+    /// Notes what processes call themselves now, by the session's numbers.
+    pub(crate) fn tell_names(&self, renamed: Vec<(u16, String)>) {
+        for (process, name) in renamed {
+            // Without the record the process has its former name.
+            let _ = self.trace.state(&self.clock, &[StateRecord::ProcessName { process: process.into(), name: &name }]);
+        }
+    }
+}
+
 impl Session {
     /// Makes the directory, the memory and the socket, and starts to serve and to drain.
     ///
@@ -431,6 +441,7 @@ impl Session {
     /// Ends the session: nobody joins any more, what is committed is written, the trace is complete.
     pub fn finish(mut self) -> Summary {
         self.server.close();
+        self.shared.tell_names(self.server.processes().renamed(usize::MAX));
         self.server.processes().detach_all();
         // (P') pairs with (P): a producer that sees it leaves.
         self.shared.memory.header().stopped.0.store(1, Ordering::SeqCst);

@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::server::{is_dead, stat_fields};
+use crate::program::Stat;
+use crate::server::is_dead;
 use crate::session::SessionError;
 use crate::trace::{TraceError, create_file};
 
@@ -92,8 +93,7 @@ impl Whereabouts {
 
 /// When a process started, in clock ticks since the boot; empty if there is none.
 fn start_of(pid: u32) -> String {
-    let [start] = stat_fields(pid, [22]);
-    start
+    Stat::of(pid).map(|stat| stat.field(22).into()).unwrap_or_default()
 }
 
 /// What an owner leaves behind that is killed, and removes at a proper end.

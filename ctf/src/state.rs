@@ -20,6 +20,8 @@ pub const ID_SNAPSHOT: u16 = CLASS_ID_MAX + 5;
 pub const ID_SALVAGE: u16 = CLASS_ID_MAX + 6;
 /// Id of `dormouse:class_refused`.
 pub const ID_CLASS_REFUSED: u16 = CLASS_ID_MAX + 7;
+/// Id of `dormouse:process_name`.
+pub const ID_PROCESS_NAME: u16 = CLASS_ID_MAX + 8;
 
 /// A record of the state stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,10 +34,19 @@ pub enum StateRecord<'a> {
         pid: u32,
         /// Its id as it sees it itself, and as its events carry it.
         vpid: u32,
+        /// What it calls itself, as `ps` shows it.
+        name: &'a str,
         /// Path of the executable.
         program: &'a str,
         /// The command line.
         command_line: &'a str,
+    },
+    /// A program calls itself otherwise than before.
+    ProcessName {
+        /// The session's number for the process.
+        process: u32,
+        /// As in [`StateRecord::Process`].
+        name: &'a str,
     },
     /// Events were lost that no packet could state, for want of disk space for example.
     Lost {
@@ -100,6 +111,7 @@ impl<'a> StateRecord<'a> {
     pub fn id(&self) -> u16 {
         match self {
             StateRecord::Process { .. } => ID_PROCESS,
+            StateRecord::ProcessName { .. } => ID_PROCESS_NAME,
             StateRecord::Lost { .. } => ID_LOST,
             StateRecord::Session { .. } => ID_SESSION,
             StateRecord::LostClass { .. } => ID_LOST_CLASS,
@@ -113,9 +125,13 @@ impl<'a> StateRecord<'a> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut put = |value: Value<'_>| value.encode(out);
         match *self {
-            StateRecord::Process { process, pid, vpid, program, command_line } => {
+            StateRecord::Process { process, pid, vpid, name, program, command_line } => {
                 [process, pid, vpid].into_iter().for_each(|number| put(Value::U32(number)));
-                [program, command_line].into_iter().for_each(|text| put(Value::Str(text.as_bytes())));
+                [name, program, command_line].into_iter().for_each(|text| put(Value::Str(text.as_bytes())));
+            }
+            StateRecord::ProcessName { process, name } => {
+                put(Value::U32(process));
+                put(Value::Str(name.as_bytes()));
             }
             StateRecord::Lost { reason: text, count } | StateRecord::LostClass { class: text, count } => {
                 put(Value::Str(text.as_bytes()));
@@ -152,9 +168,11 @@ impl<'a> StateRecord<'a> {
                 process: number(next()?)? as u32,
                 pid: number(next()?)? as u32,
                 vpid: number(next()?)? as u32,
+                name: text(next()?)?,
                 program: text(next()?)?,
                 command_line: text(next()?)?,
             },
+            ID_PROCESS_NAME => StateRecord::ProcessName { process: number(next()?)? as u32, name: text(next()?)? },
             ID_LOST => StateRecord::Lost { reason: text(next()?)?, count: number(next()?)? },
             ID_LOST_CLASS => StateRecord::LostClass { class: text(next()?)?, count: number(next()?)? },
             ID_CLASS_REFUSED => {
@@ -202,7 +220,7 @@ fn text(value: Value<'_>) -> Option<&str> {
 pub(crate) const CLASS_COUNT_MIN: usize = 6;
 
 /// Ids and declarations of the state stream's classes.
-pub(crate) fn classes() -> [(u16, ClassDecl); 7] {
+pub(crate) fn classes() -> [(u16, ClassDecl); 8] {
     let class = |id: u16, name: &str, fields: &[(&str, Kind)]| {
         let fields = fields.iter().map(|(name, kind)| (name.to_string(), FieldType::scalar(*kind))).collect();
         (id, ClassDecl { provider: "dormouse".into(), name: name.into(), fields })
@@ -215,6 +233,7 @@ pub(crate) fn classes() -> [(u16, ClassDecl); 7] {
                 ("process", Kind::U32),
                 ("pid", Kind::U32),
                 ("vpid", Kind::U32),
+                ("name", Kind::Str),
                 ("program", Kind::Str),
                 ("command_line", Kind::Str),
             ],
@@ -252,5 +271,6 @@ pub(crate) fn classes() -> [(u16, ClassDecl); 7] {
             "class_refused",
             &[("class", Kind::Str), ("program", Kind::Str), ("reason", Kind::Str)],
         ),
+        class(ID_PROCESS_NAME, "process_name", &[("process", Kind::U32), ("name", Kind::Str)]),
     ]
 }

@@ -102,11 +102,13 @@ pub struct CpuStats {
 }
 
 /// Events of one program. A process that has become another program by `exec` has several entries; what it did before it
-/// joined the session counts with the first.
+/// joined the session counts with the first. One that has changed its name has one, with the last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProcessStats {
     /// Its id as it sees it itself.
     pub vpid: u32,
+    /// What it calls itself, as `ps` shows it; empty where the session owner has not named it.
+    pub name: String,
     /// Path of the executable; empty where the session owner has not named it.
     pub program: String,
     /// How many; `None` where records do not tell.
@@ -159,7 +161,10 @@ impl Stats {
             if event.is_state() {
                 state_events += 1;
                 match StateRecord::decode(&event) {
-                    Some(StateRecord::Process { vpid, program, .. }) => processes.name(vpid, program),
+                    Some(StateRecord::Process { process, vpid, name, program, .. }) => {
+                        processes.join(process, vpid, name, program);
+                    }
+                    Some(StateRecord::ProcessName { process, name }) => processes.rename(process, name),
                     Some(StateRecord::Lost { reason, count }) => {
                         stated_lost = stated_lost.saturating_add(count);
                         warnings.push(format!("{}: {count} events lost: {reason}", names[event.stream]));
@@ -203,7 +208,7 @@ impl Stats {
         let mut lost_by_class: Vec<_> = lost.into_iter().map(|(name, count)| LostStats { name, count }).collect();
         // Stable: those of one count stay in the order of their names.
         lost_by_class.sort_by_key(|lost| std::cmp::Reverse(lost.count));
-        let mut processes = processes.rows;
+        let mut processes = processes.finish();
         if has_context {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }
@@ -239,39 +244,56 @@ impl Stats {
 /// Which program a `vpid` is at the time that the merge has reached.
 #[derive(Default)]
 struct Processes {
+    /// One for each program that joined.
     rows: Vec<ProcessStats>,
-    row_of: HashMap<(u32, String), usize>,
     current: HashMap<u32, usize>,
+    /// By the session's number.
+    joined: HashMap<u32, usize>,
     /// The count of a process that has no event yet.
     first_count: Option<u64>,
 }
 
 impl Processes {
     /// A process that had events before it had a name (a `vfork` child on its way to `exec`) gets it for these too.
-    fn name(&mut self, vpid: u32, program: &str) {
-        let rows = &mut self.rows;
-        if let Some(row) = self.row_of.remove(&(vpid, String::new())) {
-            rows[row].program = program.to_string();
-            self.row_of.insert((vpid, program.to_string()), row);
-        }
-        let row = *self.row_of.entry((vpid, program.to_string())).or_insert_with(|| {
-            rows.push(ProcessStats { vpid, program: program.to_string(), count: self.first_count });
-            rows.len() - 1
-        });
+    fn join(&mut self, process: u32, vpid: u32, name: &str, program: &str) {
+        let nameless = self.current.get(&vpid).copied().filter(|row| self.rows[*row].program.is_empty());
+        let row = nameless.unwrap_or_else(|| self.add(vpid));
+        (self.rows[row].name, self.rows[row].program) = (name.into(), program.into());
+        self.joined.insert(process, row);
+    }
+
+    fn add(&mut self, vpid: u32) -> usize {
+        let row = self.rows.len();
+        self.rows.push(ProcessStats { vpid, name: String::new(), program: String::new(), count: self.first_count });
         self.current.insert(vpid, row);
+        row
+    }
+
+    fn rename(&mut self, process: u32, name: &str) {
+        if let Some(row) = self.joined.get(&process) {
+            self.rows[*row].name = name.into();
+        }
     }
 
     fn count(&mut self, vpid: u32) {
-        match self.current.get(&vpid) {
-            Some(row) => {
-                let count = &mut self.rows[*row].count;
-                *count = count.map(|count| count + 1);
-            }
-            None => {
-                self.name(vpid, "");
-                self.count(vpid);
+        let row = self.current.get(&vpid).copied().unwrap_or_else(|| self.add(vpid));
+        let count = &mut self.rows[row].count;
+        *count = count.map(|count| count + 1);
+    }
+
+    /// Programs of the same process that are called the same are one.
+    fn finish(self) -> Vec<ProcessStats> {
+        let mut rows: Vec<ProcessStats> = Vec::new();
+        let mut row_of = HashMap::new();
+        for process in self.rows {
+            let who = (process.vpid, process.name.clone(), process.program.clone());
+            let row = *row_of.entry(who).or_insert(rows.len());
+            match rows.get_mut(row) {
+                Some(same) => same.count = same.count.zip(process.count).map(|(a, b)| a + b),
+                None => rows.push(process),
             }
         }
+        rows
     }
 }
 
@@ -299,12 +321,15 @@ impl fmt::Display for Stats {
             .iter()
             .map(|cpu| vec![cpu.count.to_string(), cpu.cpu.map_or("unknown".to_string(), |cpu| cpu.to_string())]);
         table(f, &["EVENTS", "CPU"], rows.collect())?;
+        let shown = |text: &str| if text.is_empty() { "unknown".into() } else { printable(text) };
+        let width = self.processes.iter().map(|process| shown(&process.name).chars().count()).max().unwrap_or(0).max(4);
         let rows = self.processes.iter().map(|process| {
-            let program = if process.program.is_empty() { "unknown" } else { &process.program };
             let count = process.count.map(|count| count.to_string());
-            count.into_iter().chain([process.vpid.to_string(), printable(program)]).collect()
+            let who = format!("{:width$}  {}", shown(&process.name), shown(&process.program));
+            count.into_iter().chain([process.vpid.to_string(), who]).collect()
         });
-        let heads = ["EVENTS", "VPID", "PROGRAM"];
+        let who = format!("{:width$}  PROGRAM", "NAME");
+        let heads = ["EVENTS", "VPID", &who];
         // Whose events they are is not recorded, so there is no column for it.
         table(f, if self.threads.is_some() { &heads } else { &heads[1..] }, rows.collect())?;
         for RefusedStats { name, program, reason } in &self.classes_refused {
@@ -355,10 +380,13 @@ mod tests {
         let u32 = FieldType::scalar(Kind::U32);
         let (request, idle) = (trace.class("http", "request", &[("id", u32)]), trace.class("sched", "idle", &[]));
         let (cpu3, unknown) = (trace.stream(3), trace.stream(CPU_UNKNOWN));
-        let process = |vpid, program| StateRecord::Process { process: 1, pid: 9, vpid, program, command_line: "" };
-        trace.state(10, &process(7, "/bin/sh"));
-        trace.state(30, &process(7, "/bin/ls"));
-        trace.state(31, &process(8, "/bin/\x1b[2J"));
+        let process =
+            |vpid, name, program| StateRecord::Process { process: vpid, pid: 9, vpid, name, program, command_line: "" };
+        trace.state(10, &process(7, "sh", "/bin/sh"));
+        trace.state(30, &process(7, "ls", "/bin/ls"));
+        trace.state(31, &process(8, "clear\n", "/bin/\x1b[2J"));
+        trace.state(32, &StateRecord::ProcessName { process: 7, name: "list" });
+        trace.state(32, &StateRecord::ProcessName { process: 6, name: "nobody" });
         trace.state(40, &StateRecord::Lost { reason: "the disk is full", count: 100 });
         trace.state(41, &StateRecord::ClassRefused { class: "größe:a", program: "/bin/\x1b[ls", reason: "no name" });
         for (class, count) in [("http:request", 2), ("sched:idle", 3), ("(other classes)", 2), ("http:request", 1)] {
@@ -383,7 +411,7 @@ mod tests {
         assert_eq!(
             serde_json::to_value(&stats).unwrap(),
             serde_json::json!({
-                "events": 5, "state_events": 9, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
+                "events": 5, "state_events": 11, "events_lost": 108, "packets": 4, "bytes": bytes, "threads": 4,
                 "lost_by_class": [
                     {"name": "http:request", "count": 3},
                     {"name": "sched:idle", "count": 3},
@@ -401,10 +429,10 @@ mod tests {
                 ],
                 "cpus": [{"cpu": 3, "count": 3}, {"cpu": "unknown", "count": 2}],
                 "processes": [
-                    {"vpid": 7, "program": "/bin/ls", "count": 2},
-                    {"vpid": 5, "program": "", "count": 1},
-                    {"vpid": 7, "program": "/bin/sh", "count": 1},
-                    {"vpid": 8, "program": "/bin/\x1b[2J", "count": 1},
+                    {"vpid": 7, "name": "list", "program": "/bin/ls", "count": 2},
+                    {"vpid": 5, "name": "", "program": "", "count": 1},
+                    {"vpid": 7, "name": "sh", "program": "/bin/sh", "count": 1},
+                    {"vpid": 8, "name": "clear\n", "program": "/bin/\x1b[2J", "count": 1},
                 ],
                 "is_closed": false,
                 "warnings": [
@@ -415,7 +443,7 @@ mod tests {
         );
         let expected = format!(
             "\
-events    5 (and 9 of the session itself)
+events    5 (and 11 of the session itself)
 lost      108
 duration  1.000000 s
 threads   4
@@ -435,11 +463,11 @@ EVENTS  CPU
      3  3
      2  unknown
 
-EVENTS  VPID  PROGRAM
-     2     7  /bin/ls
-     1     5  unknown
-     1     7  /bin/sh
-     1     8  /bin/\u{fffd}[2J
+EVENTS  VPID  NAME     PROGRAM
+     2     7  list     /bin/ls
+     1     5  unknown  unknown
+     1     7  sh       /bin/sh
+     1     8  clear\u{fffd}   /bin/\u{fffd}[2J
 
 not recorded: größe:a of /bin/\u{fffd}[ls: no name
 
@@ -458,8 +486,8 @@ note: this trace was not closed, so a stream that is missing cannot be told
         let mut trace = TraceBuilder::of_records(RecordKind::Compact);
         let idle = trace.class("sched", "idle", &[]);
         let stream = trace.stream(0);
-        for (vpid, program) in [(9, "/bin/sh"), (3, "/bin/ls")] {
-            trace.state(10, &StateRecord::Process { process: 1, pid: 9, vpid, program, command_line: "" });
+        for (vpid, name, program) in [(9, "sh", "/bin/sh"), (3, "ls", "/bin/ls")] {
+            trace.state(10, &StateRecord::Process { process: 1, pid: 9, vpid, name, program, command_line: "" });
         }
         trace.event(stream, 20, 9, 9, idle, &[]);
         let trace = trace.finish();
@@ -472,13 +500,13 @@ note: this trace was not closed, so a stream that is missing cannot be told
         assert_eq!(
             json["processes"],
             serde_json::json!([
-                {"vpid": 9, "program": "/bin/sh", "count": null},
-                {"vpid": 3, "program": "/bin/ls", "count": null},
+                {"vpid": 9, "name": "sh", "program": "/bin/sh", "count": null},
+                {"vpid": 3, "name": "ls", "program": "/bin/ls", "count": null},
             ])
         );
         let text = stats.to_string();
         assert!(text.contains("threads   not recorded (--context none)\n"), "{text}");
-        assert!(text.contains("\nVPID  PROGRAM\n   9  /bin/sh\n   3  /bin/ls\n\nnote: "), "{text}");
+        assert!(text.contains("\nVPID  NAME  PROGRAM\n   9  sh    /bin/sh\n   3  ls    /bin/ls\n\nnote: "), "{text}");
     }
 
     #[test]
@@ -486,7 +514,8 @@ note: this trace was not closed, so a stream that is missing cannot be told
         let mut trace = TraceBuilder::new();
         let idle = trace.class("sched", "idle", &[]);
         let cpu = trace.stream(0);
-        let process = |program| StateRecord::Process { process: 1, pid: 9, vpid: 7, program, command_line: "" };
+        let process =
+            |program| StateRecord::Process { process: 1, pid: 9, vpid: 7, name: "cc1", program, command_line: "" };
         trace.event(cpu, 10, 7, 7, idle, &[]);
         trace.state(20, &process("/bin/cc1"));
         trace.event(cpu, 30, 7, 7, idle, &[]);
@@ -495,6 +524,9 @@ note: this trace was not closed, so a stream that is missing cannot be told
         let metadata = trace.parse();
         let streams: Vec<_> = ["state", "cpu"].into_iter().zip(trace.streams.iter().map(Vec::as_slice)).collect();
         let processes = Stats::collect(&metadata, &streams).processes;
-        assert_eq!(processes, [ProcessStats { vpid: 7, program: "/bin/cc1".into(), count: Some(2) }]);
+        assert_eq!(
+            processes,
+            [ProcessStats { vpid: 7, name: "cc1".into(), program: "/bin/cc1".into(), count: Some(2) }]
+        );
     }
 }

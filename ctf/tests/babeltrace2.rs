@@ -99,7 +99,8 @@ fn everything(kind: RecordKind) -> TraceBuilder {
     let session =
         StateRecord::Session { mode: "discard", budget_bytes: 1 << 24, page_size_bytes: 4096, command_line: "x \"y\"" };
     trace.state(wrap - 1000, &session);
-    let process = StateRecord::Process { process: 1, pid: 4711, vpid: 12, program: "/bin/x", command_line: "x 'y'" };
+    let process =
+        StateRecord::Process { process: 1, pid: 4711, vpid: 12, name: "x", program: "/bin/x", command_line: "x 'y'" };
     trace.state(wrap - 900, &process);
     trace.packet(0, 0, 0);
     trace.state(wrap + 5000, &StateRecord::Lost { reason: "the disk is full", count: 3 });

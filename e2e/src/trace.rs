@@ -25,6 +25,8 @@ pub type Steps = BTreeMap<(u32, u32), Vec<u64>>;
 pub struct Process {
     /// As it sees itself.
     pub vpid: u32,
+    /// What it called itself as it joined.
+    pub name: String,
     /// Path of the executable.
     pub program: String,
 }
@@ -79,7 +81,9 @@ impl Trace {
     /// The process table, in the order of joining.
     pub fn processes(&self) -> Vec<Process> {
         let process = |event: Event<'_>| match StateRecord::decode(&event) {
-            Some(StateRecord::Process { vpid, program, .. }) => Some(Process { vpid, program: program.into() }),
+            Some(StateRecord::Process { vpid, name, program, .. }) => {
+                Some(Process { vpid, name: name.into(), program: program.into() })
+            }
             _ => None,
         };
         self.events().filter_map(process).collect()

@@ -249,6 +249,58 @@ fn patterns_that_match_nothing_are_named() {
     }
 }
 
+/// A file may be run under several names, and what runs may call itself as it likes.
+#[test]
+fn a_process_is_shown_as_it_calls_itself() {
+    let record = Record::new();
+    let link = record.place().join("redis-server");
+    std::os::unix::fs::symlink(TRACED, &link).unwrap();
+    let recording = record.run(&[link.as_os_str(), "numbers".as_ref(), "1".as_ref(), "10".as_ref()]).succeeded();
+    let dir = recording.dir.to_str().unwrap();
+    let said =
+        |command: &[&str]| String::from_utf8(Command::new(dormouse()).args(command).output().unwrap().stdout).unwrap();
+    assert!(said(&["view", dir]).contains(r#"name = "redis-server", program = "/"#));
+    let stats = said(&["stats", dir]);
+    assert!(stats.lines().any(|line| line.contains("redis-server  /") && line.ends_with("/e2e-traced")), "{stats}");
+    assert!(said(&["stats", "--json", dir]).contains(r#""name": "redis-server""#));
+
+    // After it has joined, and in a child that joins afterwards.
+    for (word, name) in [("name=1", "worker one"), ("name=2", "a) S\u{fffd}\u{fffd}[2J\u{fffd}")] {
+        let record = Record::new();
+        let end = record.place().join("end");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &end, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let mut running = record.start(&[
+            TRACED.as_ref(),
+            "script".as_ref(),
+            end.as_os_str(),
+            "steps=10".as_ref(),
+            word.as_ref(),
+            "steps=5".as_ref(),
+            "child".as_ref(),
+            "steps=7".as_ref(),
+            "hold".as_ref(),
+        ]);
+        running.wait_for("ready");
+        let dir = running.dir().to_path_buf();
+        let names = || Trace::read(&dir).stats().processes.into_iter().map(|process| process.name).collect::<Vec<_>>();
+        running.wait_until("the owner looks at the name", || names() == [name, name]);
+        let processes = Trace::read(&dir).processes();
+        assert_eq!([&processes[0].name, &processes[1].name], ["e2e-traced", name]);
+        let pid = processes[0].vpid.to_string();
+        let list = String::from_utf8(running.dormouse(&["list", &pid]).stdout).unwrap();
+        assert!(list.starts_with(&format!("process {pid} ({name}), in the session ")), "{list:?}");
+        let json: serde_json::Value =
+            serde_json::from_slice(&running.dormouse(&["list", &pid, "--json"]).stdout).unwrap();
+        assert_eq!(json[0]["name"], name);
+        std::fs::write(&end, "").unwrap();
+        let stats = running.wait().succeeded().trace().stats();
+        let counts: Vec<_> = stats.processes.iter().map(|process| (process.name.as_str(), process.count)).collect();
+        assert_eq!(counts, [(name, Some(15)), (name, Some(7))]);
+        assert!(!stats.to_string().chars().any(|c| c.is_control() && c != '\n'), "{stats}");
+    }
+}
+
 /// What is given is not advised.
 #[test]
 fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::PagesError;
 use crate::object_file::ObjectFile;
-use crate::stacks;
+use crate::{process, stacks};
 
 pub(crate) const HUGE_PAGE_SIZE_BYTES: u64 = 2 << 20;
 
@@ -271,7 +271,7 @@ impl Surveyor {
             areas.push(Area { start: map.range.start, end: map.range.end, access, name, pages });
         }
         let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let command = String::from_utf8_lossy(command.trim_ascii_end()).into_owned();
+        let command = process::printable(command.trim_ascii_end());
         let unseen = unseen(table.way(), &areas);
         let zero_variables = objects.variables_in(&zero);
         let sees_zero = table.way().sees_zero();

@@ -5,7 +5,8 @@ use std::fs;
 
 /// Numbers of `/proc/PID/stat`, counted from one as its documentation does; from the third on.
 fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Option<[u64; N]> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
     // Behind the name, which may hold anything.
     let (_, rest) = text.rsplit_once(") ")?;
     let words: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -14,6 +15,11 @@ fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Option<[u64; N]> {
         *number = words.get(field.checked_sub(3)?)?.parse().ok()?;
     }
     Some(numbers)
+}
+
+/// A name that a program gave itself, which may hold any byte, so that it moves no cursor.
+pub(crate) fn printable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Where the kernel put the arguments: `startstack`.

@@ -20,7 +20,7 @@ pub(crate) fn of(pid: u32) -> Vec<Stack> {
     let stack = |task: fs::DirEntry| {
         let thread: u32 = task.file_name().to_str()?.parse().ok()?;
         let name = fs::read(task.path().join("comm")).unwrap_or_default();
-        let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        let name = process::printable(name.trim_ascii_end());
         let pointer = waiting(&task.path()).or_else(|| if thread == pid { process::first_stack(pid) } else { None })?;
         Some(Stack { thread, name, pointer })
     };

@@ -187,6 +187,10 @@ fn script(fifo: &Path, words: &[String]) {
             "end" => dormouse::event!(e2e.end, number),
             "tick" => dormouse::event!(e2e.tick, number),
             "pause" => pause(Duration::from_micros(number)),
+            "name" => {
+                let name = [c"worker one", c"a) S\n\x1b[2J\xff"][number as usize - 1];
+                rustix::thread::set_name(name).expect("a name that the kernel takes");
+            }
             "thread" => std::thread::scope(|scope| drop(scope.spawn(|| script(fifo, &words[index + 1..])))),
             "child" => {
                 // SAFETY: the program has one thread.
