@@ -40,6 +40,8 @@ enum ClockArgument {
     after_help = "Lost events are counted by class when a session ends: a trace whose session was killed has their sum alone. The \
                   classes' counts can stay below the sum: a program that was killed amid an event has not said which it was, and \
                   what did not fit on the disk is not counted by class.\n\n\
+                  NAME is what the process called itself last, as ps shows it; a name that it took in its last tenth of a second may not be \
+                  known. Several links to one PROGRAM are several names.\n\n\
                   A class that the session refused, because no trace can hold it or nothing was left for it, is named with its program \
                   and the reason: its events are neither recorded nor counted.\n\n\
                   Exit code: 0; 1 if the trace is damaged (what can be read is counted), or classes were refused; 2 if it cannot be \
