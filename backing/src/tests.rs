@@ -9,7 +9,6 @@ use std::ptr::{self, null_mut};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use dormouse_testing::{Lack, skip, skip_part};
-
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};

@@ -18,7 +18,7 @@ mod common;
 use common::{dormouse, install, pkg_config, stdout, succeed};
 
 /// Nothing that is waited for here takes as long, unless it hangs: not even the first file of a session on a disk that is busy with others.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The program and its plugins.
 fn programs() -> &'static Path {

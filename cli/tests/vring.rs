@@ -41,7 +41,7 @@ impl Daemon {
 fn wait_for(socket: &Path) {
     let start = Instant::now();
     while UnixStream::connect(socket).is_err() {
-        assert!(start.elapsed() < Duration::from_secs(60), "nobody makes {}", socket.display());
+        assert!(start.elapsed() < Duration::from_secs(600), "nobody makes {}", socket.display());
         std::thread::yield_now();
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_e2e::run::{Record, babeltrace2_count, dormouse};
+use dormouse_e2e::run::{PATIENCE, Record, babeltrace2_count, dormouse};
 use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, skip};
 use rustix::process::{Pid, Signal, kill_process};
@@ -108,7 +108,7 @@ fn one_line(output: &Output) -> String {
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(started.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -358,7 +358,7 @@ fn a_foreground_recorder_joins_and_leaves() {
 fn what_cannot_be_reached_is_told_in_one_line() {
     let live = Live::start(&[]);
     let pid = live.pid();
-    let mut stranger = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut stranger = Command::new("sleep").arg("infinity").spawn().unwrap();
     for command in ["list", "arm", "disarm"] {
         let pattern: &[&str] = if command == "list" { &[] } else { &["*"] };
         let text = live.fail(&[&[command, "4194304"], pattern].concat());

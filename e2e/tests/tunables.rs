@@ -8,10 +8,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dormouse_abi::wire::{Message, program_socket_name};
-use dormouse_e2e::run::{dormouse, pantry, plugin};
+use dormouse_e2e::run::{PATIENCE, dormouse, pantry, plugin};
 use dormouse_testing::{Lack, skip};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -49,7 +49,7 @@ impl Pantry {
 
     fn client(&self) -> Client {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
     }
 
@@ -182,7 +182,7 @@ fn a_server_is_tuned_while_clients_talk_to_it() {
             if sizes.contains(&8) {
                 break;
             }
-            assert!(started.elapsed() < Duration::from_secs(30), "{sizes:?}");
+            assert!(started.elapsed() < PATIENCE, "{sizes:?}");
         }
 
         // All or none, however often.
@@ -268,7 +268,7 @@ fn what_cannot_be_set_is_told_in_one_line_and_nothing_is_set() {
     let text = pantry.refuse(&["pantry.\u{1b}[2J", "5"]);
     assert!(!text.trim_end().chars().any(char::is_control), "{text:?}");
 
-    let mut stranger = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut stranger = Command::new("sleep").arg("infinity").spawn().unwrap();
     for arguments in [vec!["list"], vec!["set", "a", "1"]] {
         let with_pid = |pid: &str| {
             let mut words = arguments.clone();
@@ -335,7 +335,7 @@ fn hostile_questions_are_refused_and_the_next_is_answered() {
 
 fn answer(socket: &Path, frame: &[u8]) -> Option<Message> {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(frame).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).ok()?;

@@ -630,9 +630,9 @@ mod tests {
 
         /// Until it has had that much more of a processor: how long that takes is the machine's affair.
         fn work(&self, ticks: u64) {
-            let (wanted, deadline) = (self.ticks() + ticks, Instant::now() + Duration::from_secs(120));
+            let (wanted, deadline) = (self.ticks() + ticks, Instant::now() + Duration::from_secs(600));
             while self.ticks() < wanted {
-                assert!(Instant::now() < deadline, "`yes` got no processor for two minutes");
+                assert!(Instant::now() < deadline, "`yes` got no processor for ten minutes");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -649,12 +649,14 @@ mod tests {
     #[test]
     fn a_real_neighbour_is_named() {
         let busy = Busy::start();
-        let deadline = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + Duration::from_secs(600);
         loop {
             let watch = Neighbours::watch(&[], &[0, 1]);
             busy.work(30);
-            let findings = watch.stop();
-            if let Some(found) = findings.neighbours.iter().find(|neighbour| neighbour.pid == busy.0.id()) {
+            let mut findings = watch.stop();
+            // There may be so many that are greedier that it has no note of its own.
+            findings.neighbours.retain(|neighbour| neighbour.pid == busy.0.id());
+            if let [found] = findings.neighbours.as_slice() {
                 assert_eq!(found.command, "yes");
                 assert!(findings.notes().iter().any(|note| note.contains(&format!("`yes` (pid {})", busy.0.id()))));
                 return;

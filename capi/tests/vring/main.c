@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +28,8 @@ struct queue {
     struct dormouse_vring_areas areas;
     struct dormouse_vring_driver *driver;
     struct dormouse_vring_device *device;
+    /* Who has nothing to do sleeps: polling, each would wait for all other processes of a busy machine at every turn. */
+    sem_t kicks, interrupts;
 };
 
 static void *aligned(size_t size_bytes)
@@ -43,6 +45,7 @@ static void make(struct queue *queue, unsigned flags)
     struct dormouse_vring_region regions[2];
     size_t tables_size_bytes = SIZE * ENTRIES * 16, numbers_size_bytes = SIZE * 2 * sizeof(uint64_t);
     queue->flags = flags;
+    assert(sem_init(&queue->kicks, 0, 0) == 0 && sem_init(&queue->interrupts, 0, 0) == 0);
     queue->memory = (unsigned char *)aligned(dormouse_vring_size_bytes(SIZE, flags));
     queue->numbers = (uint64_t *)aligned(numbers_size_bytes);
     queue->tables = (unsigned char *)aligned(tables_size_bytes);
@@ -71,6 +74,16 @@ static void end(struct queue *queue)
     free(queue->memory);
     free(queue->numbers);
     free(queue->tables);
+    sem_destroy(&queue->kicks);
+    sem_destroy(&queue->interrupts);
+}
+
+/* Shows the driver what was pushed, and wakes it if it wants that. */
+static void publish_used(struct queue *queue)
+{
+    dormouse_vring_device_publish_used(queue->device);
+    if (dormouse_vring_device_needs_interrupt(queue->device))
+        sem_post(&queue->interrupts);
 }
 
 /* Doubles a number of the driver's. */
@@ -86,8 +99,10 @@ static void *serve(void *argument)
         int popped = dormouse_vring_device_pop(queue->device, chain);
         assert(popped >= 0);
         if (!popped) {
-            dormouse_vring_device_publish_used(queue->device);
-            sched_yield();
+            publish_used(queue);
+            if (!dormouse_vring_device_arm_notification(queue->device))
+                sem_wait(&queue->kicks);
+            dormouse_vring_device_disarm_notification(queue->device);
             continue;
         }
         from = dormouse_vring_chain_readable(chain, &from_count);
@@ -100,7 +115,7 @@ static void *serve(void *argument)
         dormouse_vring_device_push_used(queue->device, chain, 8);
         done++;
     }
-    dormouse_vring_device_publish_used(queue->device);
+    publish_used(queue);
     assert(dormouse_vring_device_lies(queue->device) == 0);
     dormouse_vring_chain_destroy(chain);
     return NULL;
@@ -117,7 +132,7 @@ static void hand_over(unsigned flags)
     assert(pthread_create(&thread, NULL, serve, &queue) == 0);
     while (taken < COUNT) {
         struct dormouse_vring_completion completion;
-        uint32_t slot = added % (SIZE / 2);
+        uint32_t slot = added % (SIZE / 2), taken_before = taken;
         int answer;
         while (added < COUNT && is_free[slot]) {
             struct dormouse_vring_segment segments[2];
@@ -131,7 +146,8 @@ static void hand_over(unsigned flags)
             slot = ++added % (SIZE / 2);
         }
         dormouse_vring_driver_publish(queue.driver);
-        (void)dormouse_vring_driver_needs_kick(queue.driver);
+        if (dormouse_vring_driver_needs_kick(queue.driver))
+            sem_post(&queue.kicks);
         while ((answer = dormouse_vring_driver_take_used(queue.driver, &completion)) == 1) {
             assert(completion.token == taken && completion.len == 8);
             slot = taken++ % (SIZE / 2);
@@ -139,7 +155,11 @@ static void hand_over(unsigned flags)
             is_free[slot] = 1;
         }
         assert(answer == 0);
-        sched_yield();
+        if (taken == taken_before) {
+            if (!dormouse_vring_driver_arm_interrupt(queue.driver))
+                sem_wait(&queue.interrupts);
+            dormouse_vring_driver_disarm_interrupt(queue.driver);
+        }
     }
     pthread_join(thread, NULL);
     assert(dormouse_vring_driver_lies(queue.driver) == 0 && dormouse_vring_driver_free_count(queue.driver) == SIZE);

@@ -6,7 +6,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dormouse_testing::{Lack, skip};
-
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::alone;
@@ -14,7 +13,7 @@ use crate::alone;
 /// Where a cache line ends.
 const LINE: usize = 64;
 /// Tears or crashes come within milliseconds; who has not seen one after so long does not look.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Code of the test's own, writable and executable, full of undefined instructions.
 fn scratch_code() -> *mut u8 {

@@ -10,7 +10,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use dormouse_testing::{Lack, skip};
-
 use serde_json::{Value, json};
 
 /// How long to wait before something is said to never happen.

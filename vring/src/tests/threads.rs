@@ -8,7 +8,7 @@ use crate::{Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, Segment, 
 
 /// Past four wraps of 16 bits.
 const COUNT: u64 = 300_000;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 fn wait(bell: &Receiver<()>, what: &str) {
     bell.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{what} was lost"));

@@ -15,7 +15,7 @@ use dormouse_vring_vhost::{BackEnd, BackEndOptions, Cursor, Lie, Memory, Served}
 
 const PROGRAM: &str = "dpdk-testpmd";
 /// How long anything may take before the test says that it hangs.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(600);
 /// Packets that have to come back: some hundred laps of the ring.
 const PACKETS: u64 = 50_000;
 

@@ -15,7 +15,7 @@ use crate::tracee;
 /// Events of a sibling at a time: more than a page of 4 KiB holds.
 const BURST: u64 = 128;
 /// Nothing takes longer, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What the processes tell one another.
 #[derive(Debug, Default)]
