@@ -62,14 +62,14 @@ pub(crate) struct Test {
 
 const AFTER_HELP: &str = "\
 Examples:
-  cargo xtask test                               every test; installs what is missing, as root with apt
+  cargo xtask test                               every test; as root it installs what is missing
   cargo xtask test -- snapshot                   those with `snapshot` in their names
   cargo xtask test -p dormouse-percpu --test alloc -- valgrind
   cargo xtask test --repeat 5 --load 4           five runs beside four busy processes
 
-The last line is `N passed, N failed, N skipped`, of all runs together. Before it stands what was skipped, each with its reason and
-a remedy; a test that left out a part is counted twice, as passed and as skipped. Ignored tests are skipped, documentation tests are
-counted as the others. Exit code 0: at least one test passed or was skipped, and none failed.";
+The last line is `N passed, N failed, N skipped`, of all runs together. Before it stands what was skipped, each with its reason and \
+a remedy; a test that left out a part is counted twice, as passed and as skipped. Ignored tests are skipped, documentation tests are \
+counted as the others. Exit code 0: some test passed or was skipped, and none failed.";
 
 /// That tests failed, which has been said.
 #[derive(Debug, thiserror::Error)]
