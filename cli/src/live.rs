@@ -181,6 +181,9 @@ fn change(program: &Program, patterns: &[String], question: &Message) -> anyhow:
 
 /// Some of the patterns may match nothing, which is said; if none matches anything, that is an error.
 fn check_matched(program: &Program, patterns: &[String], matched: u32) -> anyhow::Result<()> {
+    if patterns.len() == 1 && matched > 0 {
+        return Ok(());
+    }
     let (patterns, names) = (patterns.iter().map(String::as_str).collect::<Vec<_>>(), known_names(program));
     let of = format!(" of process {}", program.pid);
     if matched == 0 {

@@ -109,8 +109,11 @@ impl Program {
             return Err(ProgramError::OtherUser { pid, uid });
         }
         let dir = program_socket_dir(&proc, uid);
-        let mut sockets: Vec<PathBuf> = std::fs::read_dir(&dir)
-            .into_iter()
+        // A program that writes a title over its environment (setproctitle) no longer says where: perhaps where this one would.
+        let dirs = [dir.clone(), socket_dir()];
+        let mut sockets: Vec<PathBuf> = dirs[..if uid == me.as_raw() { 2 } else { 1 }]
+            .iter()
+            .flat_map(std::fs::read_dir)
             .flatten()
             .flatten()
             .filter(|entry| wire::is_program_socket(&entry.file_name().to_string_lossy(), pid))
@@ -118,6 +121,7 @@ impl Program {
             .filter(|path| UnixStream::connect(path).is_ok())
             .collect();
         sockets.sort();
+        sockets.dedup();
         if sockets.is_empty() {
             return Err(ProgramError::NotListening { pid, dir: dir.display().to_string() });
         }

@@ -301,6 +301,26 @@ fn a_process_is_shown_as_it_calls_itself() {
     }
 }
 
+/// PostgreSQL and Redis write their titles over their environments.
+#[test]
+fn a_program_without_an_environment_is_found_where_the_tool_looks_itself() {
+    let record = Record::new();
+    let end = record.place().join("end");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &end, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let words = ["steps=3", "title", "hold"].map(std::ffi::OsStr::new);
+    let command = [&[TRACED.as_ref(), "script".as_ref(), end.as_os_str()], &words[..]].concat();
+    let mut running = record.start(&command);
+    running.wait_for("ready");
+    let pid = Trace::read(running.dir()).processes()[0].vpid;
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    assert!(!environment.windows(3).any(|window| window == b"XDG"));
+    let output = running.dormouse(&["list", &pid.to_string()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::write(&end, "").unwrap();
+    running.wait().succeeded();
+}
+
 /// What is given is not advised.
 #[test]
 fn a_library_that_is_not_loaded_is_no_advice_to_load_it() {

@@ -187,6 +187,7 @@ fn script(fifo: &Path, words: &[String]) {
             "end" => dormouse::event!(e2e.end, number),
             "tick" => dormouse::event!(e2e.tick, number),
             "pause" => pause(Duration::from_micros(number)),
+            "title" => write_over_environment(),
             "name" => {
                 let name = [c"worker one", c"a) S\n\x1b[2J\xff"][number as usize - 1];
                 rustix::thread::set_name(name).expect("a name that the kernel takes");
@@ -208,6 +209,28 @@ fn script(fifo: &Path, words: &[String]) {
         if word == "thread" {
             return;
         }
+    }
+}
+
+/// As programs do that show a title in `ps`.
+fn write_over_environment() {
+    unsafe extern "C" {
+        static environ: *const *mut std::ffi::c_char;
+    }
+    // SAFETY: a null-terminated list, which nobody changes: the program has one thread.
+    let mut entry = unsafe { environ };
+    loop {
+        // SAFETY: in the list, whose end is not reached yet.
+        let text = unsafe { *entry };
+        if text.is_null() {
+            return;
+        }
+        // SAFETY: a terminated text.
+        let len = unsafe { libc::strlen(text) };
+        // SAFETY: the text's bytes, which are the program's to write to.
+        unsafe { text.write_bytes(b' ', len) };
+        // SAFETY: the entry is not the last.
+        entry = unsafe { entry.add(1) };
     }
 }
 
