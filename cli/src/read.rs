@@ -13,8 +13,11 @@ use crate::output::{Output, say};
 /// Print a trace's events in the order of time, as babeltrace2 does
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code: 0; 1 if the trace is damaged (what can be read is printed); 2 if it cannot be read. Where the reader of the output \
-                  closes it, `view` stops: 0, unless there was damage before."
+    after_help = "A session that ends says in the metadata what each stream holds. Streams that are missing, empty, short or doubled are \
+                  told of on standard error; in a trace that was not closed (the session is live, or was killed), nobody knows which \
+                  are missing.\n\n\
+                  Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is printed); 2 if it cannot be read. \
+                  Where the reader of the output closes it, `view` stops: 0, unless there was damage before."
 )]
 pub(crate) struct View {
     /// Directory of the trace
@@ -44,8 +47,10 @@ enum ClockArgument {
                   known. Several links to one PROGRAM are several names.\n\n\
                   A class that the session refused, because no trace can hold it or nothing was left for it, is named with its program \
                   and the reason: its events are neither recorded nor counted.\n\n\
-                  Exit code: 0; 1 if the trace is damaged (what can be read is counted), or classes were refused; 2 if it cannot be \
-                  read."
+                  Streams that are missing, empty, short or doubled are told of, unless the trace was not closed (the session is live, or \
+                  was killed): then nobody knows which are missing.\n\n\
+                  Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is counted), or classes were refused; \
+                  2 if it cannot be read."
 )]
 pub(crate) struct StatsCommand {
     /// Directory of the trace

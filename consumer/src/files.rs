@@ -231,3 +231,49 @@ pub(crate) fn is_stream_name(name: &str) -> bool {
 fn number_in(name: &str) -> u32 {
     name.rsplit('_').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use dormouse_abi::class::{FieldType, Kind};
+    use dormouse_ctf::Value;
+    use dormouse_ctf::testing::TraceBuilder;
+
+    use super::*;
+
+    /// Text of every length, so that records stand across the ends of windows, and one that no window holds.
+    #[test]
+    fn windows_show_what_the_file_holds_until_it_is_shortened() {
+        let mut trace = TraceBuilder::new();
+        let class = trace.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);
+        let stream = trace.stream(0);
+        for number in 0..1000 {
+            trace.event(stream, number, 1, 2, class, &[Value::Str(&vec![b'x'; number as usize])]);
+        }
+        trace.event(stream, 1000, 1, 2, class, &[Value::Str(&vec![b'x'; 3 * *WINDOW_BYTES.end()])]);
+        trace.packet(stream, 0, 0);
+        trace.event(stream, 1001, 1, 2, class, &[Value::Str(b"last")]);
+        let trace = trace.finish();
+        let bytes = &trace.streams[1];
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("metadata"), &trace.metadata).unwrap();
+        std::fs::write(dir.path().join("cpu_0"), bytes).unwrap();
+
+        let files = TraceFiles::open(dir.path()).unwrap();
+        let expected = Stats::collect(&files.metadata, &[("cpu_0", bytes)]);
+        assert_eq!((expected.events, expected.warnings.len()), (1002, 0));
+        assert_eq!(files.stats(), expected);
+
+        let shortened = OpenOptions::new().write(true).open(dir.path().join("cpu_0")).unwrap();
+        shortened.set_len(300_000).unwrap();
+        let stats = files.stats();
+        let size_bytes = bytes.len();
+        let warning = format!(
+            "cpu_0: packet 0 at byte 0 cannot be read: the file was shortened from {size_bytes} to 300000 bytes meanwhile"
+        );
+        assert_eq!(stats.warnings, [warning]);
+        // Each has 16 bytes of header, its text and a NUL.
+        assert_eq!(stats.events, (1..).take_while(|n| 80 + 17 * n + n * (n - 1) / 2 <= 300_000).count() as u64);
+    }
+}

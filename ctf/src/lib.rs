@@ -32,7 +32,8 @@
 //! # Hostile bytes
 //! Every decoder is total. A length or count is compared with the bytes that are there before it is believed, nothing is
 //! allocated by the size that a stream claims, and what is wrong becomes a [`stream::Notice`]: reading goes on at
-//! the next packet wherever the sizes can still be trusted.
+//! the next packet wherever the sizes can still be trusted. What no decoder can see, that a stream is not there or ends too early,
+//! shows where the metadata say what the streams hold ([`totals`]).
 //!
 //! # Limits
 //! * The metadata reader knows the layouts of this crate only; traces of other tracers are for `babeltrace2`.

@@ -244,6 +244,10 @@ proptest! {
         text.truncate(len);
         let _ = Metadata::parse(&text.into_iter().collect::<String>());
         let _ = Metadata::parse(&noise);
+        let _ = Metadata::decode(noise.as_bytes());
+        for magic in [0x75D1_1D57u32.to_le_bytes(), 0x75D1_1D57u32.to_be_bytes()] {
+            let _ = Metadata::decode(&[&magic, noise.as_bytes()].concat());
+        }
         let _ = Metadata::parse(&format!("/* CTF 1.8 */\n{noise}"));
         // A comment is not part of the metadata, whatever it says.
         let comment = noise.replace("*/", "");

@@ -155,7 +155,10 @@ fuzz_target!(|input: (bool, Input)| {
     let (is_compact, input) = input;
     PLACES.with(|places| match (input, &places[usize::from(is_compact)]) {
         (Input::Packets(packets), place) => read(&place.metadata, &encode(is_compact, &packets)),
-        (Input::Bytes(bytes), place) => read(&place.metadata, &bytes),
+        (Input::Bytes(bytes), place) => {
+            let _ = Metadata::decode(&bytes);
+            read(&place.metadata, &bytes);
+        }
         (Input::Text(has_preamble, text), place) => {
             let preamble = if has_preamble { place.metadata.preamble() } else { String::new() };
             if let Ok(metadata) = Metadata::parse(&(preamble + &text)) {
