@@ -61,6 +61,28 @@ fn stats(trace: &Path, options: &[&str]) -> Output {
     output
 }
 
+/// Takes each stream of events away in turn: all that the trace then lacks is told of.
+fn is_missed(trace: &Path, events: u64) {
+    let entries = std::fs::read_dir(trace).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let is_stream = |path: &PathBuf| !path.ends_with("metadata") && !path.ends_with("state");
+    for path in entries.filter(is_stream).collect::<Vec<_>>() {
+        let away = trace.join(".away");
+        std::fs::rename(&path, &away).expect("it goes");
+        let output = Command::new(DORMOUSE).arg("stats").arg(trace).arg("--json").output().expect("dormouse runs");
+        std::fs::rename(&away, &path).expect("it comes back");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let json: Value = serde_json::from_slice(&output.stdout).expect("statistics are JSON");
+        let gone = events - json["events"].as_u64().expect("a number");
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let told = format!("{name} is missing: it held {gone} event");
+        let warnings = json["warnings"].as_array().expect("an array");
+        assert!(
+            warnings.iter().any(|warning| warning.as_str().is_some_and(|line| line.starts_with(&told))),
+            "{told}: {warnings:?}"
+        );
+    }
+}
+
 #[test]
 fn losses_are_told_by_class() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -95,6 +117,8 @@ fn losses_are_told_by_class() {
             })
             .collect();
         assert_eq!(shown, told, "{table}");
+        assert_eq!((&json["is_closed"], &json["warnings"]), (&Value::Bool(true), &Value::Array(vec![])), "{name}");
+        is_missed(&trace, json["events"].as_u64().expect("a number"));
         match name {
             "none" => assert!(lost == 0 && block.is_none(), "{table}"),
             "big" => assert_eq!(lost, 51, "{table}"),
