@@ -35,7 +35,14 @@ impl<'a, S: Source> Merge<'a, S> {
         while let Some(index) = self.pending.last().copied() {
             match self.streams[index].advance() {
                 Some(Err(notice)) => return Some(Err(notice)),
-                Some(Ok(timestamp)) => self.heap.push(Reverse((timestamp, index))),
+                Some(Ok(timestamp)) => {
+                    let next = (timestamp, index);
+                    // Most events come right behind another of their stream.
+                    if self.pending.len() == 1 && self.heap.peek().is_none_or(|Reverse(first)| next < *first) {
+                        return Some(Ok(index));
+                    }
+                    self.heap.push(Reverse(next));
+                }
                 None => {}
             }
             self.pending.pop();
