@@ -377,6 +377,9 @@ pub fn first_record_since(
     Ok(None)
 }
 
+/// No record is longer than a page, and no page nearly as long. A sparse file can claim any length.
+const RECORD_SIZE_BYTES_MAX: usize = 64 << 20;
+
 /// What a reader stands in. Offsets are from the stream's start.
 #[derive(Debug, Clone, Copy)]
 struct Packet {
@@ -662,7 +665,11 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 let all = bytes.get(..rest_bytes.try_into().unwrap_or(usize::MAX));
                 match read_record(all.unwrap_or(bytes), packet.header.stream_id, &self.metadata.classes) {
                     // Most likely there is more of it.
-                    Err(error) if all.is_none() && !matches!(error, RecordError::UnknownClass { .. }) => {
+                    Err(error)
+                        if all.is_none()
+                            && bytes.len() < RECORD_SIZE_BYTES_MAX
+                            && !matches!(error, RecordError::UnknownClass { .. }) =>
+                    {
                         let problem = shortened(packet.offset, bytes, stream_size_bytes);
                         let is_short = bytes.len() < size_bytes_min;
                         size_bytes_min = 2 * bytes.len();
@@ -978,6 +985,49 @@ mod tests {
         assert_eq!(shortened(len), ((0..7).collect(), notice("packet 1 at byte 4096", len)));
         // Nothing but padding is gone.
         assert_eq!(shortened(8192 + 80 + 5 * RECORD_SIZE_BYTES), ((0..15).collect(), vec![]));
+    }
+
+    /// A file of 2^40 bytes, nearly all of them zeroes that no disk holds.
+    struct Sparse {
+        head: Vec<u8>,
+        bytes: Vec<u8>,
+        offset: u64,
+    }
+
+    impl Source for Sparse {
+        fn size_bytes(&self) -> u64 {
+            1 << 40
+        }
+        fn fetch(&mut self, offset: u64, size_bytes_min: usize) -> std::io::Result<&[u8]> {
+            assert!(size_bytes_min <= 2 * RECORD_SIZE_BYTES_MAX);
+            self.bytes = self.head.get(offset as usize..).unwrap_or_default().to_vec();
+            self.bytes.resize(size_bytes_min.max(4096), 0);
+            self.offset = offset;
+            Ok(&self.bytes)
+        }
+        fn fetched(&self, offset: u64) -> &[u8] {
+            &self.bytes[(offset - self.offset) as usize..]
+        }
+    }
+
+    #[test]
+    fn a_record_that_claims_to_be_larger_than_memory_is_not_waited_for() {
+        let mut trace = TraceBuilder::new();
+        let class = trace.class("p", "e", &[("n", FieldType::sequence(Kind::U64))]);
+        let stream = trace.stream(0);
+        trace.event(stream, 0, 1, 2, class, &[Value::Sequence(crate::Sequence::new(Kind::U64, &[]).unwrap())]);
+        let trace = trace.finish();
+        let metadata = trace.parse();
+        let mut head = trace.streams.into_iter().next_back().unwrap();
+        for offset in [OFFSET_CONTENT_SIZE, OFFSET_PACKET_SIZE] {
+            head[offset..offset + 8].copy_from_slice(&(8u64 << 40).to_le_bytes());
+        }
+        head[80 + 16..].fill(0xFF);
+        let mut reader = StreamReader::of_source(&metadata, 0, Sparse { head, bytes: vec![], offset: 0 });
+        let problem = reader.advance().unwrap().unwrap_err().problem;
+        let error = RecordError::Count { index: 0, count: u32::MAX };
+        assert_eq!(problem, Problem::Record { record_offset_bytes: 80, error });
+        assert!(reader.advance().is_none());
     }
 
     #[test]
