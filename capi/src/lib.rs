@@ -143,8 +143,9 @@ fn agree_on_a_registry() {
     // Now, so that no `vfork` waits for a thread that is in `dlopen`.
     real_vfork();
     if is_static() {
-        // SAFETY: the program's own libc.
-        unsafe { dormouse_percpu::Rseq::tell_of_libc(dormouse_percpu::rseq_symbols!()) };
+        let symbols = dormouse_percpu::rseq_symbols!();
+        // SAFETY: the program's own libc's, or null.
+        unsafe { dormouse_percpu::Rseq::tell_of_libc(symbols) };
     }
     // SAFETY: looks a name up, as the loader does for objects that name it. Nothing is found in a static program.
     let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_imv_update".as_ptr()) });

@@ -137,10 +137,10 @@ pub fn why_not_preloaded(program: &OsStr) -> Option<String> {
     let file = std::fs::File::open(path).ok()?;
     let data = object::ReadCache::new(file);
     let program = object::read::elf::ElfFile64::<object::Endianness, _>::parse(&data).ok()?;
-    let interpreters = program.elf_program_headers().iter().filter_map(|header| {
+    let interpreter = program.elf_program_headers().iter().find_map(|header| {
         header.interpreter(program.endian(), program.data()).ok().flatten().map(String::from_utf8_lossy)
     });
-    let what = match interpreters.last() {
+    let what = match interpreter {
         None => "is static".to_string(),
         Some(loader) if loader.contains("/ld-musl") => "has musl for its libc".to_string(),
         Some(_) => return None,

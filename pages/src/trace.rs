@@ -20,7 +20,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 
-use libc::{c_int, c_uint, c_ulong, pid_t};
+use libc::{c_int, c_ulong, pid_t};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process;
@@ -78,8 +78,14 @@ struct Started {
     untraced: Option<String>,
 }
 
+/// A request as this libc declares it.
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+#[cfg(target_env = "musl")]
+type Request = c_int;
+
 /// Without an address: what `ptrace(2)` is asked here has none.
-fn ptrace(request: c_uint, thread: pid_t, data: usize) -> io::Result<()> {
+fn ptrace(request: Request, thread: pid_t, data: usize) -> io::Result<()> {
     // SAFETY: no request that is made here has the kernel write to this process's memory, but PTRACE_GETEVENTMSG, whose caller below
     // gives the address of a word; the tracee's memory is its own.
     match unsafe { libc::ptrace(request, thread, 0_usize, data) } {
@@ -111,7 +117,7 @@ fn wait(pid: pid_t, options: c_int) -> io::Result<(pid_t, c_int)> {
 }
 
 /// `include/uapi/linux/ptrace.h`.
-const PTRACE_SETSIGMASK: c_uint = 0x420b;
+const PTRACE_SETSIGMASK: Request = 0x420b;
 
 const OPTIONS: c_int = libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_TRACEEXEC

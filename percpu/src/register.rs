@@ -151,8 +151,9 @@ mod linux {
     /// By weak symbols, for a static program has no dynamic ones; the libc that it is linked with is the one that it runs.
     #[cfg(target_feature = "crt-static")]
     fn look_up() -> Option<Libc> {
-        // SAFETY: the program's own libc, or null.
-        unsafe { read(crate::rseq_symbols!()) }
+        let symbols = crate::rseq_symbols!();
+        // SAFETY: the program's own libc's, or null.
+        unsafe { read(symbols) }
     }
 
     /// What libc's objects say; `None` if one is not there.

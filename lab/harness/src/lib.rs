@@ -48,7 +48,7 @@ pub use clock::cycles_per_ns;
 pub use counters::{COUNTERS, Counters};
 pub use loops::{align, opaque, scattered};
 pub use walk::Walk;
-pub use worker::{Policy, Seat, seat};
+pub use worker::{Policy, Seat, seat, set_scheduler};
 
 use worker::Workers;
 

@@ -203,17 +203,29 @@ fn pin(processor: u32) -> Option<u32> {
     sched_setaffinity(None, &set).ok().map(|()| processor)
 }
 
+/// Gives the calling thread a scheduling policy and priority.
+///
+/// # Errors
+/// The system's.
+pub fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> std::io::Result<()> {
+    // SAFETY: plain numbers, of which musl has more than glibc; zeroes are valid.
+    let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    parameters.sched_priority = priority;
+    // SAFETY: concerns the calling thread; `parameters` is read only.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// Gives the calling thread the policy. Returns what it has then.
 fn schedule(policy: Policy) -> String {
     if policy == Policy::Other {
         return policy.as_str().into();
     }
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: concerns the calling thread; `parameters` is read only.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &parameters) } == 0 {
-        policy.as_str().into()
-    } else {
-        format!("other (fifo: {})", std::io::Error::last_os_error())
+    match set_scheduler(libc::SCHED_FIFO, 1) {
+        Ok(()) => policy.as_str().into(),
+        Err(error) => format!("other (fifo: {error})"),
     }
 }
 

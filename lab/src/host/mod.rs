@@ -283,12 +283,7 @@ impl Host {
 
 /// Tried by a thread that ends at once: the limit, the capability and the control group all have their say.
 fn fifo_scheduling() -> Availability {
-    let tried = std::thread::spawn(|| {
-        let parameters = libc::sched_param { sched_priority: 1 };
-        // SAFETY: sched_setscheduler(2) of the calling thread, with a parameter that lives through the call.
-        let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
-        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    });
+    let tried = std::thread::spawn(|| dormouse_lab_harness::set_scheduler(libc::SCHED_FIFO, 1));
     match tried.join() {
         Ok(Ok(())) => Availability::Available,
         Ok(Err(error)) if error.raw_os_error() == Some(libc::EPERM) => {

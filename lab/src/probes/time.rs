@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use dormouse_lab_harness::set_scheduler;
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
     timerfd_settime,
@@ -40,15 +41,6 @@ fn switches() -> i64 {
     usage.ru_nivcsw
 }
 
-fn schedule(policy: libc::c_int, sched_priority: libc::c_int) -> std::io::Result<()> {
-    let parameters = libc::sched_param { sched_priority };
-    // SAFETY: concerns the calling thread; `parameters` is read only.
-    match unsafe { libc::sched_setscheduler(0, policy, &parameters) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
-}
-
 /// Shares by policy, and how late a thread wakes from a timer.
 pub(super) fn scheduler(plan: &Plan, probes: &mut Probes) {
     let (samples, switches) = shares(plan.count);
@@ -58,7 +50,7 @@ pub(super) fn scheduler(plan: &Plan, probes: &mut Probes) {
     for (name, policy) in [("fifo", libc::SCHED_FIFO), ("rr", libc::SCHED_RR)] {
         let count = plan.count;
         // A thread of its own, so that this one stays what it is.
-        let tried = on_processor(plan.cpu, move || schedule(policy, 1).map(|()| shares(count)));
+        let tried = on_processor(plan.cpu, move || set_scheduler(policy, 1).map(|()| shares(count)));
         match tried {
             Some(Ok((samples, _))) => probes.add(&format!("scheduler.{name}_share"), "share", &samples),
             Some(Err(error)) => {
