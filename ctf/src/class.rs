@@ -65,7 +65,7 @@ impl Classes {
 
     /// Whether the classes of the state stream are those that this crate reads.
     pub(crate) fn has_state(&self) -> bool {
-        self.state.len() >= state::CLASS_COUNT_MIN && Classes::new().state.starts_with(&self.state)
+        self.state == Classes::new().state
     }
 
     /// Adds a class. Returns whether the id was free; a class that is there already stays.

@@ -216,9 +216,6 @@ fn text(value: Value<'_>) -> Option<&str> {
     }
 }
 
-/// How many of [`classes`], from the first on, every trace has: those that came later are not in older ones.
-pub(crate) const CLASS_COUNT_MIN: usize = 6;
-
 /// Ids and declarations of the state stream's classes.
 pub(crate) fn classes() -> [(u16, ClassDecl); 8] {
     let class = |id: u16, name: &str, fields: &[(&str, Kind)]| {

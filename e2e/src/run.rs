@@ -429,16 +429,6 @@ impl Recording {
     }
 }
 
-/// Whether a program is installed; otherwise a note, unless everything has to be there.
-pub fn is_there(program: &str) -> bool {
-    let is_there = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
-    if !is_there {
-        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "{program} is not installed");
-        println!("skipped: {program} is not installed");
-    }
-    is_there
-}
-
 /// How many events `babeltrace2` finds in a trace; `None`, with a note, where it is not installed and need not be.
 pub fn babeltrace2_count(dir: &Path) -> Option<u64> {
     babeltrace2_lines(dir).map(|lines| lines.lines().count() as u64)

@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_e2e::run::{Record, dormouse, is_there};
+use dormouse_e2e::run::{Record, dormouse};
 use dormouse_e2e::trace::{Trace, check};
+use dormouse_testing::has;
 
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");
 const TRACED: &str = env!("CARGO_BIN_EXE_e2e-traced");
@@ -21,7 +22,7 @@ fn guest<'a>(program: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn dormant_programs_do_what_they_do() {
-    if !is_there("valgrind") {
+    if !has("valgrind") {
         return;
     }
     let run = |command: &[&str]| Command::new(command[0]).args(&command[1..]).output().unwrap();
@@ -33,7 +34,7 @@ fn dormant_programs_do_what_they_do() {
 
 #[test]
 fn every_event_is_recorded_and_every_process() {
-    if !is_there("valgrind") {
+    if !has("valgrind") {
         return;
     }
     for (context, rseq, clock) in [("ids", true, "tsc"), ("ids", false, "monotonic"), ("none", true, "tsc")] {
@@ -54,7 +55,7 @@ fn every_event_is_recorded_and_every_process() {
 
 #[test]
 fn the_exit_code_is_the_programs() {
-    if !is_there("valgrind") {
+    if !has("valgrind") {
         return;
     }
     let recording = Record::new().run(&guest(&[TRACED, "die", "15"]));
@@ -74,7 +75,7 @@ impl Drop for Killed {
 /// What was translated before is not what is executed afterwards.
 #[test]
 fn a_program_that_runs_is_armed_and_disarmed() {
-    if !is_there("valgrind") {
+    if !has("valgrind") {
         return;
     }
     let place = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_ctf::{Merge, Metadata, StreamReader, Value};
+use dormouse_testing::{Lack, has, skip};
 
 /// The directory of what cargo builds; the command and the library are made once.
 fn built() -> &'static Path {
@@ -402,16 +403,6 @@ fn only_the_wrappers_are_exported() {
     assert_eq!(exported, expected);
 }
 
-/// Whether a program is installed; otherwise the test is skipped, or fails where everything has to be there.
-fn has(program: &str) -> bool {
-    let has = Command::new(program).arg("--version").output().is_ok();
-    if !has {
-        assert!(std::env::var_os("DORMOUSE_REQUIRE_TOOLS").is_none(), "there is no {program}");
-        println!("skipped: there is no {program}");
-    }
-    has
-}
-
 /// Links a program that prints `hello` and ends with 7, by a compiler with these flags.
 fn hello(directory: &Path, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
     let (source, program) = (directory.join("hello.c"), directory.join(format!("hello-{compiler}")));
@@ -470,7 +461,7 @@ fn programs_with_musl_do_what_they_do() {
 fn static_programs_do_what_they_do() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = hello(directory.path(), "gcc", &["-static"]) else {
-        println!("skipped: there is no static libc");
+        skip(Lack::tool("gcc links no static program", "`apt-get install gcc libc6-dev`"));
         return;
     };
     runs_untraced(&program, "is static: `--libc` does not reach it");

@@ -183,6 +183,7 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state;
     use crate::testing::TraceBuilder;
     use crate::totals::StreamTotals;
     use dormouse_abi::class::{FieldType, Kind};
@@ -240,17 +241,15 @@ mod tests {
         assert_eq!(Metadata::parse(&text), Ok(written));
     }
 
-    /// Of before the session owner told of the classes that it refuses.
     #[test]
-    fn older_metadata_are_read() {
+    fn every_class_of_the_state_stream_is_needed() {
         let text = text();
-        let last = text.find("\nevent {\n\tname = \"dormouse:class_refused\"").unwrap();
-        let next = last + 1 + text[last + 1..].find("\nevent {").unwrap();
-        let older = format!("{}{}", &text[..last], &text[next..]);
-        assert_eq!(Metadata::parse(&older).unwrap().classes.events().count(), 1);
-        let before = older.find("\nevent {\n\tname = \"dormouse:salvage\"").unwrap();
-        let next = before + 1 + older[before + 1..].find("\nevent {").unwrap();
-        assert!(Metadata::parse(&format!("{}{}", &older[..before], &older[next..])).is_err());
+        let starts: Vec<_> = text.match_indices("\nevent {\n\tname = \"dormouse:").map(|(at, _)| at).collect();
+        assert_eq!(starts.len(), state::classes().len());
+        for start in starts {
+            let end = text[start + 1..].find("\nevent {").map_or(text.len(), |at| start + 1 + at);
+            assert!(Metadata::parse(&format!("{}{}", &text[..start], &text[end..])).is_err());
+        }
     }
 
     #[test]

@@ -113,7 +113,7 @@ fn an_unmodified_program_and_what_is_said_of_it() {
         String::from_utf8(output.stdout).unwrap()
     };
     let text = stats(&[]);
-    assert!(text.contains("threads   not recorded (--context none)") && text.contains("VPID  PROGRAM"), "{text}");
+    assert!(text.contains("threads   not recorded (--context none)") && text.contains("VPID  NAME"), "{text}");
     assert!(!text.contains("EVENTS  VPID"), "{text}");
     let json: serde_json::Value = serde_json::from_str(&stats(&["--json"])).unwrap();
     assert_eq!(

@@ -93,7 +93,7 @@ fn refusals_are_told_when_the_last_event_is_disarmed() {
     };
     let (pid, trace) = (program.id().to_string(), place.path().join("trace"));
     let armed = dormouse(&["arm", &pid, "unfit:*", "-o", trace.to_str().expect("a path")]);
-    assert!(armed.starts_with("armed 1 event classes"), "{armed}");
+    assert!(armed.starts_with("armed 1 event class "), "{armed}");
     let disarmed = dormouse(&["disarm", &pid, "*"]);
     drop(program.stdin.take());
     assert!(program.wait().expect("it ends").success());
