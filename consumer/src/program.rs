@@ -24,8 +24,8 @@ pub enum ProgramError {
     },
     /// It does not listen.
     #[error(
-        "process {pid} does not listen in {dir}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0, or has \
-         another XDG_RUNTIME_DIR"
+        "process {pid} does not listen in {dir}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or has \
+         libdormouse_libc.so and was started without DORMOUSE_LISTEN=1), or has another XDG_RUNTIME_DIR"
     )]
     NotListening {
         /// The process.
