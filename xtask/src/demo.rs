@@ -99,7 +99,7 @@ impl Demo {
     fn shop(&mut self) -> Result<()> {
         heading("A C program that runs already");
         self.quietly(&["dormouse-install", "--prefix", "prefix"])?;
-        let source = run::root().join("capi/examples/shop.c");
+        let source = run::root().join("record/capi/examples/shop.c");
         fs::copy(&source, self.dir.join("shop.c")).with_context(|| format!("cannot copy {}", source.display()))?;
         let flags =
             "-O2 shop.c -o shop -pthread -Iprefix/include -Lprefix/lib -ldormouse -Wl,-rpath,$ORIGIN/prefix/lib";

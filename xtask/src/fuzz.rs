@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: libFuzzer, with the compiler's coverage, on a stable toolchain.
 //!
 //! ```text
-//!   fuzz/targets/*.rs ── cargo, with coverage, into target/fuzz ──▶ a program for each target
+//!   tests/fuzz        ── cargo, with coverage, into target/fuzz ──▶ a program for each target
 //!                                                                   │ inputs that reached something new, from one run to the next:
 //!                                                                   ├── target/fuzz/corpus/TARGET
 //!                                                                   └── target/fuzz/failures/TARGET-…     inputs that failed
@@ -20,7 +20,7 @@ use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, CC, CPP};
 
 /// A workspace of its own.
-pub(crate) const MANIFEST: &str = "fuzz/Cargo.toml";
+pub(crate) const MANIFEST: &str = "tests/fuzz/Cargo.toml";
 
 /// What libFuzzer goes by: counters and a table of program counters for each edge, and what is compared.
 const RUSTFLAGS: [&str; 8] = [
@@ -52,7 +52,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Beginnings of lines that are for libFuzzer's own developers.
 const NOISE: [&str; 6] = ["INFO:", "\tNEW_FUNC", "WARNING: Failed to find", "###### ", "\"", "Done "];
 
-/// What there is in `fuzz/targets`.
+/// The targets of `tests/fuzz/Cargo.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
     /// Operations on page chains against a list of bytes

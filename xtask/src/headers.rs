@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{run, system};
+use crate::system;
 
 /// Compilers, with the language and the standards that the headers promise.
 const COMPILERS: [(&str, &str, &[&str]); 4] = [
@@ -24,20 +24,21 @@ const FOR_CPP17: &str = "event.h";
 /// # Errors
 /// A header does not compile, or there is no compiler.
 pub(crate) fn check() -> Result<()> {
-    let include = run::root().join("include");
+    let includes: Vec<PathBuf> = dormouse_testing::include_dirs().collect();
     let mut headers = Vec::new();
-    collect(&include, &mut headers)?;
-    headers.sort();
-    ensure!(!headers.is_empty(), "no headers in {}", include.display());
+    for include in &includes {
+        let known_count = headers.len();
+        collect(include, include, &mut headers)?;
+        ensure!(headers.len() > known_count, "no headers in {}", include.display());
+    }
     let compilers: Vec<_> = COMPILERS.iter().filter(|(compiler, ..)| system::has(compiler)).collect();
     ensure!(!compilers.is_empty(), "there is no compiler: gcc or clang");
     let mut failed = 0;
     for (compiler, language, standards) in compilers {
         for standard in *standards {
             for header in headers.iter().filter(|header| is_for(header, language, standard)) {
-                let name = header.strip_prefix(&include)?;
-                if let Err(error) = compile(compiler, language, standard, &include, name) {
-                    eprintln!("{compiler} -std={standard}, {}:\n{error:#}", name.display());
+                if let Err(error) = compile(compiler, language, standard, &includes, header) {
+                    eprintln!("{compiler} -std={standard}, {}:\n{error:#}", header.display());
                     failed += 1;
                 }
             }
@@ -55,23 +56,24 @@ fn is_for(header: &Path, language: &str, standard: &str) -> bool {
     }
 }
 
-fn collect(dir: &Path, headers: &mut Vec<PathBuf>) -> Result<()> {
+/// Headers by the names that programs include them by.
+fn collect(include: &Path, dir: &Path, headers: &mut Vec<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let path = entry?.path();
         if path.is_dir() {
-            collect(&path, headers)?;
+            collect(include, &path, headers)?;
         } else if path.extension().is_some_and(|extension| extension == "h" || extension == "hpp") {
-            headers.push(path);
+            headers.push(path.strip_prefix(include)?.to_owned());
         }
     }
     Ok(())
 }
 
-fn compile(compiler: &str, language: &str, standard: &str, include: &Path, name: &Path) -> Result<()> {
+fn compile(compiler: &str, language: &str, standard: &str, includes: &[PathBuf], name: &Path) -> Result<()> {
     let mut child = Command::new(compiler)
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", &format!("-std={standard}")])
-        .args(["-x", language, "-I"])
-        .arg(include)
+        .args(includes.iter().flat_map(|include| ["-I".as_ref(), include.as_path()]))
+        .args(["-x", language])
         .arg("-")
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())

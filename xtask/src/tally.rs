@@ -279,7 +279,7 @@ use dormouse_testing::{Lack, skip, skip_part};
 
     fn run(tests: &[(&str, &str)]) -> (Counts, String) {
         let dir = tempfile::tempdir().unwrap();
-        let testing = root().join("testing");
+        let testing = root().join("tests/support");
         let manifest = format!(
             "[package]\nname = \"fixture\"\nedition = \"2024\"\n[workspace]\n\
              [dev-dependencies]\ndormouse-testing = {{ path = {testing:?} }}\n"

@@ -209,8 +209,11 @@ fn the_write_side_asks_libc_for_what_the_auxiliary_vector_tells() {
         }
     }
     let mut wrong = Vec::new();
-    for room in ["abi", "backing", "capi", "imv", "locks", "percpu", "preload", "relay", "tracer", "vring"] {
-        visit(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(room).join("src"), &mut wrong);
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mechanisms = ["backing", "imv", "percpu", "relay", "vring"].map(|room| format!("mechanisms/{room}"));
+    let record = ["abi", "capi", "locks", "preload", "tracer"].map(|room| format!("record/{room}"));
+    for room in mechanisms.iter().chain(&record) {
+        visit(&root.join(room).join("src"), &mut wrong);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

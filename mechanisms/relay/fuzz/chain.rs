@@ -1,0 +1,81 @@
+//! Operations on page chains that share a budget, against the oracle of the tests: linked pages and tables, pages from 4 KiB on.
+#![no_main]
+
+#[allow(dead_code, unused_imports, reason = "what draws operations for the tests stays unused")]
+#[path = "../tests/chain.rs"]
+mod chain;
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use chain::{CHAINS_MAX, Operation, PAGES, Place, WAYS};
+use libfuzzer_sys::fuzz_target;
+
+/// All bytes are compared after each of them.
+const OPERATIONS_MAX: usize = 24;
+
+/// A page size, and what is done.
+#[derive(Debug)]
+struct Input {
+    page_size_bytes: usize,
+    operations: Vec<Operation>,
+}
+
+fn place(u: &mut Unstructured<'_>) -> Result<Place> {
+    Ok(match u.int_in_range(0..=7u8)? {
+        0..=2 => Place::Part(u.arbitrary()?, u.arbitrary()?),
+        3 | 4 => Place::PageEnd(u.int_in_range(0..=999)?, u.int_in_range(0..=39)?),
+        5 => Place::End(u.int_in_range(0..=39)?),
+        6 => Place::Beyond(u.int_in_range(0..=39)?),
+        _ => Place::Far(u.arbitrary()?),
+    })
+}
+
+/// Short ones from the input, long ones from a pattern.
+fn bytes(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let len = u.int_in_range(0..=255usize)?;
+    if len < 64 {
+        return Ok(u.bytes(len.min(u.len()))?.to_vec());
+    }
+    let len = if len < 192 { len } else { 64 * len };
+    let byte: u8 = u.arbitrary()?;
+    Ok((0..len).map(|at| byte ^ (at * 7) as u8).collect())
+}
+
+fn operation(u: &mut Unstructured<'_>) -> Result<Operation> {
+    let chain = u.int_in_range(0..=CHAINS_MAX - 1)?;
+    let page_count = u.int_in_range(0..=PAGES)?;
+    Ok(match u.int_in_range(0..=15u8)? {
+        0 | 1 => Operation::Open {
+            is_table: u.arbitrary()?,
+            page_count: page_count.min(PAGES - 1),
+            promised_count: u.int_in_range(0..=PAGES / 2)?,
+        },
+        2 => Operation::Close { chain },
+        3 => Operation::Grow { chain, page_count },
+        4 => Operation::Shrink { chain, page_count },
+        5 => Operation::Promise { chain, promised_count: page_count },
+        6..=9 => Operation::Write {
+            chain,
+            way: WAYS[u.int_in_range(0..=WAYS.len() - 1)?],
+            place: place(u)?,
+            bytes: bytes(u)?,
+        },
+        10 | 11 => Operation::Nested { chain, place: place(u)?, parts: [bytes(u)?, bytes(u)?, bytes(u)?] },
+        12 => Operation::Read { chain, place: place(u)?, len: u.int_in_range(0..=9_000)? },
+        13 => Operation::Address { chain, place: place(u)?, len: u.int_in_range(0..=64)? },
+        _ => Operation::Shuffle { page_count, step: u.int_in_range(1..=7)? },
+    })
+}
+
+impl<'a> Arbitrary<'a> for Input {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Input> {
+        // Larger pages now and then: whoever checks them compares all of their bytes.
+        let page_size_bytes = 4096 << u.int_in_range(0..=15u8)?.saturating_sub(12);
+        let mut operations = Vec::new();
+        while !u.is_empty() && operations.len() < OPERATIONS_MAX {
+            operations.push(operation(u)?);
+        }
+        Ok(Input { page_size_bytes, operations })
+    }
+}
+
+fuzz_target!(|input: Input| chain::run(input.page_size_bytes, &input.operations));

@@ -1,0 +1,227 @@
+//! How a test is skipped: the one way for all rooms, so that what is skipped is counted.
+//!
+//! A test that misses something calls [`skip`] and returns; one that leaves out a part of what it tests calls [`skip_part`] and goes
+//! on. Each names what is missing and what to do about it.
+//!
+//! ```text
+//!   test ── skip(lack) ──▶ standard error:          "skipped: clang is not installed (`apt-get install clang`)"
+//!                    └───▶ the file $DORMOUSE_SKIPS: one line each ──▶ `cargo xtask test`: "N passed, N failed, N skipped"
+//! ```
+//! `DORMOUSE_REQUIRE_TOOLS=1` makes a failure of each tool that is missing. What the machine or the user cannot do stays skipped.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The variable that names the file to which skips are appended. Without it they are only printed.
+pub const ENV_SKIPS: &str = "DORMOUSE_SKIPS";
+/// The variable that turns tools that are missing into failures, by `1`.
+pub const ENV_REQUIRE_TOOLS: &str = "DORMOUSE_REQUIRE_TOOLS";
+
+/// Programs that tests run, and Debian's packages that have them, where these are called otherwise.
+const PACKAGES: [(&str, &str); 15] = [
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
+    ("c++", "g++"),
+    ("cc", "gcc libc6-dev"),
+    ("clang++", "clang"),
+    ("dpdk-testpmd", "dpdk-dev"),
+    ("groff", "groff-base"),
+    ("ld.bfd", "binutils"),
+    ("ld.gold", "binutils"),
+    ("ld.lld", "lld"),
+    ("musl-gcc", "musl-tools"),
+    ("nm", "binutils"),
+    ("objdump", "binutils"),
+    ("qemu-aarch64", "qemu-user"),
+    ("qemu-storage-daemon", "qemu-system-common"),
+    ("readelf", "binutils"),
+];
+
+/// The rooms that have headers for C and C++, each in a directory `include` of its own. Installed, they are in one.
+const ROOMS_WITH_HEADERS: [&str; 7] = [
+    "mechanisms/imv",
+    "mechanisms/percpu",
+    "mechanisms/relay",
+    "mechanisms/vring",
+    "mechanisms/backing",
+    "record/abi",
+    "record/capi",
+];
+
+/// The directories of the headers in this checkout.
+pub fn include_dirs() -> impl Iterator<Item = PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    ROOMS_WITH_HEADERS.iter().map(move |room| root.join(room).join("include"))
+}
+
+/// What a test misses, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    reason: String,
+    remedy: String,
+    is_tool: bool,
+}
+
+impl Lack {
+    /// A program that is not installed.
+    pub fn program(name: &str) -> Lack {
+        let package = PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, package)| package);
+        Lack::tool(format!("{name} is not installed"), format!("`apt-get install {package}`"))
+    }
+
+    /// A target of the Rust toolchain that is not installed. Not every toolchain can be given one, so none is required.
+    pub fn target(triple: &str) -> Lack {
+        Lack::machine(format!("the toolchain has no target {triple}"), format!("`rustup target add {triple}`"))
+    }
+
+    /// Something else that can be installed.
+    pub fn tool(reason: impl Display, remedy: impl Display) -> Lack {
+        Lack { reason: reason.to_string(), remedy: remedy.to_string(), is_tool: true }
+    }
+
+    /// Something that this machine, its kernel or this user has not.
+    pub fn machine(reason: impl Display, remedy: impl Display) -> Lack {
+        Lack { reason: reason.to_string(), remedy: remedy.to_string(), is_tool: false }
+    }
+}
+
+/// The test that calls this is skipped: it has to return.
+///
+/// # Panics
+/// A tool is missing where `DORMOUSE_REQUIRE_TOOLS=1` asks for it, or the file of skips cannot be written.
+#[track_caller]
+pub fn skip(lack: Lack) {
+    record(None, lack);
+}
+
+/// A part of the test that calls this is skipped: the rest of it has to run.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn skip_part(part: impl Display, lack: Lack) {
+    record(Some(part.to_string()), lack);
+}
+
+/// Whether a program is on `PATH`; otherwise the test that calls this is skipped.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn has(program: &str) -> bool {
+    let is_there = is_installed(program);
+    if !is_there {
+        skip(Lack::program(program));
+    }
+    is_there
+}
+
+/// Whether a program is on `PATH`; otherwise the part of the test that runs it is skipped.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn has_part(program: &str) -> bool {
+    let is_there = is_installed(program);
+    if !is_there {
+        skip_part(format!("with {program}"), Lack::program(program));
+    }
+    is_there
+}
+
+/// Whether the Rust toolchain has the standard library of a target; otherwise the test that calls this is skipped.
+///
+/// # Panics
+/// As [`skip`].
+#[track_caller]
+pub fn has_target(triple: &str) -> bool {
+    let output = Command::new("rustc").args(["--print", "target-libdir", "--target", triple]).output();
+    let is_there = output.is_ok_and(|output| {
+        output.status.success() && Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir()
+    });
+    if !is_there {
+        skip(Lack::target(triple));
+    }
+    is_there
+}
+
+/// Whether a program is on `PATH`.
+pub fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+#[track_caller]
+fn record(part: Option<String>, lack: Lack) {
+    let Lack { reason, remedy, is_tool } = lack;
+    let is_required = std::env::var_os(ENV_REQUIRE_TOOLS).is_some_and(|value| value == "1");
+    assert!(!(is_tool && is_required), "{reason}: {remedy}; {ENV_REQUIRE_TOOLS}=1 asks for it");
+    let skip = Skip { program: program(), test: test(), part, reason, remedy };
+    eprintln!("skipped: {}", skip.what());
+    let Some(path) = std::env::var_os(ENV_SKIPS) else { return };
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
+    // One write, so that those of tests that run at the same time stay whole.
+    let written = file.and_then(|mut file| file.write_all(skip.line().as_bytes()));
+    written.unwrap_or_else(|error| panic!("cannot append to {ENV_SKIPS}={}: {error}", path.display()));
+}
+
+/// This test program, without the directory.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The test that runs: the harness gives its name to the thread. Where it makes no threads, its arguments tell which tests were chosen.
+fn test() -> String {
+    match std::thread::current().name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// One test, or a part of it, that was skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skip {
+    /// The file name of the test's program.
+    pub program: String,
+    /// The test's name.
+    pub test: String,
+    /// What was left out; `None`: all of it.
+    pub part: Option<String>,
+    /// What was missing.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Skip {
+    /// What was left out if not all, why, and what to do about it.
+    pub fn what(&self) -> String {
+        let part = self.part.as_ref().map(|part| format!("{part}: ")).unwrap_or_default();
+        format!("{part}{} ({})", self.reason, self.remedy)
+    }
+
+    fn line(&self) -> String {
+        let part = self.part.as_deref().unwrap_or_default();
+        let fields = [&self.program, &self.test, part, &self.reason, &self.remedy];
+        fields.map(|field| field.split_whitespace().collect::<Vec<_>>().join(" ")).join("\t") + "\n"
+    }
+
+    /// All that was appended to a file. None if there is no file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has a line that is not of this crate's making.
+    pub fn read(path: &Path) -> std::io::Result<Vec<Skip>> {
+        let text = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text?,
+        };
+        let skip = |line: &str| {
+            let fields: Vec<String> = line.split('\t').map(str::to_owned).collect();
+            let [program, test, part, reason, remedy] = fields.try_into().ok()?;
+            Some(Skip { program, test, part: Some(part).filter(|part| !part.is_empty()), reason, remedy })
+        };
+        let wrong = |line| std::io::Error::other(format!("{} has a line that is no skip: {line}", path.display()));
+        text.lines().map(|line| skip(line).ok_or_else(|| wrong(line))).collect()
+    }
+}
