@@ -110,6 +110,18 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
+    /// Every target for so many seconds.
+    pub(crate) fn all_for(seconds: u64) -> Fuzz {
+        Fuzz {
+            targets: Vec::new(),
+            runs: None,
+            seconds: Some(seconds),
+            seed: None,
+            address_sanitizer: false,
+            input: None,
+        }
+    }
+
     /// The task.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
 //!   test       every test of the workspace, counted; again and again, or beside busy processes
+//!   soak       the tests that draw at random, for hours
 //!   fuzz       what the fuzz targets find in a while
 //!   lab        every experiment, beside the tracers that people use
 //!   peers      those tracers' engines alone: builds them
@@ -21,6 +22,7 @@ mod load;
 mod lua;
 mod peers;
 mod run;
+mod soak;
 mod system;
 mod tally;
 mod test;
@@ -44,6 +46,8 @@ enum Task {
     Demo,
     /// Run every test of the workspace
     Test(test::Test),
+    /// Run the tests that draw at random, or look at one case of many, in their exhaustive form
+    Soak(soak::Soak),
     /// Run the fuzz targets, each for a while
     Fuzz(fuzz::Fuzz),
     /// Run experiments of the lab, beside every tracer that can be installed here
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Demo => demo::run(),
         Task::Test(test) => test.run(),
+        Task::Soak(soak) => soak.run(),
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Lab(lab) => lab.run(),
         Task::Peers { strict } => peers::run(strict),

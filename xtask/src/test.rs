@@ -58,6 +58,9 @@ pub(crate) struct Test {
     /// What test programs are given: parts of the names of tests, and options such as --exact
     #[arg(last = true, value_name = "FILTER")]
     filters: Vec<String>,
+    /// An environment variable of the tests
+    #[arg(skip)]
+    variable: Option<(&'static str, &'static str)>,
 }
 
 const AFTER_HELP: &str = "\
@@ -104,6 +107,19 @@ fn build() -> Result<BTreeMap<String, String>> {
 }
 
 impl Test {
+    /// The tests of a package (of one file of its `tests/`, else of its library) that a filter chooses, made exhaustive by a variable.
+    pub(crate) fn exhaustive(
+        (package, target, filter, variable): (&str, Option<&str>, &str, (&'static str, &'static str)),
+    ) -> Test {
+        Test {
+            packages: vec![package.into()],
+            targets: target.iter().map(ToString::to_string).collect(),
+            filters: vec![filter.into()],
+            variable: Some(variable),
+            ..Test::default()
+        }
+    }
+
     /// Runs the tests and says what came of them, in the end by the line of counts.
     ///
     /// # Errors
@@ -156,6 +172,7 @@ impl Test {
         tests.args(self.packages.iter().flat_map(|package| ["--package", package]));
         tests.args(self.targets.iter().flat_map(|target| ["--test", target]));
         tests.arg("--").args(&self.filters);
+        tests.envs(self.variable);
         // Those that run other packages' programs need not build them.
         tests.env("DORMOUSE_BUILT", "1");
         if is_required {

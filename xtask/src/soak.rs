@@ -1,0 +1,89 @@
+//! `cargo xtask soak`: the tests that draw at random, or look at one case of many, in their exhaustive form.
+
+use anyhow::{Result, bail};
+
+use crate::fuzz::Fuzz;
+use crate::tally::show;
+use crate::test::{Failed, Test};
+
+/// How long each fuzz target runs, in seconds.
+const FUZZ_SECONDS: u64 = 600;
+
+/// What can be soaked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// A process is killed at every instruction of a write and of a page switch, each time that it is reached
+    Kills,
+    /// A thousand snapshots of each flight recorder
+    Snapshots,
+    /// Plugins are loaded and unloaded for ten minutes while their program is listed, armed and snapshot
+    Plugins,
+    /// 16 GiB through the queues of qemu-storage-daemon
+    Device,
+    /// Ten thousand cases of each property of the virtqueues
+    Queues,
+    /// Each fuzz target for ten minutes
+    Fuzz,
+}
+
+/// A part's tests: package, file of `tests/` (none: the library's own), filter, and the variable that makes them exhaustive.
+type Tests = (&'static str, Option<&'static str>, &'static str, (&'static str, &'static str));
+
+impl Part {
+    /// `None` for fuzz targets, which are no tests.
+    fn tests(self) -> Option<Tests> {
+        Some(match self {
+            Part::Kills => ("dormouse-e2e", Some("e2e"), "points::", ("DORMOUSE_KILL_STRIDE", "1")),
+            Part::Snapshots => ("dormouse-e2e", Some("e2e"), "snapshots::", ("DORMOUSE_SNAPSHOTS", "1000")),
+            Part::Plugins => ("dormouse-capi", Some("loader"), "storm", ("DORMOUSE_STORM_SECONDS", "600")),
+            Part::Device => ("dormouse-vring-vhost", Some("qsd"), "", ("DORMOUSE_VRING_MIB", "16384")),
+            Part::Queues => ("dormouse-vring", None, "", ("PROPTEST_CASES", "10000")),
+            Part::Fuzz => return None,
+        })
+    }
+}
+
+/// Which parts.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A failure prints the seed or the input that replays it. All parts together take hours.
+
+Examples:
+  cargo xtask soak                   all parts, one after the other
+  cargo xtask soak kills plugins     these two")]
+pub(crate) struct Soak {
+    /// Which [default: all]
+    #[arg(value_enum, value_name = "PART")]
+    parts: Vec<Part>,
+}
+
+impl Soak {
+    /// The task. A part that fails does not keep the next from being run.
+    ///
+    /// # Errors
+    /// Something does not build. [`Failed`]: a part failed.
+    pub(crate) fn run(&self) -> Result<()> {
+        let all = <Part as clap::ValueEnum>::value_variants();
+        let parts = if self.parts.is_empty() { all } else { &self.parts };
+        let mut failed_parts = Vec::new();
+        for part in parts {
+            show(&format!("\n== {part:?}"));
+            let result = match part.tests() {
+                Some(tests) => Test::exhaustive(tests).run(),
+                None => Fuzz::all_for(FUZZ_SECONDS).run(),
+            };
+            match result {
+                Ok(()) => (),
+                Err(error) if error.is::<Failed>() => failed_parts.push(format!("{part:?}")),
+                Err(error) => {
+                    show(&format!("{error:#}"));
+                    failed_parts.push(format!("{part:?}"));
+                }
+            }
+        }
+        if !failed_parts.is_empty() {
+            bail!("failed: {}", failed_parts.join(", "));
+        }
+        Ok(())
+    }
+}
