@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
-use dormouse_relay::chain::{Beyond, Chain, Entry, Link, Linked, PageBudget, Table};
+use dormouse_relay_chain::{Beyond, Chain, Entry, Link, Linked, PageBudget, Table};
 
 const SMALL_BYTES: usize = 16 << 10;
 const LARGE_BYTES: usize = 4 << 20;

@@ -10,8 +10,8 @@ use core::ffi::{c_int, c_void};
 use core::mem::{align_of, offset_of};
 use core::ptr::{self, NonNull};
 
-use dormouse_relay::chain::{AddressError, Beyond, BudgetError, Chain, LAYOUT, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
-use dormouse_relay::copy::Native;
+use dormouse_relay_chain::copy::Native;
+use dormouse_relay_chain::{AddressError, Beyond, BudgetError, Chain, LAYOUT, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
 
 /// `struct dormouse_relay_budget`.
 pub struct Budget {

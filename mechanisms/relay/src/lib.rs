@@ -41,13 +41,12 @@
 //! nobody draws them, and the owner takes their memory away once they are free, or moves what is retained there.
 //!
 //! # Without a session
-//! [`chain`] is the same idea as a library of its own: a buffer of pages from a budget in any memory, with the ways of [`copy`] to
-//! write to it, for whoever has records and readers of his own.
+//! The crate `dormouse-relay-chain` is the same idea as a library of its own: a buffer of pages from a budget in any memory, for
+//! programs that have records and readers of their own.
 //!
 //! # Limits
 //! A record fits a page ([`dormouse_abi::page::record_size_max_bytes`]). [`arch`] has x86-64; elsewhere, and where there is
-//! no rseq, a stream is written by one claimant at a time ([`write_exclusive`]). Sessions are of machines with 64-bit addresses; on
-//! others there are [`chain`] and [`copy`] alone.
+//! no rseq, a stream is written by one claimant at a time ([`write_exclusive`]). Sessions are of machines with 64-bit addresses.
 //!
 //! # Source
 //! M. Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
@@ -56,8 +55,6 @@
 
 #[cfg(target_pointer_width = "64")]
 pub mod arch;
-pub mod chain;
-pub mod copy;
 #[cfg(target_pointer_width = "64")]
 mod memory;
 #[cfg(target_pointer_width = "64")]

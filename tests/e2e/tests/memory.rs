@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool, check_backed_raw};
 use dormouse_percpu::{Interlaced, Pool, PoolOptions, Region, Words};
-use dormouse_relay::chain::{Chain, Link, PageBudget};
+use dormouse_relay_chain::{Chain, Link, PageBudget};
 
 /// Page faults that this thread has had.
 fn faults() -> i64 {

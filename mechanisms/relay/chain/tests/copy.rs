@@ -1,6 +1,6 @@
 //! Every way to copy, of every length and alignment, against a slice's own.
 
-use dormouse_relay::copy::{Aligned, CopyBytes, Memcpy, Native, Specialised};
+use dormouse_relay_chain::copy::{Aligned, CopyBytes, Memcpy, Native, Specialised};
 
 const LEN_MAX: usize = 300;
 const ALIGNMENTS: usize = 17;

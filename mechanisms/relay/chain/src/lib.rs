@@ -51,7 +51,10 @@
 //! # Source
 //! M. Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
 
+#![cfg_attr(not(test), no_std)]
+
 mod budget;
+pub mod copy;
 mod free;
 mod linked;
 mod table;

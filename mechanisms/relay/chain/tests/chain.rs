@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use dormouse_relay::chain::{
+use dormouse_relay_chain::copy::{Aligned, Memcpy, Native, Specialised};
+use dormouse_relay_chain::{
     AddressError, Beyond, BudgetError, Chain, Entry, Link, Linked, PAGE_SIZE_BYTES_MIN, PageBudget, Pages, Table,
 };
-use dormouse_relay::copy::{Aligned, Memcpy, Native, Specialised};
 use proptest::prelude::*;
 
 /// Pages of a budget.
