@@ -57,7 +57,7 @@ pub enum BackingError {
         /// `RLIMIT_MEMLOCK`; `None` if there is none.
         limit_bytes: Option<u64>,
     },
-    /// There is no such processor whose NUMA node could be had.
+    /// There is no such CPU whose NUMA node could be had.
     NoCpu {
         /// Its number.
         cpu: u32,

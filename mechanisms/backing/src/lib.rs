@@ -67,7 +67,7 @@
 //! * What the kernel moves, it takes out of the page table for a moment: compaction, balancing among NUMA nodes, pages that become huge ones
 //!   later. The next access faults, also where memory is locked.
 //! * Guards end whole `os_page`s: who runs over by less than what is left of the last one is not caught.
-//! * Which node a processor has is asked when memory is made. A node that is only preferred, or that the kernel does not let one choose, is
+//! * Which node a CPU has is asked when memory is made. A node that is only preferred, or that the kernel does not let one choose, is
 //!   what [`Obtained::nodes`] tells afterwards.
 //! * That there is enough memory is asked before it is taken. Between the two, others can take it.
 //! * Linux 3.17 or later. Before 5.14 prefaulting touches page by page; before 6.7 only root's audit can see the zero page;

@@ -10,7 +10,7 @@ use crate::error::BackingError;
 use crate::options::{Nodes, Place};
 use crate::os_page_size;
 
-/// The NUMA node of a processor, as `/sys/devices/system/cpu` has it; `None` where the kernel knows no nodes.
+/// The NUMA node of a CPU, as `/sys/devices/system/cpu` has it; `None` where the kernel knows no nodes.
 ///
 /// # Errors
 /// [`BackingError::NoCpu`].
@@ -78,7 +78,7 @@ pub(crate) fn whereabouts(range: Range<usize>, place: Place) -> Nodes {
     }
 }
 
-/// Bytes of a range that are on another node than a processor's. What is not there is on none.
+/// Bytes of a range that are on another node than a CPU's. What is not there is on none.
 pub(crate) fn away_bytes(range: Range<usize>, cpu: u32) -> Option<usize> {
     let node = node_of_cpu(cpu).ok()?? as i32;
     let mut away = 0;

@@ -40,9 +40,9 @@ pub enum Huge {
 pub(crate) enum Place {
     #[default]
     Anywhere,
-    /// That of a processor, or another where it is full.
+    /// That of a CPU, or another where it is full.
     Near(u32),
-    /// That of a processor alone.
+    /// That of a CPU alone.
     At(u32),
 }
 
@@ -88,12 +88,12 @@ impl MemoryOptions {
         MemoryOptions { guard, ..self }
     }
 
-    /// Takes it from the NUMA node of a processor, or from another where that one has none left.
+    /// Takes it from the NUMA node of a CPU, or from another where that one has none left.
     pub const fn near_cpu(self, cpu: u32) -> MemoryOptions {
         MemoryOptions { place: Place::Near(cpu), ..self }
     }
 
-    /// Takes it from the NUMA node of a processor, and from no other.
+    /// Takes it from the NUMA node of a CPU, and from no other.
     pub const fn at_cpu(self, cpu: u32) -> MemoryOptions {
         MemoryOptions { place: Place::At(cpu), ..self }
     }

@@ -173,7 +173,7 @@ impl Pool {
     }
 
     /// Puts huge pages in place of the `os_page`s inside `range` (bytes from the start) where the kernel has some to give, whatever its
-    /// settings say of memory files; a whole huge page is then one fault, and one entry of the processor's cache of the page table, in
+    /// settings say of memory files; a whole huge page is then one fault, and one entry of the CPU's cache of the page table, in
     /// each process that maps the pool. What the memory holds stays; holes become zeroes. Returns how many bytes are in huge pages; 0
     /// before Linux 6.1.
     ///

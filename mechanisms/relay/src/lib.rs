@@ -1,4 +1,4 @@
-//! Page-backed buffers: many pages from one budget, chained by page number into one stream for each processor, and records
+//! Page-backed buffers: many pages from one budget, chained by page number into one stream for each CPU, and records
 //! that are reserved, written and committed by one final store.
 //!
 //! # The problem
@@ -21,7 +21,7 @@
 //!
 //! # Why it is right
 //! * A record's bytes lie above `offset` until the final store of the state word moves it. The store is the last instruction
-//!   of an rseq critical section that has compared the processor, so no other writer of the stream ran in between; x86-64
+//!   of an rseq critical section that has compared the CPU, so no other writer of the stream ran in between; x86-64
 //!   keeps stores in order, so whoever reads the word (Acquire) reads the bytes. A killed or aborted writer leaves nothing.
 //! * Closing a page and opening the next is one transaction that ends in the same word ([`Memory::plan_switch`]).
 //!   All that follows from it (a page is to be offered) is derived from the word, by whoever comes next.

@@ -2,7 +2,7 @@ use core::fmt;
 
 use crate::bus::Area;
 
-/// What is wrong with a ring, or what its other side did wrong.
+/// What is wrong with a ring, or how its other side has violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingError {
     /// Not a power of two from 1 to 32768 (2.7); for a packed ring, not a number from 1 to 32768 (2.8.10.1).
@@ -15,7 +15,7 @@ pub enum RingError {
         /// Where it begins.
         address: usize,
     },
-    /// An area is too small; or, where none is found, not aligned (2.7, 2.8).
+    /// An area is too small, or, if `found` is 0, not aligned (2.7, 2.8).
     Area {
         /// Which one.
         area: Area,
@@ -29,13 +29,13 @@ pub enum RingError {
         /// Where it begins.
         addr: u64,
     },
-    /// There are to be indirect tables, and `VIRTIO_F_INDIRECT_DESC` was not negotiated.
+    /// Indirect tables are requested, and `VIRTIO_F_INDIRECT_DESC` was not negotiated.
     IndirectNotNegotiated,
     /// A buffer without segments.
     Empty,
     /// A buffer of more segments than the ring has entries; in a ring, a loop as well (2.7.5.2, 2.8.17).
     TooLong {
-        /// Segments, or how far they were followed.
+        /// Segments; or, for a loop, how many were followed.
         segments: usize,
     },
     /// A buffer of more than 2^32 bytes (2.7.5.2, 2.8.17).
@@ -87,7 +87,7 @@ pub enum RingError {
         /// What it holds.
         value: u16,
     },
-    /// A descriptor has flags that mean nothing, or not here: that are not negotiated, or of a kind of buffer that is not accepted (2.7.5).
+    /// A descriptor has flags that are unknown, not negotiated, or of a kind of buffer that is not accepted here (2.7.5).
     DescriptorFlags {
         /// The descriptor.
         index: u16,

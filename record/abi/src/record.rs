@@ -33,7 +33,7 @@
 //! The epoch is stored *after* the commit, by whoever gets as far as that. So at any instruction where a writer dies, or is
 //! preempted for whatever time, the word is of a timestamp that was committed, if perhaps not of the last one. An older epoch is
 //! no harm: clocks do not return to it, so that no timestamp has its upper half any more, and the next record is extended. It may
-//! even be stored late, by a thread that is on another processor by now, over a younger one.
+//! even be stored late, by a thread that is on another CPU by now, over a younger one.
 
 /// Bytes of the header of a record with context.
 pub const HEADER_SIZE_BYTES: usize = 16;

@@ -1,6 +1,6 @@
 //! Restartable sequences as the kernel defines them (`include/uapi/linux/rseq.h`).
 
-/// Offset of `cpu_id_start` in the area: always a valid processor number, for use outside a critical section.
+/// Offset of `cpu_id_start` in the area: always a valid CPU number, for use outside a critical section.
 pub const OFFSET_CPU_ID_START: usize = 0;
 /// Offset of `cpu_id`: compared inside a critical section; negative when not registered.
 pub const OFFSET_CPU_ID: usize = 4;

@@ -77,7 +77,7 @@ pub struct SessionHeader {
     pub page_size_bytes: u32,
     /// How many pages there is room for.
     pub page_count: u32,
-    /// Streams 0..`cpu_count` belong to processors and are written under rseq.
+    /// Streams 0..`cpu_count` belong to CPUs and are written under rseq.
     pub cpu_count: u32,
     /// The streams from `cpu_count` on are claimed by writers without rseq.
     pub stream_count: u32,

@@ -40,7 +40,7 @@
 #define DORMOUSE_BACKING_LOCK 2u
 /* An inaccessible page lies before it and one behind it. */
 #define DORMOUSE_BACKING_GUARD 4u
-/* It comes from the NUMA node of processor `cpu`, or from another where that has none left; or from that one alone. */
+/* It comes from the NUMA node of CPU `cpu`, or from another where that has none left; or from that one alone. */
 #define DORMOUSE_BACKING_NEAR_CPU 8u
 #define DORMOUSE_BACKING_AT_CPU 16u
 
@@ -90,7 +90,7 @@ struct dormouse_backing_obtained {
  *     EINVAL  no such size, flags or kind of pages; a name with a NUL
  *     ENOMEM  the machine, or the control group, has not as much; or not in huge pages, where these are required
  *     EPERM   it cannot be locked
- *     ENODEV  there is no such processor
+ *     ENODEV  there is no such CPU
  * and what the kernel says.
  */
 struct dormouse_backing_pool *dormouse_backing_create(const char *name, const struct dormouse_backing_options *options);

@@ -5,7 +5,7 @@
 //! * The thread's area is reached from `tpidr_el0`, of which libc's `__rseq_offset` is the distance.
 //! * The signature is an instruction, `brk #0x45e0` (0xd428bc00 in code, which is little-endian also where data is not), and
 //!   stands in line: a conditional branch does not reach into another section of the program for sure.
-//! * Other processors may see stores in another order than they were made in. So a final store that makes plain stores
+//! * Other CPUs may see stores in another order than they were made in. So a final store that makes plain stores
 //!   reachable is a release (`stlr`), which pairs with the acquire by which readers load the word. On the CPU itself no
 //!   order is needed beyond the program's: between two threads on it lies the kernel's switch, which is a full barrier.
 

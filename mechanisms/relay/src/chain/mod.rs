@@ -1,7 +1,7 @@
 //! A buffer that looks contiguous and is made of pages, drawn from a budget that several buffers share.
 //!
 //! # The problem
-//! A buffer for each processor, each large enough for its worst moment, is memory that hardly any of them uses at one time. Made of
+//! A buffer for each CPU, each large enough for its worst moment, is memory that hardly any of them uses at one time. Made of
 //! pages, a buffer grows where it is busy and shrinks where it is quiet, out of one budget, and no address space has to be free in one
 //! piece. What it costs is to find the page at each write, and that a record may lie in two of them.
 //!

@@ -1,4 +1,4 @@
-//! How many lines of memory a queue moves between two processors: counted by a model, so that it is the same on each machine.
+//! How many lines of memory a queue moves between two CPUs: counted by a model, so that it is the same on each machine.
 //!
 //! # The picture
 //! ```text
@@ -16,11 +16,11 @@
 //! # What is counted
 //! A side has a cache that holds everything. A line that it accesses and does not have comes from the other side (a *transfer*) or
 //! from memory (a *fill*, only once for each). A line that it has and stores to, while the other side has it too, is taken from that
-//! one without moving (an *upgrade*). A transfer for a load makes the processor wait; stores wait in a buffer.
+//! one without moving (an *upgrade*). A transfer for a load makes the CPU wait; stores wait in a buffer.
 //!
 //! # Limits
 //! What the buffers hold, indirect tables and each side's own memory are not modelled, nor are prefetchers, lines that are evicted,
-//! and caches that two processors share. It is counts that come of it, and no time: what a transfer costs is the machine's matter.
+//! and caches that two CPUs share. It is counts that come of it, and no time: what a transfer costs is the machine's matter.
 //!
 //! # Source
 //! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of V. Srinivas's
