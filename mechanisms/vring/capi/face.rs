@@ -1,8 +1,8 @@
 //! Virtqueues for C: the functions of `dormouse/vring.h`.
 //!
 //! ```text
-//!   driver, device    one thread's, of either kind of queue                  struct dormouse_vring_driver, …_device: opaque
-//!   chain             what the device pops into, used again and again        struct dormouse_vring_chain: opaque
+//!   driver, device    used by one thread, of either kind of queue            struct dormouse_vring_driver, …_device: opaque
+//!   chain             what the device pops into, reused for each buffer      struct dormouse_vring_chain: opaque
 //!   areas, segments   the caller's, as C lays them out
 //! ```
 
@@ -76,7 +76,7 @@ pub struct RegionOfC {
 fn errno_of(error: RingError) -> c_int {
     match error {
         RingError::Full { .. } => -libc::ENOSPC,
-        // One that a device read was a driver's, and told of elsewhere.
+        // An error that a device read was made by a driver, and is reported elsewhere.
         RingError::TooLong { .. } | RingError::TotalLength => -libc::EMSGSIZE,
         RingError::Size { .. }
         | RingError::Alignment { .. }
@@ -124,14 +124,14 @@ pub struct Device {
     last: Option<RingError>,
 }
 
-/// Text of at most `size` bytes with its NUL, and the length of all of it.
+/// Writes a text of at most `size` bytes with its NUL, and returns the length of the whole text.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
 unsafe fn tell(error: Option<RingError>, text: *mut c_char, size: usize) -> usize {
     let mut all = String::new();
     if let Some(error) = error {
-        // A string takes whatever comes.
+        // Writing to a string cannot fail.
         _ = write!(all, "{error}");
     }
     if size > 0 {
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn dormouse_vring_init(areas: &OfC, size: u32, flags: c_ui
     done.map_or_else(errno_of, |()| 0)
 }
 
-/// [`split::Driver::new`] and [`packed::Driver::new`]; NULL and `errno`, if there is none to be made of these.
+/// [`split::Driver::new`] and [`packed::Driver::new`]; NULL and `errno` if these fail.
 ///
 /// # Safety
 /// The areas are mapped as long as the driver is there, and nobody else of this program writes the driver's side.
@@ -190,10 +190,10 @@ pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &OfC, size: u32, fl
     }
 }
 
-/// Ends a driver.
+/// Frees a driver.
 ///
 /// # Safety
-/// NULL, or a driver that was created and not ended.
+/// NULL, or a driver that was created and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_driver_destroy(driver: *mut Driver) {
     if !driver.is_null() {
@@ -253,7 +253,7 @@ adding!(
     true
 );
 
-/// Either, of so many segments to be read and to be written.
+/// One of both, for so many segments to be read and so many to be written.
 ///
 /// # Safety
 /// So many are at `segments`.
@@ -292,7 +292,7 @@ pub extern "C" fn dormouse_vring_driver_needs_kick(driver: &mut Driver) -> c_int
     either!(&mut driver.queue, queue => queue.needs_kick()).into()
 }
 
-/// [`split::Driver::take_used`] and [`packed::Driver::take_used`]: 1, 0 where there is none, or what the device did wrong.
+/// [`split::Driver::take_used`] and [`packed::Driver::take_used`]: 1, 0 if there is none, or the device's protocol violation.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completion: &mut Completion) -> c_int {
     match either!(&mut driver.queue, queue => queue.take_used()) {
@@ -334,7 +334,7 @@ pub extern "C" fn dormouse_vring_driver_lies(driver: &Driver) -> u64 {
     either!(&driver.queue, queue => DriverSide::lies(queue))
 }
 
-/// What the last error was about.
+/// A text about the last error.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c
     unsafe { tell(driver.last, text, size) }
 }
 
-/// [`split::Device::new`] and [`packed::Device::new`]; NULL and `errno`, if there is none to be made of these.
+/// [`split::Device::new`] and [`packed::Device::new`]; NULL and `errno` if these fail.
 ///
 /// # Safety
 /// The areas are mapped as long as the device is there, and nobody else of this program writes the device's side. So are the
@@ -378,10 +378,10 @@ pub unsafe extern "C" fn dormouse_vring_device_create(
     }
 }
 
-/// Ends a device.
+/// Frees a device.
 ///
 /// # Safety
-/// NULL, or a device that was created and not ended.
+/// NULL, or a device that was created and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_device_destroy(device: *mut Device) {
     if !device.is_null() {
@@ -396,10 +396,10 @@ pub extern "C" fn dormouse_vring_chain_create() -> *mut Chain {
     Box::into_raw(Box::default())
 }
 
-/// Ends a chain.
+/// Frees a chain.
 ///
 /// # Safety
-/// NULL, or a chain that was created and not ended.
+/// NULL, or a chain that was created and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_chain_destroy(chain: *mut Chain) {
     if !chain.is_null() {
@@ -429,7 +429,7 @@ pub extern "C" fn dormouse_vring_device_translate(device: &Device, addr: u64, si
     device.memory.translate(addr, size_bytes).map_or(ptr::null_mut(), |at| at.cast())
 }
 
-/// [`split::Device::pop`] and [`packed::Device::pop`]: 1, 0 where there is none, or what the driver did wrong.
+/// [`split::Device::pop`] and [`packed::Device::pop`]: 1, 0 if there is none, or the driver's protocol violation.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_pop(device: &mut Device, chain: &mut Chain) -> c_int {
     match either!(&mut device.queue, queue => queue.pop(&device.memory, chain)) {
@@ -477,7 +477,7 @@ pub extern "C" fn dormouse_vring_device_lies(device: &Device) -> u64 {
     either!(&device.queue, queue => queue.lies())
 }
 
-/// What the last error was about.
+/// A text about the last error.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
