@@ -1,7 +1,7 @@
 //! Memory for C: the functions of `dormouse/backing.h`.
 //!
 //! ```text
-//!   pool       a memory file, memory of this process alone, or another's file      struct dormouse_backing_pool, opaque
+//!   pool       a memory file, memory of this process only, or another's file       struct dormouse_backing_pool, opaque
 //!   options, obtained, missing   the caller's, as C lays them out
 //! ```
 
@@ -85,7 +85,7 @@ fn remember(text: String) {
     WHY.with(|why| *why.borrow_mut() = CString::new(text).ok());
 }
 
-/// Remembers what has failed, and gives its errno.
+/// Remembers what has failed, and returns its errno.
 fn errno_of(error: BackingError) -> c_int {
     remember(error.to_string());
     match error {
@@ -107,7 +107,7 @@ fn answer(done: Result<(), BackingError>) -> c_int {
     done.map_or_else(|error| -errno_of(error), |()| 0)
 }
 
-/// NULL and `errno`, or what was made.
+/// What was made, or NULL and `errno`.
 fn handed_out(made: Result<OfC, c_int>) -> Option<NonNull<OfC>> {
     made.inspect_err(|&error| {
         // SAFETY: it always has an answer.
@@ -146,7 +146,7 @@ fn options(of_c: &OptionsOfC) -> Result<MemoryOptions, c_int> {
     })
 }
 
-/// A pool; NULL and `errno`, if there is none to be made of these.
+/// A pool; NULL and `errno` if it cannot be made.
 ///
 /// # Safety
 /// NULL, or a string.
@@ -209,7 +209,7 @@ pub extern "C" fn dormouse_backing_capacity_bytes(pool: &OfC) -> usize {
     pool.mapping().capacity_bytes()
 }
 
-/// [`Pool::file`]; -EBADF where there is none.
+/// [`Pool::file`]; -EBADF if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_file(pool: &OfC) -> c_int {
     match pool {
@@ -267,7 +267,7 @@ pub extern "C" fn dormouse_backing_ask(pool: &OfC, target: &mut ObtainedOfC) -> 
     ))
 }
 
-/// What has failed in this thread last.
+/// The last failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_why() -> *const c_char {
     WHY.with(|why| why.borrow().as_deref().unwrap_or(c"").as_ptr())

@@ -1,9 +1,9 @@
 //! Page chains for C: the functions of `dormouse/relay.h` that are not inlined.
 //!
 //! ```text
-//!   budget    one mapping: head │ links │ pages, unless the caller has them        struct dormouse_relay_budget, opaque
+//!   budget    one mapping: head │ links │ pages, unless the caller gives them      struct dormouse_relay_budget, opaque
 //!   chain     the caller's, as C lays it out                                       struct dormouse_relay_chain
-//!             caches, sizes │ the rest of what Rust's `Chain` is
+//!             caches, sizes │ the rest of Rust's `Chain`
 //! ```
 
 use core::ffi::{c_int, c_void};
@@ -19,10 +19,10 @@ pub struct Budget {
     mapping_size_bytes: usize,
 }
 
-/// `struct dormouse_relay_chain`: after what the header names, words that are Rust's.
+/// `struct dormouse_relay_chain`: behind the members that the header names, words of Rust's own.
 type OfC = Chain<'static>;
 
-/// Words of `struct dormouse_relay_chain`, and of these the header's own.
+/// Words of `struct dormouse_relay_chain`, and how many of these the header names.
 const CHAIN_WORDS: usize = 9;
 const _: () = assert!(size_of::<OfC>() == CHAIN_WORDS * size_of::<usize>() && align_of::<OfC>() == size_of::<usize>());
 const _: () =
@@ -88,16 +88,16 @@ fn create(region: *mut u8, size_bytes: usize, page_size_bytes: usize) -> Result<
     NonNull::new(head).ok_or(libc::ENOMEM)
 }
 
-/// Gives back a mapping that nobody uses.
+/// Unmaps a mapping that nobody uses.
 fn unmap(mapping: *mut c_void, size_bytes: usize) {
     // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
     unsafe { libc::munmap(mapping, size_bytes) };
 }
 
-/// A budget; NULL and `errno`, if there is none to be made of these.
+/// A budget; NULL and `errno` if it cannot be made.
 ///
 /// # Safety
-/// NULL, or `size_bytes` bytes that may be read and written and that nobody else uses until the budget's end.
+/// NULL, or `size_bytes` bytes that may be read and written and that nobody else uses until the budget is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_budget_create(
     region: *mut c_void,
@@ -132,7 +132,7 @@ pub extern "C" fn dormouse_relay_budget_available_count(budget: &Budget) -> usiz
     budget.budget.available_count()
 }
 
-/// Gives the budget's memory back.
+/// Frees the budget's memory.
 ///
 /// # Safety
 /// NULL, or a budget that was created and not destroyed, and that neither a chain nor anybody else uses any more.
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn dormouse_relay_chain_open(
     answer(opened)
 }
 
-/// Gives the chain's pages and its promise back.
+/// Gives back the chain's pages and its promise.
 ///
 /// # Safety
 /// A chain that was opened and not closed, and that nobody uses any more.
@@ -191,7 +191,7 @@ pub extern "C" fn dormouse_relay_chain_promise(chain: &mut OfC, promised_count: 
     answer(chain.set_promised_count(promised_count))
 }
 
-/// [`Chain::write_shared`], for what the header's inline function does not do. 0, or a negative errno.
+/// [`Chain::write_shared`], for writes that the header's inline function does not do. 0, or a negative errno.
 ///
 /// # Safety
 /// As there.
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn dormouse_relay_read(chain: &OfC, offset: usize, target:
     0
 }
 
-/// [`Chain::address`], for what the header's inline function does not find. NULL, if the bytes have none.
+/// [`Chain::address`], for addresses that the header's inline function does not find. NULL if the bytes have none.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_relay_address_slow(chain: &OfC, offset: usize, len: usize) -> *mut c_void {
     match chain.address(offset, len) {
