@@ -298,7 +298,7 @@ impl Rseq {
         match (commit(outcome), NonNull::new(node)) {
             (Commit::Done, Some(node)) => Popped::Node(node),
             (Commit::Aborted, _) => Popped::Aborted,
-            // The section leaves with nothing when it finds null.
+            // The section ends without a node when it finds null.
             _ => Popped::Empty,
         }
     }
@@ -306,7 +306,7 @@ impl Rseq {
     /// If `*guard == expected`, copies `size_bytes` from `from` to `to` and then stores `value` in `*last`, as one critical
     /// section on `cpu`. Bytes of an aborted section may have been copied: they must go where nobody looks before the final store.
     ///
-    /// The store is a release for readers elsewhere, who load `*last` with acquire. Keep it short: the longer the copy, the
+    /// The store is a release for readers elsewhere, who load `*last` with acquire. Keep the copy short: the longer it is, the
     /// likelier its abort, and each attempt copies from the beginning.
     ///
     /// Wait-free (one attempt, steps by `size_bytes`), async-signal-safe.
@@ -335,7 +335,7 @@ impl Rseq {
         commit(unsafe { self.0.rseq_load_cbne_memcpy_store(cpu, (guard, expected), copy, (last, value)) })
     }
 
-    /// For a kernel that a test plays itself: see [`register::pretend`].
+    /// For tests that act as the kernel: see [`register::pretend`].
     #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
         register::pretend(cpu).map(Rseq)
@@ -364,8 +364,8 @@ fn is_done(outcome: Outcome) -> bool {
     commit(outcome) == Commit::Done
 }
 
-/// The CPU that the thread was on a moment ago, for a fallback; 0 where nobody can tell. A thread that has no registration yet is
-/// given one, if it can have one, so that it needs no fallback the next time.
+/// The CPU that the thread was on a moment ago, for a fallback; 0 if it is not known. A thread without a registration is
+/// given one, if it may have one, so that it needs no fallback the next time.
 #[cold]
 pub(crate) fn near(rseq: Option<Rseq>) -> u32 {
     let is_registered = |rseq: &Rseq| rseq.cpu_id().is_some() || rseq.register_thread();
