@@ -19,7 +19,7 @@ use crate::error::BackingError;
 use crate::mapping::HUGE_PAGE_SIZE_BYTES;
 use crate::os_page_size;
 
-/// What a page is: a set of properties.
+/// What a page is: a set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PageKind(u64);
 

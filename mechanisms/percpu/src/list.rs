@@ -8,7 +8,7 @@ use crate::alloc::{Object, Scheme, View};
 use crate::area::{Area, PerCpu};
 use crate::rseq::{Popped, Rseq, near};
 
-/// The link of an object that can be on a list, usually its first field. A node of zeroes is on no list.
+/// The link of an object that can be on a list: its first field, as a rule. Zeroes are a node on no list.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Node {
@@ -22,8 +22,8 @@ impl Node {
     }
 }
 
-/// One CPU's part of a [`List`]: a list for threads with rseq and one for threads without. There are two, because a section
-/// loads and stores, and an atomic change between the two would be lost. Zeroes are two
+/// One CPU's part of a [`List`]: a list for those with rseq and one for those without. They are two, because a section
+/// loads and stores, and an atomic change from elsewhere that fell between the two would be lost. Zeroes are two
 /// empty lists.
 #[repr(C)]
 #[derive(Debug, Default)]

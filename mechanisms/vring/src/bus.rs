@@ -5,7 +5,7 @@ use crate::error::RingError;
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, Ordering::SeqCst, fence};
 
-/// The three parts of a virtqueue (2.6), which need not be contiguous.
+/// The three parts of a virtqueue (2.6), which need not lie together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Area {
     /// The descriptor table (2.7.5), or the ring of a packed queue (2.8.13).
@@ -26,7 +26,7 @@ impl Area {
     }
 }
 
-/// How many descriptors' lines are taken back together from the other side's cache, if the other side has only read them.
+/// How many descriptors' lines are taken back from the other side's cache at a time, where that has only read them.
 pub(crate) const TOGETHER: u16 = 32;
 /// Descriptors of a line.
 pub(crate) const IN_LINE: u16 = 4;

@@ -61,7 +61,7 @@ pub const CLOCK_TSC: u32 = 0;
 /// [`SessionHeader::clock`]: `CLOCK_MONOTONIC`, nanoseconds.
 pub const CLOCK_MONOTONIC: u32 = 1;
 
-/// First 4 KiB of a session's memory. Except for the atomics, the owner writes it before anybody else maps it.
+/// First 4 KiB of a session's memory. Written by the owner before anybody else maps it, but for the atomics.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct SessionHeader {
@@ -101,8 +101,8 @@ pub struct SessionHeader {
     pub reserve_page_count: u32,
     /// The [`RecordKind`] of all event records.
     pub record_kind: u32,
-    /// The memory is in huge pages from this [`HUGE_PAGE_SIZE_BYTES`] unit on, as far as its owner knows, up to
-    /// [`SessionHeader::huge_end`]. A process that joins can take these parts into its page table cheaply. The owner reduces it when memory goes.
+    /// From which [`HUGE_PAGE_SIZE_BYTES`] of the memory on it is in huge pages, as far as its owner knows, up to
+    /// [`SessionHeader::huge_end`]: who joins can have these parts in its page table for little. The owner makes it less when memory goes.
     pub huge_begin: AtomicU32,
     /// See [`SessionHeader::huge_begin`]; not greater than that if nothing is in huge pages.
     pub huge_end: AtomicU32,
@@ -399,7 +399,7 @@ impl Geometry {
     /// The geometry that a header states.
     ///
     /// # Errors
-    /// A sentence that says what is wrong, if the header is not of this version, or contradicts itself or the memory's size.
+    /// A sentence that says what is wrong, when the header is not this version's or contradicts itself or the memory's size.
     pub fn from_header(header: &SessionHeader, memory_size_bytes: usize) -> Result<Geometry, &'static str> {
         if header.magic != MAGIC {
             return Err("this is not the memory of a Dormouse session");
