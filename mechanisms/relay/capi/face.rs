@@ -20,11 +20,12 @@ pub struct Budget {
 }
 
 /// `struct dormouse_relay_chain`: behind the members that the header names, words of Rust's own.
-type OfC = Chain<'static>;
+type CChain = Chain<'static>;
 
 /// Words of `struct dormouse_relay_chain`, and how many of these the header names.
 const CHAIN_WORDS: usize = 9;
-const _: () = assert!(size_of::<OfC>() == CHAIN_WORDS * size_of::<usize>() && align_of::<OfC>() == size_of::<usize>());
+const _: () =
+    assert!(size_of::<CChain>() == CHAIN_WORDS * size_of::<usize>() && align_of::<CChain>() == size_of::<usize>());
 const _: () =
     assert!(LAYOUT[0].1 == 0 && LAYOUT[1].1 == 3 * size_of::<usize>() && LAYOUT[2].1 == 4 * size_of::<usize>());
 
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn dormouse_relay_budget_destroy(budget: Option<NonNull<Bu
 /// `chain` may be written. The budget stays until the chain is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_chain_open(
-    chain: *mut OfC,
+    chain: *mut CChain,
     budget: &'static Budget,
     page_count: usize,
     promised_count: usize,
@@ -168,26 +169,26 @@ pub unsafe extern "C" fn dormouse_relay_chain_open(
 /// # Safety
 /// A chain that was opened and not closed, and that nobody uses any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_relay_chain_close(chain: *mut OfC) {
+pub unsafe extern "C" fn dormouse_relay_chain_close(chain: *mut CChain) {
     // SAFETY: the caller's word.
     unsafe { chain.drop_in_place() }
 }
 
 /// [`Chain::grow`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_chain_grow(chain: &mut OfC, page_count: usize) -> c_int {
+pub extern "C" fn dormouse_relay_chain_grow(chain: &mut CChain, page_count: usize) -> c_int {
     answer(chain.grow(page_count))
 }
 
 /// [`Chain::shrink`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_chain_shrink(chain: &mut OfC, page_count: usize) -> c_int {
+pub extern "C" fn dormouse_relay_chain_shrink(chain: &mut CChain, page_count: usize) -> c_int {
     answer(chain.shrink(page_count))
 }
 
 /// [`Chain::set_promised_count`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_chain_promise(chain: &mut OfC, promised_count: usize) -> c_int {
+pub extern "C" fn dormouse_relay_chain_promise(chain: &mut CChain, promised_count: usize) -> c_int {
     answer(chain.set_promised_count(promised_count))
 }
 
@@ -197,7 +198,7 @@ pub extern "C" fn dormouse_relay_chain_promise(chain: &mut OfC, promised_count: 
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_write_slow(
-    chain: &OfC,
+    chain: &CChain,
     offset: usize,
     source: *const c_void,
     len: usize,
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn dormouse_relay_write_slow(
 /// # Safety
 /// `len` bytes may be written at `target`, and nobody writes to these bytes of the buffer meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_relay_read(chain: &OfC, offset: usize, target: *mut c_void, len: usize) -> c_int {
+pub unsafe extern "C" fn dormouse_relay_read(chain: &CChain, offset: usize, target: *mut c_void, len: usize) -> c_int {
     let mut target = target.cast::<u8>();
     let Ok(slices) = chain.slices(offset, len) else { return -libc::ERANGE };
     for slice in slices {
@@ -225,7 +226,7 @@ pub unsafe extern "C" fn dormouse_relay_read(chain: &OfC, offset: usize, target:
 
 /// [`Chain::address`], for addresses that the header's inline function does not find. NULL if the bytes have none.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_address_slow(chain: &OfC, offset: usize, len: usize) -> *mut c_void {
+pub extern "C" fn dormouse_relay_address_slow(chain: &CChain, offset: usize, len: usize) -> *mut c_void {
     match chain.address(offset, len) {
         Ok(address) => address.as_ptr().cast(),
         Err(AddressError::Beyond | AddressError::Crosses) => ptr::null_mut(),

@@ -29,7 +29,7 @@ fn features(flags: c_uint) -> Option<Features> {
 /// `struct dormouse_vring_areas`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct OfC {
+pub struct CAreas {
     descriptor: *mut c_void,
     descriptor_size_bytes: usize,
     driver: *mut c_void,
@@ -38,10 +38,10 @@ pub struct OfC {
     device_size_bytes: usize,
 }
 
-impl OfC {
-    fn new(areas: Areas) -> OfC {
+impl CAreas {
+    fn new(areas: Areas) -> CAreas {
         let Areas { descriptor, driver, device } = areas;
-        OfC {
+        CAreas {
             descriptor: descriptor.0.cast(),
             descriptor_size_bytes: descriptor.1,
             driver: driver.0.cast(),
@@ -66,7 +66,7 @@ impl OfC {
 
 /// `struct dormouse_vring_region`: as Rust's, laid out as C does.
 #[repr(C)]
-pub struct RegionOfC {
+pub struct CRegion {
     addr: u64,
     size_bytes: u64,
     base: *mut c_void,
@@ -153,10 +153,10 @@ pub extern "C" fn dormouse_vring_size_bytes(size: u32, flags: c_uint) -> usize {
 
 /// [`split::contiguous`] and [`packed::contiguous`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_place(areas: &mut OfC, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
+pub extern "C" fn dormouse_vring_place(areas: &mut CAreas, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
     let base = base.cast();
     let placed = if flags & PACKED == 0 { split::contiguous(base, size) } else { packed::contiguous(base, size) };
-    placed.map(|placed| *areas = OfC::new(placed)).map_or_else(errno_of, |()| 0)
+    placed.map(|placed| *areas = CAreas::new(placed)).map_or_else(errno_of, |()| 0)
 }
 
 /// [`split::init`] and [`packed::init`].
@@ -164,7 +164,7 @@ pub extern "C" fn dormouse_vring_place(areas: &mut OfC, base: *mut c_void, size:
 /// # Safety
 /// The areas are mapped, and nobody uses them yet.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_init(areas: &OfC, size: u32, flags: c_uint) -> c_int {
+pub unsafe extern "C" fn dormouse_vring_init(areas: &CAreas, size: u32, flags: c_uint) -> c_int {
     // SAFETY: the caller's promise.
     let bus = unsafe { areas.bus() };
     let done = if flags & PACKED == 0 { split::init(&bus, size) } else { packed::init(&bus, size) };
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn dormouse_vring_init(areas: &OfC, size: u32, flags: c_ui
 /// # Safety
 /// The areas are mapped as long as the driver is there, and nobody else of this program writes the driver's side.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &OfC, size: u32, flags: c_uint) -> *mut Driver {
+pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &CAreas, size: u32, flags: c_uint) -> *mut Driver {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
     // SAFETY: the caller's promise.
     let bus = unsafe { areas.bus() };
@@ -351,16 +351,16 @@ pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c
 /// `region_count` regions at `regions`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_device_create(
-    areas: &OfC,
+    areas: &CAreas,
     size: u32,
     flags: c_uint,
-    regions: *const RegionOfC,
+    regions: *const CRegion,
     region_count: usize,
 ) -> *mut Device {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
     // SAFETY: the caller's promise; where there are none, no address is needed.
     let regions = if region_count == 0 { &[] } else { unsafe { slice::from_raw_parts(regions, region_count) } };
-    let region = |region: &RegionOfC| Region { addr: region.addr, len: region.size_bytes, base: region.base.cast() };
+    let region = |region: &CRegion| Region { addr: region.addr, len: region.size_bytes, base: region.base.cast() };
     // SAFETY: the caller's promise.
     let memory = match unsafe { Regions::new(regions.iter().map(region).collect()) } {
         Ok(memory) => memory,
