@@ -128,14 +128,14 @@ fn options(c_options: &COptions) -> Result<MemoryOptions, c_int> {
     let COptions { capacity_bytes, flags, huge, cpu, .. } = *c_options;
     let is = |flag| flags & flag != 0;
     if flags & !(LAZY | LOCK | GUARD | NEAR_CPU | AT_CPU) != 0 || is(NEAR_CPU) && is(AT_CPU) {
-        return Err(refused("these flags are none, or contradict one another"));
+        return Err(refused("unknown flags, or flags that contradict one another"));
     }
     let huge = match huge {
         0 => Huge::AsConfigured,
         1 => Huge::Never,
         2 => Huge::Prefer,
         3 => Huge::Require,
-        _ => return Err(refused("there is no such kind of huge pages")),
+        _ => return Err(refused("unknown kind of huge pages")),
     };
     let options = MemoryOptions::new().prefault(!is(LAZY)).huge(huge).lock(is(LOCK)).guard(is(GUARD));
     let options = options.capacity_bytes(capacity_bytes);
@@ -225,7 +225,7 @@ pub extern "C" fn dormouse_backing_prefault(pool: &CPool, offset: usize, size_by
     match pool {
         CPool::File(pool) => answer(pool.prefault(range)),
         CPool::Private(pool) => answer(pool.prefault(range)),
-        CPool::Attached(_) => -refused("only who has made the memory prefaults it; it can be attached prefaulted"),
+        CPool::Attached(_) => -refused("attached memory cannot be prefaulted later; attach it prefaulted"),
     }
 }
 
@@ -235,7 +235,7 @@ pub extern "C" fn dormouse_backing_grow(pool: &mut CPool, size_bytes: usize) -> 
     match pool {
         CPool::File(pool) => answer(pool.grow(size_bytes)),
         CPool::Private(pool) => answer(pool.grow(size_bytes)),
-        CPool::Attached(_) => -refused("only who has made the memory has it grow; all of it is mapped already"),
+        CPool::Attached(_) => -refused("attached memory cannot grow; all of it is mapped already"),
     }
 }
 

@@ -45,7 +45,7 @@ impl fmt::Display for NotBacked {
                 let absent = missing.untouched_bytes + missing.zero_bytes + missing.swapped_bytes;
                 write!(
                     f,
-                    "{} of a buffer of {} are no memory of its own, from address {:#x} on",
+                    "{} of a buffer of {} are not memory of its own, from address {:#x} on",
                     Mib(absent as u64),
                     Mib(missing.size_bytes as u64),
                     missing.first
@@ -54,7 +54,7 @@ impl fmt::Display for NotBacked {
                     (missing.untouched_bytes, "untouched"),
                     (missing.zero_bytes, "on the zero page"),
                     (missing.swapped_bytes, "swapped out"),
-                    (missing.unknown_bytes, "of which this kernel does not tell the zero page"),
+                    (missing.unknown_bytes, "that may be the zero page, which this kernel does not tell"),
                 ];
                 let mut separator = ": ";
                 for (bytes, name) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
@@ -65,13 +65,13 @@ impl fmt::Display for NotBacked {
             }
             NotBacked::ZeroUnseen(missing) => write!(
                 f,
-                "{} bytes of a buffer of {}, from address {:#x} on, may stand on the zero page, which this kernel does not tell; use \
+                "{} bytes of a buffer of {}, from address {:#x} on, may be the zero page, which this kernel tells only root; use \
                  Linux 6.7 or later, or be root",
                 missing.unknown_bytes,
                 Mib(missing.size_bytes as u64),
                 missing.first
             ),
-            NotBacked::Unknown(error) => write!(f, "whether a buffer is memory is not to be found out: {error}"),
+            NotBacked::Unknown(error) => write!(f, "cannot find out whether a buffer is memory: {error}"),
         }
     }
 }

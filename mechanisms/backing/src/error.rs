@@ -101,7 +101,7 @@ impl fmt::Display for Mib {
 impl fmt::Display for BackingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            BackingError::Size { size_bytes } => write!(f, "memory of {size_bytes} bytes cannot be had"),
+            BackingError::Size { size_bytes } => write!(f, "memory cannot have {size_bytes} bytes"),
             BackingError::NotEnough { wanted_bytes, available_bytes } => write!(
                 f,
                 "{} of memory are wanted and {} are available here; choose a smaller --budget",
@@ -146,7 +146,7 @@ impl fmt::Display for BackingError {
                 write!(f, "; raise its limit (ulimit -l, LimitMEMLOCK= of its unit), or give it CAP_IPC_LOCK")
             }
             BackingError::NoCpu { cpu } => {
-                write!(f, "there is no processor {cpu}; /sys/devices/system/cpu/possible lists those that there are")
+                write!(f, "there is no CPU {cpu}; /sys/devices/system/cpu/possible lists the CPUs")
             }
             BackingError::System { purpose, errno } => {
                 write!(f, "cannot {purpose}: {errno}")?;

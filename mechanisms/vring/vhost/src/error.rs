@@ -70,7 +70,7 @@ pub enum Error {
     #[error("the device is gone; start it again")]
     Gone,
     /// The device that came back is a different one: smaller, or with fewer features.
-    #[error("the device came back with {0}; what it was given cannot be given to it again")]
+    #[error("the device came back with {0}; its requests cannot be repeated")]
     Changed(&'static str),
     /// All of the queue's requests are in flight: complete some first.
     #[error("the queue is full; complete requests first")]
@@ -94,15 +94,13 @@ pub enum Error {
         status: Status,
     },
     /// What was read is not what was written.
-    #[error(
-        "sector {sector} holds something else than what was written to it; does somebody else write to the device?"
-    )]
+    #[error("sector {sector} does not hold what was written to it; does somebody else write to the device?")]
     Mismatch {
         /// The sector, of 512 bytes.
         sector: u64,
     },
     /// The device does nothing.
-    #[error("the device has had {in_flight} requests for {seconds} s and did none of them")]
+    #[error("the device has had {in_flight} requests for {seconds} s and has completed none")]
     Stuck {
         /// Requests that it has.
         in_flight: usize,
