@@ -8,15 +8,15 @@ fn main() {
     // initfirst: its constructor runs before those of all other objects, so their allocations are traced too.
     // nodelete: the fork handlers and gates stay where they are until the process ends.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,initfirst,-z,nodelete");
-    // With the unwinder inside, no process has to load libgcc_s for our sake, which takes as long as loading this library.
-    // What unwinds through the wrappers is the program's own unwinder: they have nothing to clean up, hence no personality.
+    // With the unwinder inside, no process has to load libgcc_s because of this library, which takes as long as loading the library itself.
+    // Exceptions pass through the wrappers by the program's own unwinder: the wrappers have nothing to clean up, hence no personality routine.
     if let Some(dir) = unwinder().as_deref().and_then(Path::parent) {
         println!("cargo::rustc-link-search=native={}", dir.display());
         println!("cargo::rustc-link-lib=static=gcc_eh");
     }
 }
 
-/// The compiler's static unwinder, if it is for the platform that is built for. Without it libgcc_s is loaded.
+/// The compiler's static unwinder, if it is for the target platform. Without it libgcc_s is loaded.
 fn unwinder() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name);
     if variable("TARGET") != variable("HOST") {
@@ -25,6 +25,6 @@ fn unwinder() -> Option<PathBuf> {
     let compiler = variable("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let output = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output().ok()?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
-    // What is not found is given back as a bare name.
+    // A file that is not found comes back as a bare name.
     (path.is_absolute() && path.is_file()).then_some(path)
 }

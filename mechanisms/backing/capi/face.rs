@@ -1,7 +1,7 @@
 //! Memory for C: the functions of `dormouse/backing.h`.
 //!
 //! ```text
-//!   pool       a memory file, memory of this process alone, or another's file      struct dormouse_backing_pool, opaque
+//!   pool       a memory file, memory of this process only, or another's file       struct dormouse_backing_pool, opaque
 //!   options, obtained, missing   the caller's, as C lays them out
 //! ```
 
@@ -26,7 +26,7 @@ const AT_CPU: c_uint = 16;
 /// `struct dormouse_backing_options`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct OptionsOfC {
+pub struct COptions {
     size_bytes: usize,
     capacity_bytes: usize,
     flags: c_uint,
@@ -36,7 +36,7 @@ pub struct OptionsOfC {
 
 /// `struct dormouse_backing_obtained`.
 #[repr(C)]
-pub struct ObtainedOfC {
+pub struct CObtained {
     size_bytes: usize,
     hugetlb_bytes: usize,
     thp_bytes: usize,
@@ -50,7 +50,7 @@ pub struct ObtainedOfC {
 
 /// `struct dormouse_pages_missing`.
 #[repr(C)]
-pub struct MissingOfC {
+pub struct CMissing {
     size_bytes: usize,
     untouched_bytes: usize,
     zero_bytes: usize,
@@ -60,18 +60,18 @@ pub struct MissingOfC {
 }
 
 /// `struct dormouse_backing_pool`.
-pub enum OfC {
+pub enum CPool {
     File(Pool),
     Private(PrivatePool),
     Attached(Mapping),
 }
 
-impl OfC {
+impl CPool {
     fn mapping(&self) -> &Mapping {
         match self {
-            OfC::File(pool) => pool.mapping(),
-            OfC::Private(pool) => pool.mapping(),
-            OfC::Attached(mapping) => mapping,
+            CPool::File(pool) => pool.mapping(),
+            CPool::Private(pool) => pool.mapping(),
+            CPool::Attached(mapping) => mapping,
         }
     }
 }
@@ -85,7 +85,7 @@ fn remember(text: String) {
     WHY.with(|why| *why.borrow_mut() = CString::new(text).ok());
 }
 
-/// Remembers what has failed, and gives its errno.
+/// Remembers what has failed, and returns its errno.
 fn errno_of(error: BackingError) -> c_int {
     remember(error.to_string());
     match error {
@@ -107,8 +107,8 @@ fn answer(done: Result<(), BackingError>) -> c_int {
     done.map_or_else(|error| -errno_of(error), |()| 0)
 }
 
-/// NULL and `errno`, or what was made.
-fn handed_out(made: Result<OfC, c_int>) -> Option<NonNull<OfC>> {
+/// What was made, or NULL and `errno`.
+fn handed_out(made: Result<CPool, c_int>) -> Option<NonNull<CPool>> {
     made.inspect_err(|&error| {
         // SAFETY: it always has an answer.
         let errno = unsafe { libc::__errno_location() };
@@ -124,18 +124,18 @@ fn refused(text: &str) -> c_int {
     libc::EINVAL
 }
 
-fn options(of_c: &OptionsOfC) -> Result<MemoryOptions, c_int> {
-    let OptionsOfC { capacity_bytes, flags, huge, cpu, .. } = *of_c;
+fn options(c_options: &COptions) -> Result<MemoryOptions, c_int> {
+    let COptions { capacity_bytes, flags, huge, cpu, .. } = *c_options;
     let is = |flag| flags & flag != 0;
     if flags & !(LAZY | LOCK | GUARD | NEAR_CPU | AT_CPU) != 0 || is(NEAR_CPU) && is(AT_CPU) {
-        return Err(refused("these flags are none, or contradict one another"));
+        return Err(refused("unknown flags, or flags that contradict one another"));
     }
     let huge = match huge {
         0 => Huge::AsConfigured,
         1 => Huge::Never,
         2 => Huge::Prefer,
         3 => Huge::Require,
-        _ => return Err(refused("there is no such kind of huge pages")),
+        _ => return Err(refused("unknown kind of huge pages")),
     };
     let options = MemoryOptions::new().prefault(!is(LAZY)).huge(huge).lock(is(LOCK)).guard(is(GUARD));
     let options = options.capacity_bytes(capacity_bytes);
@@ -146,19 +146,19 @@ fn options(of_c: &OptionsOfC) -> Result<MemoryOptions, c_int> {
     })
 }
 
-/// A pool; NULL and `errno`, if there is none to be made of these.
+/// A pool; NULL and `errno` if it cannot be made.
 ///
 /// # Safety
 /// NULL, or a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_backing_create(name: *const c_char, of_c: &OptionsOfC) -> Option<NonNull<OfC>> {
-    let made = options(of_c).and_then(|options| {
+pub unsafe extern "C" fn dormouse_backing_create(name: *const c_char, c_options: &COptions) -> Option<NonNull<CPool>> {
+    let made = options(c_options).and_then(|options| {
         let made = if name.is_null() {
-            PrivatePool::new(of_c.size_bytes, options).map(OfC::Private)
+            PrivatePool::new(c_options.size_bytes, options).map(CPool::Private)
         } else {
             // SAFETY: the caller's word.
             let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-            Pool::new(&name, of_c.size_bytes, options).map(OfC::File)
+            Pool::new(&name, c_options.size_bytes, options).map(CPool::File)
         };
         made.map_err(errno_of)
     });
@@ -170,13 +170,13 @@ pub unsafe extern "C" fn dormouse_backing_create(name: *const c_char, of_c: &Opt
 /// # Safety
 /// The descriptor stays open meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_backing_attach(file: c_int, is_prefaulted: c_int) -> Option<NonNull<OfC>> {
+pub unsafe extern "C" fn dormouse_backing_attach(file: c_int, is_prefaulted: c_int) -> Option<NonNull<CPool>> {
     if file < 0 {
         return handed_out(Err(refused("there is no such file")));
     }
     // SAFETY: the caller's word; it is not -1.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
-    handed_out(Mapping::map(file, is_prefaulted != 0).map(OfC::Attached).map_err(errno_of))
+    handed_out(Mapping::map(file, is_prefaulted != 0).map(CPool::Attached).map_err(errno_of))
 }
 
 /// Unmaps it.
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn dormouse_backing_attach(file: c_int, is_prefaulted: c_i
 /// # Safety
 /// NULL, or a pool that was created or attached and not destroyed, and whose memory nobody uses any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_backing_destroy(pool: Option<NonNull<OfC>>) {
+pub unsafe extern "C" fn dormouse_backing_destroy(pool: Option<NonNull<CPool>>) {
     if let Some(pool) = pool {
         // SAFETY: the caller's word: made by `handed_out`, and gone from here on.
         drop(unsafe { Box::from_raw(pool.as_ptr()) });
@@ -193,55 +193,55 @@ pub unsafe extern "C" fn dormouse_backing_destroy(pool: Option<NonNull<OfC>>) {
 
 /// [`Mapping::base`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_backing_base(pool: &OfC) -> *mut c_void {
+pub extern "C" fn dormouse_backing_base(pool: &CPool) -> *mut c_void {
     pool.mapping().base().cast()
 }
 
 /// [`Mapping::len`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_backing_size_bytes(pool: &OfC) -> usize {
+pub extern "C" fn dormouse_backing_size_bytes(pool: &CPool) -> usize {
     pool.mapping().len()
 }
 
 /// [`Mapping::capacity_bytes`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_backing_capacity_bytes(pool: &OfC) -> usize {
+pub extern "C" fn dormouse_backing_capacity_bytes(pool: &CPool) -> usize {
     pool.mapping().capacity_bytes()
 }
 
-/// [`Pool::file`]; -EBADF where there is none.
+/// [`Pool::file`]; -EBADF if there is none.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_backing_file(pool: &OfC) -> c_int {
+pub extern "C" fn dormouse_backing_file(pool: &CPool) -> c_int {
     match pool {
-        OfC::File(pool) => pool.file().as_raw_fd(),
-        OfC::Private(_) | OfC::Attached(_) => -libc::EBADF,
+        CPool::File(pool) => pool.file().as_raw_fd(),
+        CPool::Private(_) | CPool::Attached(_) => -libc::EBADF,
     }
 }
 
 /// [`Pool::prefault`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_backing_prefault(pool: &OfC, offset: usize, size_bytes: usize) -> c_int {
+pub extern "C" fn dormouse_backing_prefault(pool: &CPool, offset: usize, size_bytes: usize) -> c_int {
     let range = offset..offset.saturating_add(size_bytes);
     match pool {
-        OfC::File(pool) => answer(pool.prefault(range)),
-        OfC::Private(pool) => answer(pool.prefault(range)),
-        OfC::Attached(_) => -refused("only who has made the memory prefaults it; it can be attached prefaulted"),
+        CPool::File(pool) => answer(pool.prefault(range)),
+        CPool::Private(pool) => answer(pool.prefault(range)),
+        CPool::Attached(_) => -refused("attached memory cannot be prefaulted later; attach it prefaulted"),
     }
 }
 
 /// [`Pool::grow`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_backing_grow(pool: &mut OfC, size_bytes: usize) -> c_int {
+pub extern "C" fn dormouse_backing_grow(pool: &mut CPool, size_bytes: usize) -> c_int {
     match pool {
-        OfC::File(pool) => answer(pool.grow(size_bytes)),
-        OfC::Private(pool) => answer(pool.grow(size_bytes)),
-        OfC::Attached(_) => -refused("only who has made the memory has it grow; all of it is mapped already"),
+        CPool::File(pool) => answer(pool.grow(size_bytes)),
+        CPool::Private(pool) => answer(pool.grow(size_bytes)),
+        CPool::Attached(_) => -refused("attached memory cannot grow; all of it is mapped already"),
     }
 }
 
 /// [`Pool::obtained`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_backing_ask(pool: &OfC, target: &mut ObtainedOfC) -> c_int {
+pub extern "C" fn dormouse_backing_ask(pool: &CPool, target: &mut CObtained) -> c_int {
     let mapping = pool.mapping();
     let found = mapping.obtained(0..mapping.len());
     answer(found.map(
@@ -252,7 +252,7 @@ pub extern "C" fn dormouse_backing_ask(pool: &OfC, target: &mut ObtainedOfC) -> 
                 Nodes::Checked { node, away_bytes } => (3, node, away_bytes),
                 _ => (2, 0, 0),
             };
-            *target = ObtainedOfC {
+            *target = CObtained {
                 size_bytes,
                 hugetlb_bytes,
                 thp_bytes,
@@ -267,7 +267,7 @@ pub extern "C" fn dormouse_backing_ask(pool: &OfC, target: &mut ObtainedOfC) -> 
     ))
 }
 
-/// What has failed in this thread last.
+/// The last failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_backing_why() -> *const c_char {
     WHY.with(|why| why.borrow().as_deref().unwrap_or(c"").as_ptr())
@@ -278,7 +278,7 @@ pub extern "C" fn dormouse_backing_why() -> *const c_char {
 pub extern "C" fn dormouse_pages_check(
     buffer: *const c_void,
     size_bytes: usize,
-    target: Option<&mut MissingOfC>,
+    target: Option<&mut CMissing>,
 ) -> c_int {
     let Err(error) = check_backed_raw(buffer.cast(), size_bytes) else { return 0 };
     let (errno, missing) = match error {
@@ -291,7 +291,7 @@ pub extern "C" fn dormouse_pages_check(
     if let Some(target) = target {
         let Missing { size_bytes, untouched_bytes, zero_bytes, swapped_bytes, unknown_bytes, first } = missing;
         let first = ptr::with_exposed_provenance(first);
-        *target = MissingOfC { size_bytes, untouched_bytes, zero_bytes, swapped_bytes, unknown_bytes, first };
+        *target = CMissing { size_bytes, untouched_bytes, zero_bytes, swapped_bytes, unknown_bytes, first };
     }
     -errno
 }

@@ -6,15 +6,15 @@ use crate::error::BackingError;
 use crate::os_page_size;
 use crate::page_table::{PageKind, PageTable, Way};
 
-/// How many `os_page`s that overlap `range`, addresses of this process, are not there: a write to one of them faults.
+/// How many `os_page`s that overlap `range`, addresses of this process, are not present: a write to one of them faults.
 ///
 /// It asks the kernel for this process's page table: by `PAGEMAP_SCAN` (Linux 6.7 or later), else by
 /// `/proc/self/pagemap`.
 ///
-/// What it cannot tell: without `PAGEMAP_SCAN` and without privilege, the zero page counts as being there, although it stands for memory
-/// that nobody wrote. An `os_page` that is there may still be write-protected, which in shared memory it is not (a private
-/// one is, after a fork). An `os_page` that is allocated in its file and not yet in this process's page table counts as
-/// not there, as does one that was swapped out. And the answer is as of the call.
+/// What it cannot tell: without `PAGEMAP_SCAN` and without privilege, the zero page counts as present, although it is memory
+/// that nobody wrote. An `os_page` that is present may still be write-protected (a private one after a fork; never in shared memory). An
+/// `os_page` that is allocated in its file and not yet in this process's page table counts as
+/// not present, as does one that was swapped out. The answer is true at the moment of the call only.
 ///
 /// # Errors
 /// [`BackingError::System`]: `/proc` is not mounted, or a sandbox forbids it.
@@ -44,7 +44,7 @@ pub(crate) fn unbacked_by(table: &PageTable, range: Range<usize>) -> Result<usiz
     Ok((end - start - backed_bytes as usize) / os_page)
 }
 
-/// Whether the kernel answers `PAGEMAP_SCAN`, without which the zero page counts as memory that is there.
+/// Whether the kernel supports `PAGEMAP_SCAN`, without which the zero page counts as memory that is present.
 ///
 /// # Errors
 /// [`BackingError::System`]: `/proc` is not mounted, a sandbox forbids it, or the kernel is older than Linux 6.7

@@ -1,12 +1,12 @@
-//! How much memory can be had: by the machine, and by each control group that this process is in.
+//! How much memory is available: on the machine, and in each control group that this process is in.
 //!
-//! `fallocate` alone is no sufficient question: within a control group, and on a machine without a limit on memory files,
-//! it wakes the OOM killer before it says no.
+//! `fallocate` alone is not enough: within a control group, and on a machine without a limit on memory files,
+//! it wakes the OOM killer before it fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The least of all that limits this process; `None` where nothing can be read.
+/// The least of all limits of this process; `None` if nothing can be read.
 pub(crate) fn available_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_available_bytes(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -38,10 +38,10 @@ fn group_directories(proc_self_cgroup: &str) -> Vec<PathBuf> {
     directories
 }
 
-/// What a group's limit leaves; `None` if it has none.
+/// How much a group's limit leaves; `None` if the group has none.
 fn group_available_bytes(directory: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(directory.join(name)).ok()?.trim().parse::<u64>().ok();
-    // "max" is no number.
+    // "max" does not parse as a number.
     let limit = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
     let usage = number("memory.current").or_else(|| number("memory.usage_in_bytes"))?;
     let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();

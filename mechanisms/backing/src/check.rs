@@ -1,4 +1,4 @@
-//! Whether a buffer is memory, for whoever is about to measure with it.
+//! Whether a buffer is memory that was written, for a program that is about to measure with it.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use crate::error::{BackingError, Mib};
 use crate::os_page_size;
 use crate::page_table::{PageKind, PageTable};
 
-/// What is not there of a buffer.
+/// How much of a buffer is not present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
     /// The buffer: bytes of all `os_page`s that it overlaps.
     pub size_bytes: usize,
-    /// Bytes that nobody has touched, or that others have and this process has not: the first access faults.
+    /// Bytes that nobody has touched, or that others have and this process does not: the first access faults.
     pub untouched_bytes: usize,
-    /// Bytes that stand on the zero page: they were read and never written.
+    /// Bytes on the zero page: they were read and never written.
     pub zero_bytes: usize,
     /// Bytes that were swapped out.
     pub swapped_bytes: usize,
-    /// Bytes of which the kernel does not tell whether they stand on the zero page.
+    /// Bytes of which the kernel does not tell whether they are on the zero page.
     pub unknown_bytes: usize,
-    /// The first address that is none of this buffer's memory, or may be none.
+    /// The first address that is not memory of this buffer, or may not be.
     pub first: usize,
 }
 
@@ -29,10 +29,10 @@ pub struct Missing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotBacked {
-    /// Some of it is not there.
+    /// Some of it is not present.
     Missing(Missing),
-    /// All of it can be read without a fault, but the kernel does not tell of all of it whether it is the zero page: Linux before 6.7,
-    /// without privilege, and memory that another process may have as well.
+    /// All of it can be read without a fault, but the kernel does not tell for all of it whether it is the zero page: on Linux before 6.7,
+    /// without privilege, for memory that another process may share.
     ZeroUnseen(Missing),
     /// The kernel does not tell anything.
     Unknown(BackingError),
@@ -45,7 +45,7 @@ impl fmt::Display for NotBacked {
                 let absent = missing.untouched_bytes + missing.zero_bytes + missing.swapped_bytes;
                 write!(
                     f,
-                    "{} of a buffer of {} are no memory of its own, from address {:#x} on",
+                    "{} of a buffer of {} are not memory of its own, from address {:#x} on",
                     Mib(absent as u64),
                     Mib(missing.size_bytes as u64),
                     missing.first
@@ -54,7 +54,7 @@ impl fmt::Display for NotBacked {
                     (missing.untouched_bytes, "untouched"),
                     (missing.zero_bytes, "on the zero page"),
                     (missing.swapped_bytes, "swapped out"),
-                    (missing.unknown_bytes, "of which this kernel does not tell the zero page"),
+                    (missing.unknown_bytes, "that may be the zero page, which this kernel does not tell"),
                 ];
                 let mut separator = ": ";
                 for (bytes, name) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
@@ -65,13 +65,13 @@ impl fmt::Display for NotBacked {
             }
             NotBacked::ZeroUnseen(missing) => write!(
                 f,
-                "{} bytes of a buffer of {}, from address {:#x} on, may stand on the zero page, which this kernel does not tell; use \
+                "{} bytes of a buffer of {}, from address {:#x} on, may be the zero page, which this kernel tells only root; use \
                  Linux 6.7 or later, or be root",
                 missing.unknown_bytes,
                 Mib(missing.size_bytes as u64),
                 missing.first
             ),
-            NotBacked::Unknown(error) => write!(f, "whether a buffer is memory is not to be found out: {error}"),
+            NotBacked::Unknown(error) => write!(f, "cannot find out whether a buffer is memory: {error}"),
         }
     }
 }
@@ -79,11 +79,11 @@ impl fmt::Display for NotBacked {
 impl std::error::Error for NotBacked {}
 
 /// Whether every `os_page` that `slice` overlaps is memory of its own, in this process's page table: no access to it faults, and none
-/// goes to the page of zeroes that stands for memory nobody wrote.
+/// goes to the page of zeroes that stands for memory that nobody wrote.
 ///
-/// What it cannot tell: the answer is as of the call. A page that was shared by a fork is there, and its first write faults all the same.
-/// Before Linux 6.7, without privilege, the zero page is told only from what this process alone has; the rest is
-/// [`NotBacked::ZeroUnseen`], which is not the same as being there.
+/// What it cannot tell: the answer is true at the moment of the call only. A page that was shared by a fork is present, and its first write
+/// faults nevertheless. Before Linux 6.7, without privilege, the zero page is recognised only in memory that only this process has; the rest is
+/// [`NotBacked::ZeroUnseen`], which does not mean that it is present.
 ///
 /// Blocking: it opens a file of `/proc` and walks the page table once, about 20 µs and 20 ns for each `os_page`. Not async-signal-safe.
 ///
@@ -100,7 +100,7 @@ pub fn check_backed<T>(slice: &[T]) -> Result<(), NotBacked> {
     check_backed_raw(slice.as_ptr().cast(), size_of_val(slice))
 }
 
-/// As [`check_backed`], for `size_bytes` bytes at an address of this process, which are not accessed: memory of which there can be no slice,
+/// As [`check_backed`], for `size_bytes` bytes at an address of this process, which are not accessed: for memory of which there can be no slice,
 /// because others write to it.
 ///
 /// # Errors
@@ -113,10 +113,10 @@ pub fn check_backed_raw(base: *const u8, size_bytes: usize) -> Result<(), NotBac
     check_by(&table, base.addr(), size_bytes)
 }
 
-/// As [`check_backed`], and panics with what is not there: for the start of a benchmark, whose figures would be about something else.
+/// As [`check_backed`], and panics with what is missing: for the start of a benchmark, whose figures would otherwise be about something else.
 ///
 /// # Panics
-/// Where [`check_backed`] is an error, also where the kernel does not tell.
+/// If [`check_backed`] is an error, also if the kernel does not tell.
 #[track_caller]
 pub fn assert_backed<T>(slice: &[T]) {
     if let Err(error) = check_backed(slice) {
@@ -139,7 +139,7 @@ pub(crate) fn check_by(table: &PageTable, start: usize, size_bytes: usize) -> Re
         unknown_bytes: 0,
         first: usize::MAX,
     };
-    // Runs ascend: whatever lies between two of them is not there.
+    // Runs ascend: whatever lies between two of them is not present.
     let mut next = begin;
     let untouched = |missing: &mut Missing, from: usize, to: usize| {
         if from < to {

@@ -11,25 +11,25 @@ pub enum BackingError {
         /// The size asked for.
         size_bytes: usize,
     },
-    /// The machine or the control group has not as much.
+    /// The machine or the control group does not have enough memory.
     NotEnough {
         /// Bytes that are wanted in addition to those that are there.
         wanted_bytes: u64,
-        /// Bytes that can be had.
+        /// Bytes that are available.
         available_bytes: u64,
     },
-    /// The file is not sealed against shrinking, so its sender could kill us.
+    /// The file is not sealed against shrinking, so its sender could kill this process.
     NotSealed,
     /// The file is no memory file.
     NotMemory,
-    /// The file that is to be memory is somebody else's, or others may write to it, or it is no regular file.
+    /// The file belongs to another user, or others may write to it, or it is no regular file.
     NotOurs,
-    /// The file system cannot promise that a store to a mapped file finds its block.
+    /// The file system does not guarantee that a store to a mapped file finds its block.
     FileSystem {
         /// Its `f_type`, of statfs(2).
         magic: u64,
     },
-    /// The file system has not as much space.
+    /// The file system does not have enough space.
     NoSpace {
         /// Bytes that are wanted.
         wanted_bytes: u64,
@@ -43,11 +43,11 @@ pub enum BackingError {
         /// Bytes of the memory.
         size_bytes: usize,
     },
-    /// Huge pages were required, and there are not as many.
+    /// Huge pages were required, and there are too few.
     NotHuge {
-        /// Bytes that were to be in huge pages.
+        /// Bytes that were required in huge pages.
         wanted_bytes: usize,
-        /// Bytes that are, as far as the kernel tells.
+        /// Bytes that are in huge pages, as far as the kernel tells.
         huge_bytes: usize,
     },
     /// The memory cannot be locked.
@@ -57,7 +57,7 @@ pub enum BackingError {
         /// `RLIMIT_MEMLOCK`; `None` if there is none.
         limit_bytes: Option<u64>,
     },
-    /// There is no such processor whose NUMA node could be had.
+    /// There is no such CPU, or its NUMA node is not known.
     NoCpu {
         /// Its number.
         cpu: u32,
@@ -101,7 +101,7 @@ impl fmt::Display for Mib {
 impl fmt::Display for BackingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            BackingError::Size { size_bytes } => write!(f, "memory of {size_bytes} bytes cannot be had"),
+            BackingError::Size { size_bytes } => write!(f, "memory cannot have {size_bytes} bytes"),
             BackingError::NotEnough { wanted_bytes, available_bytes } => write!(
                 f,
                 "{} of memory are wanted and {} are available here; choose a smaller --budget",
@@ -146,7 +146,7 @@ impl fmt::Display for BackingError {
                 write!(f, "; raise its limit (ulimit -l, LimitMEMLOCK= of its unit), or give it CAP_IPC_LOCK")
             }
             BackingError::NoCpu { cpu } => {
-                write!(f, "there is no processor {cpu}; /sys/devices/system/cpu/possible lists those that there are")
+                write!(f, "there is no CPU {cpu}; /sys/devices/system/cpu/possible lists the CPUs")
             }
             BackingError::System { purpose, errno } => {
                 write!(f, "cannot {purpose}: {errno}")?;

@@ -21,21 +21,21 @@ pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 /// As in linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
 pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
 
-/// Memory that is mapped readable and writable: all of a memory file, or of a file that is used as one, or this process's alone. Unmapped
+/// Memory that is mapped readable and writable: all of a memory file, of a file that is used as one, or memory of this process only. Unmapped
 /// when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Addresses from `base` on that are reserved: at least `len`.
+    /// Length of the address range from `base` on that is set aside: at least `len`.
     reserved_len: usize,
     /// Bytes of the inaccessible part before `base`.
     guard_len: usize,
-    /// Bytes of that behind what is reserved.
+    /// Bytes of the inaccessible part behind that range.
     behind_len: usize,
     is_sealed: bool,
     is_private: bool,
-    /// Bytes of its pages where the system has set them aside (hugetlb).
+    /// Bytes of its pages if the system has set them aside (hugetlb).
     hugetlb: Option<usize>,
     options: MemoryOptions,
 }
@@ -64,7 +64,7 @@ impl Mapping {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(BackingError::NotSealed);
         }
-        // Read after the seal is known: from here on it cannot become less.
+        // Read after the seal is checked: from here on the file cannot shrink.
         let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
         let len = usize::try_from(stat.st_size).map_err(|_| BackingError::Size { size_bytes: usize::MAX })?;
         let mut mapping = Mapping::map_len(file, len)?;
@@ -76,8 +76,8 @@ impl Mapping {
     }
 
     /// Maps all of a regular file of this user's (or root's) that nobody else may write to: the buffers of a session on a file
-    /// system. No seal keeps it from being truncated, and then the next access is a `SIGBUS`: the user who puts buffers there
-    /// answers for that.
+    /// system. No seal protects it: if it is truncated, the next access is a `SIGBUS`. The user who puts buffers there
+    /// accepts that.
     ///
     /// # Errors
     /// [`BackingError::NotOurs`], [`BackingError::Size`] (it is empty), [`BackingError::System`].
@@ -93,12 +93,12 @@ impl Mapping {
         Mapping::map_len(file, len)
     }
 
-    /// Whether the memory is sealed against becoming less: no access is a `SIGBUS`.
+    /// Whether the memory is sealed against shrinking: no access is a `SIGBUS`.
     pub fn is_sealed(&self) -> bool {
         self.is_sealed
     }
 
-    /// Maps the first `len` bytes, whatever the seals. What is as large as a huge page starts where one may start, since huge
+    /// Maps the first `len` bytes, whatever the seals. Memory that is as large as a huge page starts where a huge page may start, because huge
     /// pages of the file serve no other mapping.
     pub(crate) fn map_len(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
         let stat = rustix::fs::fstatfs(file).map_err(BackingError::system("ask for the file system"))?;
@@ -106,7 +106,7 @@ impl Mapping {
         Mapping::reserve(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
     }
 
-    /// Reserves addresses as the options have it, and maps the first `len` bytes: of a file, or of new memory. Nothing is there yet.
+    /// Sets addresses aside as the options say, and maps the first `len` bytes: of a file, or of new memory. Nothing is present yet.
     pub(crate) fn reserve(
         file: Option<BorrowedFd<'_>>,
         len: usize,
@@ -160,11 +160,12 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps what is reserved up to `len`, for good.
+    /// Maps the address range up to `len`, permanently.
     pub(crate) fn extend(&mut self, file: Option<BorrowedFd<'_>>, len: usize) -> Result<(), BackingError> {
         let (offset, part_len) = (self.len, len - self.len);
         if self.hugetlb.is_none() && self.options.is_prefaulted() {
-            // Asked before it is mapped: the kernel refuses what is obviously too much, and may have taken the reservation away by then.
+            // Checked before mapping: the kernel refuses what is obviously too much, and may by then have removed the mapping that sets
+            // addresses aside.
             ask_for(part_len as u64)?;
         }
         let start = self.base.as_ptr().wrapping_add(offset).cast();
@@ -182,8 +183,8 @@ impl Mapping {
             }
         };
         if let Err(errno) = mapped {
-            // Some kernels have taken the part of the reservation away by now, and its addresses may be anybody's: from there on nothing is
-            // unmapped any more. Where it is still there, addresses stay reserved, and no memory.
+            // Some kernels have removed that part of the mapping by now, and its addresses may belong to anybody: from there on nothing is
+            // unmapped any more. If the part still exists, it stays as addresses without memory.
             self.reserved_len = self.len;
             self.behind_len = 0;
             return Err(BackingError::System { purpose: "map the memory", errno });
@@ -192,10 +193,10 @@ impl Mapping {
         self.advise(offset..len).inspect_err(|_| self.shorten(offset))
     }
 
-    /// Takes back what was mapped last, from `len` on, of which nobody knows.
+    /// Takes back what was mapped last, from `len` on, which nobody knows of.
     fn shorten(&mut self, len: usize) {
         if len == 0 {
-            // It is none, and is about to be dropped.
+            // The mapping is empty, and is about to be dropped.
             return;
         }
         let start = self.base.as_ptr().wrapping_add(len).cast();
@@ -210,7 +211,7 @@ impl Mapping {
         self.len = len;
     }
 
-    /// Tells the kernel which pages of which node a new part is to have. Nothing of it is there.
+    /// Tells the kernel which pages, of which node, a new part is to have. None of it is present.
     fn advise(&self, range: Range<usize>) -> Result<(), BackingError> {
         let start = self.base.as_ptr().wrapping_add(range.start);
         numa::bind(start, range.len(), self.options.place)?;
@@ -225,7 +226,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes a part be as the options have it.
+    /// Makes a part present as the options say.
     pub(crate) fn settle(&self, file: Option<BorrowedFd<'_>>, range: Range<usize>) -> Result<(), BackingError> {
         if self.options.is_prefaulted() {
             self.prefault(file, range.clone())?;
@@ -237,7 +238,7 @@ impl Mapping {
         }
         if self.options.huge == Huge::Require {
             let obtained = self.obtained(range)?;
-            // A kernel that does not tell has done what it could; only root's could say more.
+            // If the kernel does not tell, it has done what it could; only root could find out more.
             if obtained.huge_bytes() < obtained.size_bytes {
                 return Err(BackingError::NotHuge {
                     wanted_bytes: obtained.size_bytes,
@@ -265,8 +266,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// What the `os_page`s that overlap `range` (bytes from the start) are really made of, and where there is a node that was asked for,
-    /// whether they are on it. Read from the page table; nothing is assumed but that pages of hugetlb are such.
+    /// What the `os_page`s that overlap `range` (bytes from the start) are really made of, and if a node was requested,
+    /// whether they are on it. Read from the page table; the only assumption is that pages of hugetlb are huge.
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::System`].
@@ -302,14 +303,14 @@ impl Mapping {
     }
 
     /// Asks the kernel to put huge pages in place of the `os_page`s in `range`, for everybody who maps the file. Returns how many bytes
-    /// of it are in huge pages then; 0 where the kernel cannot or will not.
+    /// of it are then in huge pages; 0 if the kernel cannot or does not.
     pub(crate) fn use_huge_pages(&self, range: Range<usize>) -> usize {
         let mut size_bytes = 0;
         if self.hugetlb.is_some() {
             return range.end.min(self.len).saturating_sub(range.start);
         }
         let first = range.start.div_ceil(HUGE_PAGE_SIZE_BYTES);
-        // One by one: a part that finds no room leaves the others what they got.
+        // One by one: a part for which there is no room leaves the others what they got.
         for index in first..range.end.min(self.len) / HUGE_PAGE_SIZE_BYTES {
             let start = self.base.as_ptr().wrapping_add(index * HUGE_PAGE_SIZE_BYTES);
             // SAFETY: inside the mapping; what the memory holds stays (madvise(2)).
@@ -321,7 +322,7 @@ impl Mapping {
         size_bytes
     }
 
-    /// Where it starts: on an `os_page`. The address means nothing once the mapping is dropped.
+    /// Where it starts: on an `os_page`. The address is invalid once the mapping is dropped.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -331,24 +332,24 @@ impl Mapping {
         self.reserved_len
     }
 
-    /// Whether it is this process's alone: a memory file it is not.
+    /// Whether it is memory of this process only, rather than a memory file.
     pub fn is_private(&self) -> bool {
         self.is_private
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Gives the mapping up without unmapping it: it stays until the process ends.
+    /// Gives up the mapping without unmapping it: it stays until the process ends.
     pub fn into_raw(self) -> (*mut u8, usize) {
         let this = ManuallyDrop::new(self);
         (this.base.as_ptr(), this.len)
     }
 
-    /// How many `os_page`s that overlap `range` (bytes from the start) are not there: see [`unbacked_os_pages`].
+    /// How many `os_page`s that overlap `range` (bytes from the start) are not present: see [`unbacked_os_pages`].
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::System`].
@@ -358,8 +359,8 @@ impl Mapping {
         unbacked_os_pages(base + range.start..base + range.end)
     }
 
-    /// Makes the `os_page`s that overlap `range` be there: allocated in `file`, which is the one mapped, if any, and in this
-    /// process's page table. Others may use the memory meanwhile.
+    /// Makes the `os_page`s that overlap `range` present: allocated in `file`, which is the one mapped, if any, and in this
+    /// process's page table. Others may use the memory at the same time.
     pub(crate) fn prefault(&self, file: Option<BorrowedFd<'_>>, range: Range<usize>) -> Result<(), BackingError> {
         self.check(&range)?;
         if range.is_empty() {
@@ -367,7 +368,7 @@ impl Mapping {
         }
         let os_page = os_page_size();
         let start = range.start / os_page * os_page;
-        // The file ends on an `os_page` when a `Pool` made it, and its last bytes may be less when another program did.
+        // The file ends on an `os_page` if a `Pool` made it; another program may have made its last bytes fewer.
         let end = range.end.next_multiple_of(os_page).min(self.len);
         match file {
             Some(file) if self.hugetlb.is_some() => {
@@ -375,14 +376,14 @@ impl Mapping {
             }
             Some(file) => allocate(file, self.len, start..end)?,
             None if self.hugetlb.is_some() => {}
-            // A part of it may be there already.
+            // A part of it may be present already.
             None if ask_for((end - start) as u64).is_err() => {
                 ask_for((self.unbacked_os_pages(start..end)? * os_page) as u64)?;
             }
             None => {}
         }
         match self.populate(start..end) {
-            // Linux before 5.14, and tools that do not know the advice.
+            // Linux before 5.14, and tools that do not know this advice.
             Err(Errno::INVAL) => self.touch(start..end),
             result => result.map_err(BackingError::system("prefault the memory"))?,
         }
@@ -397,7 +398,7 @@ impl Mapping {
         unsafe { populate_by_advice(self.base.as_ptr().wrapping_add(range.start), range.len()) }
     }
 
-    /// Stores to every `os_page` what is there already.
+    /// Stores to every `os_page` the value that it already has.
     pub(crate) fn touch(&self, range: Range<usize>) {
         // SAFETY: inside the mapping, by the caller's check; allocated, so that no access is a SIGBUS.
         unsafe { touch(self.base.as_ptr().wrapping_add(range.start), range.len()) };
@@ -421,14 +422,14 @@ impl Drop for Mapping {
 }
 
 /// Puts the `os_page`s that overlap `size_bytes` bytes at `base` into this process's page table, writable, so that writing to them does not
-/// fault: a part of a [`Mapping`] at a time. What is not allocated is allocated, without a question whether there is memory for it;
-/// [`Pool::prefault`](crate::Pool::prefault) asks.
+/// fault: for a part of a [`Mapping`] at a time. Pages that are not allocated are allocated, without a check whether there is enough memory;
+/// [`Pool::prefault`](crate::Pool::prefault) checks.
 ///
-/// One system call; before Linux 5.14 an atomic exchange of a byte of each `os_page` for itself. About 1 µs for each small page, and as much for
-/// a huge one. Async-signal-safe; `errno` stays as it was.
+/// One system call; before Linux 5.14 an atomic exchange of a byte of each `os_page` for itself. About 1 µs for each page, small or
+/// huge. Async-signal-safe; `errno` keeps its value.
 ///
 /// # Errors
-/// What the kernel says: among others that there is no memory.
+/// The kernel's, for example that there is no memory.
 ///
 /// # Safety
 /// The bytes are mapped for reading and writing, and stay so until it returns; others change them, if at all, as memory that processes share.
@@ -467,14 +468,14 @@ unsafe fn touch(start: *mut u8, size_bytes: usize) {
         // reach.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
         let mut value = byte.load(Relaxed);
-        // Until it succeeds: a failed exchange is not a store on every machine.
+        // Repeated until it succeeds: on some machines a failed exchange does not store.
         while let Err(now) = byte.compare_exchange_weak(value, value, Relaxed, Relaxed) {
             value = now;
         }
     }
 }
 
-/// Asks whether there is as much memory, before the kernel wakes the OOM killer over it.
+/// Checks whether there is as much memory, before the kernel wakes the OOM killer.
 fn ask_for(wanted_bytes: u64) -> Result<(), BackingError> {
     match available_bytes() {
         Some(available_bytes) if wanted_bytes > available_bytes => {
@@ -502,8 +503,8 @@ fn lock_error(wanted_bytes: usize, errno: Errno) -> BackingError {
 /// Bytes allocated in one call: a signal makes the kernel give back what a call has allocated so far.
 const ALLOCATE_STEP_BYTES: usize = 16 << 20;
 
-/// Allocates a range of a memory file, where there is memory for it, or says why not, instead of leaving it to the first write
-/// and its SIGBUS.
+/// Allocates a range of a memory file if there is memory for it, or says why not, so that the first write does not fail
+/// with a SIGBUS.
 pub(crate) fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) -> Result<(), BackingError> {
     let stat = rustix::fs::fstat(file).map_err(BackingError::system("read the memory's size"))?;
     // At most this is missing: `st_blocks` counts what is allocated, in units of 512 bytes (stat(2)).
@@ -512,12 +513,12 @@ pub(crate) fn allocate(file: BorrowedFd<'_>, len: usize, range: Range<usize>) ->
     set_aside(file, range).map_err(BackingError::system("allocate the memory"))
 }
 
-/// Has a file's system set blocks aside for a range of it.
+/// Makes the file system set blocks aside for a range of the file.
 pub(crate) fn set_aside(file: BorrowedFd<'_>, range: Range<usize>) -> Result<(), Errno> {
     for start in range.clone().step_by(ALLOCATE_STEP_BYTES) {
         let step = ALLOCATE_STEP_BYTES.min(range.end - start);
         loop {
-            // With KEEP_SIZE it is allowed under every seal that a pool has.
+            // KEEP_SIZE is allowed under every seal that a pool has.
             match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, start as u64, step as u64) {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}

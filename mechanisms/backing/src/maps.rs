@@ -1,4 +1,4 @@
-//! The mappings of a process, by `/proc/PID/maps`: this process's, or another's. Names are bytes, and may hold anything.
+//! The mappings of a process, from `/proc/PID/maps`: this process's, or another's. Names are bytes with any content.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +18,7 @@ pub struct Map {
     pub offset: u64,
     /// The file's; zero for memory without a file.
     pub inode: u64,
-    /// A file, or `[heap]` and its like; empty for memory without a name.
+    /// A file, or a name such as `[heap]`; empty for memory without a name.
     pub name: Vec<u8>,
 }
 
@@ -33,13 +33,13 @@ impl Map {
         self.access[3] == b's'
     }
 
-    /// The file's path, as it was when the kernel was asked.
+    /// The file's path at the time when the kernel was asked.
     pub fn path(&self) -> Option<PathBuf> {
         (self.inode != 0 && self.name.first() == Some(&b'/')).then(|| Path::new(OsStr::from_bytes(&self.name)).into())
     }
 }
 
-/// All of a process's.
+/// All mappings of a process.
 ///
 /// # Errors
 /// The kernel's: there is no such process, or it is another user's.
@@ -47,7 +47,7 @@ pub fn read(pid: u32) -> io::Result<Vec<Map>> {
     Ok(parse(&fs::read(format!("/proc/{pid}/maps"))?))
 }
 
-/// Those of the text of such a file; lines that are none are left out.
+/// The mappings in the text of such a file; other lines are left out.
 pub fn parse(text: &[u8]) -> Vec<Map> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
 }

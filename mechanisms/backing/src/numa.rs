@@ -10,7 +10,7 @@ use crate::error::BackingError;
 use crate::options::{Nodes, Place};
 use crate::os_page_size;
 
-/// The NUMA node of a processor, as `/sys/devices/system/cpu` has it; `None` where the kernel knows no nodes.
+/// The NUMA node of a CPU, from `/sys/devices/system/cpu`; `None` if the kernel knows no nodes.
 ///
 /// # Errors
 /// [`BackingError::NoCpu`].
@@ -24,7 +24,7 @@ pub(crate) fn node_in(cpus: &Path, cpu: u32) -> Result<Option<u32>, BackingError
     Ok(names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).next())
 }
 
-/// How many nodes have memory; 1 where the kernel knows none.
+/// How many nodes have memory; 1 if the kernel knows none.
 fn node_count(nodes: &Path) -> usize {
     let list = fs::read_to_string(nodes.join("has_memory")).unwrap_or_default();
     let number = |text: &str| text.parse::<usize>().ok();
@@ -35,10 +35,10 @@ fn node_count(nodes: &Path) -> usize {
     counts.sum::<usize>().max(1)
 }
 
-/// Words of a mask of nodes, and its bits: as many nodes as a kernel may be built for.
+/// Words of a mask of nodes: as many nodes as a kernel may be built for.
 const MASK_WORDS: usize = 1024 / 64;
 
-/// Says which node new `os_page`s of a range are to come from. Where only another one is preferred, a kernel that cannot say so, or a
+/// Says from which node new `os_page`s of a range are to come. If a node is only preferred, a kernel that does not support it, or a
 /// sandbox that forbids it (`EPERM`), leaves the memory as it would have been.
 pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), BackingError> {
     let (cpu, mode) = match place {
@@ -51,7 +51,7 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
     if let Some(word) = mask.get_mut(node as usize / 64) {
         *word |= 1 << (node % 64);
     }
-    // One more than there are: the kernel leaves the last out (mbind(2), BUGS).
+    // One more than there are: the kernel ignores the last one (mbind(2), BUGS).
     let bits = 64 * MASK_WORDS + 1;
     // SAFETY: a range that the caller has mapped and that nobody uses yet, and a mask of so many bits less one, which is read
     // (mbind(2)). What it holds stays.
@@ -63,7 +63,7 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
     Err(BackingError::System { purpose: "have the memory come from a processor's NUMA node", errno })
 }
 
-/// Whether the memory of a range of addresses is where it was to be.
+/// Whether the memory of a range of addresses is on the requested node.
 pub(crate) fn whereabouts(range: Range<usize>, place: Place) -> Nodes {
     let cpu = match place {
         Place::Anywhere => return Nodes::NotAsked,
@@ -78,7 +78,7 @@ pub(crate) fn whereabouts(range: Range<usize>, place: Place) -> Nodes {
     }
 }
 
-/// Bytes of a range that are on another node than a processor's. What is not there is on none.
+/// Bytes of a range that are on another node than a CPU's. Memory that is not present is on none.
 pub(crate) fn away_bytes(range: Range<usize>, cpu: u32) -> Option<usize> {
     let node = node_of_cpu(cpu).ok()?? as i32;
     let mut away = 0;

@@ -26,23 +26,23 @@ pub enum Huge {
     /// Those that the system's settings give (`/sys/kernel/mm/transparent_hugepage`).
     #[default]
     AsConfigured,
-    /// Small ones, whatever these say: each can be given back by itself.
+    /// Small ones, whatever these settings say: each can be given back by itself.
     Never,
-    /// As high on the ladder as is to be had: huge pages that the system has set aside (hugetlb; of 1 GiB or 2 MiB, for memory that is a
-    /// whole number of them), else such as the kernel puts together (THP), else small ones. [`Obtained`] tells which they became.
+    /// As high on the ladder as possible: huge pages that the system has set aside (hugetlb; of 1 GiB or 2 MiB, for memory that is a
+    /// whole number of them), otherwise huge pages that the kernel puts together (THP), otherwise small ones. [`Obtained`] tells the result.
     Prefer,
-    /// As `Prefer`, rounded up to whole huge pages, and an error where a part would have small ones.
+    /// As `Prefer`, rounded up to whole huge pages; small pages in any part are an error.
     Require,
 }
 
-/// Which NUMA node memory is of.
+/// The NUMA node that memory comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Place {
     #[default]
     Anywhere,
-    /// That of a processor, or another where it is full.
+    /// The node of a CPU, or another if that one is full.
     Near(u32),
-    /// That of a processor alone.
+    /// The node of a CPU only.
     At(u32),
 }
 
@@ -53,7 +53,7 @@ impl Default for MemoryOptions {
 }
 
 impl MemoryOptions {
-    /// Prefaulted, not locked, without guards, with pages and nodes as the system's settings have them.
+    /// Prefaulted, not locked, without guard pages, with pages and nodes as the system's settings say.
     pub const fn new() -> MemoryOptions {
         MemoryOptions {
             prefault: true,
@@ -65,8 +65,8 @@ impl MemoryOptions {
         }
     }
 
-    /// Whether all of it is there before the call that makes it returns (the default). Otherwise a part has to be prefaulted before
-    /// it is used. What is required or locked is prefaulted in any case.
+    /// Whether all of it is present before the call that makes it returns (the default). Otherwise a part has to be prefaulted before
+    /// it is used. Memory in required huge pages, or locked memory, is prefaulted in any case.
     pub const fn prefault(self, prefault: bool) -> MemoryOptions {
         MemoryOptions { prefault, ..self }
     }
@@ -76,30 +76,30 @@ impl MemoryOptions {
         MemoryOptions { huge, ..self }
     }
 
-    /// Whether it stays in memory: it is never swapped out, and a memory file's part of it as long as this process maps it. Counts
+    /// Whether it is never swapped out. For a memory file, that holds as long as this process maps it. Counts
     /// towards `RLIMIT_MEMLOCK`.
     pub const fn lock(self, lock: bool) -> MemoryOptions {
         MemoryOptions { lock, ..self }
     }
 
-    /// Whether an inaccessible `os_page` lies before it and one behind it, in this process: who runs over the end of the last `os_page` gets a
-    /// `SIGSEGV`, in place of somebody else's memory.
+    /// Whether an inaccessible `os_page` lies before it and one behind it, in this process: an overrun of the last `os_page` is then a
+    /// `SIGSEGV`, rather than an access to somebody else's memory.
     pub const fn guard(self, guard: bool) -> MemoryOptions {
         MemoryOptions { guard, ..self }
     }
 
-    /// Takes it from the NUMA node of a processor, or from another where that one has none left.
+    /// Takes it from the NUMA node of a CPU, or from another if that node is full.
     pub const fn near_cpu(self, cpu: u32) -> MemoryOptions {
         MemoryOptions { place: Place::Near(cpu), ..self }
     }
 
-    /// Takes it from the NUMA node of a processor, and from no other.
+    /// Takes it from the NUMA node of a CPU, and from no other.
     pub const fn at_cpu(self, cpu: u32) -> MemoryOptions {
         MemoryOptions { place: Place::At(cpu), ..self }
     }
 
-    /// How many bytes it may grow to: so many addresses are reserved, and in a memory file so much length. Beyond what it has grown to, an
-    /// access in this process is a `SIGSEGV`.
+    /// How many bytes it may grow to: so many addresses are set aside, and a memory file is that long. An access in this process beyond what it has
+    /// grown to is a `SIGSEGV`.
     pub const fn capacity_bytes(self, capacity_bytes: usize) -> MemoryOptions {
         MemoryOptions { capacity_bytes, ..self }
     }
@@ -109,42 +109,42 @@ impl MemoryOptions {
     }
 }
 
-/// What memory really is made of: bytes by kind of page, read from the page table.
+/// What memory is really made of: bytes by kind of page, read from the page table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Obtained {
-    /// Bytes that were asked about, in whole `os_page`s.
+    /// Bytes that were checked, in whole `os_page`s.
     pub size_bytes: usize,
     /// In huge pages that the system has set aside.
     pub hugetlb_bytes: usize,
     /// In huge pages that the kernel has put together, each with one entry of the page table.
     pub thp_bytes: usize,
-    /// In small pages. Where [`Obtained::is_huge_told`] is false, `thp_bytes` are among them.
+    /// In small pages. If [`Obtained::is_huge_told`] is false, these include `thp_bytes`.
     pub small_bytes: usize,
     /// Not in this process's page table, or on the zero page.
     pub missing_bytes: usize,
-    /// Whether the kernel tells huge pages from small ones: Linux 6.7 or later, or root.
+    /// Whether the kernel distinguishes huge pages from small ones: Linux 6.7 or later, or root.
     pub is_huge_told: bool,
-    /// Whether it is on the NUMA node that was asked for.
+    /// Whether it is on the requested NUMA node.
     pub nodes: Nodes,
 }
 
-/// Whether memory is on the NUMA node that was asked for.
+/// Whether memory is on the requested NUMA node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Nodes {
-    /// None was asked for.
+    /// No node was requested.
     #[default]
     NotAsked,
-    /// The machine has one alone, so there is nothing to be found out.
+    /// The machine has only one, so nothing has to be checked.
     OnlyOne,
     /// The kernel, or a sandbox, does not tell (`move_pages`).
     NotTold,
-    /// Each page was asked for its node.
+    /// The node of each page was read.
     Checked {
-        /// The node that was asked for.
+        /// The node that was requested.
         node: u32,
-        /// Bytes that are on another.
+        /// Bytes that are on another node.
         away_bytes: usize,
     },
 }

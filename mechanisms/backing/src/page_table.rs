@@ -3,8 +3,8 @@
 //! ```text
 //!   PageTable::of(pid) ── runs(range) ─▶ Run Run Run …    pages that follow one another and are alike
 //!        │
-//!        ├ PAGEMAP_SCAN                    Linux 6.7 and later, for one's own processes without privilege
-//!        └ a word for each page            before; of what it does not say, /proc/kpageflags tells root
+//!        ├ PAGEMAP_SCAN                    Linux 6.7 and later, for the user's own processes without privilege
+//!        └ a word for each page            before that; what it does not say, /proc/kpageflags tells root
 //! ```
 
 use std::fs::File;
@@ -24,23 +24,23 @@ use crate::os_page_size;
 pub struct PageKind(u64);
 
 impl PageKind {
-    /// A page of a file, or of memory that is shared with other processes: not this process's alone.
+    /// A page of a file, or of memory that other processes may share: not only this process's.
     pub const FILE: PageKind = PageKind(1 << 2);
     /// In the page table: a read does not fault.
     pub const PRESENT: PageKind = PageKind(1 << 3);
-    /// Swapped out, or on its way.
+    /// Swapped out, or being swapped out.
     pub const SWAPPED: PageKind = PageKind(1 << 4);
     /// The zero page, the small or the huge one: memory that was read and that nobody has written.
     pub const ZERO: PageKind = PageKind(1 << 5);
     /// One entry of the page table for a huge page.
     pub const HUGE: PageKind = PageKind(1 << 6);
-    /// In one page table only, and so not the zero page, which is nobody's. Told by [`Way::Words`] alone, which cannot tell the zero page
-    /// otherwise.
+    /// In one page table only, and so not the zero page, which belongs to nobody. Only [`Way::Words`] tells this, which cannot recognise the zero
+    /// page otherwise.
     pub const EXCLUSIVE: PageKind = PageKind(1 << 32);
 
     const ALL: u64 = PageKind::FILE.0 | PageKind::PRESENT.0 | PageKind::SWAPPED.0 | PageKind::ZERO.0 | PageKind::HUGE.0;
 
-    /// Whether it is all that `other` is.
+    /// Whether it has all properties of `other`.
     pub const fn is(self, other: PageKind) -> bool {
         self.0 & other.0 == other.0
     }
@@ -65,12 +65,12 @@ impl std::fmt::Debug for PageKind {
     }
 }
 
-/// Pages that follow one another and are alike, and of which there is something to say.
+/// Pages that follow one another and are alike, and have at least one property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     /// Their addresses, in whole `os_page`s.
     pub range: Range<u64>,
-    /// What each of them is. Never nothing: what the page table does not have is in no run.
+    /// The properties of each. Never empty: a page that is not in the page table is in no run.
     pub kind: PageKind,
 }
 
@@ -79,16 +79,16 @@ pub struct Run {
 pub enum Way {
     /// By `PAGEMAP_SCAN`: it tells everything.
     Scan,
-    /// By a word for each page and, of the page frame, by `/proc/kpageflags`: everything too, but that a huge page is one that lies in one
-    /// piece, whether or not it has one entry of the page table.
+    /// By a word for each page, and by `/proc/kpageflags` for its page frame: everything too, except that a huge page is one that is physically
+    /// contiguous, whether or not it has one entry of the page table.
     WordsAndFlags,
-    /// By a word for each page alone: the zero page cannot be told from others but those that are [`PageKind::EXCLUSIVE`], nor huge pages from
-    /// small ones.
+    /// By a word for each page only: pages that are not [`PageKind::EXCLUSIVE`] may be the zero page, and huge pages are not distinguished
+    /// from small ones.
     Words,
 }
 
 impl Way {
-    /// Whether it tells the zero page from others.
+    /// Whether it recognises the zero page.
     pub const fn sees_zero(self) -> bool {
         !matches!(self, Way::Words)
     }
@@ -107,9 +107,9 @@ fn system(purpose: &'static str) -> impl Fn(io::Error) -> BackingError {
 }
 
 impl PageTable {
-    /// Of a process, or (`None`) of this one, asked by the best way that there is.
+    /// Of a process, or (`None`) of this one, asked in the best way that the kernel supports.
     ///
-    /// It stays that of the program that runs now: after an exec it is empty.
+    /// It stays the table of the program that runs now: after an exec it is empty.
     ///
     /// # Errors
     /// [`BackingError::System`]: there is no such process, it is another user's (`EACCES`), `/proc` is not mounted, or a sandbox forbids
@@ -118,10 +118,10 @@ impl PageTable {
         PageTable::by(pid, &[Way::Scan, Way::WordsAndFlags, Way::Words])
     }
 
-    /// As [`PageTable::of`], by the first of these ways that there is. [`Way::Words`] always is.
+    /// As [`PageTable::of`], in the first of these ways that the kernel supports. [`Way::Words`] is always supported.
     ///
     /// # Errors
-    /// As [`PageTable::of`]; [`Errno::NOSYS`] where there is none.
+    /// As [`PageTable::of`]; [`Errno::NOSYS`] if none of them is supported.
     pub fn by(pid: Option<u32>, ways: &[Way]) -> Result<PageTable, BackingError> {
         let path = pid.map_or("/proc/self/pagemap".into(), |pid| format!("/proc/{pid}/pagemap"));
         let pagemap = File::open(path).map_err(system("read the process's page table"))?;
@@ -130,7 +130,7 @@ impl PageTable {
             table.way = *way;
             table.flags = None;
             match way {
-                // An empty range is answered by a kernel that knows the question.
+                // A kernel that supports the request accepts an empty range.
                 Way::Scan => match scan(&table.pagemap, 0..0, &mut []) {
                     Ok(_) => return Ok(table),
                     Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {}
@@ -153,13 +153,13 @@ impl PageTable {
         self.way
     }
 
-    /// Tells `each` of what is in `range`, addresses of the process in whole `os_page`s, in ascending order. Neighbours that are alike may come
+    /// Calls `each` with what is in `range`, addresses of the process in whole `os_page`s, in ascending order. Neighbours that are alike may come
     /// as two runs.
     ///
-    /// Each answer is as of a moment of its own: what the process maps, touches or gives back meanwhile may be in it or not.
+    /// Each answer is true at a moment of its own: what the process maps, touches or gives back at the same time may be in it or not.
     ///
     /// # Errors
-    /// The kernel's. A process that has ended has an empty page table, which is none.
+    /// The kernel's. A process that has ended has an empty page table, which is no error.
     pub fn runs(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> io::Result<()> {
         match self.way {
             Way::Scan => self.scanned(range, each),
@@ -172,7 +172,7 @@ impl PageTable {
         let mut start = range.start;
         while start < range.end {
             let (count, walk_end) = match scan(&self.pagemap, start..range.end, &mut regions) {
-                // The process has ended, or is another program by now.
+                // The process has ended, or runs another program by now.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
                 result => result?,
             };
@@ -180,7 +180,7 @@ impl PageTable {
                 each(Run { range: region.start..region.end, kind: PageKind(region.categories & PageKind::ALL) });
             }
             if walk_end <= start {
-                // Nothing was walked where nothing is mapped any more.
+                // Nothing was walked because nothing is mapped any more.
                 return if count == 0 { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) };
             }
             start = walk_end;
@@ -217,7 +217,7 @@ impl PageTable {
         Ok(())
     }
 
-    /// What words of the page table say, with the flags of their frames where these can be read.
+    /// The properties that words of the page table give, with the flags of their frames if these can be read.
     fn kinds(&self, words: &[u8]) -> io::Result<Vec<PageKind>> {
         let words: Vec<u64> =
             words.chunks_exact(8).map(|word| <[u8; 8]>::try_from(word).map_or(0, u64::from_ne_bytes)).collect();
@@ -227,7 +227,7 @@ impl PageTable {
             exclusive.for_each(|(_, kind)| *kind = kind.and(PageKind::EXCLUSIVE));
             return Ok(kinds);
         };
-        // Huge where all of it lies in one piece.
+        // Huge if all of it is physically contiguous.
         let first = words.first().map_or(0, |word| word & FRAME);
         let pages_of_huge = HUGE_PAGE_SIZE_BYTES / os_page_size();
         let mut is_one_piece = words.len() == pages_of_huge && first.is_multiple_of(pages_of_huge as u64);
@@ -255,7 +255,7 @@ impl PageTable {
     }
 }
 
-/// Reads as much as there is; nothing of a process that has ended.
+/// Reads as much as there is; nothing from a process that has ended.
 fn read_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut found = 0;
     while let Some(rest) = target.get_mut(found..).filter(|rest| !rest.is_empty()) {
@@ -274,7 +274,7 @@ fn read_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
 const WORD_PRESENT: u64 = 1 << 63;
 const WORD_SWAPPED: u64 = 1 << 62;
 const WORD_FILE: u64 = 1 << 61;
-/// Since Linux 4.2; of a page that is present. The zero page, small or huge, is counted in no page table (`pte_to_pagemap_entry` in
+/// Since Linux 4.2, for a page that is present. The zero page, small or huge, is counted in no page table (`pte_to_pagemap_entry` in
 /// `fs/proc/task_mmu.c`).
 const WORD_EXCLUSIVE: u64 = 1 << 56;
 /// The frame of a page that is present; zero without `CAP_SYS_ADMIN`.
@@ -288,11 +288,11 @@ fn kind_of_word(word: u64) -> PageKind {
     let bits = [(WORD_PRESENT, PageKind::PRESENT), (WORD_SWAPPED, PageKind::SWAPPED)];
     let kind =
         bits.iter().filter(|(bit, _)| word & bit != 0).fold(PageKind::default(), |all, (_, kind)| all.and(*kind));
-    // Of what is not there, the bit says nothing of a page.
+    // For a page that is not present, the bit says nothing.
     if kind != PageKind::default() && word & WORD_FILE != 0 { kind.and(PageKind::FILE) } else { kind }
 }
 
-/// Whether the kernel tells this process which frames its pages lie in.
+/// Whether the kernel tells this process the frames of its pages.
 fn sees_frames() -> bool {
     let local = 0_u8;
     let page = (&raw const local).addr() / os_page_size();
@@ -332,7 +332,7 @@ struct PageRegion {
 /// `PAGEMAP_SCAN`: `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::Ioctl = libc::_IOWR::<ScanArguments>(b'f' as u32, 16);
 
-/// Pages that are there or were swapped out. Returns the number of regions, and where the walk has ended.
+/// Pages that are present or were swapped out. Returns the number of regions, and where the walk has ended.
 fn scan(pagemap: &File, range: Range<u64>, regions: &mut [PageRegion]) -> io::Result<(usize, u64)> {
     let mut arguments = ScanArguments {
         size: size_of::<ScanArguments>() as u64,

@@ -10,13 +10,13 @@ use crate::mapping::{HUGE_PAGE_SIZE_BYTES, Mapping, allocate, set_aside};
 use crate::options::{Huge, MemoryOptions, Obtained};
 use crate::os_page_size;
 
-/// File systems by their `f_type` (linux/magic.h) whose mapped files can be written once their blocks are set aside. An overlay
-/// hides which one lies below; network file systems and those that write elsewhere than before promise nothing.
+/// File systems, by their `f_type` (linux/magic.h), whose mapped files can be written once their blocks are set aside. An overlay
+/// hides which file system lies below. Network file systems, and those that write to new blocks each time, guarantee nothing.
 const TMPFS: u64 = 0x0102_1994;
 const EXT: u64 = 0xEF53;
 const XFS: u64 = 0x5846_5342;
 
-/// Memory that is to be shared: a sealed memory file (or a file on a file system), and this process's mapping of it.
+/// Memory to be shared: a sealed memory file (or a file on a file system), and this process's mapping of it.
 #[derive(Debug)]
 pub struct Pool {
     file: OwnedFd,
@@ -24,21 +24,21 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a memory file of `size_bytes`, rounded up to whole `os_page`s and all zeroes, seals its size for good, and
-    /// maps it. `name` shows in `/proc/PID/maps`. Where huge pages are required, it is rounded up to whole ones of these.
+    /// Makes a memory file of `size_bytes`, rounded up to whole `os_page`s and all zeroes, seals its size permanently, and
+    /// maps it. `name` shows in `/proc/PID/maps`. If huge pages are required, it is rounded up to whole huge pages.
     ///
-    /// The file is closed on exec. It is as long as the capacity; whoever else maps it maps all of that, and has to be told how much is
-    /// there.
+    /// The file is closed on exec. It is as long as the capacity. Other processes map all of that, and have to be told how much memory
+    /// there is.
     ///
     /// # Errors
     /// [`BackingError::Size`] (none, or too many for an address space), [`BackingError::NotEnough`] (only when prefaulted),
-    /// [`BackingError::NotHuge`], [`BackingError::Lock`], [`BackingError::NoCpu`], [`BackingError::System`]. Nothing is left then.
+    /// [`BackingError::NotHuge`], [`BackingError::Lock`], [`BackingError::NoCpu`], [`BackingError::System`]. Nothing is left after an error.
     pub fn new(name: &str, size_bytes: usize, options: MemoryOptions) -> Result<Pool, BackingError> {
         let sizes = Sizes::new(size_bytes, options)?;
         sizes.down_the_ladder(|hugetlb| Pool::of_pages(name, sizes, options, hugetlb))
     }
 
-    /// Of huge pages of this size that the system has set aside, or of others.
+    /// With huge pages of this size that the system has set aside, or with others.
     fn of_pages(
         name: &str,
         sizes: Sizes,
@@ -48,12 +48,12 @@ impl Pool {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let flags = flags | hugetlb.map_or(MemfdFlags::empty(), hugetlb_flags);
         let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-            // Linux before 6.3 does not know that memory may be sealed against being a program.
+            // Linux before 6.3 does not know the flag against execution.
             Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
             result => result,
         }
         .map_err(BackingError::system("make a memory file"))?;
-        // As long as it may ever become, so that it can be sealed at once: what it grows by later are holes until then.
+        // As long as it may ever become, so that it can be sealed now: what it may grow by consists of holes until then.
         rustix::fs::ftruncate(&file, sizes.capacity_bytes as u64)
             .map_err(BackingError::system("size the memory file"))?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
@@ -64,9 +64,9 @@ impl Pool {
         Ok(Pool { file, mapping })
     }
 
-    /// As [`Pool::new`], but on a file system: makes a file at `path` that nobody else may read or write, has the blocks of its
-    /// first `promised_bytes` set aside, and maps it. The rest has to be prefaulted before it is used. It outlives all who use
-    /// it until somebody removes it; nothing protects them from its being truncated.
+    /// As [`Pool::new`], but on a file system: makes a file at `path` that nobody else may read or write, sets the blocks of its
+    /// first `promised_bytes` aside, and maps it. The rest has to be prefaulted before it is used. It outlives all its users
+    /// until somebody removes it. If it is truncated, processes that map it get `SIGBUS`.
     ///
     /// Allowed are tmpfs (`/dev/shm`), ext2 to ext4, and xfs. On a disk a store may wait for the disk.
     ///
@@ -103,7 +103,7 @@ impl Pool {
             BackingError::System { errno: Errno::NOSPC | Errno::DQUOT, .. } => {
                 BackingError::NoSpace { wanted_bytes: promised_bytes as u64 }
             }
-            // Those that came before ext4 cannot set blocks aside.
+            // The predecessors of ext4 cannot set blocks aside.
             BackingError::System { errno: Errno::OPNOTSUPP, .. } => BackingError::FileSystem { magic },
             error => error,
         })?;
@@ -111,7 +111,7 @@ impl Pool {
         Ok(Pool { file, mapping })
     }
 
-    /// The memory file, to hand out.
+    /// The memory file, to be passed on.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -136,25 +136,25 @@ impl Pool {
         (self.file, self.mapping)
     }
 
-    /// Makes the `os_page`s that overlap `range` (bytes from the start) be there: allocated, and in this process's page
-    /// table. What they hold stays, and others may use them meanwhile.
+    /// Makes the `os_page`s that overlap `range` (bytes from the start) present: allocated, and in this process's page
+    /// table. Their contents stay, and others may use them at the same time.
     ///
     /// # Errors
-    /// [`BackingError::Range`], [`BackingError::NotEnough`], [`BackingError::System`]. A part may be there then.
+    /// [`BackingError::Range`], [`BackingError::NotEnough`], [`BackingError::System`]. A part may then be present.
     pub fn prefault(&self, range: Range<usize>) -> Result<(), BackingError> {
         self.mapping.prefault(Some(self.file.as_fd()), range)
     }
 
-    /// Makes the memory grow to `size_bytes`, rounded up as by [`Pool::new`], in place and as its options have it. Others who map the file
+    /// Grows the memory to `size_bytes`, rounded up as by [`Pool::new`], in place and as its options say. Others who map the file
     /// see the new part as soon as they know of it.
     ///
     /// # Errors
-    /// As [`Pool::new`]; [`BackingError::Size`] beyond the capacity, or where it would be less. It is as large as before then.
+    /// As [`Pool::new`]; [`BackingError::Size`] beyond the capacity, or if it would shrink. The memory is then as large as before.
     pub fn grow(&mut self, size_bytes: usize) -> Result<(), BackingError> {
         let begin = self.size_bytes() as u64;
         self.mapping.grow(Some(self.file.as_fd()), size_bytes).inspect_err(|_| {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // What is not taken back is of use when it grows the next time.
+            // What is not taken back is used when the memory grows the next time.
             let _ = rustix::fs::fallocate(&self.file, flags, begin, self.capacity_bytes() as u64 - begin);
         })
     }
@@ -164,7 +164,7 @@ impl Pool {
         self.mapping.capacity_bytes()
     }
 
-    /// What the memory really is made of: see [`Mapping::obtained`].
+    /// What the memory is really made of: see [`Mapping::obtained`].
     ///
     /// # Errors
     /// [`BackingError::System`].
@@ -172,9 +172,9 @@ impl Pool {
         self.mapping.obtained(0..self.size_bytes())
     }
 
-    /// Puts huge pages in place of the `os_page`s inside `range` (bytes from the start) where the kernel has some to give, whatever its
-    /// settings say of memory files; a whole huge page is then one fault, and one entry of the processor's cache of the page table, in
-    /// each process that maps the pool. What the memory holds stays; holes become zeroes. Returns how many bytes are in huge pages; 0
+    /// Puts huge pages in place of the `os_page`s inside `range` (bytes from the start) if the kernel has some, whatever its
+    /// settings say about memory files. A whole huge page is then one fault, and one TLB entry, in
+    /// each process that maps the pool. The contents of the memory stay; holes become zeroes. Returns how many bytes are in huge pages; 0
     /// before Linux 6.1.
     ///
     /// Takes milliseconds for each MiB.
@@ -182,8 +182,8 @@ impl Pool {
         self.mapping.use_huge_pages(range)
     }
 
-    /// Gives the memory of the whole `os_page`s inside `range` (bytes from the start) back to the system. They read as zeroes then, in
-    /// every process, and come back, one by one, when somebody writes to them.
+    /// Gives the memory of the whole `os_page`s inside `range` (bytes from the start) back to the system. They then read as zeroes, in
+    /// every process, and are allocated again, one by one, when somebody writes to them.
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::System`].
@@ -199,7 +199,7 @@ impl Pool {
             .map_err(BackingError::system("give memory of the memory file back"))
     }
 
-    /// How many `os_page`s that overlap `range` (bytes from the start) are not there: see [`crate::unbacked_os_pages`].
+    /// How many `os_page`s that overlap `range` (bytes from the start) are not present: see [`crate::unbacked_os_pages`].
     ///
     /// # Errors
     /// [`BackingError::Range`], [`BackingError::System`].
@@ -214,17 +214,17 @@ impl AsFd for Pool {
     }
 }
 
-/// Memory of this process alone (anonymous), made with the same options as a [`Pool`]'s.
+/// Memory of this process only (anonymous), made with the same options as a [`Pool`].
 ///
-/// A child made by `fork` has a copy: the first write to each page by either of the two faults, and takes memory.
+/// A child made by `fork` has a copy: the first write to each page by either process faults, and takes memory.
 #[derive(Debug)]
 pub struct PrivatePool {
     mapping: Mapping,
 }
 
 impl PrivatePool {
-    /// Makes memory of `size_bytes`, rounded up to whole `os_page`s and all zeroes. Where huge pages are required, it is rounded up to whole
-    /// ones of these.
+    /// Makes memory of `size_bytes`, rounded up to whole `os_page`s and all zeroes. If huge pages are required, it is rounded up to whole
+    /// huge pages.
     ///
     /// # Errors
     /// As [`Pool::new`].
@@ -288,7 +288,7 @@ impl PrivatePool {
     }
 }
 
-/// Bytes of memory and of what it may grow to, in whole pages.
+/// Size and capacity in bytes, both in whole pages.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     size_bytes: usize,
@@ -304,7 +304,7 @@ impl Sizes {
         Ok(Sizes { size_bytes, capacity_bytes, huge: options.huge })
     }
 
-    /// Tries one kind of pages after the other: hugetlb of either size, of which it is a whole number, then what is put together, or small.
+    /// Tries one kind of pages after the other: hugetlb of either size, if the memory is a whole number of these, then others.
     fn down_the_ladder<T>(self, attempt: impl Fn(Option<usize>) -> Result<T, BackingError>) -> Result<T, BackingError> {
         if matches!(self.huge, Huge::Prefer | Huge::Require) {
             let fits =
@@ -322,7 +322,7 @@ impl Sizes {
 /// Sizes of huge pages that the system may have set aside.
 const HUGETLB_SIZES: [usize; 2] = [1 << 30, HUGE_PAGE_SIZE_BYTES];
 
-/// Whether a huge page of a size could be had: one that is free, or that may be made when one is wanted.
+/// Whether a huge page of this size is available: one that is free, or that may be made on demand.
 fn has_hugetlb(size: usize) -> bool {
     let place = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", size >> 10);
     ["free_hugepages", "nr_overcommit_hugepages"].iter().any(|name| {

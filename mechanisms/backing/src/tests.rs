@@ -397,7 +397,7 @@ fn slices_are_checked_and_an_assertion_names_its_place() {
     let mut buffer = vec![0u32; 1 << 20];
     let caught = std::panic::catch_unwind(|| assert_backed(&buffer)).unwrap_err();
     let text = caught.downcast_ref::<String>().unwrap();
-    assert!(text.contains("of a buffer of 4.0 MiB are no memory of its own"), "{text}");
+    assert!(text.contains("of a buffer of 4.0 MiB are not memory of its own"), "{text}");
     buffer.fill(1);
     // It is this process's alone, so any way tells it.
     assert_backed(&buffer);

@@ -1,7 +1,7 @@
 //! Counters, histograms and pools with words on each CPU for C: the functions of `dormouse/percpu.h`.
 //!
 //! ```text
-//!   one mapping   │ head: what Rust knows of it │ stride of CPU 0 │ stride of CPU 1 │ …
+//!   one mapping   │ head: Rust's data           │ stride of CPU 0 │ stride of CPU 1 │ …
 //!                 ▲ the pointer that C has
 //! ```
 
@@ -30,15 +30,15 @@ pub struct Bucket {
     count: u64,
 }
 
-/// Strides begin here: a multiple of every alignment, and heads fit.
+/// Strides begin here: a multiple of every alignment, and larger than any head.
 const STRIDES: usize = 4096;
 const _: () = assert!(size_of::<Head<PerCpuCounter>>() <= STRIDES && size_of::<Head<Histogram>>() <= STRIDES);
 
-/// A counter's stride: the shared words, which only CPU 0's are used of, and the slot on lines of its own.
+/// A counter's stride: the shared words, of which only CPU 0's are used, and the slot on cache lines of its own.
 const SLOT: usize = size_of::<PerCpuCounterShared>();
 const COUNTER_STRIDE_SHIFT: u32 = (SLOT + size_of::<PerCpuCounterSlot>()).next_power_of_two().ilog2();
 
-/// Maps strides for all CPUs that there may be, and puts a head in front of them. An errno if it cannot be.
+/// Maps strides for all CPUs that may ever exist, and puts a head in front of them. An errno if that fails.
 fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Result<NonNull<Head<T>>, c_int> {
     let cpu_count = possible_cpus();
     let strides_size_bytes = (cpu_count as usize).checked_mul(1 << stride_shift).ok_or(libc::ENOMEM)?;
@@ -86,13 +86,13 @@ unsafe fn destroy<T>(head: Option<NonNull<Head<T>>>) {
     }
 }
 
-/// Gives back a mapping that nobody uses, with `errno` as it was.
+/// Unmaps a mapping that nobody uses; `errno` keeps its value.
 fn unmap(mapping: *mut c_void, size_bytes: usize) {
     // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
     unsafe { libc::munmap(mapping, size_bytes) };
 }
 
-/// A counter; NULL and `errno` if the threshold is no threshold or there is no memory.
+/// A counter; NULL and `errno` if the threshold is not valid or there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_counter_create(threshold: u64) -> Option<NonNull<Head<PerCpuCounter>>> {
     answer(create(COUNTER_STRIDE_SHIFT, |area| {
@@ -122,13 +122,13 @@ pub extern "C" fn dormouse_percpu_counter_sum(counter: &Head<PerCpuCounter>) -> 
     counter.object.sum()
 }
 
-/// [`PerCpuCounter::error_max`], for one process, of which no thread is killed alone.
+/// [`PerCpuCounter::error_max`] for one process, whose threads are not killed one by one.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_counter_error_max(counter: &Head<PerCpuCounter>, adders: u64) -> u64 {
     counter.object.error_max(adders, 0)
 }
 
-/// Gives the counter's memory back.
+/// Frees the counter's memory.
 ///
 /// # Safety
 /// NULL, or a counter that was created and not destroyed, and that nobody uses any more.
@@ -167,7 +167,7 @@ pub extern "C" fn dormouse_percpu_histogram_bucket_count(histogram: &Head<Histog
     histogram.object.layout().bucket_count()
 }
 
-/// [`Histogram::quantile`]; answers 0 or a negative errno.
+/// [`Histogram::quantile`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_histogram_quantile(
     histogram: &Head<Histogram>,
@@ -180,7 +180,7 @@ pub extern "C" fn dormouse_percpu_histogram_quantile(
     0
 }
 
-/// The buckets that are not empty; answers how many there are, or a negative errno.
+/// The buckets that are not empty; returns how many there are, or a negative errno.
 ///
 /// # Safety
 /// `buckets` has room for `capacity`, and nobody else uses it meanwhile.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn dormouse_percpu_histogram_snapshot(
     len as isize
 }
 
-/// Gives the histogram's memory back.
+/// Frees the histogram's memory.
 ///
 /// # Safety
 /// NULL, or a histogram that was created and not destroyed, and that nobody uses any more.

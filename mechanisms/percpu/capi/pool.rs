@@ -1,4 +1,4 @@
-//! Pools for C: handles as words, errors as numbers with a cause and a text, and every scheme behind one face.
+//! Pools for C: handles as words, errors as numbers with a cause and a text, and every scheme behind one interface.
 //!
 //! ```text
 //!   one mapping   │ head: where the body is │ body: pool or attachment, view, words │
@@ -37,7 +37,7 @@ enum Cause {
     Other,
 }
 
-/// What went wrong: cause, errno, and the text of whoever knows.
+/// What went wrong: cause, errno, and the text of the error.
 struct Failure<'a> {
     cause: Cause,
     errno: c_int,
@@ -72,11 +72,11 @@ impl Write for Text<'_> {
     }
 }
 
-/// Tells the caller, and is what the function returns.
+/// Stores the failure for the caller, and gives the function's return value.
 fn tell(to: Option<&mut CError>, failure: &Failure<'_>) -> c_int {
     if let Some(to) = to {
         (to.error, to.cause, to.text) = (failure.errno, failure.cause as u32, [0; TEXT_SIZE]);
-        // Cut off, but never refused.
+        // A text that is too long is cut off.
         let _ = write!(Text { text: &mut to.text, len: 0 }, "{}", failure.text);
     }
     -failure.errno
@@ -208,7 +208,7 @@ impl COptions {
     }
 }
 
-/// A pool, or an attachment to one.
+/// A pool, or an attachment to a pool.
 trait Memory<S: Scheme>: Sized {
     fn view(&self) -> View<S>;
     fn pool(&self) -> Option<&Pool<S>>;
@@ -243,11 +243,11 @@ impl<S: Relocatable> Memory<S> for Attached<S> {
     }
 }
 
-/// Either, with what its operations need.
+/// A pool or an attachment, with what its operations need.
 struct Body<S: Scheme, M: Memory<S>> {
     memory: M,
     view: View<S>,
-    /// None over memory that processes share, where this one has no rseq.
+    /// None over memory that processes share if this process has no rseq.
     words: Option<Words<S>>,
     rseq: Option<Rseq>,
 }
@@ -261,7 +261,7 @@ impl<S: Scheme, M: Memory<S>> Body<S, M> {
     }
 }
 
-/// Whatever the scheme is.
+/// A pool of any scheme.
 trait Face {
     fn alloc(&self, layout: Layout, told: Option<&mut CError>) -> Result<NonNull<u8>, c_int>;
 
@@ -440,13 +440,13 @@ impl PoolHead {
     }
 }
 
-/// Of a mapping with head and body.
+/// Bytes of a mapping with head and body.
 const MAPPING_SIZE: usize = 4096;
 /// Where the body begins: a multiple of every alignment.
 const BODY: usize = 128;
 const _: () = assert!(size_of::<PoolHead>() <= BODY);
 
-/// How C comes to a pool.
+/// How C gets a pool.
 #[derive(Clone, Copy)]
 enum Way {
     Private,
@@ -521,7 +521,7 @@ fn answer(created: Result<NonNull<PoolHead>, c_int>) -> Option<NonNull<PoolHead>
     created.inspect_err(|&error| super::set_errno(-error)).ok()
 }
 
-/// A pool of private memory; NULL and `errno` if it cannot be.
+/// A pool of private memory; NULL and `errno` if that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_create(
     options: Option<&COptions>,
@@ -530,7 +530,7 @@ pub extern "C" fn dormouse_percpu_pool_create(
     answer(create(options.unwrap_or(&COptions::DEFAULT), Way::Private, told))
 }
 
-/// A pool of the caller's memory; NULL and `errno` if it cannot be.
+/// A pool of the caller's memory; NULL and `errno` if that fails.
 ///
 /// # Safety
 /// As [`Region::new`].
@@ -546,7 +546,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_create_in_region(
     answer(create(options.unwrap_or(&COptions::DEFAULT), Way::In(region), told))
 }
 
-/// An attachment to a pool of such memory; NULL and `errno` if it cannot be.
+/// An attachment to a pool in such memory; NULL and `errno` if that fails.
 ///
 /// # Safety
 /// As [`Region::new`].
@@ -562,7 +562,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_attach(
     answer(create(options.unwrap_or(&COptions::DEFAULT), Way::To(region), told))
 }
 
-/// Gives the pool's memory back.
+/// Frees the pool's memory.
 ///
 /// # Safety
 /// NULL, or a pool that was created and not destroyed, and that nobody uses any more.
@@ -577,7 +577,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_destroy(pool: Option<NonNull<PoolH
     }
 }
 
-/// [`Pool::alloc`]; answers 0 or a negative errno.
+/// [`Pool::alloc`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_alloc(
     pool: &PoolHead,
@@ -608,7 +608,7 @@ pub extern "C" fn dormouse_percpu_pool_alloc(
     }
 }
 
-/// [`Pool::free`]; answers 0 or a negative errno.
+/// [`Pool::free`]; returns 0 or a negative errno.
 ///
 /// # Safety
 /// As there.
@@ -626,7 +626,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_free(
     unsafe { pool.face().free(word, told) }
 }
 
-/// [`View::address`]; NULL for a CPU that the pool has not.
+/// [`View::address`]; NULL for a CPU that the pool does not have.
 ///
 /// # Safety
 /// The object lives.
@@ -645,13 +645,13 @@ pub extern "C" fn dormouse_percpu_pool_cpu_count(pool: &PoolHead) -> u32 {
     pool.face().cpu_count()
 }
 
-/// [`Pool::size_of`]; answers bytes or a negative errno.
+/// [`Pool::size_of`]; returns bytes or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_size_of(pool: &PoolHead, object: CObject) -> isize {
     object.word.map_or(-(libc::ENOENT as isize), |word| pool.face().size_of(word))
 }
 
-/// [`Pool::offset_of`]; answers bytes or a negative errno.
+/// [`Pool::offset_of`]; returns bytes or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_offset_of(pool: &PoolHead, object: CObject) -> isize {
     object.word.map_or(-(libc::ENOENT as isize), |word| pool.face().offset_of(word))

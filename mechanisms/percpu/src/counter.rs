@@ -1,4 +1,4 @@
-//! Counters with a slot on each CPU: [`Counter`], and [`PerCpuCounter`], whose sum is also known roughly by one load.
+//! Counters with a slot on each CPU: [`Counter`], and [`PerCpuCounter`], whose sum is also known approximately by one load.
 //!
 //! # How a [`PerCpuCounter`] folds
 //! ```text
@@ -11,8 +11,8 @@
 //!                   big          additions of a threshold or more, which go here and into approximate at once
 //! ```
 //!
-//! `sum` reads `by_rseq`, `by_atomics` and `big`. Nothing is ever subtracted from these to be added elsewhere, so a thread
-//! that is killed anywhere leaves the sum exact: its addition is in it or not. What a kill can cost is the approximation.
+//! `sum` reads `by_rseq`, `by_atomics` and `big`. Nothing is ever subtracted from these to be added elsewhere. So a thread
+//! that is killed anywhere leaves the sum exact: its addition is in it or not. Only the approximation can suffer from a kill.
 //!
 //! ```text
 //!   add(n):                                             fold:
@@ -23,12 +23,12 @@
 //!     section on cpu: by_rseq += n
 //! ```
 //!
-//! Who commits the epoch has the claim, and lands it; nobody else can claim the same. The look comes before the addition, on
-//! the CPU whose section makes the addition: a thread that is moved in between is aborted and looks anew, so no CPU is left
-//! with more than it may hold because the thread that ought to fold is elsewhere. The epoch (and not the folded value) is the
-//! guard, because a value may come back: then the claim would be of additions that another has claimed.
+//! The thread that commits the epoch has the claim, and lands it; nobody else can claim the same amount. The look comes before the addition, on
+//! the CPU whose section makes the addition: a thread that is moved in between is aborted and looks again. So no CPU is left
+//! with more than it may hold because the thread that ought to fold is elsewhere. The guard is the epoch and not the folded value,
+//! because a value may come back: then the claim would include additions that another thread has claimed.
 //!
-//! Those without rseq add to `by_atomics` and to `unfolded`, and whoever brings the latter to a threshold takes it (`swap`)
+//! Threads without rseq add to `by_atomics` and to `unfolded`. The thread that brings the latter to a threshold takes it (`swap`)
 //! and lands it.
 
 use core::cell::UnsafeCell;
@@ -42,7 +42,7 @@ use crate::txn::Commit;
 
 /// A word that only critical sections on its CPU write, and anybody reads.
 ///
-/// It has no atomic addition: one that fell between a section's load and store would be lost.
+/// It has no atomic addition, because one between a section's load and store would be lost.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct RseqU64(UnsafeCell<u64>);
@@ -57,7 +57,7 @@ impl RseqU64 {
     /// Wait-free, async-signal-safe.
     ///
     /// # Safety
-    /// This is `cpu`'s word: nobody adds to it naming another CPU.
+    /// This is `cpu`'s word: nobody adds to it with another CPU's number.
     #[inline]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add(&self, rseq: Rseq, cpu: u32, n: u64) -> bool {
@@ -65,7 +65,7 @@ impl RseqU64 {
         unsafe { rseq.add(cpu, self.0.get(), n) }
     }
 
-    /// What it holds.
+    /// Its value.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -84,7 +84,7 @@ impl RseqU64 {
     }
 }
 
-/// One CPU's part of a [`Counter`]: a word for those with rseq and one for those without, so that processes of both
+/// One CPU's part of a [`Counter`]: a word for threads with rseq and one for threads without, so that processes of both
 /// kinds can share an area. Zeroes are a valid, empty slot.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ pub struct CounterSlot {
 }
 
 /// Attempts under rseq before an addition goes to the atomic word. Aborts are rare, and a second one right after the
-/// first rarer; the bound makes additions wait-free.
+/// first is rarer. The bound makes additions wait-free.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
 /// A counter with a slot on each CPU: cheap to add to, exact to sum.
@@ -134,14 +134,14 @@ impl Counter {
     #[cold]
     fn add_by_atomics(&self, rseq: Option<Rseq>, n: u64) {
         let cpu = near(rseq);
-        // Any slot is right, the CPU's own is near. A CPU that the area does not know shares one.
+        // Any slot is correct; the CPU's own is near. A CPU that the area does not have uses another CPU's.
         if let Some(slot) = self.area.get(self.slot, cpu % self.area.count()) {
             slot.by_atomics.fetch_add(n, Relaxed);
         }
     }
 
-    /// The sum of all additions, modulo 2^64: exact for those that happened before the call; of those that run
-    /// meanwhile, each is in it or not.
+    /// The sum of all additions, modulo 2^64. It contains every addition that happened before the call; an addition that runs at the
+    /// same time may be in it or not.
     ///
     /// Wait-free, async-signal-safe.
     pub fn sum(&self) -> u64 {
@@ -181,14 +181,14 @@ struct Look {
 
 /// The words of a counter, as the fold sees them: the real ones, or a model's.
 trait Words {
-    /// What the CPU's slot holds, the epoch read before the rest; `None` where the CPU has no slot.
+    /// The contents of the CPU's slot, the epoch read before the rest; `None` if the CPU has no slot.
     fn look(&self) -> Option<Look>;
     /// One section on `look.cpu`: `by_rseq += n`. False: aborted, nothing added.
     fn add_by_section(&self, look: &Look, n: i64) -> bool;
     /// One section on `look.cpu`: if `epoch == look.epoch`, `folded[(epoch + 1) & 1] = look.total` and `epoch += 1`. Whether it was
     /// committed.
     fn claim(&self, look: &Look) -> bool;
-    /// `by_atomics += n` in some slot, then `unfolded += n` there, which is answered.
+    /// `by_atomics += n` in some slot, then `unfolded += n` there. Returns the slot and the new `unfolded`.
     fn add_by_atomics(&self, n: i64) -> (usize, i64);
     /// Takes what is unfolded in that slot.
     fn take(&self, slot: usize) -> i64;
@@ -239,26 +239,26 @@ fn add_slowly(words: &impl Words, threshold: u64, n: i64) {
     }
 }
 
-/// A signed counter with a slot on each CPU: cheap to add to, known roughly by one load, and exactly by a sum over the CPUs.
+/// A signed counter with a slot on each CPU: cheap to add to, known approximately by one load, and exactly by a sum over the CPUs.
 ///
-/// It lies in an [`Area`], so it may be private memory or shared by processes, of which some have rseq and some have not. All
-/// of them have to give the same slots and the same shared words. They may give different thresholds: the largest counts.
+/// It lies in an [`Area`], so it may be private memory or shared by processes, some with rseq and some without. All
+/// of them must use the same slots and the same shared words. They may use different thresholds: the largest counts.
 ///
 /// Values wrap modulo 2^64, as [`i64::wrapping_add`] does.
 ///
 /// # How far the approximation is off
 /// Let `t` be the threshold, `p` the CPUs of the area (twice as many if some use rseq and some do not), and consider the threads
 /// that are inside `add` at the same time, `a` at most.
-/// * Where none is interrupted there by another addition on the same CPU: less than `t` per CPU, so `p × (t - 1)`.
+/// * If none of them is interrupted there by another addition on the same CPU: less than `t` per CPU, so `p × (t - 1)`.
 /// * A thread that is interrupted between its look and its section adds less than `t` to what others added meanwhile, and
-///   others of its like too: a slot holds `(a + 1) × (t - 1)` at most when it was folded by somebody who was not interrupted.
-///   A fold that was interrupted after its look leaves the slot at most that on either side of what it folded to, twice as much,
+///   other such threads do too: a slot holds `(a + 1) × (t - 1)` at most when somebody who was not interrupted folded it.
+///   A fold that was interrupted after its look leaves the slot at most that much on either side of what it folded to, twice as much,
 ///   and interrupted threads can add `a × (t - 1)` again. So a slot holds, and a claim is, `b = (3a + 2) × (t - 1)` at most.
-/// * A claim counts until it has landed: `a` of them at most. One whose thread is killed before counts for good.
-/// * Additions of `t` or more are off by themselves, while they are on their way between the two words, and for good when killed
+/// * A claim counts until it has landed: `a` of them at most. If its thread is killed before, it counts for ever.
+/// * An addition of `t` or more is off by itself while it is between the two words, and for ever if its thread is killed
 ///   there.
 ///
-/// Together [`PerCpuCounter::error_max`]: `(p + a + killed) × b`, plus the big ones on their way. Everything wraps modulo 2^64, and
+/// Together [`PerCpuCounter::error_max`]: `(p + a + killed) × b`, plus the unfinished big ones. Everything wraps modulo 2^64, and
 /// the bound is of differences modulo 2^64.
 #[derive(Debug, Clone, Copy)]
 pub struct PerCpuCounter {
@@ -272,8 +272,8 @@ impl PerCpuCounter {
     /// The counter whose slots are `slot` in `area`, and whose shared words are what the stride of CPU 0 has at `shared`
     /// (there alone; what other strides have there is not used).
     ///
-    /// `threshold` is in the counter's unit, from 1 to [`i64::MAX`]: what a CPU may hold for itself stays below it. `None` if it is
-    /// not in that range, if the area has no stride, or if slots or shared words do not lie inside the strides or not aligned.
+    /// `threshold` is in the counter's unit, from 1 to [`i64::MAX`]: what a CPU has counted for itself stays below it. `None` if it is
+    /// not in that range, if the area has no stride, or if slots or shared words are not aligned or not inside the strides.
     pub fn new(
         area: Area,
         slot: PerCpu<PerCpuCounterSlot>,
@@ -287,7 +287,7 @@ impl PerCpuCounter {
         (1..=i64::MAX.cast_unsigned()).contains(&threshold).then_some(PerCpuCounter { area, slot, shared, threshold })
     }
 
-    /// Adds `n`, wrapping. The ladder: rseq on the CPU's slot, at most 8 attempts → atomics on the CPU's slot. An addition as big
+    /// Adds `n`, wrapping. First by rseq on the CPU's slot, at most 8 attempts; then by atomics on the CPU's slot. An addition as big
     /// as the threshold goes to the shared words.
     ///
     /// Wait-free, async-signal-safe.
@@ -296,7 +296,7 @@ impl PerCpuCounter {
         add(&InArea { counter: self, rseq }, rseq.is_some(), self.threshold, n);
     }
 
-    /// About the sum of all additions: one load. It is off by [`PerCpuCounter::error_max`] at most.
+    /// Approximately the sum of all additions, by one load. It is off by at most [`PerCpuCounter::error_max`].
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -304,8 +304,8 @@ impl PerCpuCounter {
         self.shared().map_or(0, |shared| shared.approximate.load(Relaxed))
     }
 
-    /// The sum of all additions: exact for those that happened before the call; of those that run meanwhile, or whose thread was
-    /// killed in them, each is in it or not. One step for each CPU.
+    /// The sum of all additions. It contains every addition that happened before the call; one that runs at the same time, or whose thread was
+    /// killed in it, may be in it or not. One step for each CPU.
     ///
     /// Wait-free, async-signal-safe.
     pub fn sum(&self) -> i64 {
@@ -318,9 +318,9 @@ impl PerCpuCounter {
 
     /// How far [`PerCpuCounter::approximate`] may be from the exact sum at the same moment, saturating at [`u64::MAX`].
     ///
-    /// `adders` is how many threads, of all processes, are inside [`PerCpuCounter::add`] at one time at most, and `killed` how many
-    /// were killed in there so far. Additions of a threshold or more that are on their way, or were killed there, come on top: each
-    /// by its amount. The type's documentation derives it; where nobody was interrupted inside `add`, it is less than a
+    /// `adders` is how many threads, of all processes, are inside [`PerCpuCounter::add`] at the same time at most, and `killed` how many
+    /// were killed in there so far. Additions of a threshold or more that are unfinished, or whose thread was killed, come on top, each
+    /// with its amount. The type's documentation derives the bound. If nobody was interrupted inside `add`, the error is less than a
     /// threshold for each CPU.
     pub fn error_max(&self, adders: u64, killed: u64) -> u64 {
         let slots = 2 * u64::from(self.area.count());
@@ -329,7 +329,7 @@ impl PerCpuCounter {
         claims.saturating_mul(claim_max)
     }
 
-    /// What a CPU holds for itself stays below it.
+    /// What a CPU has counted for itself stays below it.
     pub const fn threshold(&self) -> u64 {
         self.threshold
     }
@@ -340,7 +340,7 @@ impl PerCpuCounter {
     }
 }
 
-/// The words of a counter, and what the thread reaches them with.
+/// The words of a counter, and how the thread reaches them.
 struct InArea<'a> {
     counter: &'a PerCpuCounter,
     rseq: Option<Rseq>,
@@ -386,7 +386,7 @@ impl Words for InArea<'_> {
 
     fn add_by_atomics(&self, n: i64) -> (usize, i64) {
         let cpu = near(self.rseq);
-        // Any slot is right, the CPU's own is near. A CPU that the area does not know shares one.
+        // Any slot is correct; the CPU's own is near. A CPU that the area does not have uses another CPU's.
         let cpu = cpu % self.counter.area.count();
         let Some(slot) = self.slot(cpu) else { return (0, 0) };
         slot.by_atomics.fetch_add(n.cast_unsigned(), Relaxed);

@@ -10,15 +10,15 @@
 //!   stride of a CPU   offset │ by_rseq: one word per bucket │ by_atomics: the same again, for those without rseq │
 //! ```
 //!
-//! Values below `2^(b + 1)` have buckets for themselves; a wider bucket is at most `2^-b` of its least value wide, which is the
+//! Each value below `2^(b + 1)` has a bucket of its own. The width of a larger bucket is at most `2^-b` of its least value, which is the
 //! relative error of everything that is read from it. All of `u64` has a bucket: `(65 - b) × 2^b` of them.
 //!
 //! # Cost
-//! A value's bucket is found by counting leading zeros and a shift; then one addition under rseq. Untouched os_pages of the
-//! memory stay untouched: those without rseq have their own half.
+//! A value's bucket is found by counting leading zeros and a shift; then one addition under rseq follows. os_pages of the
+//! memory that are not used are not touched: threads without rseq have a half of their own.
 //!
 //! # Source
-//! G. Tene, HdrHistogram (2012), whose sub-buckets these are, with powers of two alone.
+//! G. Tene, HdrHistogram (2012). The sub-buckets are those of HdrHistogram, restricted to powers of two.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -64,17 +64,17 @@ impl HistogramLayout {
     #[inline]
     pub const fn index(self, value: u64) -> usize {
         let bits = self.sub_bucket_bits;
-        // Of value 0 the highest bit is taken to be bit 0: it shares the exact buckets.
+        // For value 0 the highest bit is taken to be bit 0: it is among the exact buckets.
         let highest = 63 - (value | 1).leading_zeros();
         if highest < bits {
             return value as usize;
         }
         let shift = highest - bits;
-        // The sub-bucket's highest bit, which all have, counts the powers of two on by one.
+        // The sub-bucket's highest bit, which all have, adds one to the power of two.
         ((shift as usize) << bits) + (value >> shift) as usize
     }
 
-    /// The least and the greatest value of a bucket. Of a bucket that there is not, the last one's.
+    /// The least and the greatest value of a bucket. For an index beyond the last bucket, those of the last one.
     pub const fn bounds(self, index: usize) -> (u64, u64) {
         let bits = self.sub_bucket_bits;
         let last = self.bucket_count() - 1;
@@ -137,7 +137,7 @@ pub struct Bucket {
 
 /// A histogram with counts on each CPU.
 ///
-/// It lies in an [`Area`], in private memory or shared by processes, of which some have rseq and some have not. Zeroed memory is
+/// It lies in an [`Area`], in private memory or shared by processes, some with rseq and some without. Zeroed memory is
 /// an empty histogram. Counts wrap modulo 2^64.
 #[derive(Debug, Clone, Copy)]
 pub struct Histogram {
@@ -171,7 +171,7 @@ impl Histogram {
         Ok(Histogram { area, offset, layout })
     }
 
-    /// Counts `value`. The ladder: rseq on the CPU's counts, at most 8 attempts → atomic addition to the CPU's other half.
+    /// Counts `value`. First by rseq on the CPU's counts, at most 8 attempts; then by an atomic addition to the CPU's other half.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -192,7 +192,7 @@ impl Histogram {
     #[cold]
     fn record_by_atomics(&self, rseq: Option<Rseq>, index: usize) {
         let cpu = near(rseq);
-        // Any CPU's is right, the thread's own is near.
+        // Any CPU's count is correct; the thread's own is near.
         if let Some(count) = self.area.get(self.by_atomics(index), cpu % self.area.count()) {
             count.fetch_add(1, Relaxed);
         }
@@ -220,7 +220,7 @@ impl Histogram {
         (0..self.layout.bucket_count()).fold(0, |sum, index| sum.wrapping_add(self.bucket(index)))
     }
 
-    /// As [`Snapshot::quantile`], without memory for a snapshot: buckets are read twice. Of values that are recorded meanwhile some
+    /// As [`Snapshot::quantile`], without memory for a snapshot: buckets are read twice. Some of the values that are recorded at the same time
     /// are in it.
     ///
     /// Wait-free, async-signal-safe.
@@ -228,9 +228,9 @@ impl Histogram {
         quantile(self.layout, q, self.count(), |index| self.bucket(index))
     }
 
-    /// Merges the CPUs' counts into `counts`, of which there are [`HistogramLayout::bucket_count`]; `None` if there are not so many.
+    /// Merges the CPUs' counts into `counts`, which must have [`HistogramLayout::bucket_count`] entries; `None` if it has fewer.
     ///
-    /// What was recorded before the call is in it. Of what is recorded meanwhile, each is in it or not.
+    /// It contains what was recorded before the call. A value that is recorded at the same time may be in it or not.
     ///
     /// Wait-free, async-signal-safe.
     pub fn snapshot<'a>(&self, counts: &'a mut [u64]) -> Option<Snapshot<'a>> {
@@ -239,7 +239,7 @@ impl Histogram {
         Some(Snapshot { layout: self.layout, counts })
     }
 
-    /// Which bucket holds what.
+    /// Which bucket a value belongs to.
     pub const fn layout(&self) -> HistogramLayout {
         self.layout
     }
@@ -273,8 +273,8 @@ impl<'a> Snapshot<'a> {
 
     /// The greatest value of the bucket that holds the `q`-quantile, which is the value of rank `max(1, ⌈q × count⌉)` from below.
     ///
-    /// The quantile itself is at most that, and less by the relative error at most. `None` if nothing was recorded, or `q` is
-    /// not in 0 to 1. The product is one of `f64`, so ranks are exact up to 2^53 values.
+    /// The quantile itself is at most that, and less by at most the relative error. `None` if nothing was recorded, or `q` is
+    /// not in 0 to 1. The product is computed in `f64`, so ranks are exact up to 2^53 values.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         quantile(self.layout, q, self.count(), |index| self.counts.get(index).copied().unwrap_or(0))
     }
@@ -317,7 +317,7 @@ fn quantile(layout: HistogramLayout, q: f64, count: u64, count_of: impl Fn(usize
     })
 }
 
-/// `⌈q × count⌉`, from 1 to `count`. The next number below `q` is taken, so that 0.07 of 100, which is 7 and a bit in binary, is 7.
+/// `⌈q × count⌉`, from 1 to `count`. The next number below `q` is used, so that 0.07 of 100, which is slightly above 7 in binary, is 7.
 fn rank(q: f64, count: u64) -> u64 {
     let product = q.next_down() * count as f64;
     let floor = product as u64;

@@ -1,13 +1,13 @@
 //! Per-CPU data that several threads, and several processes, change without locked instructions.
 //!
 //! # The problem
-//! A traced program counts and appends on every CPU at once. One shared word makes its cache line travel; a word per
-//! thread needs a registry of threads, and does not merge across processes; a word per CPU is the right number of words,
+//! A traced program counts and appends on every CPU at once. If all share one word, its cache line travels between CPUs. A word per
+//! thread needs a registry of threads, and does not merge across processes. A word per CPU is the right number of words,
 //! but a thread may be moved to another CPU between reading and writing it.
 //!
 //! # The picture
-//! A [restartable sequence](Rseq) lets a thread run a few instructions of which the last is the only store that anybody
-//! else goes by. If the kernel preempts or moves the thread or delivers a signal to it before that store, the sequence
+//! A [restartable sequence](Rseq) lets a thread run a few instructions, of which only the last makes anything visible to
+//! others. If the kernel preempts or moves the thread or delivers a signal to it before that store, the sequence
 //! starts over and nothing has happened:
 //!
 //! ```text
@@ -26,10 +26,10 @@
 //!   │ a₀ b₀ c₀ …  │ a₁ b₁ c₁ …        │ a₂ b₂ c₂ …         address = base + offset + (cpu << stride_shift)
 //! ```
 //!
-//! No table is read on the way. That the CPUs' objects are interlaced (and not that each object is an array by CPU) is
-//! what costs 5 to 20 times less on a working set; the address arithmetic costs as little as a static offset.
+//! No table is read on the way. Interlacing the CPUs' objects, rather than giving each object an array by CPU, is what makes a working set
+//! cost 5 to 20 times less; the address arithmetic costs as little as a static offset.
 //!
-//! A [`Pool`] hands such objects out and takes them back, in this layout ([`Interlaced`]) or in one of four others:
+//! A [`Pool`] allocates and frees such objects, in this layout ([`Interlaced`]) or in one of four others:
 //!
 //! ```
 //! use dormouse_percpu::{Interlaced, Pool, PoolOptions};
@@ -51,35 +51,35 @@
 //!
 //! | word | who may write it |
 //! | --- | --- |
-//! | the thread's `rseq_cs` | the thread, at the ends of a section; the kernel, when it has seen it |
-//! | a thread's area, but for `rseq_cs` | the kernel, once it is registered |
+//! | the thread's `rseq_cs` | the thread, at both ends of a section; the kernel, when it has handled it |
+//! | a thread's rseq structure, except `rseq_cs` | the kernel, once it is registered |
 //! | a word written under rseq | any thread that is on the word's CPU, inside a section |
-//! | a node's link | who pushes it, until it is on the list; then nobody, until somebody has popped it |
+//! | a node's link | the thread that pushes it, until it is on the list; then nobody, until somebody has popped it |
 //! | a word written by atomics | anybody |
 //! | a word under exclusive claim | the claimant, by [`apply_exclusive`] |
 //! | a word of a pool's object | [`Words`]: all of a process by sections, or all under locks |
 //!
-//! One word is never in two rows at once: a section loads and stores, so an atomic addition from another CPU that falls
-//! between the two is lost. [`RseqU64`] and [`CounterSlot`] make types of this.
+//! One word is never in two rows at once: a section loads and stores, so an atomic addition from another CPU between
+//! the two would be lost. [`RseqU64`] and [`CounterSlot`] enforce this by their types.
 //!
 //! # Counters
-//! [`Counter`] is exact to sum. [`PerCpuCounter`] is also known roughly by one load: what a CPU has for itself is folded into a
-//! shared word when it reaches a threshold. [`Histogram`] counts values in log-linear buckets. In each, a CPU's words are
-//! running totals that nobody takes back, so that whoever is killed has added or has not.
+//! The sum of a [`Counter`] is exact. A [`PerCpuCounter`] is also known approximately by one load: what a CPU has counted for itself is folded
+//! into a shared word when it reaches a threshold. [`Histogram`] counts values in log-linear buckets. In each, a CPU's words are
+//! running totals that are never reduced, so a thread that is killed has either added or not.
 //!
 //! # Ordering
-//! On one CPU, sections of whatever thread or process follow each other, and each sees what the former wrote: the kernel
+//! On one CPU, sections of all threads and processes follow one another, and each sees what the one before wrote: the kernel
 //! switches between them. For readers elsewhere the final store is a release: on x86-64 stores become visible in program
-//! order, on aarch64 it is a `stlr` where plain stores go before it, and the assembly is a compiler barrier. It pairs with
+//! order; on aarch64 it is a `stlr` if plain stores precede it; and the assembly is a compiler barrier. It pairs with
 //! the acquire by which readers load the final word.
 //!
-//! `rseq_cs` is cleared at the end of each section although the kernel would do so lazily. Were it left dangling, a
+//! `rseq_cs` is cleared at the end of each section, although the kernel would do so later. Otherwise a
 //! thread that committed and then sleeps while another thread unloads the library (`dlclose`) would be killed when it
-//! wakes, because the kernel reads the descriptor through that pointer. The clearing is one store to a line that the
+//! wakes, because the kernel reads the descriptor through that pointer. Clearing is one store to a line that the
 //! thread has just written.
 //!
 //! # Cost
-//! An uncontended addition takes about a third of a locked one's time; `dormouse lab run percpu` tells. A section of a
+//! An uncontended addition takes about a third of a locked one's time; `dormouse lab run percpu` measures it. A section of a
 //! transaction adds a few loads from the transaction.
 //!
 //! # Operations
@@ -98,25 +98,26 @@
 //! | [`copy_and_store`](Rseq::copy_and_store) | `rseq_load_cbne_memcpy_store` | a record of any size, published by one word |
 //! | [`commit`](Rseq::commit) | `rseq_load_cbne_stores_store` | a transaction planned elsewhere |
 //!
-//! Each is one attempt. Who tries again asks for the CPU again, and counts: the ladder is rseq → atomic instructions on the
-//! CPU's slot → atomic instructions on a shared slot, where the CPU is not known. [`Words`] does the same to any word of a
-//! pool's objects: it starts over until a section has come to its end, and takes locks in a process without rseq.
+//! Each is one attempt. A caller that tries again asks for the CPU again, and limits its attempts. The ladder: rseq, then atomic instructions on the
+//! CPU's slot, then atomic instructions on a shared slot if the CPU is not known. [`Words`] tries on any word of a
+//! pool's objects until a section has completed, and takes locks in a process without rseq.
 //!
 //! # Registration
-//! glibc (2.35 or later) registers every thread. Where libc does not, [`Rseq::detect`] registers the calling thread, and
-//! [`Rseq::register_thread`], on slow paths, each other one; never where libc does. It is taken back when the thread ends.
-//! Forked children keep it, children of `vfork` have none.
+//! glibc (2.35 or later) registers every thread. If libc does not, [`Rseq::detect`] registers the calling thread, and
+//! [`Rseq::register_thread`], on slow paths, each other thread. The registration ends with the thread.
+//! Forked children keep it; children of `vfork` have none.
 //!
 //! # Limits
-//! * x86-64 and aarch64 Linux. Elsewhere, and where the kernel (valgrind, qemu-user) has no rseq, [`Rseq::detect`] says
+//! * x86-64 and aarch64 Linux. Elsewhere, and if the kernel has no rseq (valgrind, qemu-user), [`Rseq::detect`] returns
 //!   `None`, and the caller takes its fallback.
 //! * A library that has registered threads itself must not be unloaded before they have ended.
 //! * Debuggers that single-step through a section abort it each time.
-//! * `cpu_id` excludes across processes of one kernel, not across virtual machines that share memory.
+//! * `cpu_id` excludes other processes of one kernel, not other virtual machines that share memory.
 //!
 //! # Source
-//! K. Thirumalai's comparison of per-CPU allocators (2003), whose "todo", pointer arithmetic with interlacing, is the
-//! layout here; the kernel's `rseq(2)` ABI; the conventions of librseq (pseudo-code names, injection points).
+//! Ravikiran G. Thirumalai, "Re: \[PATCH 4/3\] Replace dynamic percpu implementation", 22 May 2003, compares per-CPU allocators and leaves one as
+//! "todo": pointer arithmetic with interlacing, the layout here. The kernel's `rseq(2)` ABI; the conventions of librseq (pseudo-code names,
+//! injection points).
 #![cfg_attr(not(test), no_std)]
 
 mod alloc;

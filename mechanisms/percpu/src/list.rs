@@ -39,8 +39,8 @@ pub struct ListSlot {
 /// Attempts under rseq before the fallback. As for counters.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// An intrusive stack of nodes that has a part on each CPU: what is pushed is most likely popped on the same CPU, while its
-/// cache still knows it. Free lists are made of this.
+/// An intrusive stack of nodes that has a part on each CPU: what is pushed is most likely popped on the same CPU, while it is
+/// still in that CPU's cache. Free lists are made of this.
 ///
 /// ```text
 ///            slot of CPU 0                    slot of CPU 1
@@ -48,14 +48,14 @@ const ATTEMPTS_MAX: u32 = 8;
 ///   by_atomics  ─▶ null                         ─▶ node ─▶ null     anybody; one pops at a time
 /// ```
 ///
-/// The ladder: a section on the CPU's first list, at most 8 attempts → compare-and-swap on the CPU's second list. The second
-/// one cannot be popped by compare-and-swap alone: the node that was read may have been popped, freed, and pushed again
-/// meanwhile. So one pops at a time, and who finds somebody at it goes on to the next CPU's slot instead of waiting.
+/// The ladder: a section on the CPU's first list, at most 8 attempts, then compare-and-swap on the CPU's second list. The second
+/// list cannot be popped by compare-and-swap alone: the node that was read may have been popped, freed, and pushed again
+/// meanwhile. So one thread at a time pops, and a thread that finds another popping goes on to the next CPU's slot instead of waiting.
 ///
-/// Threads without rseq see only the second lists, those with rseq both. Nodes of the first list of a CPU that has gone
+/// Threads without rseq see only the second lists, threads with rseq see both. Nodes on the first list of a CPU that has gone
 /// offline, or that no thread runs on any more, come back by [`List::drain`].
 ///
-/// A process that is killed leaves every list whole. Killed inside a pop by the fallback, it leaves that slot's second list
+/// A process that is killed leaves every list consistent. If it is killed inside a pop of the second list, that list stays
 /// closed to pops (not to pushes) until [`List::drain`]; the node that it had popped is lost with it.
 #[derive(Debug, Clone, Copy)]
 pub struct List {
@@ -66,7 +66,7 @@ pub struct List {
 /// Where a list's slots are.
 trait Slots {
     fn count(&self) -> u32;
-    /// `cpu`'s slot; `None` where there is none.
+    /// `cpu`'s slot; `None` if there is none.
     fn slot(&self, cpu: u32) -> Option<&ListSlot>;
 }
 
@@ -91,12 +91,12 @@ impl List {
         (area.count() > 0).then_some(List { area, slot })
     }
 
-    /// Puts `node` on the list of the CPU that the thread is on, or near.
+    /// Puts `node` on the list of the CPU that the thread is on, or of one near it.
     ///
-    /// With rseq wait-free but for 8 aborts in a row; else lock-free. Async-signal-safe.
+    /// With rseq wait-free except for 8 aborts in a row; otherwise lock-free. Async-signal-safe.
     ///
     /// # Safety
-    /// `node` is on no list and the caller's alone. From now on it is the list's, until a [`pop`](List::pop) or a
+    /// `node` is on no list and belongs to the caller. From now on it belongs to the list, until a [`pop`](List::pop) or a
     /// [`drain`](List::drain) returns it: nobody else writes it, and it stays mapped, in every process that shares the area
     /// at the same address.
     #[inline]
@@ -105,12 +105,12 @@ impl List {
         unsafe { push(self, rseq, node) }
     }
 
-    /// Takes a node: from the CPU that the thread is on, else by the fallback from any. The node is the caller's, to change,
-    /// free or push again at once ([`Rseq::pop`] says why).
+    /// Takes a node: from the CPU that the thread is on, or if there is none, from any second list. The node belongs to the caller, who may change,
+    /// free or push it again immediately ([`Rseq::pop`] says why).
     ///
     /// `None`: none was found. There may be some on other CPUs' first lists, or where somebody was popping at the same time.
     ///
-    /// Wait-free but for other CPUs' pushes, which make the fallback try again; async-signal-safe.
+    /// Wait-free except that pushes of other CPUs make the fallback try again; async-signal-safe.
     #[inline]
     pub fn pop(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
         pop(self, rseq)
@@ -121,8 +121,8 @@ impl List {
     /// Wait-free (steps by the number of nodes).
     ///
     /// # Safety
-    /// Nobody else uses the list meanwhile: all other users have ended, or have been waited for. `take` may do with the node
-    /// what it likes, but not push it on this list.
+    /// Nobody else uses the list during the call: all other users have ended, or have been waited for. `take` may do anything with the node
+    /// except push it on this list.
     pub unsafe fn drain(&self, take: impl FnMut(NonNull<Node>)) {
         // SAFETY: the caller's promise.
         unsafe { drain(self, take) }
@@ -222,7 +222,7 @@ fn push_by_atomics(slots: &impl Slots, rseq: Option<Rseq>, node: NonNull<Node>) 
     let mut first = slot.by_atomics.load(Relaxed);
     loop {
         next.store(first, Relaxed);
-        // (L) pairs with (M): who finds the node finds what it holds.
+        // (L) pairs with (M): a thread that finds the node also sees its contents.
         match slot.by_atomics.compare_exchange_weak(first, node.as_ptr(), Release, Relaxed) {
             Ok(_) => return,
             Err(now) => first = now,
@@ -274,11 +274,11 @@ unsafe fn drain(slots: &impl Slots, mut take: impl FnMut(NonNull<Node>)) {
 
 impl ListSlot {
     fn pop_by_atomics(&self) -> Option<NonNull<Node>> {
-        // Without asking for the cache line: most slots' second list is empty most of the time.
+        // A load, which does not take the cache line from others: most slots' second list is empty most of the time.
         if self.by_atomics.load(Relaxed).is_null() {
             return None;
         }
-        // (P) pairs with (Q): who comes next finds what the last one has unlinked.
+        // (P) pairs with (Q): the next thread sees what the last one has unlinked.
         if self.popping.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
             return None;
         }

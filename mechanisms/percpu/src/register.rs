@@ -1,4 +1,4 @@
-//! Who registers a thread's rseq area with the kernel.
+//! Registration of a thread's rseq structure with the kernel.
 //!
 //! A thread can have one area. glibc (2.35 or later) gives every thread one; where it has, nothing else is tried, for the
 //! thread's lifetime. Where libc has none (musl, older glibc, `GLIBC_TUNABLES=glibc.pthread.rseq=0`), each thread gets one of
@@ -12,18 +12,18 @@
 //!   (cpu_id = -1)                └──────────────▶ Refused       (rseq(2), cpu_id = -1)
 //! ```
 //!
-//! The state is written by its thread only, and by signal handlers on it. Signals are blocked while it is `Busy`, so that no
-//! handler takes a fallback that its thread needs not.
+//! Only its thread writes the state, and signal handlers on that thread. Signals are blocked while it is `Busy`, so that no
+//! handler takes a fallback without need.
 //!
 //! * **The thread's end**: a pthread key's destructor takes the area back before the memory under it goes away. Destructors
 //!   that run later find `Refused` and `cpu_id` = -1. A thread that ends without destructors (by the system call alone), or
 //!   that registers in the very last round of them, must leave its thread-local memory in place until it has ended, as glibc does.
 //! * **fork**: the child's thread keeps the registration (the kernel copies it, and the memory lies at the same address).
 //! * **vfork and other `CLONE_VM` children**: the kernel drops the registration, while `cpu_id` in the parent's memory still
-//!   reads as valid. There is no telling from the area. No section may run in such a child before it has executed a program.
+//!   looks valid. The memory does not show the difference. No section may run in such a child before it has executed a program.
 //! * **exec**: the registration ends with the program.
-//! * **Others who register themselves** (some allocators do, with glibc's switched off): whoever comes first has the thread.
-//!   The other one is refused by the kernel and takes its fallback.
+//! * **Others who register themselves** (some allocators do, if glibc's registration is switched off): the first one gets the thread.
+//!   The kernel refuses the other, which takes its fallback.
 //! * **dlclose**: the destructor and the area are this object's. It must not be unloaded once a thread has registered.
 
 #[cfg(all(
@@ -58,7 +58,7 @@ mod linux {
     use crate::arch::{Handle, SIGNATURE, own_offset, thread_pointer};
     use crate::signals::without_signals;
 
-    /// What `rseq(2)` takes from every kernel that has it (ORIG_RSEQ_SIZE), and its alignment.
+    /// The size that every kernel with `rseq(2)` accepts (ORIG_RSEQ_SIZE), and its alignment.
     const AREA_SIZE_BYTES: c_uint = 32;
     /// RSEQ_FLAG_UNREGISTER.
     const UNREGISTER: c_int = 1;
@@ -68,7 +68,7 @@ mod linux {
     const REGISTERED: u32 = 2;
     const REFUSED: u32 = 3;
 
-    /// What libc tells about itself.
+    /// What libc says about its registration.
     #[derive(Clone, Copy)]
     struct Libc {
         size_bytes: c_uint,
@@ -76,9 +76,9 @@ mod linux {
         flags: c_uint,
     }
 
-    /// What [`look_up`] found, for good: libc writes its constants once, before `main`.
+    /// The result of [`look_up`], which never changes: libc writes its constants once, before `main`.
     ///
-    /// Found anew by whoever does not find it here, always with the same answer. So nobody waits for anybody.
+    /// A thread that does not find it here looks it up again, always with the same result. So no thread waits for another.
     struct Known {
         /// [`UNKNOWN`], [`ABSENT`] or [`PRESENT`].
         state: AtomicU32,
@@ -98,9 +98,9 @@ mod linux {
         flags: AtomicU32::new(0),
     };
 
-    /// What libc tells about itself. The first time it calls the loader.
+    /// What libc says about its registration. The first call calls the loader.
     fn libc() -> Option<Libc> {
-        // (K) Acquire pairs with (J): who finds it known finds all of it.
+        // (K) Acquire pairs with (J): a thread that finds it known sees all of it.
         match KNOWN.state.load(Acquire) {
             PRESENT => {
                 let (size_bytes, flags) = (KNOWN.size_bytes.load(Relaxed), KNOWN.flags.load(Relaxed));
@@ -124,7 +124,7 @@ mod linux {
         KNOWN.state.store(if found.is_some() { PRESENT } else { ABSENT }, Release);
     }
 
-    /// Looks up while the object is loaded, so that nobody does it later, under a lock or in a signal handler.
+    /// Looks it up while the object is loaded, so that nobody has to later, under a lock or in a signal handler.
     #[used]
     #[unsafe(link_section = ".init_array")]
     static LOOK_UP_AT_LOAD: extern "C" fn() = {
@@ -148,7 +148,7 @@ mod linux {
         unsafe { read([c"__rseq_size", c"__rseq_offset", c"__rseq_flags"].map(symbol)) }
     }
 
-    /// By weak symbols, for a static program has no dynamic ones; the libc that it is linked with is the one that it runs.
+    /// By weak symbols, because a static program has no dynamic ones; it runs with the libc that it is linked with.
     #[cfg(target_feature = "crt-static")]
     fn look_up() -> Option<Libc> {
         let symbols = crate::rseq_symbols!();
@@ -174,7 +174,7 @@ mod linux {
         })
     }
 
-    /// Remembers what libc says, if nobody has found it.
+    /// Records what libc says, if nobody has looked it up yet.
     ///
     /// # Safety
     /// As [`read`].
@@ -187,7 +187,7 @@ mod linux {
         }
     }
 
-    /// Whether libc registers threads; if so, its handle unless the calling thread is one that it has not registered.
+    /// Whether libc registers threads; if so, its handle, unless libc has not registered the calling thread.
     fn by_libc() -> Option<Option<Handle>> {
         let libc = libc().filter(|libc| libc.size_bytes != 0)?;
         // SAFETY: `__rseq_offset` from the thread pointer lies the calling thread's area, for its whole life
@@ -215,7 +215,7 @@ mod linux {
         handle.offset() == own_offset()
     }
 
-    /// Gives the calling thread an area, if it has none and may have one.
+    /// Gives the calling thread a registration, if it has none and may have one.
     ///
     /// A process gets here only by [`detect`] and by the handle that it made, so libc has no areas.
     pub(crate) fn register_thread() -> bool {
@@ -224,10 +224,10 @@ mod linux {
             return state.load(Relaxed) == REGISTERED;
         }
         without_signals(|| {
-            // A handler may have come before.
+            // A handler may have registered the thread before.
             if state.load(Relaxed) == FRESH {
                 state.store(BUSY, Relaxed);
-                // The destructor first: there must be no area that nobody takes back.
+                // The destructor first: there must be no registration that nobody takes back.
                 let is_registered = will_end_here() && rseq(0) == 0;
                 state.store(if is_registered { REGISTERED } else { REFUSED }, Relaxed);
             }
@@ -247,7 +247,7 @@ mod linux {
         unsafe { AtomicU32::from_ptr(state) }
     }
 
-    /// `rseq(2)` on the thread's block. Leaves `errno` alone.
+    /// `rseq(2)` on the thread's block. `errno` keeps its value.
     fn rseq(flags: c_int) -> c_long {
         // SAFETY: no arguments; the address is the thread's own.
         let errno = unsafe { libc::__errno_location() };
@@ -261,11 +261,11 @@ mod linux {
         result
     }
 
-    /// The key and one, or 0.
+    /// The key plus one, or 0.
     static KEY: AtomicU64 = AtomicU64::new(0);
 
-    /// Keys from here on take memory from malloc in glibc at a thread's first use (PTHREAD_KEY_2NDLEVEL_SIZE). So many keys
-    /// come before a tracer's only in strange programs, and those take the fallback.
+    /// Keys from here on take memory from malloc in glibc at a thread's first use (PTHREAD_KEY_2NDLEVEL_SIZE). Programs with so many keys
+    /// before a tracer's are rare, and take the fallback.
     const KEY_COUNT_MAX: libc::pthread_key_t = 32;
 
     fn make_key() {
@@ -284,15 +284,15 @@ mod linux {
         }
     }
 
-    /// Sees to it that [`thread_ends`] is called on this thread.
+    /// Arranges that [`thread_ends`] is called on this thread.
     fn will_end_here() -> bool {
         let Some(key) = KEY.load(Relaxed).checked_sub(1) else { return false };
         // SAFETY: a valid key, never deleted; the value is not null, so that the destructor is called, and not followed.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, block().cast()) == 0 }
     }
 
-    /// Writes `cpu_id` into the thread's own block as a kernel would, or takes it out again, and says what handle finds it. `None`
-    /// where the block is the kernel's.
+    /// Writes `cpu_id` into the thread's own block as a kernel would, or removes it, and returns a handle that finds it. `None`
+    /// if the block is registered with the kernel.
     #[cfg(test)]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Handle> {
         if state().load(Relaxed) == REGISTERED {
@@ -306,7 +306,7 @@ mod linux {
     }
 
     extern "C" fn thread_ends(_: *mut c_void) {
-        // First, so that a handler between the two does not count on it.
+        // First, so that a handler between the two does not rely on it.
         state().store(REFUSED, Relaxed);
         rseq(UNREGISTER);
     }

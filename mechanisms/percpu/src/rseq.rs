@@ -7,7 +7,7 @@ use crate::list::Node;
 use crate::register;
 use crate::txn::Commit;
 
-/// Who registers the threads' areas with the kernel.
+/// Who registers the threads with the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registrar {
     /// libc, for every thread, from its beginning.
@@ -20,7 +20,7 @@ pub enum Registrar {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the node is on no list any more"]
 pub enum Popped {
-    /// This node is the caller's now.
+    /// This node, which now belongs to the caller.
     Node(NonNull<Node>),
     /// There was none.
     Empty,
@@ -28,20 +28,20 @@ pub enum Popped {
     Aborted,
 }
 
-/// Proof that this process has restartable sequences, registered by libc for each of its threads, or by this crate for those
+/// Proof that this process has restartable sequences, registered by libc for each of its threads, or by this crate for threads
 /// that ask for it.
 ///
-/// A small `Copy` value: find it once, keep it, use it from any thread. On a thread that is not registered every section
-/// ends as if the thread were on another CPU. It stays good in a forked child, whose thread keeps its registration; **not** in
-/// the child of a `vfork`, which runs on its parent's thread-local data without one.
+/// A small `Copy` value: get it once, keep it, use it from any thread. On a thread that is not registered every section
+/// ends as if the thread were on another CPU. It stays valid in a forked child, whose thread keeps its registration; **not** in
+/// the child of a `vfork`, which runs on its parent's thread-local data without a registration.
 #[derive(Debug, Clone, Copy)]
 pub struct Rseq(Handle);
 
 impl Rseq {
-    /// libc's registration; where libc has none, one of our own for the calling thread. `None` where there is neither:
+    /// libc's registration; if libc has none, one of our own for the calling thread. `None` if there is neither:
     /// another architecture, a kernel without rseq(2), valgrind, qemu-user, a thread that somebody else has registered.
     ///
-    /// Where [`registrar`](Rseq::registrar) is [`Registrar::Own`], each other thread calls
+    /// If [`registrar`](Rseq::registrar) is [`Registrar::Own`], each other thread calls
     /// [`register_thread`](Rseq::register_thread) once, on its slow path. Until then it takes its fallback.
     ///
     /// Lock-free in itself, but it looks symbols up in libc: **not** async-signal-safe. Call it once, early.
@@ -49,13 +49,13 @@ impl Rseq {
         register::detect().map(Rseq)
     }
 
-    /// As [`detect`](Rseq::detect), without a registration of our own: for those who run in a program that is not theirs, and
-    /// leave the threads' only registration to it.
+    /// As [`detect`](Rseq::detect), without a registration of our own: for libraries that run in somebody else's program, and
+    /// leave each thread's only registration to the program.
     pub fn of_libc() -> Option<Rseq> {
         register::of_libc().map(Rseq)
     }
 
-    /// Tells what libc has registered, in a static program, where a library does not find it by itself: see `rseq_symbols!`.
+    /// Says what libc has registered, for a static program, where a library cannot look it up: see `rseq_symbols!`.
     ///
     /// Before the first [`detect`](Rseq::detect). Wait-free.
     ///
@@ -67,17 +67,17 @@ impl Rseq {
         unsafe { register::tell(symbols) };
     }
 
-    /// Who registers the areas.
+    /// Who registers the threads.
     ///
     /// Wait-free, async-signal-safe.
     pub fn registrar(self) -> Registrar {
         if register::is_own(self.0) { Registrar::Own } else { Registrar::Libc }
     }
 
-    /// Sees to it that the calling thread is registered, if that is ours to do; whether it is registered now. False for good in
-    /// a thread that is ending, or that somebody else has registered. The registration is taken back when the thread ends.
+    /// Registers the calling thread, if that is this crate's task, and returns whether it is registered now. It stays false in
+    /// a thread that is ending, or that somebody else has registered. The registration ends with the thread.
     ///
-    /// For slow paths: three system calls the first time, a few loads from then on. Leaves `errno` alone, takes no memory.
+    /// For slow paths: three system calls the first time, a few loads from then on. `errno` keeps its value; no memory is allocated.
     ///
     /// Wait-free, async-signal-safe.
     #[cold]
@@ -85,7 +85,7 @@ impl Rseq {
         if register::is_own(self.0) { register::register_thread() } else { self.cpu_id().is_some() }
     }
 
-    /// Where a thread's area lies, in bytes from its thread pointer: for sections that are written elsewhere.
+    /// Where a thread's rseq structure lies, in bytes from its thread pointer: for sections that are written elsewhere.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -112,10 +112,10 @@ impl Rseq {
         (cpu <= i32::MAX as u32).then_some(cpu)
     }
 
-    /// Commits a transaction as one critical section on `cpu`: if `*guard == expected`, all stores, else none that
-    /// anybody goes by.
+    /// Commits a transaction as one critical section on `cpu`: if `*guard == expected`, all stores are made, otherwise none that
+    /// others can see.
     ///
-    /// Bound the attempts: under a debugger that single-steps, or on a thread that is not registered, each is aborted.
+    /// Limit the attempts: under a debugger that single-steps, or on a thread that is not registered, each is aborted.
     ///
     /// Plain stores of an aborted section may have been made: they must go where nobody looks before the final store.
     ///
@@ -207,9 +207,9 @@ impl Rseq {
         cpu < count && unsafe { self.add(cpu, word(cpu as usize), n) }
     }
 
-    /// What `*target` holds while the thread is on `cpu`. `None`: aborted, the thread is elsewhere.
+    /// The value of `*target` while the thread is on `cpu`. `None`: aborted, the thread is elsewhere.
     ///
-    /// Nothing on `cpu` comes between the comparison of the CPU and the load; what follows the call is another moment.
+    /// Nothing on `cpu` comes between the comparison of the CPU and the load. After the call, the value may have changed.
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
@@ -262,7 +262,7 @@ impl Rseq {
     ///
     /// # Safety
     /// * `head` is aligned and writable, and written by nobody else but sections on the same `cpu`.
-    /// * `node` is on no list, writable, and the caller's alone. If the call returns true, it is the list's until a
+    /// * `node` is on no list, writable, and belongs to the caller. If the call returns true, it belongs to the list until a
     ///   [`pop`](Rseq::pop) returns it: nobody else writes it, and it stays mapped, at the same address in every process.
     #[inline]
     #[must_use = "after an aborted section the node is on no list"]
@@ -275,13 +275,13 @@ impl Rseq {
     /// Takes the first node off the list at `head`, as one critical section on `cpu`.
     ///
     /// # Who may free a node, and when
-    /// Whoever has popped it, at once: reuse it, push it again, unmap it. The section reads `next` of the first node after it
-    /// has read `*head`. If anybody unlinks that node in between, then in a section on the same CPU, so this thread
+    /// The thread that has popped it, immediately: it may reuse it, push it again, unmap it. The section reads `next` of the first node after it
+    /// has read `*head`. If another thread unlinks that node in between, it does so in a section on the same CPU. So this thread
     /// was preempted (or interrupted by its own handler), and the kernel sends it to its abort handler before it executes
-    /// another instruction of the section: it never reads a node that is gone, and never commits a `next` from before.
-    /// That is why a node that comes back with the same address (ABA) does no harm here, as it does to a compare-and-swap.
+    /// another instruction of the section: it never reads a node that is gone, and never commits an old `next`.
+    /// So a node that comes back with the same address (ABA) does no harm here, as it would to a compare-and-swap.
     ///
-    /// The price: nobody unlinks nodes from another CPU, not even with atomic instructions. To empty the list of a CPU from
+    /// The price: nobody may unlink nodes from another CPU, not even with atomic instructions. To empty the list of a CPU from
     /// elsewhere, make sure that no section can run on it (its users have ended, or `membarrier` with rseq has been waited for
     /// after they were told to stop).
     ///
@@ -298,7 +298,7 @@ impl Rseq {
         match (commit(outcome), NonNull::new(node)) {
             (Commit::Done, Some(node)) => Popped::Node(node),
             (Commit::Aborted, _) => Popped::Aborted,
-            // The section leaves with nothing when it finds null.
+            // The section ends without a node when it finds null.
             _ => Popped::Empty,
         }
     }
@@ -306,7 +306,7 @@ impl Rseq {
     /// If `*guard == expected`, copies `size_bytes` from `from` to `to` and then stores `value` in `*last`, as one critical
     /// section on `cpu`. Bytes of an aborted section may have been copied: they must go where nobody looks before the final store.
     ///
-    /// The store is a release for readers elsewhere, who load `*last` with acquire. Keep it short: the longer the copy, the
+    /// The store is a release for readers elsewhere, who load `*last` with acquire. Keep the copy short: the longer it is, the
     /// likelier its abort, and each attempt copies from the beginning.
     ///
     /// Wait-free (one attempt, steps by `size_bytes`), async-signal-safe.
@@ -335,7 +335,7 @@ impl Rseq {
         commit(unsafe { self.0.rseq_load_cbne_memcpy_store(cpu, (guard, expected), copy, (last, value)) })
     }
 
-    /// For a kernel that a test plays itself: see [`register::pretend`].
+    /// For tests that act as the kernel: see [`register::pretend`].
     #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub(crate) fn pretend(cpu: Option<u32>) -> Option<Rseq> {
         register::pretend(cpu).map(Rseq)
@@ -364,8 +364,8 @@ fn is_done(outcome: Outcome) -> bool {
     commit(outcome) == Commit::Done
 }
 
-/// The CPU that the thread was on a moment ago, for a fallback; 0 where nobody can tell. A thread that has no registration yet is
-/// given one, if it can have one, so that it needs no fallback the next time.
+/// The CPU that the thread was on a moment ago, for a fallback; 0 if it is not known. A thread without a registration is
+/// given one, if it may have one, so that it needs no fallback the next time.
 #[cold]
 pub(crate) fn near(rseq: Option<Rseq>) -> u32 {
     let is_registered = |rseq: &Rseq| rseq.cpu_id().is_some() || rseq.register_thread();

@@ -1,9 +1,9 @@
-//! Moments in which no handler runs on the thread.
+//! Code that runs while no signal handler runs on the thread.
 
 use core::mem::MaybeUninit;
 use core::ptr;
 
-/// Runs `work` with all signals blocked that can be. Leaves `errno` alone.
+/// Runs `work` with all signals blocked that can be blocked. `errno` keeps its value.
 ///
 /// Two system calls; async-signal-safe if `work` is.
 pub(crate) fn without_signals<R>(work: impl FnOnce() -> R) -> R {

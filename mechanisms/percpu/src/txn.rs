@@ -8,13 +8,13 @@ use dormouse_abi::txn::{STORES_MAX, Store, Txn};
 pub enum Commit {
     /// The final store was made.
     Done,
-    /// The guard held something else: plan again from what is there now.
+    /// The guard did not hold the expected value: plan again from the current state.
     GuardChanged,
     /// The thread was interrupted or is on another CPU: try again, or plan again for the CPU that it is on.
     Aborted,
 }
 
-/// A planner's defects, found in tests.
+/// Checks for defects of a planner, in tests.
 #[inline]
 pub(crate) fn check(txn: &Txn) {
     debug_assert!(txn.store_count <= STORES_MAX as u64);
@@ -49,12 +49,12 @@ unsafe fn store(store: &Store, ordering: Ordering) {
     }
 }
 
-/// Commits a transaction plainly, for somebody who alone may write what it writes: the claimant of a stream.
+/// Commits a transaction by plain stores, for the only thread that may write what it writes: the claimant of a stream.
 ///
-/// Killed at any instruction, the claimant leaves what an aborted section leaves: plain stores that nobody goes by.
+/// If the claimant is killed at any instruction, it leaves what an aborted section leaves: plain stores that nobody reads.
 /// Never [`Commit::Aborted`].
 ///
-/// Wait-free. Async-signal-safe only if the handler leaves alone what the interrupted thread has claimed.
+/// Wait-free. Async-signal-safe only if the handler does not use what the interrupted thread has claimed.
 ///
 /// # Safety
 /// * `guard` is readable, every target is writable, for the width stated, and aligned to it, until the call returns.
@@ -65,7 +65,7 @@ pub unsafe fn apply_exclusive(txn: &Txn) -> Commit {
     check(txn);
     // SAFETY: the caller's promise is that of `AtomicU64::from_ptr`, for loads.
     let guard = unsafe { AtomicU64::from_ptr(txn.guard.cast_mut()) };
-    // Relaxed: the only writer is the caller, or was ordered before it by whatever made it the only one.
+    // Relaxed: the only writer is the caller, or came before it in the order by which the caller became the only one.
     if guard.load(Relaxed) != txn.expected {
         return Commit::GuardChanged;
     }

@@ -1,16 +1,16 @@
-//! Words of a pool's objects, on whatever CPU the thread is, until it is done.
+//! Words of a pool's objects, on the CPU that the thread is on; each operation is tried until it succeeds.
 //!
 //! ```text
 //!   the process has rseq   sections, one after another, until one is not aborted
 //!   it has none            plain loads and stores under a lock of the CPU, with signals blocked
 //! ```
 //!
-//! A section loads and stores, and so does who holds a lock: what one of them did in between the other's two would be lost. So
-//! all threads of a process take one way, and memory that processes share is for those with rseq. A single thread without it
-//! among others that have it (it is ending, or somebody else's library has registered it) is refused.
+//! A section loads and stores, and so does a thread that holds a lock: a change by one of them between the other's two accesses would be lost.
+//! So all threads of a process use the same method, and memory that processes share needs rseq. A single thread without rseq
+//! among others that have it (it is ending, or somebody else's library has registered it) gets an error.
 //!
-//! The lock's word is who holds it. A forked child finds those that its parent's other threads held, and takes them over: such
-//! a thread has made its final store or has not.
+//! The lock's word says who holds it. A forked child takes over the locks that its parent's other threads held: such
+//! a thread has either made its final store or not.
 
 use core::error::Error;
 use core::fmt;
@@ -25,7 +25,7 @@ use crate::rseq::{Rseq, near};
 use crate::signals::without_signals;
 use crate::txn::Commit;
 
-/// The words of a pool's objects, changed on the CPU that the thread is on. `Copy`, good as long as the pool.
+/// The words of a pool's objects, changed on the CPU that the thread is on. `Copy`, valid as long as the pool.
 ///
 /// All operations start over when they are aborted. With rseq they are lock-free (a thread starts over because another, or a
 /// handler, has run) and async-signal-safe; without, blocking and async-signal-safe. Do not use them between `vfork` and
@@ -40,51 +40,51 @@ pub struct Words<S: Scheme> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WordError {
-    /// The thread has no rseq, though others of its process have.
+    /// The thread has no rseq, though other threads of its process have.
     Unregistered,
-    /// The thread is on a CPU of which the pool has no copies.
+    /// The thread is on a CPU for which the pool has no copies.
     NoCopy {
         /// That CPU.
         cpu: u32,
     },
 }
 
-/// What [`Words::copy_and_store`] does on the CPU: if the word at `guard` holds `expected`, `size_bytes` bytes go from `from`
-/// to `to`, and then `value` to the word at `last`. All but `from` are bytes from the start of a copy of the object.
+/// What [`Words::copy_and_store`] does on the CPU: if the word at `guard` holds `expected`, `size_bytes` bytes are copied from `from`
+/// to `to`, and then `value` is stored in the word at `last`. All except `from` are offsets in bytes from the start of a copy of the object.
 #[derive(Debug, Clone, Copy)]
 pub struct Copying {
-    /// Of the word that is compared.
+    /// Offset of the word that is compared.
     pub guard: usize,
-    /// What it has to hold.
+    /// The value that it must have.
     pub expected: u64,
-    /// Of the bytes that are written.
+    /// Offset of the bytes that are written.
     pub to: usize,
     /// What is copied.
     pub from: *const u8,
     /// How much.
     pub size_bytes: usize,
-    /// Of the word that is stored in the end.
+    /// Offset of the word that is stored last.
     pub last: usize,
     /// What is stored there.
     pub value: u64,
 }
 
 impl<S: Scheme> Words<S> {
-    /// Of a pool of private memory.
+    /// The words of a pool of private memory.
     ///
     /// As [`Rseq::detect`]: not async-signal-safe, call it once.
     pub fn new(pool: &Pool<S>) -> Words<S> {
         Words { view: pool.view(), rseq: Rseq::detect() }
     }
 
-    /// Of memory that processes share; `None` where this one has no rseq.
+    /// The words of memory that processes share; `None` if this process has no rseq.
     ///
     /// As [`Rseq::detect`]: not async-signal-safe, call it once.
     pub fn shared(view: View<S>) -> Option<Words<S>> {
         Rseq::detect().map(|rseq| Words { view, rseq: Some(rseq) })
     }
 
-    /// Of a process without rseq.
+    /// The words of a process without rseq.
     #[cfg(test)]
     pub(crate) fn by_locks(view: View<S>) -> Words<S> {
         Words { view, rseq: None }
@@ -122,7 +122,7 @@ impl<S: Scheme> Words<S> {
         unsafe { self.run(object, section, plain) }
     }
 
-    /// What the word `offset` bytes from the start of the copy holds. Once it is known, the thread may be on another CPU.
+    /// The value of the word `offset` bytes from the start of the copy. When it returns, the thread may be on another CPU.
     ///
     /// # Errors
     /// [`WordError`].
@@ -189,7 +189,7 @@ impl<S: Scheme> Words<S> {
         unsafe { self.run(object, section, plain) }
     }
 
-    /// A guarded copy that a final store publishes; whether the guard held what was expected. An attempt that was aborted may
+    /// A guarded copy that a final store publishes; returns whether the guard had the expected value. An attempt that was aborted may
     /// have left bytes at the place to copy to.
     ///
     /// # Errors
@@ -267,14 +267,14 @@ fn is_stored(commit: Commit) -> Option<bool> {
     }
 }
 
-/// A lock for every so-manieth CPU, of the process: `pid << 32 | tid` of who holds it, or 0.
+/// Locks, one for each CPU modulo their number, of this process: `pid << 32 | tid` of the holder, or 0.
 static LOCKS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// Times that a thread yields before it sleeps.
+/// How many times a thread yields before it sleeps.
 const YIELDS_MAX: u32 = 64;
 
-/// Runs `work` with the number of the CPU that the thread was on a moment ago, while no other thread of the process does with
-/// the same number. No handler of this thread runs meanwhile, so none can wait for the lock that it has interrupted.
+/// Runs `work` with the number of the CPU that the thread was on a moment ago, while no other thread of the process does so with
+/// the same number. No handler of this thread runs during that time, so none can wait for the lock that it has interrupted.
 #[cold]
 fn with_lock<R>(work: impl FnOnce(u32) -> R) -> R {
     without_signals(|| {
@@ -287,7 +287,7 @@ fn with_lock<R>(work: impl FnOnce(u32) -> R) -> R {
         loop {
             let seen = lock.load(Relaxed);
             let is_free = seen == 0 || seen & !u64::from(u32::MAX) != pid;
-            // (W) pairs with (X): what the one before did is visible.
+            // (W) pairs with (X): what the previous holder did is visible.
             if is_free && lock.compare_exchange(seen, me, Acquire, Relaxed).is_ok() {
                 break;
             }
@@ -300,8 +300,8 @@ fn with_lock<R>(work: impl FnOnce(u32) -> R) -> R {
     })
 }
 
-/// Lets whoever holds a lock run: by a sleep in the end, for it may have a lower priority, and a real-time thread yields to its equals
-/// only. The holder has signals blocked and needs some instructions; to be woken by it would cost every unlocking a system call.
+/// Lets the holder of a lock run. It sleeps in the end, because the holder may have a lower priority, and a real-time thread yields only to
+/// threads of its own priority. The holder has signals blocked and needs some instructions; waking waiters would cost each unlock a system call.
 fn wait(turn: u32) {
     if turn < YIELDS_MAX {
         sched_yield();

@@ -1,9 +1,9 @@
 //! Page chains for C: the functions of `dormouse/relay.h` that are not inlined.
 //!
 //! ```text
-//!   budget    one mapping: head │ links │ pages, unless the caller has them        struct dormouse_relay_budget, opaque
+//!   budget    one mapping: head │ links │ pages, unless the caller gives them      struct dormouse_relay_budget, opaque
 //!   chain     the caller's, as C lays it out                                       struct dormouse_relay_chain
-//!             caches, sizes │ the rest of what Rust's `Chain` is
+//!             caches, sizes │ the rest of Rust's `Chain`
 //! ```
 
 use core::ffi::{c_int, c_void};
@@ -19,12 +19,13 @@ pub struct Budget {
     mapping_size_bytes: usize,
 }
 
-/// `struct dormouse_relay_chain`: after what the header names, words that are Rust's.
-type OfC = Chain<'static>;
+/// `struct dormouse_relay_chain`: behind the members that the header names, words of Rust's own.
+type CChain = Chain<'static>;
 
-/// Words of `struct dormouse_relay_chain`, and of these the header's own.
+/// Words of `struct dormouse_relay_chain`, and how many of these the header names.
 const CHAIN_WORDS: usize = 9;
-const _: () = assert!(size_of::<OfC>() == CHAIN_WORDS * size_of::<usize>() && align_of::<OfC>() == size_of::<usize>());
+const _: () =
+    assert!(size_of::<CChain>() == CHAIN_WORDS * size_of::<usize>() && align_of::<CChain>() == size_of::<usize>());
 const _: () =
     assert!(LAYOUT[0].1 == 0 && LAYOUT[1].1 == 3 * size_of::<usize>() && LAYOUT[2].1 == 4 * size_of::<usize>());
 
@@ -88,16 +89,16 @@ fn create(region: *mut u8, size_bytes: usize, page_size_bytes: usize) -> Result<
     NonNull::new(head).ok_or(libc::ENOMEM)
 }
 
-/// Gives back a mapping that nobody uses.
+/// Unmaps a mapping that nobody uses.
 fn unmap(mapping: *mut c_void, size_bytes: usize) {
     // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
     unsafe { libc::munmap(mapping, size_bytes) };
 }
 
-/// A budget; NULL and `errno`, if there is none to be made of these.
+/// A budget; NULL and `errno` if it cannot be made.
 ///
 /// # Safety
-/// NULL, or `size_bytes` bytes that may be read and written and that nobody else uses until the budget's end.
+/// NULL, or `size_bytes` bytes that may be read and written and that nobody else uses until the budget is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_budget_create(
     region: *mut c_void,
@@ -132,7 +133,7 @@ pub extern "C" fn dormouse_relay_budget_available_count(budget: &Budget) -> usiz
     budget.budget.available_count()
 }
 
-/// Gives the budget's memory back.
+/// Frees the budget's memory.
 ///
 /// # Safety
 /// NULL, or a budget that was created and not destroyed, and that neither a chain nor anybody else uses any more.
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn dormouse_relay_budget_destroy(budget: Option<NonNull<Bu
 /// `chain` may be written. The budget stays until the chain is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_chain_open(
-    chain: *mut OfC,
+    chain: *mut CChain,
     budget: &'static Budget,
     page_count: usize,
     promised_count: usize,
@@ -163,41 +164,41 @@ pub unsafe extern "C" fn dormouse_relay_chain_open(
     answer(opened)
 }
 
-/// Gives the chain's pages and its promise back.
+/// Gives back the chain's pages and its promise.
 ///
 /// # Safety
 /// A chain that was opened and not closed, and that nobody uses any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_relay_chain_close(chain: *mut OfC) {
+pub unsafe extern "C" fn dormouse_relay_chain_close(chain: *mut CChain) {
     // SAFETY: the caller's word.
     unsafe { chain.drop_in_place() }
 }
 
 /// [`Chain::grow`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_chain_grow(chain: &mut OfC, page_count: usize) -> c_int {
+pub extern "C" fn dormouse_relay_chain_grow(chain: &mut CChain, page_count: usize) -> c_int {
     answer(chain.grow(page_count))
 }
 
 /// [`Chain::shrink`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_chain_shrink(chain: &mut OfC, page_count: usize) -> c_int {
+pub extern "C" fn dormouse_relay_chain_shrink(chain: &mut CChain, page_count: usize) -> c_int {
     answer(chain.shrink(page_count))
 }
 
 /// [`Chain::set_promised_count`]. 0, or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_chain_promise(chain: &mut OfC, promised_count: usize) -> c_int {
+pub extern "C" fn dormouse_relay_chain_promise(chain: &mut CChain, promised_count: usize) -> c_int {
     answer(chain.set_promised_count(promised_count))
 }
 
-/// [`Chain::write_shared`], for what the header's inline function does not do. 0, or a negative errno.
+/// [`Chain::write_shared`], for writes that the header's inline function does not do. 0, or a negative errno.
 ///
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_write_slow(
-    chain: &OfC,
+    chain: &CChain,
     offset: usize,
     source: *const c_void,
     len: usize,
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn dormouse_relay_write_slow(
 /// # Safety
 /// `len` bytes may be written at `target`, and nobody writes to these bytes of the buffer meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_relay_read(chain: &OfC, offset: usize, target: *mut c_void, len: usize) -> c_int {
+pub unsafe extern "C" fn dormouse_relay_read(chain: &CChain, offset: usize, target: *mut c_void, len: usize) -> c_int {
     let mut target = target.cast::<u8>();
     let Ok(slices) = chain.slices(offset, len) else { return -libc::ERANGE };
     for slice in slices {
@@ -223,9 +224,9 @@ pub unsafe extern "C" fn dormouse_relay_read(chain: &OfC, offset: usize, target:
     0
 }
 
-/// [`Chain::address`], for what the header's inline function does not find. NULL, if the bytes have none.
+/// [`Chain::address`], for addresses that the header's inline function does not find. NULL if the bytes have none.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_relay_address_slow(chain: &OfC, offset: usize, len: usize) -> *mut c_void {
+pub extern "C" fn dormouse_relay_address_slow(chain: &CChain, offset: usize, len: usize) -> *mut c_void {
     match chain.address(offset, len) {
         Ok(address) => address.as_ptr().cast(),
         Err(AddressError::Beyond | AddressError::Crosses) => ptr::null_mut(),

@@ -1,17 +1,17 @@
-//! What a stream of a flight recorder retains, and giving up the oldest of it. Writers of any stream may do so at any time.
+//! Which pages a stream of a flight recorder retains, and giving up the oldest. Writers of any stream may do so at any time.
 //!
 //! ```text
 //!   reclaimed ──▶ 5 │ 6 │ 7 │ (8) ◀── number of the current page, in the state word
 //!                 └─ retained ─┘
 //! ```
-//! Whoever gives a page up has counted it as retained from the very value of `reclaimed` that it moves on. So `reclaimed` never passes the
-//! current page: that one would be free as soon as it is closed, and all pages after it until the stream has caught up.
+//! A writer that gives a page up has counted it as retained from the same value of `reclaimed` that it moves on. So `reclaimed` never passes the
+//! current page: otherwise that page would be free as soon as it is closed, and so would all pages after it until the stream has caught up.
 
 use core::sync::atomic::Ordering;
 
 use dormouse_abi::session::{State, StreamControl};
 
-/// The two words, for a stream and for a model of one.
+/// The two words, of a stream or of its model.
 pub(crate) trait Words {
     /// Pages that were given up.
     fn reclaimed(&self, order: Ordering) -> u64;
@@ -21,7 +21,7 @@ pub(crate) trait Words {
     fn exchange_reclaimed(&self, from: u64, to: u64, success: Ordering) -> bool;
 }
 
-/// Of a type that has both words as fields.
+/// For a type that has both words as fields.
 macro_rules! words {
     ($type:ty) => {
         impl Words for $type {
@@ -45,15 +45,15 @@ words!(StreamControl);
 /// Pages of a stream that are closed and not given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retained {
-    /// Number of the first.
+    /// Number of the first such page.
     pub(crate) oldest: u64,
-    /// How many there were at about this moment; not fewer than there were when it was found out.
+    /// How many there were at about this moment: at least as many as there were when the words were read.
     pub(crate) count: u32,
 }
 
 impl Retained {
     pub(crate) fn of(words: &impl Words) -> Retained {
-        // (E') pairs with (E). Before the state word, so that it is not the greater one: who has moved it on saw a state that is greater.
+        // (E') pairs with (E). Read before the state word, so that it cannot be greater: a thread that has moved it on saw a greater state.
         let oldest = words.reclaimed(Ordering::Acquire);
         // (C) pairs with (A).
         let state = words.state(Ordering::Acquire);
@@ -61,9 +61,9 @@ impl Retained {
         Retained { oldest, count }
     }
 
-    /// Gives the oldest up. False if somebody else has done so since, or there is none.
+    /// Gives the oldest page up. False if somebody else has done so since, or there is none.
     pub(crate) fn give_up(self, words: &impl Words) -> bool {
-        // (E) pairs with (E'), of those who draw and of readers, who check again after they have copied.
+        // (E) pairs with (E') of threads that draw, and of readers, which check again after they have copied.
         self.count > 0 && words.exchange_reclaimed(self.oldest, self.oldest.wrapping_add(1), Ordering::AcqRel)
     }
 }
@@ -89,7 +89,7 @@ mod model {
         State { seq, unit: 1, offset: 0 }.to_word()
     }
 
-    /// A stream closes pages while others, who all want one, give up its oldest.
+    /// A stream closes pages while others, which all want a page, give up its oldest.
     #[test]
     fn a_page_is_not_given_up_before_it_is_closed() {
         for (first, last) in [(1, 1), (1, 2), (0, 2)] {

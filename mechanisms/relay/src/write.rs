@@ -10,8 +10,8 @@ use crate::Memory;
 
 /// A run of bytes to copy into a record.
 ///
-/// The critical section copies `words` × 8 bytes and then `tail` single bytes, and the next run begins `advance` bytes on.
-/// So a run whose source is padded may be copied by whole words ([`Segment::padded`]); any other is copied exactly.
+/// The critical section copies `words` × 8 bytes and then `tail` single bytes; the next run begins `advance` bytes on.
+/// So a run whose source is padded may be copied by whole words ([`Segment::padded`]); any other run is copied exactly.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
@@ -55,13 +55,13 @@ impl Segment {
         unsafe { core::slice::from_raw_parts(self.source, self.len()) }
     }
 
-    /// Whether it adds none.
+    /// Whether it adds no bytes.
     pub fn is_empty(&self) -> bool {
         self.advance == 0
     }
 }
 
-/// No page has room for a run of 4 GiB, so what it really adds beyond that does not matter, as long as it is not less.
+/// No page has room for a run of 4 GiB, so a length beyond that need not be exact, as long as it is not less.
 #[inline(always)]
 const fn saturated(len: usize) -> u32 {
     if len > u32::MAX as usize { u32::MAX } else { len as u32 }
@@ -91,7 +91,7 @@ impl<'a> Record<'a> {
         Record { id, context, fields_size_bytes, segments }
     }
 
-    /// How it is written at this time to a stream of this epoch, which is of importance to records without context alone.
+    /// The form in which it is written at this time to a stream of this epoch; both matter only for records without context.
     pub fn form(&self, kind: RecordKind, timestamp: u64, epoch: u64) -> Form {
         match kind {
             RecordKind::Ids => Form::Context,
@@ -136,7 +136,7 @@ impl Form {
 pub enum Written {
     /// Committed.
     Done = 0,
-    /// Preempted, migrated or interrupted: nothing happened, try again from the choice of the processor on.
+    /// Preempted, migrated or interrupted: nothing happened, try again and choose the CPU anew.
     Aborted = 1,
     /// No room in the current page, or the page spans too much time: switch pages.
     Full = 2,
@@ -155,10 +155,10 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     // Relaxed: only the claimant writes the word, and claiming has synchronised with the claimant before.
     let state = State::from_word(control.state.load(Ordering::Relaxed));
     let timestamp = now();
-    // (Y) pairs with (Y'), though whoever claims has seen it anyway.
+    // (Y) pairs with (Y'); a claimant has seen it anyway.
     let form = record.form(memory.record_kind(), timestamp, control.epoch.load(Ordering::Acquire));
     let end = state.offset as usize + record.size_bytes(form);
-    // The page is looked up again: whoever scribbles over the word must not lead this writer out of the memory.
+    // The page is looked up again, so that a process that has overwritten the word cannot lead this writer out of the memory.
     if end + page::SLACK_BYTES > memory.geometry().page_size_bytes as usize || memory.page(state.unit).is_none() {
         return Written::Full;
     }
@@ -189,11 +189,11 @@ pub unsafe fn write_exclusive(memory: &Memory, stream: u32, record: &Record<'_>,
     Written::Done
 }
 
-/// Notes the epoch of an extended record that was committed to the stream a moment, or any time, ago. Where a writer does not
+/// Records the epoch of an extended record that was committed to the stream before. If a writer does not
 /// get here, or gets here late, the next record is extended as well: [`dormouse_abi::record`].
 ///
 /// Wait-free. Async-signal-safe.
 pub fn begin_epoch(control: &StreamControl, timestamp: u64) {
-    // (Y') Release pairs with (Y): the record comes before the epoch that is said of it.
+    // (Y') Release pairs with (Y): the record comes before its epoch.
     control.epoch.store(record::epoch(timestamp), Ordering::Release);
 }

@@ -10,7 +10,7 @@ use dormouse_abi::session::{
 use dormouse_percpu::{Commit, apply_exclusive};
 use dormouse_relay::{Census, Memory, Setup};
 
-/// Two of the streams belong to processors that are online.
+/// Two of the streams belong to CPUs that are online.
 const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 32, cpu_count: 200, stream_count: 216 };
 const ONLINE: [u32; 2] = [3, 130];
 const PROCESS: u16 = 7;
@@ -25,7 +25,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Sixteen pages, two of them for each online processor.
+    /// Sixteen pages, two of them for each online CPU.
     fn new(mode: u32) -> Bench {
         let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
         let setup = Setup {

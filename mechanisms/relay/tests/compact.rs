@@ -82,7 +82,7 @@ const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_
 #[derive(Clone)]
 struct OsPage([u8; 4096]);
 
-/// A session's memory, the one stream of the processor that the thread stays on, and a page of it.
+/// A session's memory, the one stream of the CPU that the thread stays on, and a page of it.
 struct Bench {
     _backing: Vec<OsPage>,
     memory: Memory,
@@ -131,7 +131,7 @@ impl Bench {
     }
 }
 
-/// Stays on processor 0. None where there are no sections.
+/// Stays on CPU 0. None where there are no sections.
 fn on_one_processor() -> Option<Rseq> {
     let rseq = Rseq::detect();
     let mut set = rustix::thread::CpuSet::new();

@@ -122,7 +122,7 @@ fn records_are_written_or_go_the_slow_way() {
     // SAFETY: valid, zeroed, aligned, and never moved.
     let memory =
         unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup(MODE_OVERWRITE, CLOCK_TSC)) };
-    // One stream for one processor: the thread stays on that one.
+    // One stream for one CPU: the thread stays on that one.
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
     if rustix::thread::sched_setaffinity(None, &set).is_err() {

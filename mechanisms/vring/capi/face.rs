@@ -1,8 +1,8 @@
 //! Virtqueues for C: the functions of `dormouse/vring.h`.
 //!
 //! ```text
-//!   driver, device    one thread's, of either kind of queue                  struct dormouse_vring_driver, …_device: opaque
-//!   chain             what the device pops into, used again and again        struct dormouse_vring_chain: opaque
+//!   driver, device    used by one thread, of either kind of queue            struct dormouse_vring_driver, …_device: opaque
+//!   chain             what the device pops into, reused for each buffer      struct dormouse_vring_chain: opaque
 //!   areas, segments   the caller's, as C lays them out
 //! ```
 
@@ -29,7 +29,7 @@ fn features(flags: c_uint) -> Option<Features> {
 /// `struct dormouse_vring_areas`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct OfC {
+pub struct CAreas {
     descriptor: *mut c_void,
     descriptor_size_bytes: usize,
     driver: *mut c_void,
@@ -38,10 +38,10 @@ pub struct OfC {
     device_size_bytes: usize,
 }
 
-impl OfC {
-    fn new(areas: Areas) -> OfC {
+impl CAreas {
+    fn new(areas: Areas) -> CAreas {
         let Areas { descriptor, driver, device } = areas;
-        OfC {
+        CAreas {
             descriptor: descriptor.0.cast(),
             descriptor_size_bytes: descriptor.1,
             driver: driver.0.cast(),
@@ -66,7 +66,7 @@ impl OfC {
 
 /// `struct dormouse_vring_region`: as Rust's, laid out as C does.
 #[repr(C)]
-pub struct RegionOfC {
+pub struct CRegion {
     addr: u64,
     size_bytes: u64,
     base: *mut c_void,
@@ -76,7 +76,7 @@ pub struct RegionOfC {
 fn errno_of(error: RingError) -> c_int {
     match error {
         RingError::Full { .. } => -libc::ENOSPC,
-        // One that a device read was a driver's, and told of elsewhere.
+        // An error that a device read was made by a driver, and is reported elsewhere.
         RingError::TooLong { .. } | RingError::TotalLength => -libc::EMSGSIZE,
         RingError::Size { .. }
         | RingError::Alignment { .. }
@@ -124,14 +124,14 @@ pub struct Device {
     last: Option<RingError>,
 }
 
-/// Text of at most `size` bytes with its NUL, and the length of all of it.
+/// Writes a text of at most `size` bytes with its NUL, and returns the length of the whole text.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
 unsafe fn tell(error: Option<RingError>, text: *mut c_char, size: usize) -> usize {
     let mut all = String::new();
     if let Some(error) = error {
-        // A string takes whatever comes.
+        // Writing to a string cannot fail.
         _ = write!(all, "{error}");
     }
     if size > 0 {
@@ -153,10 +153,10 @@ pub extern "C" fn dormouse_vring_size_bytes(size: u32, flags: c_uint) -> usize {
 
 /// [`split::contiguous`] and [`packed::contiguous`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_place(areas: &mut OfC, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
+pub extern "C" fn dormouse_vring_place(areas: &mut CAreas, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
     let base = base.cast();
     let placed = if flags & PACKED == 0 { split::contiguous(base, size) } else { packed::contiguous(base, size) };
-    placed.map(|placed| *areas = OfC::new(placed)).map_or_else(errno_of, |()| 0)
+    placed.map(|placed| *areas = CAreas::new(placed)).map_or_else(errno_of, |()| 0)
 }
 
 /// [`split::init`] and [`packed::init`].
@@ -164,19 +164,19 @@ pub extern "C" fn dormouse_vring_place(areas: &mut OfC, base: *mut c_void, size:
 /// # Safety
 /// The areas are mapped, and nobody uses them yet.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_init(areas: &OfC, size: u32, flags: c_uint) -> c_int {
+pub unsafe extern "C" fn dormouse_vring_init(areas: &CAreas, size: u32, flags: c_uint) -> c_int {
     // SAFETY: the caller's promise.
     let bus = unsafe { areas.bus() };
     let done = if flags & PACKED == 0 { split::init(&bus, size) } else { packed::init(&bus, size) };
     done.map_or_else(errno_of, |()| 0)
 }
 
-/// [`split::Driver::new`] and [`packed::Driver::new`]; NULL and `errno`, if there is none to be made of these.
+/// [`split::Driver::new`] and [`packed::Driver::new`]; NULL and `errno` if these fail.
 ///
 /// # Safety
 /// The areas are mapped as long as the driver is there, and nobody else of this program writes the driver's side.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &OfC, size: u32, flags: c_uint) -> *mut Driver {
+pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &CAreas, size: u32, flags: c_uint) -> *mut Driver {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
     // SAFETY: the caller's promise.
     let bus = unsafe { areas.bus() };
@@ -190,10 +190,10 @@ pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &OfC, size: u32, fl
     }
 }
 
-/// Ends a driver.
+/// Frees a driver.
 ///
 /// # Safety
-/// NULL, or a driver that was created and not ended.
+/// NULL, or a driver that was created and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_driver_destroy(driver: *mut Driver) {
     if !driver.is_null() {
@@ -253,7 +253,7 @@ adding!(
     true
 );
 
-/// Either, of so many segments to be read and to be written.
+/// One of both, for so many segments to be read and so many to be written.
 ///
 /// # Safety
 /// So many are at `segments`.
@@ -292,7 +292,7 @@ pub extern "C" fn dormouse_vring_driver_needs_kick(driver: &mut Driver) -> c_int
     either!(&mut driver.queue, queue => queue.needs_kick()).into()
 }
 
-/// [`split::Driver::take_used`] and [`packed::Driver::take_used`]: 1, 0 where there is none, or what the device did wrong.
+/// [`split::Driver::take_used`] and [`packed::Driver::take_used`]: 1, 0 if there is none, or the device's protocol violation.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completion: &mut Completion) -> c_int {
     match either!(&mut driver.queue, queue => queue.take_used()) {
@@ -334,7 +334,7 @@ pub extern "C" fn dormouse_vring_driver_lies(driver: &Driver) -> u64 {
     either!(&driver.queue, queue => DriverSide::lies(queue))
 }
 
-/// What the last error was about.
+/// A text about the last error.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.
@@ -344,23 +344,23 @@ pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c
     unsafe { tell(driver.last, text, size) }
 }
 
-/// [`split::Device::new`] and [`packed::Device::new`]; NULL and `errno`, if there is none to be made of these.
+/// [`split::Device::new`] and [`packed::Device::new`]; NULL and `errno` if these fail.
 ///
 /// # Safety
 /// The areas are mapped as long as the device is there, and nobody else of this program writes the device's side. So are the
 /// `region_count` regions at `regions`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_device_create(
-    areas: &OfC,
+    areas: &CAreas,
     size: u32,
     flags: c_uint,
-    regions: *const RegionOfC,
+    regions: *const CRegion,
     region_count: usize,
 ) -> *mut Device {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
     // SAFETY: the caller's promise; where there are none, no address is needed.
     let regions = if region_count == 0 { &[] } else { unsafe { slice::from_raw_parts(regions, region_count) } };
-    let region = |region: &RegionOfC| Region { addr: region.addr, len: region.size_bytes, base: region.base.cast() };
+    let region = |region: &CRegion| Region { addr: region.addr, len: region.size_bytes, base: region.base.cast() };
     // SAFETY: the caller's promise.
     let memory = match unsafe { Regions::new(regions.iter().map(region).collect()) } {
         Ok(memory) => memory,
@@ -378,10 +378,10 @@ pub unsafe extern "C" fn dormouse_vring_device_create(
     }
 }
 
-/// Ends a device.
+/// Frees a device.
 ///
 /// # Safety
-/// NULL, or a device that was created and not ended.
+/// NULL, or a device that was created and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_device_destroy(device: *mut Device) {
     if !device.is_null() {
@@ -396,10 +396,10 @@ pub extern "C" fn dormouse_vring_chain_create() -> *mut Chain {
     Box::into_raw(Box::default())
 }
 
-/// Ends a chain.
+/// Frees a chain.
 ///
 /// # Safety
-/// NULL, or a chain that was created and not ended.
+/// NULL, or a chain that was created and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_chain_destroy(chain: *mut Chain) {
     if !chain.is_null() {
@@ -429,7 +429,7 @@ pub extern "C" fn dormouse_vring_device_translate(device: &Device, addr: u64, si
     device.memory.translate(addr, size_bytes).map_or(ptr::null_mut(), |at| at.cast())
 }
 
-/// [`split::Device::pop`] and [`packed::Device::pop`]: 1, 0 where there is none, or what the driver did wrong.
+/// [`split::Device::pop`] and [`packed::Device::pop`]: 1, 0 if there is none, or the driver's protocol violation.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_pop(device: &mut Device, chain: &mut Chain) -> c_int {
     match either!(&mut device.queue, queue => queue.pop(&device.memory, chain)) {
@@ -477,7 +477,7 @@ pub extern "C" fn dormouse_vring_device_lies(device: &Device) -> u64 {
     either!(&device.queue, queue => queue.lies())
 }
 
-/// What the last error was about.
+/// A text about the last error.
 ///
 /// # Safety
 /// `size` bytes are writable at `text`.

@@ -1,4 +1,4 @@
-//! The driver side of a queue, whose device writes whatever it likes, whenever it likes.
+//! The driver side of a queue, while its device writes anything at any time.
 #![no_main]
 
 use dormouse_fuzz::ring::{Input, Victim, check};

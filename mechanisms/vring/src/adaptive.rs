@@ -1,9 +1,9 @@
 //! Publishing by itself: in batches where buffers come faster than they are used, at once where they do not.
 //!
 //! # The problem
-//! To publish is to take a cache line from the other side. After each buffer, that is most of what a buffer costs; in batches of a fixed
-//! size, somebody waits for a batch to fill. How many there are to be depends on how far behind the other side is, which
-//! the queue knows: as long as the device has something to do, it needs no more.
+//! Publishing takes a cache line from the other side. If each buffer is published by itself, that is most of what a buffer costs. If
+//! batches have a fixed size, somebody waits for a batch to fill. The right size depends on how far behind the other side is, which
+//! the queue knows: as long as the device has work left, it needs no further buffers.
 //!
 //! # The rule
 //! ```text
@@ -16,17 +16,17 @@
 //!   device   offer_used `limit` not yet published ─────▶ published
 //!            pop        nothing ───────────────────────▶ what is held is published, and only then is that said
 //! ```
-//! A burst is all that is offered from one time when the driver has everything back to the next. Whoever waits for each buffer has it
-//! published at once; whoever gives four and waits for them has all four published with the fourth, which is one line to be taken from the
-//! device and not two. Before the first, a burst is one buffer.
+//! A burst is all that is offered between two moments at which the driver has every buffer back. A driver that waits for each buffer has it
+//! published at once. A driver that offers four and waits for them has all four published with the fourth: one line is taken from the
+//! device, not two or more. Before the first burst ends, a burst is assumed to be one buffer.
 //!
-//! Whoever polls needs nothing else. Whoever sleeps calls `flush` first, as `arm_interrupt` and `arm_notification` here do.
+//! A driver or device that polls needs nothing else. One that sleeps calls `flush` first, as `arm_interrupt` and `arm_notification` here do.
 //!
 //! # What may be held, and how long
-//! The driver: fewer than `limit` buffers; while the device has others, until [`PATIENCE`] calls of `take_used` found nothing; once it has
-//! none, until a call of `take_used` finds nothing, or one of `offer` makes them as many as the last burst had. The device: fewer than
-//! `limit`, until a call of `pop` finds nothing. Either until there is a flush. Neither looks at a clock: whoever offers and then calls
-//! nothing has to flush.
+//! The driver holds fewer than `limit` buffers back. While the device has others, it holds them until [`PATIENCE`] calls of `take_used`
+//! found nothing. Once the device has none, it holds them until a call of `take_used` finds nothing, or until a call of `offer` makes them as
+//! many as the last burst had. The device holds fewer than `limit` back, until a call of `pop` finds nothing. A flush publishes everything.
+//! Neither side reads a clock: whoever offers buffers and then calls nothing has to flush.
 
 use crate::buffer::{Chain, Completion, Segment};
 use crate::error::RingError;
@@ -36,8 +36,8 @@ use crate::side::{DeviceSide, DriverSide};
 /// Calls of `take_used` in a row that find nothing, after which the driver holds nothing back.
 pub const PATIENCE: u16 = 4;
 
-/// Buffers of which the last is published with those before it, in a queue of `size`: so many that a line of descriptors or used elements
-/// is seldom asked for while it is still written, and few enough that both sides always have some.
+/// Buffers after which a batch is published, in a queue of `size`. So many that a line of descriptors or used elements
+/// is seldom read while it is still written, and so few that both sides always have some.
 const fn limit_of(size: u16) -> u16 {
     let limit = if size / 4 < 64 { size / 4 } else { 64 };
     if limit == 0 { 1 } else { limit }
@@ -56,8 +56,8 @@ pub struct AdaptiveDriver<D> {
 }
 
 impl<D: DriverSide> AdaptiveDriver<D> {
-    /// Takes over a driver. What it added and did not publish is published. Of one that has chains under way, the limit is less than of one
-    /// that is new, for how many descriptors they take is not known; see [`AdaptiveDriver::with_limit`].
+    /// Takes over a driver. What it added and did not publish is published. If it has chains under way, the limit is lower than that of a
+    /// new driver, because it is not known how many descriptors these chains take; see [`AdaptiveDriver::with_limit`].
     pub fn new(side: D) -> AdaptiveDriver<D> {
         let size = side.free_count().saturating_add(side.in_flight()).saturating_add(side.unpublished());
         let mut driver = AdaptiveDriver { limit: limit_of(size), side, idle: 0, burst: 0, expected: 1 };
@@ -65,20 +65,20 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         driver
     }
 
-    /// With another limit, of 1 and more buffers: 1 publishes each. It holds from the next call on.
+    /// With another limit, of at least 1 buffer: 1 publishes each buffer. It holds from the next call on.
     pub fn with_limit(mut self, limit: u16) -> AdaptiveDriver<D> {
         self.limit = limit.max(1);
         self.expected = self.expected.min(self.limit);
         self
     }
 
-    /// The driver itself. To add or publish there is of no harm.
+    /// The driver itself. Adding or publishing there is harmless.
     pub fn side(&mut self) -> &mut D {
         &mut self.side
     }
 
-    /// Adds a buffer, and shows it to the device now or later: see the module's documentation for how much later that can be. `true`: all
-    /// is published; ask [`AdaptiveDriver::needs_kick`].
+    /// Adds a buffer, and shows it to the device now or later: see the module's documentation for how much later that can be. `true`:
+    /// everything is published; ask [`AdaptiveDriver::needs_kick`].
     ///
     /// Wait-free.
     ///
@@ -111,8 +111,8 @@ impl<D: DriverSide> AdaptiveDriver<D> {
         error
     }
 
-    /// The next used buffer, if there is one. Finding none, or an error, may publish what is held: ask [`AdaptiveDriver::needs_kick`] if
-    /// [`AdaptiveDriver::held`] was not zero, and is.
+    /// The next used buffer, if there is one. If there is none, or an error, the call may publish what is held: ask
+    /// [`AdaptiveDriver::needs_kick`] if [`AdaptiveDriver::held`] was not zero before, and is now.
     ///
     /// Wait-free.
     ///
@@ -207,13 +207,13 @@ impl<V: DeviceSide> AdaptiveDevice<V> {
         AdaptiveDevice { side, limit: limit_of(size) }
     }
 
-    /// With another limit, of 1 and more buffers: 1 publishes each.
+    /// With another limit, of at least 1 buffer: 1 publishes each buffer.
     pub fn with_limit(mut self, limit: u16) -> AdaptiveDevice<V> {
         self.limit = limit.max(1);
         self
     }
 
-    /// The device itself. To push or publish there is of no harm.
+    /// The device itself. Pushing or publishing there is harmless.
     pub fn side(&mut self) -> &mut V {
         &mut self.side
     }

@@ -1,4 +1,4 @@
-//! What is handed over: chains of segments, and what became of them.
+//! What is handed over: descriptor chains of segments, and their completions.
 
 use alloc::vec::Vec;
 
@@ -29,7 +29,7 @@ pub struct Completion {
 
 /// A buffer that the device has been given: segments to be read, then segments to be written (2.7.4.2).
 ///
-/// One value is used again and again, so that its memory is.
+/// Use one value again and again: its memory is then reused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chain {
     /// In one word, for one store; the upper half as a packed descriptor has it:
@@ -48,7 +48,7 @@ impl Chain {
     const WRITABLE: u64 = 1 << 16;
     /// One descriptor, and one segment to be written at most.
     pub(crate) const ONE: u32 = Chain::DESCRIPTOR as u32;
-    /// What no chain takes.
+    /// A value that no chain has.
     pub(crate) const NONE: u32 = u32::MAX;
     const ID: u64 = 0xFFFF << 32;
     const WRITE: u64 = (DESC_F_WRITE as u64) << 48;
@@ -68,7 +68,7 @@ impl Chain {
     /// Segments that the device reads.
     #[inline(always)]
     fn readable_count(&self) -> usize {
-        // Two cases, which are foretold, are less to compute than a difference that is right for both.
+        // Two cases, which the CPU predicts, are cheaper than a difference that is right for both.
         if self.is_writable() {
             self.segments.len() - 1 - (self.summary as u32 >> 16) as usize
         } else {
@@ -100,13 +100,13 @@ impl Chain {
         total(self.writable())
     }
 
-    /// Its id and WRITE, as they are in a packed descriptor's second word.
+    /// The id and WRITE, as they are in a packed descriptor's second word.
     #[inline(always)]
     pub(crate) fn id_and_write(&self) -> u64 {
         self.summary & (Chain::WRITE | Chain::ID)
     }
 
-    /// Likewise, if it takes as much as is asked for: [`Chain::ONE`], or [`Chain::NONE`].
+    /// The same, if the chain takes exactly `extent`: [`Chain::ONE`], or [`Chain::NONE`].
     #[inline(always)]
     pub(crate) fn id_and_write_if(&self, extent: u32) -> Option<u64> {
         let rest = self.summary ^ u64::from(extent);
@@ -183,12 +183,12 @@ pub(crate) fn total(segments: &[Segment]) -> u64 {
 /// The most bytes that a chain may have (2.7.5.2, 2.8.17).
 pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;
 
-/// What a buffer takes and may take up, in one word, as a driver keeps it: bytes that the device may write, and descriptors above.
+/// What a buffer takes, in one word, as a driver records it: bytes that the device may write, and descriptors above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Extent(u64);
 
 impl Extent {
-    /// Most often the one before was the same, and is not stored again.
+    /// Most often the value is the same as before; then it is not stored again.
     #[inline(always)]
     pub(crate) fn set(&mut self, writable: u32, descriptors: u16) {
         let extent = Extent(u64::from(writable) | u64::from(descriptors) << 32);
@@ -208,7 +208,7 @@ impl Extent {
     }
 }
 
-/// What a driver has to enter for a buffer.
+/// What a driver has to record for a buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
     /// Segments.
@@ -222,7 +222,7 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Checks what a ring of `size` descriptors cannot take, free as they may be.
+    /// Checks whether a ring of `size` descriptors could take the buffer if all of them were free.
     #[inline(always)]
     pub(crate) fn of(
         readable: &[Segment],
@@ -247,7 +247,7 @@ impl Need {
     }
 }
 
-/// The only segment of a buffer that has no more, and its flags: most have one, for which every ring is large enough.
+/// The segment of a buffer that has only one, and its flags. Most buffers have one, and every ring is large enough for it.
 #[inline(always)]
 pub(crate) fn only(readable: &[Segment], writable: &[Segment]) -> Option<(Segment, u16)> {
     match (readable, writable) {

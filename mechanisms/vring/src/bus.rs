@@ -33,7 +33,7 @@ pub(crate) const IN_LINE: u16 = 4;
 
 /// A little-endian number of the ring, of 2, 4 or 8 bytes.
 pub trait Word: Copy + Eq + sealed::Word {
-    /// Loads it, from whatever byte order the processor has.
+    /// Loads it, from whatever byte order the CPU has.
     ///
     /// # Safety
     /// `at` is aligned, readable, and accessed by Rust code only atomically.
@@ -89,9 +89,9 @@ word!(u16, AtomicU16);
 word!(u32, AtomicU32);
 word!(u64, AtomicU64);
 
-/// One side's way to a ring's memory. Queues go through it for every access, so a model can stand where memory would be.
+/// One side's access to a ring's memory. Queues use it for every access, so a model can replace memory.
 ///
-/// Offsets are bytes from the beginning of an area, multiples of the word's size, and inside of what [`Bus::len`] says: a queue checks
+/// Offsets are bytes from the beginning of an area, multiples of the word's size, and within [`Bus::len`]: a queue checks
 /// that once, when it is made.
 pub trait Bus {
     /// Bytes of an area that may be accessed.
@@ -103,11 +103,11 @@ pub trait Bus {
     /// A sequentially consistent fence.
     fn fence(&self);
 
-    /// What lies there, or beyond the area's end, is about to be read. No access: a hint, which nobody needs to heed.
+    /// This word will be read soon; it may be beyond the area's end. A hint, not an access; it may be ignored.
     #[inline(always)]
     fn expect_load(&self, _area: Area, _offset: usize) {}
 
-    /// What lies there, or beyond the area's end, is about to be written. No access: a hint, which nobody needs to heed.
+    /// This word will be written soon; it may be beyond the area's end. A hint, not an access; it may be ignored.
     #[inline(always)]
     fn expect_store(&self, _area: Area, _offset: usize) {}
 }
@@ -134,7 +134,7 @@ pub struct Areas {
     pub device: (*mut u8, usize),
 }
 
-/// Mapped memory, accessed as it is.
+/// Mapped memory, accessed directly.
 #[derive(Debug, Clone, Copy)]
 pub struct Direct(Areas);
 
@@ -144,7 +144,7 @@ unsafe impl Send for Direct {}
 unsafe impl Sync for Direct {}
 
 impl Direct {
-    /// The memory of these areas. Whether they are aligned and large enough is checked by the queue that is made of it.
+    /// The memory of these areas. A queue that is made of it checks alignment and size.
     ///
     /// # Safety
     /// The areas are mapped readable and writable as long as any copy of the value or any queue of it is used, and Rust code accesses them
@@ -179,7 +179,7 @@ impl Direct {
 impl Bus for Direct {
     #[inline(always)]
     fn len(&self, area: Area) -> usize {
-        // Of an area that is not aligned nothing can be used.
+        // If an area is not aligned, none of it can be used.
         let (base, len) = self.area(area);
         let alignment = if area == Area::Descriptor { 16 } else { 4 };
         if base.addr().is_multiple_of(alignment) { len } else { 0 }

@@ -2,7 +2,7 @@ use core::fmt;
 
 use crate::bus::Area;
 
-/// What is wrong with a ring, or what its other side did wrong.
+/// What is wrong with a ring, or how its other side has violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RingError {
     /// Not a power of two from 1 to 32768 (2.7); for a packed ring, not a number from 1 to 32768 (2.8.10.1).
@@ -15,7 +15,7 @@ pub enum RingError {
         /// Where it begins.
         address: usize,
     },
-    /// An area is too small; or, where none is found, not aligned (2.7, 2.8).
+    /// An area is too small, or, if `found` is 0, not aligned (2.7, 2.8).
     Area {
         /// Which one.
         area: Area,
@@ -29,13 +29,13 @@ pub enum RingError {
         /// Where it begins.
         addr: u64,
     },
-    /// There are to be indirect tables, and `VIRTIO_F_INDIRECT_DESC` was not negotiated.
+    /// Indirect tables are requested, and `VIRTIO_F_INDIRECT_DESC` was not negotiated.
     IndirectNotNegotiated,
     /// A buffer without segments.
     Empty,
     /// A buffer of more segments than the ring has entries; in a ring, a loop as well (2.7.5.2, 2.8.17).
     TooLong {
-        /// Segments, or how far they were followed.
+        /// Segments; or, for a loop, how many were followed.
         segments: usize,
     },
     /// A buffer of more than 2^32 bytes (2.7.5.2, 2.8.17).
@@ -87,7 +87,7 @@ pub enum RingError {
         /// What it holds.
         value: u16,
     },
-    /// A descriptor has flags that mean nothing, or not here: that are not negotiated, or of a kind of buffer that is not accepted (2.7.5).
+    /// A descriptor has flags that are unknown, not negotiated, or of a kind of buffer that is not accepted here (2.7.5).
     DescriptorFlags {
         /// The descriptor.
         index: u16,
@@ -118,10 +118,18 @@ pub enum RingError {
 impl fmt::Display for RingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RingError::Size { size } => write!(f, "a ring cannot have {size} entries: powers of two up to 32768"),
-            RingError::Alignment { address } => write!(f, "a ring cannot begin at {address:#x}: multiples of 64"),
+            RingError::Size { size } => {
+                write!(f, "a ring cannot have {size} entries: it needs a power of two up to 32768")
+            }
+            RingError::Alignment { address } => {
+                write!(f, "a ring cannot begin at {address:#x}: it needs a multiple of 64")
+            }
             RingError::Area { area, needed, found: 0 } => {
-                write!(f, "the {} area is not there or not aligned: {needed} bytes on multiples of 16", area.name())
+                write!(
+                    f,
+                    "the {} area is missing or not aligned: it needs {needed} bytes at a multiple of 16",
+                    area.name()
+                )
             }
             RingError::Area { area, needed, found } => {
                 write!(f, "the {} area has {found} bytes of the {needed} that the ring needs", area.name())
@@ -132,14 +140,16 @@ impl fmt::Display for RingError {
             RingError::TooLong { segments } => write!(f, "a buffer of {segments} segments, more than the ring has"),
             RingError::TotalLength => f.write_str("a buffer of more than 2^32 bytes"),
             RingError::Order { index } => {
-                write!(f, "descriptor {index} is to be read, and comes after one to be written")
+                write!(f, "descriptor {index} is device-readable, and comes after a device-writable one")
             }
-            RingError::NextIndex { index, value } => write!(f, "descriptor {index} goes on in {value}, which is none"),
+            RingError::NextIndex { index, value } => {
+                write!(f, "descriptor {index} continues in {value}, which is no descriptor")
+            }
             RingError::IndirectTable { index, addr, len } => {
-                write!(f, "descriptor {index} names a table of {len} bytes at {addr:#x}, which is none")
+                write!(f, "descriptor {index} names a table of {len} bytes at {addr:#x}, which is no table")
             }
             RingError::NotAvailable { index } => {
-                write!(f, "a buffer goes on in descriptor {index}, which is not available")
+                write!(f, "a buffer continues in descriptor {index}, which is not available")
             }
             RingError::BufferId { index, value } => write!(f, "the buffer at descriptor {index} has the id {value}"),
             RingError::AvailIndex { index, value } => {

@@ -1,8 +1,8 @@
-//! What both sides have agreed upon, and what the experiment can switch off.
+//! What both sides have negotiated, and which refinements an experiment can switch off.
 
 use crate::need_event;
 
-/// Feature bits (clause 6) that change how a ring is used. Offer and accept no others for a queue's sake.
+/// Feature bits (clause 6) that change how a ring is used. A queue needs no others to be offered or accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// `VIRTIO_F_INDIRECT_DESC`: a descriptor may stand for a table of them (2.7.5.3, 2.8.7).
@@ -50,23 +50,23 @@ impl Features {
     }
 }
 
-/// What has been refined since 2015. A type each, so that what is off costs nothing; for measurements and tests.
+/// What has been refined since 2015. Each is a constant of a type, so that a refinement that is off costs nothing. For measurements and tests.
 ///
-/// Batched publishing is no matter of types: who publishes after each buffer does without. A packed queue has no index that one side
-/// reads of the other's, and no free list: of these it knows [`Refinement::PREFETCH`] only.
+/// Batched publishing is not among them: a caller that publishes after each buffer does without. A packed queue has no index of the other
+/// side to read, and no free list: only [`Refinement::PREFETCH`] matters to it.
 pub trait Refinement: 'static {
-    /// Indexes and flags that this side writes are kept in private memory too, and not read back. Without it, a split driver reads
-    /// `avail.idx` for each entry and each time it publishes, and `avail.flags` for each buffer that it takes back, as Linux's did before
-    /// the seed's change (`drivers/virtio/virtio_ring.c`).
+    /// Indexes and flags that this side writes are in private memory too, and are not read back. Without it, a split driver reads
+    /// `avail.idx` for each entry and each time it publishes, and `avail.flags` for each buffer that it takes back, as Linux did before
+    /// Srinivas's change of 2015 (`drivers/virtio/virtio_ring.c`).
     const SHADOW: bool;
-    /// The index that the other side writes is read when all is done that was seen last, rather than each time.
+    /// The index that the other side writes is read only when everything that was last seen is done, not each time.
     const CACHED_PEER: bool;
-    /// Free descriptors are listed in private memory, rather than chained through their `next`. Without it a peer that scribbles over
-    /// descriptors gives the driver a list that is wrong, though never one that leaves the ring. A split driver in order needs
+    /// Free descriptors are listed in private memory, rather than linked through their `next`. Without it, a peer that overwrites
+    /// descriptors gives the driver a wrong list, though never one that leaves the ring. A split driver in order needs
     /// no list.
     const PRIVATE_FREE_LIST: bool;
-    /// Lines are asked for before they are read, where the other side is done with them, and taken back several together before they are
-    /// written, where it has only read them.
+    /// Lines are prefetched before they are read, where the other side is done with them. Where the other side has only read them, several are
+    /// taken back together before they are written.
     const PREFETCH: bool;
 
     /// Whether the step from `old` to `new` passed `event`.
@@ -93,7 +93,7 @@ macro_rules! refinement {
 }
 
 refinement!(
-    /// All of it: what is used.
+    /// All refinements: the default.
     Refined,
     true,
     true,
@@ -109,7 +109,7 @@ refinement!(
     true
 );
 refinement!(
-    /// Shadow and cached index, with free descriptors chained in shared memory, and nothing asked for before it is used.
+    /// Shadow and cached index, with free descriptors linked in shared memory, and nothing prefetched.
     Cached,
     true,
     true,
@@ -125,7 +125,7 @@ refinement!(
     false
 );
 refinement!(
-    /// What the seed's change made of the ring: the shadow alone.
+    /// The ring after Srinivas's change of 2015: the shadow alone.
     Shadowed,
     true,
     false,
@@ -133,7 +133,7 @@ refinement!(
     false
 );
 refinement!(
-    /// What the seed began with.
+    /// The ring before that change.
     Unshadowed,
     false,
     false,
@@ -141,7 +141,7 @@ refinement!(
     false
 );
 
-/// A number of 16 bits in a word of 32. Compilers widen loads of 16 bits where they can, and a load that is wider than the store before it
+/// A 16-bit number in a word of 32 bits. Compilers widen 16-bit loads where they can. A load that is wider than the store before it
 /// is not forwarded: it waits until that store, and all before it, have reached the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wide(u32);

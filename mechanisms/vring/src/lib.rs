@@ -2,8 +2,8 @@
 //!
 //! # The problem
 //! A producer that must never wait hands full buffers to a consumer and gets empty ones back, across processes that need
-//! not trust each other and need not have been written by the same people. A virtqueue is the interface that peers
-//! nobody here wrote already speak. What it costs is lines of memory that go to and fro between two processors: each side has
+//! not trust each other and need not have been written by the same people. A virtqueue is the interface for this that other people's
+//! programs already speak. Its cost is cache lines that travel between two CPUs: each side has
 //! to write, and the other to read.
 //!
 //! # The picture
@@ -17,11 +17,11 @@
 //!
 //!   packed (2.8)
 //!   ┌──────────────────────┐   ┌────────────┐   ┌────────────┐
-//!   │ addr,len,id,flags × n│   │desc │ flags│   │desc │ flags│    both write the ring: AVAIL and USED, beside the lap's
-//!   └──────────────────────┘   └────────────┘   └────────────┘    wrap counter, say whose a descriptor is
+//!   │ addr,len,id,flags × n│   │desc │ flags│   │desc │ flags│    both write the ring: AVAIL and USED, compared with the
+//!   └──────────────────────┘   └────────────┘   └────────────┘    lap's wrap counter, say who owns a descriptor
 //! ```
-//! Indexes, flags, free descriptors and what is known of each buffer are in the side's own memory too (the *shadow*), and are
-//! never read back from where the other side reads them.
+//! Indexes, flags, free descriptors and what is known of each buffer are also in the side's own memory (the *shadow*). A side never
+//! reads them back from the memory that the other side reads.
 //!
 //! | | who | what it is for |
 //! | --- | --- | --- |
@@ -29,7 +29,7 @@
 //! | [`packed::Driver`], [`packed::Device`] | one thread each | the same, in fewer lines of memory |
 //! | [`split::PlannedDriver`] | any number of threads and processes | a hand-over that a killed driver does not stop |
 //!
-//! [`DriverSide`] and [`DeviceSide`] are what the first two have in common. [`coherence`] counts the lines that they move.
+//! [`DriverSide`] and [`DeviceSide`] are the common interface of the first two. [`coherence`] counts the lines that they move.
 //!
 //! # Example
 //! ```
@@ -74,9 +74,9 @@
 //! | given back | device | `publish_used` |
 //! | used | driver | `take_used` |
 //!
-//! A planned driver writes nothing itself. It plans [`Txn`](dormouse_abi::txn::Txn)s, which whoever holds the stream commits, as
-//! a critical section or plainly. Several threads or processes can so be one driver, and one that is killed at any instruction
-//! leaves a ring that the next can go on with: whatever is derived from the shadow can be planned again, by anybody, with the
+//! A planned driver writes nothing itself. It plans [`Txn`](dormouse_abi::txn::Txn)s; whoever holds the stream commits them, as
+//! a critical section or by plain stores. So several threads or processes can be one driver. If one is killed at any instruction, the
+//! next can go on with the ring: whatever follows from the shadow can be planned again, by anybody, with the
 //! same result.
 //!
 //! | transaction | guard | plain stores | final store |
@@ -98,27 +98,27 @@
 //! wrapping arithmetic. A plain comparison would lose one kick at each wrap of 16 bits. Without it, a flag says whether.
 //!
 //! # Trust
-//! Each side treats the other as untrusted: each word is read once and then checked, what a side goes by is in its own memory, and
-//! an error names the index and the value ([`RingError`]); the side goes on, and counts it ([`DriverSide::lies`],
-//! [`DeviceSide::lies`]). Refinements that do without the shadow or the private free list, which are for measurements, go by what is
-//! shared, though never out of the ring. Addresses and lengths of buffers are for the caller to check, who knows the memory
+//! Each side treats the other as untrusted. Each word is read once and then checked. The state that a side relies on is in its own memory. A
+//! protocol violation is an error that names the index and the value ([`RingError`]); the side goes on, and counts it
+//! ([`DriverSide::lies`], [`DeviceSide::lies`]). Refinements without the shadow or without the private free list, which are for measurements,
+//! rely on shared state, though never outside the ring. The caller checks the addresses and lengths of buffers, because it knows the memory
 //! ([`AddressSpace`]); those of indirect tables are checked here.
 //!
 //! # Cost
-//! The driver never reads the line of `avail.idx`, the device reads it only when it has drained what it saw last. Publish
-//! in batches where they come by themselves: it is batches that the shadow pays for. Where a processor's stores become visible
-//! in order, as on x86, one to a line that the other side has holds up all that follow, and those to a side's own memory fill the buffer
-//! in which they wait: a side keeps little that changes with each buffer, and stores nothing that stays the same. A device that gives
-//! buffers back in the order in which they came is the cheapest for its driver, whether or not that was agreed upon. [`Refinement`]
-//! types take single refinements away, for measurements. No call blocks, allocates (but for a [`Chain`]'s first growth) or fails
-//! otherwise than it says.
+//! The driver never reads the line of `avail.idx`; the device reads it only when it has taken everything that it saw last. Publish
+//! in batches where buffers come in batches: that is where the shadow saves most. If a CPU's stores become visible
+//! in order, as on x86, a store to a line that the other side has delays all that follow, and stores to a side's own memory fill the buffer
+//! in which they wait. So a side keeps little state that changes with each buffer, and does not store a value that stays the same. A device
+//! that gives buffers back in the order in which they came is the cheapest for its driver, whether or not that order was negotiated.
+//! [`Refinement`] types switch single refinements off, for measurements. No call blocks. Only the first growth of a [`Chain`] allocates. No
+//! call fails except as its documentation says.
 //!
 //! # Limits
 //! Legacy queues (big-endian, without `VIRTIO_F_VERSION_1`), ring resets and `VIRTIO_F_NOTIFICATION_DATA` are not implemented, and so
-//! are not offered. Indirect tables hold whole buffers: the driver makes none that a chain leads to.
+//! are not offered. An indirect table contains a whole buffer: the driver makes no chain that ends in a table.
 //!
 //! # Source
-//! VirtIO 1.2, clauses 2.6 to 2.8; V. Srinivas's change to the virtio driver that shadows the avail index (2015).
+//! VirtIO 1.2, clauses 2.6 to 2.8. Venkatesh Srinivas, "virtio_ring: Shadow available ring flags & index", 2015.
 #![no_std]
 
 extern crate alloc;

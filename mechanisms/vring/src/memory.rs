@@ -12,11 +12,11 @@ use crate::error::RingError;
 /// What [`AddressSpace::translate`] returns is mapped readable and writable, for as many bytes as were asked for, while the value is
 /// borrowed.
 pub unsafe trait AddressSpace {
-    /// Where the `len` bytes from `addr` on are; `None`: they are not, or not all of them in one piece.
+    /// Where the `len` bytes from `addr` on are; `None`: the driver has no such bytes, or not all of them in one piece.
     fn translate(&self, addr: u64, len: u64) -> Option<*mut u8>;
 }
 
-/// No memory: for queues whose buffers are no addresses, or are looked up by the caller. Indirect tables are refused.
+/// No memory: for queues whose buffers are not addresses, or whose addresses the caller translates. Indirect tables are refused.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoMemory;
 
@@ -110,7 +110,7 @@ pub(crate) unsafe fn read_words(at: *mut u8) -> Words {
     (half(0), half(8))
 }
 
-/// Memory of the driver's in which it puts indirect tables, one for each descriptor of the ring.
+/// Memory of the driver in which it puts indirect tables, one for each descriptor of the ring.
 #[derive(Debug, Clone, Copy)]
 pub struct IndirectTables {
     /// Where the first one is, on a multiple of 16; `size × entries × 16` bytes are used.

@@ -23,19 +23,19 @@ pub trait DriverSide {
     /// The next used buffer, if there is one.
     ///
     /// # Errors
-    /// The device lied, and the driver goes on.
+    /// The device has violated the protocol; the driver goes on.
     fn take_used(&mut self) -> Result<Option<Completion>, RingError>;
     /// Asks to be notified; true: there is something to be taken first.
     fn arm_interrupt(&mut self) -> bool;
-    /// Wants no notifications for now.
+    /// Asks not to be notified for now.
     fn disarm_interrupt(&mut self);
     /// Descriptors that are free.
     fn free_count(&self) -> u16;
-    /// Buffers that were published and not yet taken back, less those that the device has given up (see the split driver's).
+    /// Buffers that were published and not yet taken back, without those that the device has lost (see the split driver's).
     fn in_flight(&self) -> u16;
     /// Buffers that were added and not yet published.
     fn unpublished(&self) -> u16;
-    /// What the device did that no honest one does, so often.
+    /// How many times the device has violated the protocol.
     fn lies(&self) -> u64;
 }
 
@@ -44,7 +44,7 @@ pub trait DeviceSide {
     /// The next available buffer; false: there is none.
     ///
     /// # Errors
-    /// The driver lied, and the device goes on.
+    /// The driver has violated the protocol; the device goes on.
     fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError>;
     /// Gives a buffer back, with the number of bytes written, without showing it to the driver.
     fn push_used(&mut self, chain: &Chain, len: u32);
@@ -54,15 +54,15 @@ pub trait DeviceSide {
     fn needs_interrupt(&mut self) -> bool;
     /// Asks to be notified; true: there is something to be popped first.
     fn arm_notification(&mut self) -> bool;
-    /// Wants no notifications for now.
+    /// Asks not to be notified for now.
     fn disarm_notification(&mut self);
     /// Buffers that were pushed and not yet published.
     fn unpublished(&self) -> u16;
-    /// What the driver did that no honest one does, so often.
+    /// How many times the driver has violated the protocol.
     fn lies(&self) -> u64;
 }
 
-/// Makes a room's `Driver` a [`DriverSide`]: each of its methods is the inherent one of that name.
+/// Implements [`DriverSide`] for a `Driver`: each method calls the inherent one of the same name.
 macro_rules! driver_side {
     ($driver:ident) => {
         impl<B: Bus, R: Refinement> DriverSide for $driver<B, R> {
@@ -126,7 +126,7 @@ macro_rules! driver_side {
     };
 }
 
-/// Makes a room's `Device` a [`DeviceSide`], likewise.
+/// Implements [`DeviceSide`] for a `Device`, in the same way.
 macro_rules! device_side {
     ($device:ident) => {
         impl<B: Bus, R: Refinement> DeviceSide for $device<B, R> {

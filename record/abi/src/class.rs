@@ -3,7 +3,7 @@
 use core::ffi::c_char;
 use core::sync::atomic::{AtomicI32, AtomicU32};
 
-/// What a field holds. The numbers are shared with C (`include/dormouse/abi/class.h`) and travel on the wire.
+/// The kind of a field. The numbers are shared with C (`include/dormouse/abi/class.h`) and appear in messages.
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]
@@ -63,7 +63,7 @@ impl Kind {
     }
 }
 
-/// The type of a field: a kind, alone or in a sequence.
+/// The type of a field: a kind, single or in a sequence.
 ///
 /// On the wire and in C it is one byte: the kind, plus [`SEQUENCE`] for a `u32` count followed by that many elements.
 /// A sequence is of integers, floats, booleans or pointers; never of strings or byte slices.
@@ -131,9 +131,9 @@ pub struct CField {
 #[repr(C)]
 #[derive(Debug)]
 pub struct CClass {
-    /// How many have enabled the class; above zero means armed.
+    /// How many users have enabled the class; above zero means armed.
     pub enabled: AtomicI32,
-    /// The id that the session has given, with what triggers wait for above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
+    /// The id that the session has given, with trigger marks above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
     pub id: AtomicU32,
     /// NUL-terminated provider name.
     pub provider: *const c_char,
@@ -147,8 +147,8 @@ pub struct CClass {
     pub reserved: u32,
 }
 
-/// Bits of a class's id word from here on are the tracer's own: which of the program's triggers wait for the class. A word that
-/// has any is above [`CLASS_ID_MAX`], so that the record path takes its slow way for such a class, and for no other.
+/// Bits of a class's id word from here on are trigger marks: which of the program's triggers wait for the class. A word with
+/// marks is greater than [`CLASS_ID_MAX`], so the record path takes its slow branch for such a class, and for no other.
 pub const CLASS_MARKS_SHIFT: u32 = 16;
 /// No id yet: the class is not in a session.
 pub const CLASS_ID_NONE: u32 = u32::MAX;

@@ -15,13 +15,13 @@
 //! ```
 //!
 //! * [`site`]: the 16-byte record of a patchable site, and the section names.
-//! * [`tunable`]: what a tunable may be called and may hold.
+//! * [`tunable`]: which names and values a tunable may have.
 //! * [`class`]: event classes as C programs lay them out, and the kinds of a field.
 //! * [`session`]: header, state word, owner word, control block of a stream.
 //! * [`page`]: the header of a page, which is a CTF packet header and context.
 //! * [`record`]: the header of an event record.
 //! * [`vring`]: the split virtqueue (VirtIO 1.2, clause 2.7).
-//! * [`rseq`]: the kernel's restartable-sequence area and descriptor.
+//! * [`rseq`]: the kernel's rseq structure and descriptor.
 //! * [`txn`]: a list of stores that becomes visible by its final store.
 //! * [`wire`]: the messages on the two Unix sockets.
 #![no_std]

@@ -22,7 +22,7 @@ pub const MAGIC: u32 = 0xC1FC_1FC1;
 pub const STREAM_EVENTS: u32 = 0;
 /// `stream_id` of the state stream that the session owner writes.
 pub const STREAM_STATE: u32 = 1;
-/// `cpu_id` where the processor is not known (streams of programs without rseq, the state stream).
+/// `cpu_id` if the CPU is not known (streams of programs without rseq, the state stream).
 pub const CPU_UNKNOWN: u32 = u32::MAX;
 
 pub const OFFSET_MAGIC: usize = 0;

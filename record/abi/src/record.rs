@@ -10,7 +10,7 @@
 //! Forty-eight bits are enough because no page stays current for more than 2^[`PACKET_SPAN_BITS`] ticks: readers rebuild
 //! the rest from the packet's `timestamp_begin` and from the record before.
 //!
-//! Without, one of two forms:
+//! Without context, one of two forms:
 //! ```text
 //!   0       1                   5             0       1        3                  11
 //!   ┌───────┬───────────────────┬────────     ┌───────┬────────┬──────────────────┬────────
@@ -20,20 +20,20 @@
 //! ```
 //!
 //! # When a record may be compact
-//! A reader takes the first time at or after the one before that has the low 32 bits, so there must be less than 2^32 ticks in
-//! between: a second or two, which a page may well have to wait for its next record. A writer does not know the time of the record
-//! before. It knows the stream's *epoch* ([`StreamControl::epoch`](crate::session::StreamControl::epoch)): the upper half of a full
-//! timestamp that was committed to the stream, be it a page's `timestamp_begin` or an extended record's. It writes a compact
-//! record if its own timestamp has that upper half, and otherwise an extended one, whose upper half becomes the epoch.
+//! A reader takes the first time at or after the previous record's that has these low 32 bits, so there must be less than 2^32 ticks
+//! between the two. That is a second or two, and a page may wait longer for its next record. A writer does not know the time of the previous
+//! record. It knows the stream's *epoch* ([`StreamControl::epoch`](crate::session::StreamControl::epoch)): the upper half of a full
+//! timestamp that was committed to the stream, either a page's `timestamp_begin` or an extended record's. It writes a compact
+//! record if its own timestamp has that upper half. Otherwise it writes an extended record, whose upper half becomes the epoch.
 //!
-//! That is enough because timestamps of a stream never decrease: between the full timestamp that the epoch is of and the new
-//! record there are only times with the same upper half, and so is the last full one of the current page among them, whichever
-//! that is.
+//! That is enough because timestamps of a stream never decrease. Between the full timestamp of the epoch and the new
+//! record, all times have the same upper half. The last full timestamp of the current page is one of them, whichever
+//! it is.
 //!
-//! The epoch is stored *after* the commit, by whoever gets as far as that. So at any instruction where a writer dies, or is
-//! preempted for whatever time, the word is of a timestamp that was committed, if perhaps not of the last one. An older epoch is
-//! no harm: clocks do not return to it, so that no timestamp has its upper half any more, and the next record is extended. It may
-//! even be stored late, by a thread that is on another processor by now, over a younger one.
+//! The epoch is stored *after* the commit, if the writer gets that far. If the writer is killed or preempted before that, for any length of
+//! time, the word is still of a timestamp that was committed, though perhaps not of the last one. An older epoch does
+//! no harm: clocks do not return to it, so no new timestamp has its upper half, and the next record is extended. A thread that is
+//! on another CPU by now may even store it late, over a later epoch.
 
 /// Bytes of the header of a record with context.
 pub const HEADER_SIZE_BYTES: usize = 16;
@@ -88,7 +88,7 @@ pub const fn head_word(id: u16, timestamp: u64) -> u64 {
     (timestamp << 16) | id as u64
 }
 
-/// Second word of a record with context: whose it is, as the program itself sees its ids.
+/// Second word of a record with context: process and thread, as the program itself sees their ids.
 pub const fn context_word(vpid: u32, vtid: u32) -> u64 {
     vpid as u64 | (vtid as u64) << 32
 }
@@ -106,8 +106,8 @@ pub const fn extended_header(id: u16, timestamp: u64) -> [u8; EXTENDED_HEADER_SI
     [EXTENDED, i, j, a, b, c, d, e, f, g, h]
 }
 
-/// The epoch of a timestamp: its upper half and one, so that 0, which memory that nobody has written to holds, is none. No clock
-/// gets as far as an upper half of all ones.
+/// The epoch of a timestamp: its upper half plus one, so that 0, the value of memory that nobody has written, is no epoch. No clock
+/// reaches an upper half of all ones.
 pub const fn epoch(timestamp: u64) -> u64 {
     (timestamp >> 32) + 1
 }
@@ -140,7 +140,7 @@ mod tests {
         ] {
             assert_eq!(is_compact(id, timestamp, epoch_of_3), expected, "{id} {timestamp:#x}");
         }
-        // Nothing is compact in a stream that has no epoch yet, whatever the time.
+        // Nothing is compact in a stream without an epoch, whatever the time.
         assert!(!is_compact(0, 0, 0) && !is_compact(0, u64::MAX, 0));
         assert_eq!([0, 1, 2].map(RecordKind::from_u32), [Some(RecordKind::Ids), Some(RecordKind::Compact), None]);
     }

@@ -1,12 +1,12 @@
 //! Restartable sequences as the kernel defines them (`include/uapi/linux/rseq.h`).
 
-/// Offset of `cpu_id_start` in the area: always a valid processor number, for use outside a critical section.
+/// Offset of `cpu_id_start` in the rseq structure: always a valid CPU number, for use outside a critical section.
 pub const OFFSET_CPU_ID_START: usize = 0;
 /// Offset of `cpu_id`: compared inside a critical section; negative when not registered.
 pub const OFFSET_CPU_ID: usize = 4;
 /// Offset of the pointer to the running section's descriptor.
 pub const OFFSET_RSEQ_CS: usize = 8;
-/// The word that stands before every abort handler (x86: an undefined instruction's operand).
+/// The word before every abort handler (x86: an undefined instruction's operand).
 pub const SIGNATURE_X86: u32 = 0x5305_3053;
 
 /// Descriptor of one critical section. Aligned to 32 bytes.
@@ -21,7 +21,7 @@ pub struct CriticalSection {
     pub start_ip: u64,
     /// Length in bytes up to and with the final store.
     pub post_commit_offset: u64,
-    /// Where an aborted section goes on.
+    /// Where an aborted section continues.
     pub abort_ip: u64,
 }
 

@@ -11,10 +11,10 @@
 //! ```
 //!
 //! `seq` counts the pages that the stream has had, so it is also the number of pages that are full and may be offered.
-//! Bytes below `offset` are committed and never change; bytes above it mean nothing.
+//! Bytes below `offset` are committed and never change; bytes above it are undefined.
 //!
 //! # Owner word
-//! Who holds a page. Each transition is one compare-and-swap, so whoever comes first does it and a repetition does nothing:
+//! Who has a page. Each transition is one compare-and-swap, so only the first attempt succeeds and a repetition does nothing:
 //!
 //! ```text
 //!   FREE ──draw (any producer)──▶ DRAWN(process, stream) ──close, with the state word──▶ QUEUED(stream, seq) ──▶ FREE
@@ -23,9 +23,9 @@
 //!      └─ the budget shrinks ──▶ WITHHELD ── it grows ──▶ FREE           (session owner; such a page has no memory)
 //! ```
 //!
-//! # What is there
-//! All memory is zeroes to begin with, and zeroes are an empty stream; so a stream costs memory only once it is written to. Who writes
-//! to one sets its bit in [`SessionHeader::used_streams`] first, and readers look at no others.
+//! # Initial contents
+//! All memory is zeroes at first, and zeroes are an empty stream; so a stream costs memory only once it is written to. A writer
+//! sets the stream's bit in [`SessionHeader::used_streams`] first, and readers read only streams whose bit is set.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -34,7 +34,7 @@ use crate::vring::RingLayout;
 
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
-/// Layout version; a producer that does not know it stays out.
+/// Layout version; a producer that does not know it does not join.
 pub const VERSION: u32 = 3;
 /// Bytes of the session header.
 pub const HEADER_SIZE_BYTES: usize = 4096;
@@ -46,7 +46,7 @@ pub const STREAM_COUNT_MAX: u32 = 16_383;
 pub const USED_WORD_COUNT: usize = (STREAM_COUNT_MAX as usize + 1) / 64;
 /// Most pages a session may have.
 pub const PAGE_COUNT_MAX: u32 = crate::vring::RING_SIZE_MAX;
-/// Bytes of a huge page, of which [`SessionHeader::huge_begin`] counts.
+/// Bytes of a huge page, the unit of [`SessionHeader::huge_begin`].
 pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 /// Unit of the page part of a state word.
 pub const UNIT_BYTES: usize = 4096;
@@ -75,9 +75,9 @@ pub struct SessionHeader {
     pub size_bytes: u64,
     /// Bytes of a page, a power of two.
     pub page_size_bytes: u32,
-    /// How many pages there is room for.
+    /// Pages that the memory has room for.
     pub page_count: u32,
-    /// Streams 0..`cpu_count` belong to processors and are written under rseq.
+    /// Streams 0..`cpu_count` belong to CPUs and are written under rseq.
     pub cpu_count: u32,
     /// The streams from `cpu_count` on are claimed by writers without rseq.
     pub stream_count: u32,
@@ -97,24 +97,24 @@ pub struct SessionHeader {
     pub pages_offset: u64,
     /// The trace's identity, in every packet.
     pub uuid: [u8; 16],
-    /// Pages 0..`reserve_page_count` of the pool are drawn only for the stream whose [`StreamControl::reserve`] they are.
+    /// Pages 0..`reserve_page_count` of the budget are drawn only for the stream for which [`StreamControl::reserve`] keeps them.
     pub reserve_page_count: u32,
     /// The [`RecordKind`] of all event records.
     pub record_kind: u32,
     /// From which [`HUGE_PAGE_SIZE_BYTES`] of the memory on it is in huge pages, as far as its owner knows, up to
     /// [`SessionHeader::huge_end`]: who joins can have these parts in its page table for little. The owner makes it less when memory goes.
     pub huge_begin: AtomicU32,
-    /// See [`SessionHeader::huge_begin`]; not more than that one where there is nothing in huge pages.
+    /// See [`SessionHeader::huge_begin`]; not greater than that if nothing is in huge pages.
     pub huge_end: AtomicU32,
-    /// How often memory of pages has gone: who keeps in mind which are in its page table forgets it when this has changed.
+    /// How many times memory of pages was given back: a process that remembers which are in its page table forgets it when this has changed.
     pub emptied: AtomicU32,
     /// Not zero once the owner has ended the session: producers leave at their next page.
     pub stopped: Line<AtomicU32>,
     /// Futex: producers add one and wake when the consumer asked for it.
     pub kick: Line<AtomicU32>,
-    /// How often a page became free; a producer that found none looks again when it has changed.
+    /// How many pages became free; a producer that found none searches again when it has changed.
     pub freed: Line<AtomicU64>,
-    /// Pages that may be drawn: the pool's first ones, at most `page_count`. The owner changes it while the session is live.
+    /// Pages that may be drawn: the first ones, at most `page_count`. The owner changes it while the session is live.
     pub page_limit: Line<AtomicU32>,
     /// Bit *i* % 64 of word *i* / 64: stream *i* was written to, or has lost an event.
     pub used_streams: [AtomicU64; USED_WORD_COUNT],
@@ -138,7 +138,7 @@ pub struct StreamControl {
     pub begin_timestamp: AtomicU64,
     /// The next page, see [`spare`].
     pub spare: AtomicU64,
-    /// Zero, or who claims the stream: [`claim`]. Only streams without rseq.
+    /// Zero, or the claimant of the stream: [`claim`]. Only streams without rseq.
     pub claim: AtomicU64,
     /// [`expiry`] of the current page.
     pub expiry: AtomicU64,
@@ -151,21 +151,21 @@ pub struct StreamControl {
     pub reclaimed: AtomicU64,
     /// Value of [`SessionHeader::freed`] when the last search for a page failed, plus one.
     pub search_failed_at: AtomicU64,
-    /// Pages of the pool that are kept for this stream: the first one, times 2^32, and how many. Written before the memory is handed out.
+    /// Pages of the budget that are kept for this stream: the first one, times 2^32, plus their number. Written before the memory is shared.
     pub reserve: AtomicU64,
     /// Events dropped because no page was free.
     pub records_lost_full: Line<AtomicU64>,
     /// Events dropped because they exceed a page.
     pub records_lost_big: AtomicU64,
-    /// Events dropped for either cause, by [`lost_class_index`]. Counted after the two above, so a writer that is killed in between
-    /// leaves one less here. A producer that does not count them leaves zeroes.
+    /// Events dropped for either cause, by [`lost_class_index`]. Counted after the two above, so if a writer is killed in between, there is
+    /// one less here. A producer that does not count them leaves zeroes.
     pub records_lost_by_class: [AtomicU64; LOST_CLASS_COUNT],
 }
 
 /// Counts of lost events by class in a control block.
 pub const LOST_CLASS_COUNT: usize = 256;
 
-/// Which count is a class's: its own, or that of all later ones, the last.
+/// The index of a class's count: its own, or the last one, which all later classes share.
 pub const fn lost_class_index(class_id: u16) -> usize {
     let last = LOST_CLASS_COUNT - 1;
     if (class_id as usize) < last { class_id as usize } else { last }
@@ -179,8 +179,8 @@ const _: () = assert!(core::mem::offset_of!(StreamControl, begin_timestamp) == 8
 const _: () = assert!(core::mem::offset_of!(StreamControl, expiry) == 32);
 const _: () = assert!(core::mem::offset_of!(StreamControl, epoch) == 40);
 
-/// The upper half of the first timestamp that a page with this `timestamp_begin` does not take any more. Somewhat early: one
-/// comparison of 32 bits tells that a timestamp is less than 2^[`PACKET_SPAN_BITS`] after the page's beginning.
+/// The upper half of the first timestamp that no longer fits in a page with this `timestamp_begin`. It is slightly early, so that one
+/// comparison of 32 bits shows that a timestamp is less than 2^[`PACKET_SPAN_BITS`] after the page's beginning.
 pub const fn expiry(timestamp_begin: u64) -> u64 {
     (timestamp_begin >> 32) + (1 << (PACKET_SPAN_BITS - 32)) - 1
 }
@@ -190,7 +190,7 @@ pub const fn expiry(timestamp_begin: u64) -> u64 {
 pub struct State {
     /// Number of the current page, modulo 2^16.
     pub seq: u16,
-    /// Where the page starts in the session's memory, in [`UNIT_BYTES`]; zero is no page.
+    /// Where the page starts in the session's memory, in [`UNIT_BYTES`]; zero: no page.
     pub unit: u32,
     /// Where the next record goes.
     pub offset: u32,
@@ -200,8 +200,8 @@ pub struct State {
 pub const STATE_OFFSET_BITS: u32 = 24;
 /// Bits of the unit.
 pub const STATE_UNIT_BITS: u32 = 24;
-/// Word of a stream that never had a page. Any record finds it full, for no timestamp comes before [`StreamControl::expiry`] 0, and
-/// the first page gets number 0: [`State::from_word`] says that the one before was the last of all.
+/// Word of a stream that never had a page. Any record finds it full, because no timestamp comes before [`StreamControl::expiry`] 0. The
+/// first page gets number 0, because [`State::from_word`] gives the number before that, modulo 2^16, to the missing page.
 pub const STATE_EMPTY: u64 = 0;
 
 impl State {
@@ -225,14 +225,14 @@ impl State {
     }
 }
 
-/// The spare word: a page drawn ahead for one particular number, so that it is spent by the state word's moving on.
+/// The spare word: a page drawn ahead for one particular number, so that it is used up when the state word moves on.
 pub mod spare {
     /// Unit `unit` is to become page number `seq`.
     pub const fn to_word(seq: u16, unit: u32) -> u64 {
         (seq as u64) << 48 | unit as u64
     }
 
-    /// The unit, if this spare is for page number `seq` (and is one at all).
+    /// The unit, if this spare is for page number `seq` and is not empty.
     pub const fn unit_for(word: u64, seq: u16) -> Option<u32> {
         let unit = word as u32;
         if unit != 0 && (word >> 48) as u16 == seq { Some(unit) } else { None }
@@ -246,7 +246,7 @@ pub mod claim {
         1 << 63 | (process as u64) << 32 | tid as u64
     }
 
-    /// The process that claims, if anybody does.
+    /// The process of the claimant, if there is one.
     pub const fn process(word: u64) -> Option<u16> {
         if word == 0 { None } else { Some((word >> 32) as u16) }
     }
@@ -255,9 +255,9 @@ pub mod claim {
 /// An owner word, taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody's.
+    /// Free: nobody has it.
     Free,
-    /// Drawn by a process for a stream: its spare or current page, or on the way there.
+    /// Drawn by a process for a stream: the spare page, the current page, or about to become one of these.
     Drawn {
         /// The session's number for the process.
         process: u16,
@@ -271,14 +271,14 @@ pub enum Owner {
         /// Full page number, 40 bits of it.
         seq: u64,
     },
-    /// Out of the budget: nobody draws it, and it has no memory.
+    /// Beyond the budget: nobody draws it, and it has no memory.
     Withheld,
 }
 
 const OWNER_SEQ_BITS: u32 = 40;
 
 impl Owner {
-    /// Takes a word apart; unknown kinds read as free of nobody, that is `None`.
+    /// Takes a word apart; `None` for unknown kinds.
     pub const fn from_word(word: u64) -> Option<Owner> {
         let stream = (word >> OWNER_SEQ_BITS) as u16 & 0x3FFF;
         match word >> 62 {
@@ -353,9 +353,9 @@ impl Geometry {
     pub const fn rings_offset(&self) -> usize {
         self.streams_offset() + STREAM_STRIDE_BYTES * self.stream_count as usize
     }
-    /// Offset of the first page: where a huge page may begin, if there are enough to fill several. Fewer lie close behind what the session has
-    /// for itself, so that all of it is in as few huge pages as can be. (A page's size is a power of two, and this is asked often: hence no
-    /// division.)
+    /// Offset of the first page. If there are enough pages to fill several huge pages, it is where a huge page may begin. Fewer pages lie directly
+    /// behind the session's own data, so that all of it is in as few huge pages as possible. (A page's size is a power of two, and this is called
+    /// often, so there is no division.)
     #[inline]
     pub const fn pages_offset(&self) -> usize {
         let page_size_bytes = self.page_size_bytes as usize;
@@ -368,12 +368,12 @@ impl Geometry {
     pub const fn size_bytes(&self) -> usize {
         self.pages_offset() + self.page_size_bytes as usize * self.page_count as usize
     }
-    /// Unit of page number `index` of the pool.
+    /// Unit of page number `index`.
     #[inline]
     pub const fn unit_of_page(&self, index: u32) -> u32 {
         ((self.pages_offset() + index as usize * self.page_size_bytes as usize) / UNIT_BYTES) as u32
     }
-    /// Pool index of the page that starts at `unit`, if one does.
+    /// Index of the page that starts at `unit`, if one does.
     #[inline]
     pub const fn page_of_unit(&self, unit: u32) -> Option<u32> {
         let offset = (unit as usize * UNIT_BYTES).wrapping_sub(self.pages_offset());

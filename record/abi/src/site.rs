@@ -1,6 +1,6 @@
-//! Patchable sites: what a compiled gate or a read of an immediate value leaves behind for the patcher.
+//! Patchable sites: the records of compiled gates and of reads of immediate values, which the patcher reads.
 //!
-//! Every site is *born* right without a patcher: it reads the variable. What it is on x86-64, by its form:
+//! Every site is *born* correct, without a patcher: it reads the variable. Its bytes on x86-64, by its form:
 //!
 //! ```text
 //!   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
@@ -9,7 +9,7 @@
 //!
 //!   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
 //!            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
-//!                          └─ eight bytes, aligned to 8 ─┘    any number of prefixes 3E stands in front
+//!                          └─ eight bytes, aligned to 8 ─┘    any number of 3E prefixes may precede it
 //!
 //!   gated    born          E9 dd dd dd dd  REX B8+r 0 (imm64) jmp slow path, which reads the variable
 //!   value    patched       A9 dd dd dd dd  REX B8+r imm64     test eax, imm32; mov r64, imm64
@@ -19,7 +19,7 @@
 
 /// Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`).
 pub const X86_JMP: u8 = 0xE9;
-/// Opcode of a gate that does not (x86-64 `test eax, imm32`): a gated value's for as long as it is patched, a branch's
+/// Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, of a branch
 /// between two states.
 pub const X86_TEST: u8 = 0xA9;
 /// A dormant branch (x86-64 `nop dword ptr [rax + rax + 0]`).
@@ -44,7 +44,7 @@ pub struct SiteRecord {
     pub kind: u32,
     /// Address of the key or variable minus the address of this field; with [`SITE_INDIRECT`], that of a word that holds it.
     pub key: i32,
-    /// Address of a branch's slow path minus the address of this field. Zero where the form is another.
+    /// Address of a branch's slow path minus the address of this field. Zero for other forms.
     pub slow: i32,
 }
 
@@ -54,13 +54,13 @@ pub const SITE_FORM_MASK: u32 = 3;
 pub const SITE_BRANCH: u32 = 0;
 /// [`SiteRecord::kind`] of a value of 1, 2 or 4 bytes.
 pub const SITE_VALUE: u32 = 1;
-/// [`SiteRecord::kind`] of a value behind a gate: of 8 bytes, or another object's.
+/// [`SiteRecord::kind`] of a value behind a gate: of 8 bytes, or of another loaded object.
 pub const SITE_GATED_VALUE: u32 = 2;
 /// The lowest of two bits of [`SiteRecord::kind`]: the binary logarithm of the value's width in bytes.
 pub const SITE_WIDTH_SHIFT: u32 = 2;
 /// Bit of [`SiteRecord::kind`]: the value is sign-extended to the register.
 pub const SITE_SIGNED: u32 = 1 << 4;
-/// Bit of [`SiteRecord::kind`]: the key is another object's, and found through a word that the loader fills in.
+/// Bit of [`SiteRecord::kind`]: the key belongs to another loaded object, and is found through a word that the loader fills in.
 pub const SITE_INDIRECT: u32 = 1 << 5;
 
 /// Bytes of a value's instruction that are replaced, all at once.
@@ -78,13 +78,13 @@ pub struct TunableRecord {
     pub description: *const core::ffi::c_char,
     /// The variable or the static key.
     pub variable: *mut core::ffi::c_void,
-    /// What it holds: one of [`TunableType`].
+    /// The type of the variable: one of [`TunableType`].
     pub value_type: u32,
     /// Zero.
     pub reserved: u32,
-    /// The least value that may be set, as 64 bits of the type's widest relative (`u64`, `i64`, `f64`).
+    /// The least value that may be set, as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats.
     pub min: u64,
-    /// The greatest, likewise.
+    /// The greatest value that may be set, in the same form.
     pub max: u64,
 }
 
@@ -134,7 +134,7 @@ impl TunableType {
         }
     }
 
-    /// Its name for people.
+    /// Its name in texts.
     pub const fn name(self) -> &'static str {
         use TunableType::*;
         match self {

@@ -1,4 +1,4 @@
-//! What has a program ask for a snapshot of its session: shared by the command that is told and the program that does it.
+//! What makes a program ask for a snapshot of its session: shared by the command, which is told, and the program, which does it.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,43 +10,43 @@ pub const ENV_SNAPSHOT_ON: &str = "DORMOUSE_SNAPSHOT_ON";
 /// When a program asks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Trigger {
-    /// A signal that tells of a fault in the program is about to end it: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS,
+    /// A signal that reports a fault in the program is about to end it: SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS,
     /// SIGABRT.
     Crash,
-    /// A Rust thread panics, whether or not somebody catches it.
+    /// A Rust thread panics, whether or not the panic is caught.
     Panic,
     /// The program ends by `exit` or by returning from `main`.
     Exit,
-    /// A signal with this number comes.
+    /// A signal with this number arrives.
     Signal(i32),
     /// An armed event occurs whose class matches this pattern.
     Event(String),
-    /// In one thread, more than `limit` passes from the last event that matches `begin` to the next that matches `end`. Where
-    /// an event matches both, it ends one duration and begins another.
+    /// In one thread, more than `limit` passes from the last event that matches `begin` to the next that matches `end`. An event
+    /// that matches both ends one duration and begins another.
     Duration {
         /// Pattern of the classes that begin it.
         begin: String,
-        /// Pattern of those that end it.
+        /// Pattern of the classes that end it.
         end: String,
-        /// What is not too long yet.
+        /// The longest duration that does not fire.
         limit: Duration,
     },
 }
 
-/// Signals by name, without `SIG`. Their numbers are those of Linux on every architecture that this project is for.
+/// Signals by name, without `SIG`. The numbers are those of Linux on every architecture that this project supports.
 const SIGNALS: [(&str, i32); 7] =
     [("HUP", 1), ("INT", 2), ("QUIT", 3), ("USR1", 10), ("USR2", 12), ("ALRM", 14), ("TERM", 15)];
 
 /// The greatest number of a signal.
 pub const SIGNAL_MAX: i32 = 64;
-/// Signals that nobody can handle.
+/// Signals that cannot be handled.
 const SIGKILL: i32 = 9;
 const SIGSTOP: i32 = 19;
 
-/// Patterns that a program's triggers may have in all: the upper half of a class's id word has a bit for each.
+/// Patterns that all triggers of a program may have together: the upper half of a class's id word has a bit for each.
 pub const PATTERN_COUNT_MAX: usize = 16;
 
-/// Units of a limit, in nanoseconds. `s` comes last, because others end with it.
+/// Units of a limit, in nanoseconds. `s` comes last, because other units end with it.
 const UNITS: [(&str, u64); 6] = [
     ("ns", 1),
     ("us", 1_000),
@@ -87,12 +87,12 @@ impl Trigger {
         })
     }
 
-    /// The triggers of a list; those that are none are left out.
+    /// The triggers of a list; invalid entries are left out.
     pub fn parse_list(text: &str) -> impl Iterator<Item = Trigger> {
         text.split(',').filter_map(|part| Trigger::parse(part.trim()).ok())
     }
 
-    /// Patterns of the classes that have to be armed for it.
+    /// Patterns of the classes that must be armed for it.
     pub fn patterns(&self) -> impl Iterator<Item = &str> {
         let (first, second) = match self {
             Trigger::Event(pattern) => (Some(pattern), None),
@@ -103,7 +103,7 @@ impl Trigger {
     }
 }
 
-/// As [`Trigger::parse`] reads it.
+/// In the form that [`Trigger::parse`] reads.
 impl core::fmt::Display for Trigger {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {

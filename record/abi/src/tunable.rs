@@ -1,7 +1,7 @@
-//! What a tunable may be called and may hold: the one reader and the one writer of such values as text.
+//! Names and values of tunables: the only code that reads and writes such values as text.
 //!
-//! A value is carried as 64 bits of its type's widest relative (`u64`, `i64`, `f64`), whatever the variable's own width is. So
-//! [`TunableRecord`](crate::site::TunableRecord), messages and tools mean the same by the same bits.
+//! A value is carried as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats, whatever the variable's own width. So
+//! [`TunableRecord`](crate::site::TunableRecord), messages and tools use the same bits.
 
 use core::fmt;
 
@@ -9,12 +9,12 @@ use crate::site::TunableType;
 
 /// Longest name of a tunable in bytes.
 pub const TUNABLE_NAME_LEN_MAX: usize = 255;
-/// Longest description in bytes that is told; longer ones are cut.
+/// Longest description in bytes that is sent; longer ones are cut.
 pub const TUNABLE_DESCRIPTION_LEN_MAX: usize = 512;
 /// Most tunables that are set at once.
 pub const TUNABLE_SET_COUNT_MAX: usize = 1024;
 
-/// Whether a tunable may be called so: 1 to [`TUNABLE_NAME_LEN_MAX`] visible ASCII characters, no blanks.
+/// Whether a tunable may have this name: 1 to [`TUNABLE_NAME_LEN_MAX`] visible ASCII characters, no blanks.
 pub const fn is_tunable_name(name: &[u8]) -> bool {
     let mut index = 0;
     while index < name.len() {
@@ -29,13 +29,13 @@ pub const fn is_tunable_name(name: &[u8]) -> bool {
 /// A value with its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunableValue {
-    /// What it is.
+    /// Its type.
     pub value_type: TunableType,
-    /// The value as 64 bits of the type's widest relative; of a key and of a `bool`, 0 or 1.
+    /// The value as 64 bits (see the module); for a key or a `bool`, 0 or 1.
     pub bits: u64,
 }
 
-/// As [`TunableRange::parse`] reads it.
+/// In the form that [`TunableRange::parse`] reads.
 impl fmt::Display for TunableValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use TunableType::*;
@@ -45,14 +45,14 @@ impl fmt::Display for TunableValue {
             Bool => formatter.write_str(if bits == 0 { "false" } else { "true" }),
             U8 | U16 | U32 | U64 => bits.fmt(formatter),
             I8 | I16 | I32 | I64 => (bits as i64).fmt(formatter),
-            // `{:?}` writes very large and very small numbers with an exponent.
+            // `{:?}` prints very large and very small numbers with an exponent.
             F32 => write!(formatter, "{:?}", f64::from_bits(bits) as f32),
             F64 => write!(formatter, "{:?}", f64::from_bits(bits)),
         }
     }
 }
 
-/// The values that a tunable takes.
+/// The values that a tunable accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunableRange {
     /// Their type.
@@ -66,9 +66,9 @@ pub struct TunableRange {
 /// Why a text is no value for a tunable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is not written like a value of the type.
+    /// The text is not a value of the type.
     Type,
-    /// It is beyond the range.
+    /// The value is out of range.
     Range,
 }
 
@@ -92,7 +92,7 @@ impl TunableRange {
         TunableRange { value_type, min, max }
     }
 
-    /// Whether the type alone bounds it.
+    /// Whether only the type limits it.
     pub fn is_whole(self) -> bool {
         self == TunableRange::whole(self.value_type)
     }
@@ -104,10 +104,10 @@ impl TunableRange {
     }
 
     /// Reads a value: `on`, `off`, `true`, `false`, `1` and `0` for keys and `bool`s; whole numbers in decimal digits, or in
-    /// hexadecimal ones after `0x`; finite numbers for floats. Total: any text is read or refused.
+    /// hexadecimal digits after `0x`; finite numbers for floats. Accepts or refuses any text, without panicking.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the text was refused.
     pub fn parse(self, text: &str) -> Result<TunableValue, Unfit> {
         use TunableType::*;
         let bits = match self.value_type {
@@ -126,7 +126,7 @@ impl TunableRange {
         if self.holds(bits) { Ok(TunableValue { value_type: self.value_type, bits }) } else { Err(Unfit::Range) }
     }
 
-    /// Whether a value of the type is one of the range. A range that somebody has made wider than its type is as wide as that.
+    /// Whether a value of the type is in the range. A range that is wider than its type is limited to the type.
     fn holds(self, bits: u64) -> bool {
         use TunableType::*;
         let lies_in = |range: TunableRange| {
@@ -134,7 +134,7 @@ impl TunableRange {
             match self.value_type {
                 Key | Bool | U8 | U16 | U32 | U64 => (least..=greatest).contains(&bits),
                 I8 | I16 | I32 | I64 => (least as i64..=greatest as i64).contains(&(bits as i64)),
-                // What is rounded as the variable is: 0.1 lies in a range of floats up to 0.1.
+                // The bound is rounded as the variable is: 0.1 is in a range of floats up to 0.1.
                 F32 => {
                     let narrow = |bits| f64::from_bits(bits) as f32;
                     (narrow(least)..=narrow(greatest)).contains(&narrow(bits))
@@ -146,7 +146,7 @@ impl TunableRange {
     }
 }
 
-/// What one has to give: `a whole number from 1 to 1024`.
+/// What the user has to give: `a whole number from 1 to 1024`.
 impl fmt::Display for TunableRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use TunableType::*;
@@ -162,7 +162,7 @@ impl fmt::Display for TunableRange {
     }
 }
 
-/// A whole number with a sign perhaps; one that is too long for 127 bits is as large as they go.
+/// A whole number, perhaps with a sign; a number that does not fit in 127 bits becomes the greatest one.
 fn whole_number(text: &str) -> Option<i128> {
     let (is_negative, digits) = match text.as_bytes() {
         [b'-', digits @ ..] => (true, digits),

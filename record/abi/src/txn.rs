@@ -1,18 +1,18 @@
-//! A transaction on the state of one stream: a guard, stores that nobody reads yet, one final store.
+//! A transaction on the state of one stream: a guard, stores that nobody reads yet, and one final store.
 //!
-//! `relay` and `vring` *plan* transactions; `percpu` *commits* them, as one rseq critical section or, where there is no
-//! rseq, plainly by the stream's claimant. A transaction that was aborted or whose writer was killed has changed nothing
-//! that anybody reads, because readers reach the plain stores only by way of the final one.
+//! `relay` and `vring` *plan* transactions; `percpu` *commits* them, as one rseq critical section, or without
+//! rseq by plain stores of the stream's claimant. A transaction that was aborted, or whose writer was killed, has changed nothing
+//! that anybody reads, because readers reach the plain stores only through the final one.
 
 /// One store. `width` is 2, 4 or 8 bytes; the pointer is aligned to it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Store {
-    /// Where.
+    /// The address.
     pub target: *mut u8,
-    /// What: the low `width` bytes.
+    /// The value: its low `width` bytes are stored.
     pub value: u64,
-    /// How many bytes.
+    /// Width in bytes.
     pub width: u64,
 }
 
@@ -25,7 +25,7 @@ pub const STORES_MAX: usize = 12;
 pub struct Txn {
     /// The 8-byte word that must still hold `expected`.
     pub guard: *const u64,
-    /// What it must hold.
+    /// The value that it must hold.
     pub expected: u64,
     /// The final store.
     pub last: Store,

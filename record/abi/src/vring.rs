@@ -4,9 +4,9 @@
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Desc {
-    /// Where the buffer starts: here, bytes from the start of the session's memory.
+    /// Where the buffer starts; in a session, bytes from the start of its memory.
     pub addr: u64,
-    /// Bytes of the buffer: here, the packet's content.
+    /// Bytes of the buffer; in a session, the packet's content.
     pub len: u32,
     /// [`DESC_F_NEXT`] and others.
     pub flags: u16,
@@ -27,7 +27,7 @@ pub const DESC_F_INDIRECT: u16 = 4;
 pub struct UsedElem {
     /// Head of the used descriptor chain.
     pub id: u32,
-    /// Bytes that the device wrote: here zero.
+    /// Bytes that the device wrote; in a session, zero.
     pub len: u32,
 }
 
@@ -36,7 +36,7 @@ pub const RING_SIZE_MAX: u32 = 32_768;
 
 /// Where the parts of a ring of `size` entries lie, in bytes from its start.
 ///
-/// Producer-written and consumer-written parts never share a cache line, so each begins on one.
+/// Parts that the producer writes and parts that the consumer writes never share a cache line, so each begins on one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingLayout {
     /// Entries; a power of two.

@@ -1,7 +1,7 @@
-//! Messages on the two Unix sockets: the session owner's, which programs join, and a program's own, which tools talk to.
+//! Messages on the two Unix sockets: the session owner's, which programs join, and a program's own, to which tools connect.
 //!
-//! A frame is a `u32` length (of what follows), a type byte and the body. Strings are a `u16` length and UTF-8 bytes, lists
-//! a `u32` count and the items. Every decoder is total: hostile bytes give [`Malformed`], never a panic or a huge allocation.
+//! A frame is a `u32` length (of the rest), a type byte and the body. Strings are a `u16` length and UTF-8 bytes; lists are
+//! a `u32` count and the items. Every decoder accepts any bytes: invalid ones give [`Malformed`], never a panic or a huge allocation.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue, is_tunab
 pub const VERSION: u32 = 1;
 /// Longest frame body in bytes.
 pub const FRAME_SIZE_MAX_BYTES: usize = 4 << 20;
-/// Most bytes of a session's memory in one [`Message::MemoryPart`]: a program has room for them while it answers.
+/// Most bytes of a session's memory in one [`Message::MemoryPart`]: a program can allocate that much to answer.
 pub const MEMORY_PART_SIZE_BYTES_MAX: u32 = 256 << 10;
 /// Environment variable: path of the session's socket.
 pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
@@ -31,7 +31,7 @@ pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
     }
 }
 
-/// File name of a program's socket. A process has several where several of its objects carry a tracer of their own.
+/// File name of a program's socket. A process has several if several of its loaded objects contain a tracer of their own.
 pub fn program_socket_name(pid: u32, number: u32) -> String {
     alloc::format!("{pid}.{number}.sock")
 }
@@ -72,7 +72,7 @@ impl ClassDecl {
     }
 }
 
-/// An event class as a program announces it. What it says is not checked yet: the session owner tells of each class that it refuses.
+/// An event class as a program announces it, not checked yet: the session owner reports each class that it refuses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Announcement {
     /// Provider.
@@ -128,11 +128,11 @@ impl From<&ClassDecl> for Announcement {
 /// Why no trace can hold a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClassError {
-    /// A provider, an event or a field cannot be called so ([`is_name`]).
+    /// A name that no provider, event or field may have ([`is_name`]).
     Name(String),
     /// More fields than [`FIELD_COUNT_MAX`].
     FieldCount(usize),
-    /// A field of a type that there is not.
+    /// A field of an unknown type.
     FieldType {
         /// The field.
         field: String,
@@ -162,7 +162,7 @@ impl core::fmt::Display for ClassError {
 
 impl core::error::Error for ClassError {}
 
-/// Text of a program as a person reads it: in one line, none too long, and nothing in it moves a terminal's cursor.
+/// Text from a program, made safe to print: one line, of limited length, without control characters that move a terminal's cursor.
 pub fn shown(text: &str) -> String {
     let mut chars = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
     let mut shown: String = chars.by_ref().take(300).collect();
@@ -185,7 +185,7 @@ pub struct ClassStatus {
     pub patched_count: u32,
 }
 
-/// What the owner grants for one announced class, in the order of the announcement.
+/// The owner's answer for one announced class, in the order of the announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// The class's id in the trace, or `u32::MAX` for one that is refused.
@@ -201,7 +201,7 @@ pub struct TunableStatus {
     pub name: String,
     /// What it is for, one line.
     pub description: String,
-    /// The file of the program or library that its variable lies in; empty where that cannot be told.
+    /// The file of the program or library that contains its variable; empty if that is not known.
     pub object: String,
     /// The variable's value.
     pub value: TunableValue,
@@ -218,26 +218,26 @@ pub struct TunableStatus {
 pub struct TunableChange {
     /// Its name.
     pub name: String,
-    /// What it was.
+    /// The value before.
     pub former: TunableValue,
-    /// What it is.
+    /// The value now.
     pub value: TunableValue,
 }
 
 /// Any message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Program → owner: joins. The answer is [`Message::Welcome`] with the memory's descriptor attached.
+    /// Program → owner: joins. The answer is [`Message::Welcome`], with the memory's descriptor attached.
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// The program's id as it sees it itself.
+        /// The program's process id as it sees it itself.
         vpid: u32,
         /// Path of the executable.
         program: String,
         /// The command line, arguments separated by blanks.
         command_line: String,
-        /// Classes known by now: as many as go into a frame, the others follow as [`Message::MoreClasses`].
+        /// Classes known so far: as many as fit into a frame; the others follow as [`Message::MoreClasses`].
         classes: Vec<Announcement>,
     },
     /// Owner → program.
@@ -258,7 +258,7 @@ pub enum Message {
     Stop,
     /// Owner → tool: the summary line.
     Stopped {
-        /// What `record` prints at its end.
+        /// The line that `record` prints at its end.
         summary: String,
     },
     /// Tool or program → owner of a session in overwrite mode: writes what is retained as a trace of its own. The answer is
@@ -268,9 +268,9 @@ pub enum Message {
         dir: String,
         /// Nanoseconds: older pages are left out. Zero: none is.
         last_ns: u64,
-        /// Bytes of the newest pages that are taken. Zero: of all.
+        /// Bytes of the newest pages that are taken. Zero: all.
         bytes_max: u64,
-        /// Who asks, for the trace.
+        /// What asked for it, for the trace.
         trigger: String,
     },
     /// Owner → tool or program.
@@ -281,7 +281,7 @@ pub enum Message {
         events: u64,
         /// Bytes of its streams.
         bytes: u64,
-        /// Nanoseconds from its oldest page's beginning to the snapshot.
+        /// Nanoseconds from the beginning of its oldest page to the snapshot.
         span_ns: u64,
         /// Pages that were overwritten before they could be copied.
         pages_missed: u64,
@@ -290,7 +290,7 @@ pub enum Message {
     },
     /// Tool → owner: sets the session's memory budget while it is live, or asks for it. The answer is [`Message::BudgetIs`].
     Budget {
-        /// Bytes of all pages. Zero: as it is.
+        /// Bytes of all pages. Zero: do not change it.
         bytes: u64,
     },
     /// Owner → tool: the session's memory. Bytes of whole pages.
@@ -301,15 +301,15 @@ pub enum Message {
         bytes: u64,
         /// What it may grow to.
         bytes_max: u64,
-        /// What there is beside the budget while snapshots are taken.
+        /// Additional memory that exists while snapshots are taken.
         room: u64,
-        /// Pages that nobody holds.
+        /// Pages that are free.
         free: u64,
         /// Pages that are written to, or are about to be.
         drawn: u64,
         /// Pages that are closed: on their way to the trace, or retained.
         queued: u64,
-        /// Pages that are no longer in the budget, and still in use.
+        /// Pages that are beyond the budget now, and still in use.
         beyond: u64,
         /// Streams that were ever written to.
         streams: u32,
@@ -355,19 +355,19 @@ pub enum Message {
         /// Socket of the session that the program is in, or empty.
         session: String,
     },
-    /// Tool → program: what may be tuned? The answer is [`Message::Tunables`].
+    /// Tool → program: asks for its tunables. The answer is [`Message::Tunables`].
     ListTunables,
     /// Program → tool.
     Tunables {
         /// How sites are written.
         writer: String,
-        /// Why so.
+        /// The reason for that.
         reason: String,
-        /// Sites of the program's objects, whatever they read.
+        /// Sites of the program's loaded objects, whatever they read.
         site_count: u32,
         /// How many of these are patched.
         patched_count: u32,
-        /// In the order of their objects. A name may come several times, with another variable each.
+        /// In the order of their loaded objects. A name may occur several times, each time for another variable.
         tunables: Vec<TunableStatus>,
     },
     /// Tool → program: sets all of them, or none. The answer is [`Message::TunablesSet`] or [`Message::Error`].
@@ -377,15 +377,15 @@ pub enum Message {
     },
     /// Program → tool.
     TunablesSet {
-        /// In the order of the question.
+        /// In the order of the request.
         changes: Vec<TunableChange>,
     },
-    /// Tool → program: what does the memory of this session hold there, as the program has it mapped? For what a session has
-    /// left whose owner is dead. The answer is [`Message::MemoryPart`].
+    /// Tool → program: asks for a part of this session's memory, as the program has it mapped: for a session whose owner is dead.
+    /// The answer is [`Message::MemoryPart`].
     ReadMemory {
-        /// The session's.
+        /// The session's uuid.
         uuid: [u8; 16],
-        /// Bytes from the memory's start.
+        /// Offset in bytes from the memory's start.
         offset: u64,
         /// At most [`MEMORY_PART_SIZE_BYTES_MAX`].
         size_bytes: u32,
@@ -394,10 +394,10 @@ pub enum Message {
     MemoryPart {
         /// Bytes of all the memory.
         memory_size_bytes: u64,
-        /// What was asked for; nothing beyond the memory's end.
+        /// The requested bytes; nothing beyond the memory's end.
         bytes: Vec<u8>,
     },
-    /// Either way: one line that says what is wrong.
+    /// Either direction: one line that says what is wrong.
     Error {
         /// The line.
         text: String,
@@ -483,7 +483,7 @@ impl<'a> Reader<'a> {
         let len = self.u16()? as usize;
         core::str::from_utf8(self.take(len)?).map(String::from).map_err(|_| Malformed)
     }
-    /// A list whose items take at least one byte each, so that a count never asks for more than the frame holds.
+    /// A list whose items take at least one byte each, so that a count never allocates more than the frame has.
     fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
         let count = self.u32()? as usize;
         if count > self.0.len() {
@@ -494,7 +494,7 @@ impl<'a> Reader<'a> {
     fn u64(&mut self) -> Result<u64, Malformed> {
         self.take(8)?.try_into().map(u64::from_le_bytes).map_err(|_| Malformed)
     }
-    /// Text that a person reads, of whoever sent it: nothing in it moves a terminal's cursor.
+    /// Text from the other side that a person reads: one with control characters is refused.
     fn line(&mut self) -> Result<String, Malformed> {
         let line = self.str()?;
         if line.chars().any(char::is_control) { Err(Malformed) } else { Ok(line) }
@@ -534,7 +534,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a provider, event or field may be called so: a C identifier of at most [`NAME_LEN_MAX`] bytes.
+/// Whether a provider, event or field may have this name: a C identifier of at most [`NAME_LEN_MAX`] bytes.
 pub const fn is_name(name: &str) -> bool {
     let name = name.as_bytes();
     let mut index = 0;
@@ -549,7 +549,7 @@ pub const fn is_name(name: &str) -> bool {
     index > 0 && index <= NAME_LEN_MAX
 }
 
-/// Whether `text` matches `pattern`, in which `*` stands for any run of characters and `?` for any one.
+/// Whether `text` matches `pattern`, in which `*` stands for any characters and `?` for any one character.
 ///
 /// `.` and `:` match each other, so `http.request` and `http:request` are the same name.
 pub fn matches(pattern: &str, text: &str) -> bool {

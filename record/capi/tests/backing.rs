@@ -50,7 +50,7 @@ fn an_assertion_names_its_place_and_aborts() {
     let output = Command::new(&program).arg("assert").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(6), "{text}");
-    assert!(text.contains("main.c:") && text.contains("are no memory of its own"), "{text}");
+    assert!(text.contains("main.c:") && text.contains("are not memory of its own"), "{text}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "written\n");
 }
 

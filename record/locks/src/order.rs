@@ -1,28 +1,28 @@
-//! Who holds what, in debug builds.
+//! Which thread holds which locks, in debug builds.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::thread::gettid;
 
-/// A lock of ours, by its place in the order of the crate's documentation.
+/// One of our locks, by its place in the order of the crate's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// A pool of `percpu`. Signal handlers take it too.
     Pool,
-    /// The tracer's affairs. Signal handlers never take it.
+    /// The tracer's state. Signal handlers never take it.
     Control,
     /// The sites of `imv`. Signal handlers take it too.
     Registry,
 }
 
-/// Until dropped, the thread is known to hold a lock, or to wait for it. Holds nothing in release builds.
+/// As long as it lives, the thread counts as holding a lock, or waiting for it. Empty in release builds.
 #[derive(Debug)]
 pub struct Held {
-    /// Where the thread is noted, and how much.
+    /// The slot where the thread is recorded, and the count.
     noted: Option<(&'static AtomicU64, u64)>,
 }
 
-/// Threads that hold a lock at one time, and are checked.
+/// Threads that can hold locks at the same time and be checked.
 const SLOT_COUNT: usize = 64;
 
 /// `tid << 32 | counts`, a byte for each rank; 0 is free. Relaxed: each thread reads what it wrote itself.
@@ -39,7 +39,7 @@ const fn count(word: u64, rank: Rank) -> u64 {
 const COUNTS: u64 = u32::MAX as u64;
 
 impl Rank {
-    /// To be called before the lock is waited for; the answer is to be dropped once the lock is given back.
+    /// Call it before waiting for the lock; drop the result once the lock is released.
     ///
     /// Ends the program if the calling thread holds a lock that stands below this one. Lock-free; async-signal-safe.
     #[inline]
@@ -54,7 +54,7 @@ impl Rank {
         }
         // A thread without a slot is not checked.
         let Some(slot) = slot.or_else(|| free_slot(me)) else { return Held { noted: None } };
-        // A handler on this thread may have come and gone in between, and leaves the word as it was.
+        // A handler on this thread may have run in between; it leaves the word as it was.
         slot.fetch_add(one(self), Relaxed);
         Held { noted: Some((slot, one(self))) }
     }
@@ -64,10 +64,10 @@ impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
         let Some((slot, one)) = self.noted else { return };
-        // By the slot and not by the thread's id, which is another after a fork.
+        // By the slot, not by the thread's id, which is different after a fork.
         let left = slot.fetch_sub(one, Relaxed) - one;
         if left & COUNTS == 0 {
-            // A handler that comes before this has taken a slot of its own, or given this one back: either is right.
+            // A handler that runs before this has taken a slot of its own, or released this one: both are correct.
             let _ = slot.compare_exchange(left, 0, Relaxed, Relaxed);
         }
     }
@@ -75,7 +75,7 @@ impl Drop for Held {
 
 /// Runs `work`, which calls the loader.
 ///
-/// Ends the program if the calling thread holds a lock of ours. As blocking, and as safe in signal handlers, as `work`.
+/// Ends the program if the calling thread holds one of our locks. As blocking, and as safe in signal handlers, as `work`.
 #[inline]
 pub fn call_loader<R>(work: impl FnOnce() -> R) -> R {
     if cfg!(debug_assertions) {
@@ -87,7 +87,7 @@ pub fn call_loader<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// The rule that is broken by a thread that takes a lock, if one is. For locks that handlers take there is none: they
+/// The rule that a thread breaks by taking a lock, if it breaks one. For locks that signal handlers take there is none, because a handler
 /// may have interrupted anything.
 fn broken(word: u64, taken: Rank) -> Option<&'static str> {
     let is_below = |rank| count(word, rank) != 0;
@@ -110,7 +110,7 @@ fn free_slot(me: u64) -> Option<&'static AtomicU64> {
     SLOTS.iter().find(|slot| slot.compare_exchange(0, me, Relaxed, Relaxed).is_ok())
 }
 
-/// Does not unwind: that would call the loader.
+/// It does not unwind: that would call the loader.
 #[expect(improper_ctypes_definitions, reason = "called by this module alone")]
 extern "C" fn end(rule: &'static str) -> ! {
     panic!("dormouse: {rule} (`dormouse-locks` has the order)");
@@ -127,7 +127,7 @@ mod tests {
         let under = |rank, taken| broken(one(rank), taken).is_some();
         assert!(under(Rank::Control, Rank::Control));
         assert!(under(Rank::Registry, Rank::Control));
-        // A fork under `hold`; whatever a handler does.
+        // A fork under `hold`, whatever a handler does.
         assert!(!under(Rank::Pool, Rank::Control));
         assert!(!under(Rank::Control, Rank::Registry));
         assert!(!under(Rank::Registry, Rank::Pool));
@@ -143,7 +143,7 @@ mod tests {
         let inner = Rank::Registry.hold();
         assert_eq!(word(), Some(one(Rank::Control) + 2 * one(Rank::Registry)));
         drop(inner);
-        // Others are not concerned.
+        // Other threads are not affected.
         std::thread::spawn(|| call_loader(|| drop(Rank::Control.hold()))).join().unwrap();
         drop(control);
         drop(registry);
@@ -151,7 +151,7 @@ mod tests {
         call_loader(|| ());
     }
 
-    /// The two that end the program, each in a program of its own: this test, run again.
+    /// The two that end the program run in a program of their own: this test, run again.
     #[test]
     fn a_broken_order_ends_the_program() {
         const WHICH: &str = "DORMOUSE_LOCKS_BREAK";

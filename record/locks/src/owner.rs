@@ -1,4 +1,4 @@
-//! A lock that knows its owner, so that a signal handler is refused instead of deadlocking.
+//! A lock that knows its owner, so that a signal handler gets an error instead of a deadlock.
 //!
 //! ```text
 //!   0 ──CAS──▶ tid ──another waits──▶ tid | WAITERS
@@ -6,7 +6,7 @@
 //!   └───────────┴──────── swap 0 ────────┘ (then wake one)
 //! ```
 //!
-//! The word is moved by its owner, except that a waiter may add [`WAITERS`]. Nothing allocates.
+//! Only its owner changes the word, except that a waiter may add [`WAITERS`]. Nothing allocates.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -17,12 +17,12 @@ use crate::order::{Held, Rank};
 /// Set when a thread sleeps on the word. Thread ids stay below it (`PID_MAX_LIMIT` is 2^22).
 const WAITERS: u32 = 1 << 31;
 
-/// A lock of one owner at a time, who is refused when it comes again.
+/// A lock for one owner at a time. An owner that takes it again gets an error.
 #[derive(Debug)]
 pub struct OwnerLock {
     rank: Rank,
     word: AtomicU32,
-    /// `fork` was called by a signal handler that interrupted the owner. Only touched by the owner.
+    /// `fork` was called by a signal handler that interrupted the owner. Only the owner accesses it.
     forked_by_owner: AtomicBool,
 }
 
@@ -31,7 +31,7 @@ pub struct OwnerLock {
 pub struct Reentered;
 
 impl OwnerLock {
-    /// Nobody's.
+    /// A free lock.
     pub const fn new(rank: Rank) -> OwnerLock {
         OwnerLock { rank, word: AtomicU32::new(0), forked_by_owner: AtomicBool::new(false) }
     }
@@ -50,7 +50,7 @@ impl OwnerLock {
     fn lock(&self) -> Result<Owned<'_>, Reentered> {
         let me = this_thread();
         let mut held = None;
-        // A thread that has slept cannot know whether others still do, so it takes the lock as contended.
+        // A thread that has slept cannot know whether others still sleep, so it takes the lock as contended.
         let mut waiters = 0;
         loop {
             // (L1) pairs with (L2): what the previous owner did is visible.
@@ -68,7 +68,7 @@ impl OwnerLock {
             {
                 continue;
             }
-            // An error means that the word has changed or a signal came: look again.
+            // An error means that the word has changed or a signal arrived: look again.
             let _ = futex::wait(&self.word, futex::Flags::PRIVATE, contended, None);
             waiters = WAITERS;
         }
@@ -83,10 +83,10 @@ impl OwnerLock {
         }
     }
 
-    /// Before `fork`: no other thread may be amid a change, for it would not exist in the child.
+    /// Before `fork`: no other thread may be inside a change, because that thread would not exist in the child.
     pub fn before_fork(&self) {
         match self.lock() {
-            // Given back after the fork, by whichever of the two it is then.
+            // Released after the fork, in the parent and in the child.
             Ok(owned) => owned.keep(),
             Err(Reentered) => self.forked_by_owner.store(true, Ordering::Relaxed),
         }
@@ -106,14 +106,14 @@ impl OwnerLock {
     }
 }
 
-/// Unlocks also when the work panics. It does not ask who unlocks: a forked child does it under another thread id.
+/// Unlocks also if the work panics. It does not check who unlocks: a forked child does so under another thread id.
 struct Owned<'a> {
     lock: &'a OwnerLock,
     held: Option<Held>,
 }
 
 impl Owned<'_> {
-    /// The lock stays taken.
+    /// Keeps the lock taken.
     fn keep(mut self) {
         self.held = None;
         core::mem::forget(self);

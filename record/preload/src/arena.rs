@@ -1,8 +1,8 @@
-//! Memory for whoever allocates while the real allocator is being looked up: `dlsym` itself.
+//! Memory for allocations while the real allocator is being looked up: `dlsym` itself allocates.
 //!
 //! ```text
 //!   ARENA  ┌──────┬──────────┬──────┬────────────────┬─────────
-//!          │ size │ block    │ size │ block          │ unused    blocks are 16-aligned, never taken back
+//!          │ size │ block    │ size │ block          │ unused    blocks are 16-aligned, never freed
 //!          └──────┴──────────┴──────┴────────────────┴─────────
 //! ```
 //! `free` leaves a block of the arena alone and `realloc` copies it out. Wait-free; async-signal-safe.
@@ -12,9 +12,9 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// `dlsym` asks for some hundred bytes, once.
+/// `dlsym` needs some hundred bytes, once.
 const SIZE_BYTES: usize = 16 << 10;
-/// Alignment of blocks and size of what precedes each.
+/// Alignment of blocks, and size of the header of each.
 const GRAIN_BYTES: usize = 16;
 
 #[repr(C, align(16))]
@@ -43,13 +43,13 @@ pub(crate) fn allocate(size: usize) -> *mut c_void {
     head.wrapping_add(GRAIN_BYTES).cast()
 }
 
-/// Whether a block is the arena's.
+/// Whether a block lies in the arena.
 #[inline(always)]
 pub(crate) fn contains(block: *mut c_void) -> bool {
     (block as usize).wrapping_sub(base() as usize) < SIZE_BYTES
 }
 
-/// The size of a block of the arena, at least what was asked for.
+/// The size of a block of the arena: at least what was requested.
 ///
 /// # Safety
 /// [`allocate`] returned it.

@@ -1,9 +1,9 @@
-//! `open` and its kin, `read`, `write`, `close`.
+//! `open` and related functions, `read`, `write`, `close`.
 //!
-//! `open` and `openat` are variadic in C: the mode is there only if the flags ask for it. Stable Rust cannot define such a
+//! `open` and `openat` are variadic in C: the mode is present only if the flags require it. Stable Rust cannot define such a
 //! function, and need not: the System V ABI of x86-64 and the AAPCS64 pass the first variadic integers in the registers of
-//! ordinary arguments, so a function with a mode reads the register in any case. What stands there without `O_CREAT` and
-//! `O_TMPFILE` is passed on, as libc ignores it, and not recorded.
+//! ordinary arguments, so a function with a mode reads the register in any case. Without `O_CREAT` and
+//! `O_TMPFILE` its content is passed on, which libc ignores, and is not recorded.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -91,7 +91,7 @@ fn mode_of(flags: c_int, mode: mode_t) -> mode_t {
     if has_mode { mode } else { 0 }
 }
 
-/// The path that a call was given; empty where the kernel may have refused the call before it has read the path, which then
+/// The path that a call was given; empty if the kernel may have refused the call before it read the path, because the path then
 /// need not be readable.
 ///
 /// # Safety

@@ -1,14 +1,14 @@
-//! Traces libc's functions in programs that know nothing of it: `dormouse record --libc -e 'libc:*' -- CMD`.
+//! Traces libc's functions in unmodified programs: `dormouse record --libc -e 'libc:*' -- CMD`.
 //!
 //! # The problem
-//! A program that nobody may rebuild is to say what it allocates, opens, reads, writes and locks. The loader lets a library
-//! step in front of libc (`LD_PRELOAD`); but that library then stands under everything, its own tracer included: it must
-//! not trace itself, not allocate where the allocator is being looked up, not change `errno`, not add threads or descriptors.
+//! A program that cannot be rebuilt is to show what it allocates, opens, reads, writes and locks. The loader lets a library
+//! stand in front of libc (`LD_PRELOAD`). But then everything calls that library, its own tracer included: it must
+//! not trace itself, not allocate while the allocator is being looked up, not change `errno`, not add threads or descriptors.
 //!
 //! # The picture
 //! ```text
 //!   program ── malloc ──▶ wrapper ── pointer ──▶ the real malloc (the program's own allocator, or libc's)
-//!                            │ gate: dormant, the result goes back at once
+//!                            │ gate: dormant, the result is returned immediately
 //!                            ▼ armed
 //!                         record path of the tracer, which calls nothing of libc
 //!
@@ -29,10 +29,10 @@
 //! | `libc:close` | `fd`, `result` |
 //! | `libc:mutex_lock`, `libc:mutex_trylock`, `libc:mutex_unlock` | `mutex`, `result` |
 //!
-//! One event for each call, when it has returned; `free` alone is recorded before, because afterwards the address may be
-//! somebody else's. A result (`fd`, `result`) is `-errno` for a call that has failed, as tracers of system calls have it; a
-//! `ptr` is null. `mode` is 0 where the flags ask for none. `path` is empty where the call was refused with `EFAULT`,
-//! `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, perhaps before the kernel looked at it.
+//! One event for each call, after it has returned. Only `free` is recorded before, because afterwards another thread may have the
+//! address. The result (`fd`, `result`) of a call that failed is `-errno`, as in tracers of system calls; a
+//! `ptr` is null. `mode` is 0 if the flags do not require one. `path` is empty if the call failed with `EFAULT`,
+//! `EINVAL`, `ENAMETOOLONG`, `ENOSYS` or `EPERM`, perhaps before the kernel read it.
 //!
 //! # Start-up
 //! ```text
@@ -40,40 +40,40 @@
 //!   constructor of this library: look everything up, join the session, arm      DF_1_INITFIRST: before all other objects
 //!   preinit functions, constructors, main, atexit, destructors                  traced
 //! ```
-//! Joining in the midst of some first traced call would be too early: that call may come from `dlopen`, `atexit` or
-//! `pthread_atfork`, whose locks joining needs. So the library is linked to be initialised first (`-z initfirst`), and what
-//! comes before is only the loader's own. If another object claims that place, constructors that run before ours are not
-//! traced. `environ` is set by libc's constructor, which comes later, so ours sets it, to the same value.
+//! Joining inside the first traced call would be too early: that call may come from `dlopen`, `atexit` or
+//! `pthread_atfork`, whose locks joining needs. So the library is linked to be initialised first (`-z initfirst`), and only
+//! the loader's own calls come before that. If another object claims that place, constructors that run before ours are not
+//! traced. libc's constructor, which comes later, sets `environ`, so ours sets it too, to the same value.
 //!
-//! `dlsym` may allocate while `malloc` is looked up; that comes from a static arena, whose blocks `free` leaves alone and
+//! `dlsym` may allocate while `malloc` is looked up. That memory comes from a static arena, whose blocks `free` ignores and
 //! `realloc` moves out.
 //!
 //! # Cost
 //! Dormant: a call through a pointer and the gate's `nop`; `free` and `realloc` also compare an
 //! address. Armed: one event. A process that starts joins its session over a socket, as does a forked child.
 //!
-//! # What stays as it was
+//! # What does not change
 //! * Cancellation, exceptions and `longjmp` pass through the wrappers, which have nothing to clean up around the call.
 //! * Each wrapper is async-signal-safe where the original is. A handler's calls are recorded whatever it interrupts, except
 //!   while its thread joins a session (at start and in a forked child).
 //! * No thread (unless `DORMOUSE_LISTEN=1` or a snapshot's trigger by event asks for one), no descriptor, no output.
-//! * `vfork` goes through a door that tells the tracer; the child's events carry the child's ids.
+//! * `vfork` goes through a function that tells the tracer; the child's events have the child's ids.
 //!
 //! # Limits
 //! * Not traced, because the loader does not preload there: static programs, set-user-ID programs, programs with another libc
 //!   than glibc, children that were given an environment without `LD_PRELOAD` or `DORMOUSE_SESSION`.
-//! * `dormouse record` names the library through the system's directory of libraries (`/$LIB/../…`): glibc's loader finds it, musl's does
-//!   not and starts the program without. By its plain path in `LD_PRELOAD`, a dynamic program with musl does not start.
-//! * Under valgrind, tools that replace `malloc` and its kin (memcheck, helgrind, drd, massif, dhat) have these calls for themselves.
-//! * A seccomp filter that forbids `futex` or `gettid` is not to be had with armed events; one that forbids sockets leaves
-//!   later children without a session.
+//! * `dormouse record` names the library through the system's library directory (`/$LIB/../…`): glibc's loader finds it; musl's does
+//!   not, and starts the program without it. With its plain path in `LD_PRELOAD`, a dynamic program with musl does not start.
+//! * Under valgrind, tools that replace `malloc` and related functions (memcheck, helgrind, drd, massif, dhat) handle these calls themselves.
+//! * A seccomp filter that forbids `futex` or `gettid` does not work with armed events; with one that forbids sockets,
+//!   later children are not in the session.
 //! * Calls inside libc do not pass through here: `fread` reads, `pthread_cond_wait` locks, `posix_spawn` closes unseen. Their
-//!   allocations do. `posix_memalign` and its kin are not traced, what frees their blocks is.
-//! * Events of several threads are in the order of their records, not of the calls' effects: a mutex may be seen locked by
-//!   one thread before it is seen unlocked by the other.
-//! * `_Fork`, `clone` and raw system calls go past the fork handlers: such a child records under its parent's ids.
-//! * A program that defines `malloc` or another of these functions itself calls its own.
-//! * Sanitizers want to be first in the list of libraries, and have allocators of their own: do not combine.
+//!   allocations do. `posix_memalign` and related functions are not traced; freeing their blocks is.
+//! * Events of several threads are in the order of their records, not of the calls' effects: a trace may show one thread lock a mutex
+//!   before it shows the other unlock it.
+//! * `_Fork`, `clone` and raw system calls bypass the fork handlers: such a child records under its parent's ids.
+//! * A program that defines `malloc` or another of these functions itself calls its own function.
+//! * Sanitizers must be first in the list of libraries, and have allocators of their own: do not combine them with this library.
 //!
 //! # Source
 //! ld.so(8), `LD_PRELOAD`; glibc manual, "Replacing malloc"; System V gABI, "Dynamic Section", `DF_1_INITFIRST`
@@ -95,7 +95,7 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-/// Before the tracer crate's own constructor, which would listen.
+/// Before the tracer crate's own constructor, which would start listening.
 #[used]
 #[unsafe(link_section = ".init_array.00100")]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = {

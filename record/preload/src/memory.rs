@@ -94,7 +94,7 @@ unsafe fn release(ptr: *mut c_void) {
     }
 }
 
-/// The real functions, behind the wrappers' back: what the tracer allocates is none of the program's doing.
+/// The real functions, not the wrappers: the tracer's own allocations are not the program's.
 struct Real;
 
 /// What `malloc` guarantees (C11 7.22.3, x86-64 and AArch64 psABI: `max_align_t`).

@@ -20,7 +20,7 @@ pub unsafe extern "C-unwind" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) 
     result
 }
 
-/// Locks a mutex that is free.
+/// Locks a mutex if it is free.
 ///
 /// # Safety
 /// As libc's.
@@ -32,7 +32,7 @@ pub unsafe extern "C-unwind" fn pthread_mutex_trylock(mutex: *mut pthread_mutex_
     result
 }
 
-/// Unlocks a mutex. The mutex may be gone when the event is recorded: only its address is.
+/// Unlocks a mutex. The mutex may no longer exist when the event is recorded: only its address is recorded.
 ///
 /// # Safety
 /// As libc's.

@@ -1,7 +1,7 @@
-//! What a call has returned, in the form in which events carry it.
+//! The result of a call, in the form that events have.
 //!
-//! `errno` stays as the call has left it, without being saved: the record path calls nothing of libc, so nobody is there to
-//! change it; `files.c` and `storm.c` of the tests look on.
+//! `errno` stays as the call has left it, without being saved: the record path calls no function of libc that could
+//! change it. `files.c` and `storm.c` of the tests check that.
 
 use core::ffi::c_int;
 

@@ -1,9 +1,9 @@
 //! The functions behind the wrappers: those that the program would have called without this library.
 //!
-//! Each is a pointer. It is born pointing to a function of this library that looks the real one up (`dlsym(RTLD_NEXT)`, so
+//! Each is a pointer. At first it points to a function of this library that looks the real one up (`dlsym(RTLD_NEXT)`, so
 //! an allocator that the program has linked is found before libc's), stores its address and calls it. The constructor looks
-//! all of them up, so that no signal handler has to. The pointers change once, from one right answer to another, and lead to
-//! code: relaxed accesses do.
+//! all of them up, so that no signal handler has to. A pointer changes once, from one correct value to another, and points to
+//! code: relaxed accesses are enough.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use libc::{mode_t, pthread_mutex_t, size_t, ssize_t};
 
 use crate::{arena, outcome};
 
-/// Whether a look-up is under way that may allocate.
+/// Whether a look-up is running that may allocate.
 static LOOKING_UP: AtomicBool = AtomicBool::new(false);
 
-/// Looks a function up. Null if there is none, or if an allocation function is wanted in the midst of a look-up.
+/// Looks a function up. Null if there is none, or if an allocation function is requested during a look-up.
 fn look_up(name: &CStr, is_allocation: bool) -> *mut c_void {
     let was_looking_up = LOOKING_UP.swap(true, Ordering::Relaxed);
     if was_looking_up && is_allocation {
@@ -33,7 +33,7 @@ fn missing() -> c_int {
     -1
 }
 
-/// `"C-unwind"`: `pthread_cancel` and exceptions thrown by signal handlers go through these calls.
+/// `"C-unwind"`: `pthread_cancel` and exceptions thrown by signal handlers pass through these calls.
 macro_rules! real {
     ($(
         $(#[$allocation:ident])?
@@ -47,7 +47,7 @@ macro_rules! real {
                 static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(FIRST);
                 const FIRST: *mut c_void = first as *const () as *mut c_void;
 
-                /// Looks the real function up unless that is done.
+                /// Looks the real function up unless that was done before.
                 pub(crate) fn prepare() -> bool {
                     if ADDRESS.load(Ordering::Relaxed) == FIRST {
                         let found = look_up(
@@ -92,7 +92,7 @@ macro_rules! real {
             }
         )*
 
-        /// Looks everything up. A function that is missing is reported to whoever calls it.
+        /// Looks everything up. A caller of a function that is missing gets an error.
         pub(crate) fn prepare_all() {
             $($name::prepare();)*
         }
@@ -112,7 +112,7 @@ real! {
     #[allocation] malloc(size: size_t) -> *mut c_void, else arena::allocate(size);
     #[allocation] calloc(count: size_t, size: size_t) -> *mut c_void,
         else count.checked_mul(size).map_or(core::ptr::null_mut(), arena::allocate);
-    // Nothing but the arena's blocks exists by then, and those do not come here.
+    // At this time only the arena's blocks exist, and those do not come here.
     #[allocation] realloc(block: *mut c_void, size: size_t) -> *mut c_void, else arena::allocate(size);
     #[allocation] free(block: *mut c_void) -> (), else ();
     posix_memalign(block: *mut *mut c_void, align: size_t, size: size_t) -> c_int, else libc::ENOMEM;
@@ -137,7 +137,7 @@ real! {
     pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
 }
 
-/// The address of libc's `vfork`: not to be called from Rust, because it returns twice.
+/// The address of libc's `vfork`. Do not call it from Rust: it returns twice.
 pub(crate) fn vfork() -> *const c_void {
     use core::sync::atomic::AtomicPtr;
     static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());

@@ -249,7 +249,7 @@ fn vforked_children_write_under_their_own_ids() {
         assert_eq!((of_parent.len(), of_children.len()), (22, 22));
         assert!(of_parent.iter().all(|event| event.number("count") == 6 && event.tid == event.pid));
         assert!(of_children.iter().all(|event| event.number("count") == 5 && event.tid == event.pid));
-        // A child has no restartable sequences: it claims a stream that is no processor's. Its parent goes back.
+        // A child has no restartable sequences: it claims a stream that is no CPU's. Its parent goes back.
         assert!(of_children.iter().all(|event| event.cpu == CPU_UNKNOWN));
         assert!(of_parent.iter().all(|event| (event.cpu == CPU_UNKNOWN) == no_rseq));
         let pids: std::collections::BTreeSet<_> = of_children.iter().map(|event| event.pid).collect();

@@ -1,4 +1,4 @@
-//! Sets of granules, a bit each. Written under the pool's lock; atomic so that no reference to them needs to be unique.
+//! Sets of granules, one bit each. Written under the pool's lock; atomic, so that no reference to them needs to be unique.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -5,18 +5,18 @@
 //! ```
 //!
 //! A chunk is aligned to the power of two that is not below its size, so all its addresses have one key. The pool's lock
-//! keeps those who add apart; those who look up need none:
+//! serialises inserts; lookups need no lock:
 //!
 //! ```text
 //!   insert: write the chunk's description; *slot = chunk (release)
 //!   find:   chunk = *slot (acquire); null → none; read the chunk's description
 //! ```
 //!
-//! Chunks are never taken back, so a chunk that was found stays good as long as the pool.
+//! Chunks are never removed, so a chunk that was found stays valid as long as the pool.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A word that is set once. A model checker brings its own.
+/// A word that is set once. The model checker has a type of its own for it.
 pub(crate) trait Slot<T> {
     fn load(&self, ordering: Ordering) -> *mut T;
     fn store(&self, chunk: *mut T, ordering: Ordering);
@@ -40,22 +40,22 @@ pub(crate) struct Full;
 
 /// Slots of `key` in the order in which they are tried. `len` is a power of two.
 fn probes(key: usize, len: usize) -> impl Iterator<Item = usize> {
-    // Fibonacci hashing: neighbouring chunks go far apart.
+    // Fibonacci hashing: neighbouring chunks get slots that are far apart.
     let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let first = (hash >> 32) as usize;
     (0..len).map(move |step| (first + step) & (len - 1))
 }
 
-/// Publishes `chunk` under `key`. The caller keeps other inserts away.
+/// Publishes `chunk` under `key`. The caller makes sure that no other insert runs.
 pub(crate) fn insert<T, S: Slot<T>>(slots: &[S], key: usize, chunk: *mut T) -> Result<(), Full> {
-    // Relaxed: whoever filled a slot held the lock before the caller, and it is not followed.
+    // Relaxed: whoever filled a slot held the lock before the caller, and the pointer is not followed here.
     let slot = probes(key, slots.len()).find(|slot| slots[*slot].load(Ordering::Relaxed).is_null()).ok_or(Full)?;
     // (C2) pairs with (C1).
     slots[slot].store(chunk, Ordering::Release);
     Ok(())
 }
 
-/// The chunk under `key` that `is_it` knows as the right one. Wait-free: at most as many steps as there are slots.
+/// The chunk under `key` for which `is_it` is true. Wait-free: at most as many steps as there are slots.
 pub(crate) fn find<T, S: Slot<T>>(slots: &[S], key: usize, is_it: impl Fn(*mut T) -> bool) -> Option<*mut T> {
     for slot in probes(key, slots.len()) {
         // (C1) pairs with (C2): the chunk's description is visible.
@@ -102,7 +102,7 @@ mod model {
 
     use super::*;
 
-    /// loom watches the description, and fails if it is read without being ordered after its being written.
+    /// loom watches the description, and fails if it is read without being ordered after the write.
     struct Chunk(UnsafeCell<usize>);
 
     impl Chunk {
@@ -122,10 +122,10 @@ mod model {
         }
     }
 
-    /// Two slots, so that probes of both chunks meet.
+    /// Two slots, so that the probes of both chunks collide.
     struct Growing {
         slots: [AtomicPtr<Chunk>; 2],
-        /// An object of the chunk with that key, handed over by a program that orders nothing.
+        /// An object of the chunk with that key, handed over by a program without any ordering.
         handed: AtomicUsize,
     }
 
@@ -172,7 +172,7 @@ mod model {
                     for key in [2, 1] {
                         assert!(matches!(growing.find(key), None | Some(_)));
                     }
-                    // Seen without any order: the chunk need not be there yet, but what is there is whole.
+                    // Seen without ordering: the chunk may not be there yet, but if it is, it is complete.
                     let key = growing.handed.load(Ordering::Relaxed);
                     if key != 0 {
                         assert!(growing.find(key).is_none_or(|found| found == key));

@@ -19,46 +19,46 @@ pub enum AllocError {
         /// The most that the pool gives.
         align_bytes_max: usize,
     },
-    /// There is no room, and none is to be had.
+    /// There is no room, and none can be made.
     Exhausted {
-        /// Asked for, per CPU. 0, as the alignment: the pool itself cannot be made.
+        /// Asked for, per CPU. 0, like the alignment, if the pool itself cannot be made.
         size_bytes: usize,
         /// Asked for.
         align_bytes: usize,
         /// Why the pool does not grow.
         shortage: Shortage,
     },
-    /// Robust mode: free memory, or an object's red zone, has been written to. The bytes are withdrawn: nobody gets them.
+    /// Robust mode: free memory, or an object's red zone, has been written to. The bytes are withdrawn: they are never allocated again.
     Corrupted(Corruption),
-    /// An option of the pool cannot be met.
+    /// An option of the pool is not valid.
     BadOption {
         /// The option's name.
         option: &'static str,
-        /// What it was.
+        /// Its value.
         value: usize,
-        /// What it has to be.
+        /// What it must be.
         need: Need,
     },
     /// A signal handler has interrupted an allocation of its own thread in the same pool.
     Reentered,
 }
 
-/// What an option has to be.
+/// What an option must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Need {
     /// Both ends included.
     Between {
-        /// The least that will do.
+        /// The least value that is valid.
         least: usize,
-        /// The most that will do.
+        /// The greatest value that is valid.
         most: usize,
     },
-    /// A whole number of so many: pages of the operating system, granules.
+    /// A multiple of this: the size of an operating-system page, or of a granule.
     MultipleOf(usize),
-    /// Addresses are computed by a shift.
+    /// A power of two, because addresses are computed by a shift.
     PowerOfTwo,
-    /// More, so that an object has room in a chunk.
+    /// More, so that a chunk has room for an object.
     MoreFor {
         /// The pool's CPUs.
         cpu_count: usize,
@@ -80,7 +80,7 @@ pub enum Shortage {
         limit_bytes: usize,
         /// What the pool has.
         mapped_bytes: usize,
-        /// What it would need besides.
+        /// What another chunk would add.
         chunk_bytes: usize,
     },
     /// The kernel refuses memory.
@@ -97,12 +97,12 @@ pub enum Shortage {
     },
     /// The pool has as many chunks as it can look up.
     Chunks {
-        /// So many.
+        /// That many.
         chunk_count_max: usize,
     },
 }
 
-/// Why an object was not taken back.
+/// Why an object was not freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FreeError {
@@ -116,24 +116,24 @@ pub enum FreeError {
         /// The handle's word.
         address: usize,
     },
-    /// Robust mode: a red zone of the object has been written to. The object is withdrawn: nobody gets its bytes.
+    /// Robust mode: a red zone of the object has been written to. The object is withdrawn: its bytes are never allocated again.
     Corrupted(Corruption),
     /// A signal handler has interrupted an allocation of its own thread in the same pool.
     Reentered,
 }
 
-/// A byte that nobody had a right to change.
+/// A byte that was overwritten by somebody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corruption {
     /// What the byte belongs to.
     pub part: Part,
-    /// Whose copy it is in; none in memory that is free and of no CPU.
+    /// The CPU whose copy it is in; none in free memory that belongs to no CPU.
     pub cpu: Option<u32>,
     /// The first such byte.
     pub address: usize,
-    /// What it holds.
+    /// Its value.
     pub found: u8,
-    /// What it should hold.
+    /// The value that it should have.
     pub expected: u8,
 }
 

@@ -1,11 +1,11 @@
-//! Where objects lie: chunks, what is free in them, and what is checked in a robust pool.
+//! Where objects lie: chunks, what is free in them, and what a robust pool checks.
 //!
 //! ```text
 //!   chunk of a strided pool             │ CPU 0: a₀ b₀ … │ CPU 1: a₁ b₁ … │ …     a granule (8 bytes) is one in every stride
 //!   chunk of side-by-side objects       │ a₀ a₁ … b₀ b₁ … │                      a granule is a cache line
 //!   chunk of a pool of pointer arrays   │ a[] a₀ a₁ … b[] b₀ b₁ … │              a granule is a cache line
 //!
-//!   apart from it   used, dirty, poisoned: a bit for each granule       records: a word for each granule
+//!   beside it       used, dirty, poisoned: a bit for each granule       records: a word for each granule
 //! ```
 //!
 //! | granule | used | dirty | poisoned | its bytes |
@@ -14,8 +14,8 @@
 //! | of an object, or withdrawn | 1 | 1 | 0 | anybody's |
 //! | freed | 0 | 1 | 0, robust 1 | anything, robust [`POISON`] |
 //!
-//! All of it changes under the pool's lock. Without the lock are read: the directory of chunks, what a chunk's description
-//! says from the beginning, and records.
+//! All of it changes under the pool's lock. Read without the lock: the directory of chunks, the constant part of a chunk's description,
+//! and records.
 
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -30,25 +30,25 @@ use super::memory::{self, Mapping};
 use super::scheme::Family;
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
-/// What freed bytes hold in a robust pool.
+/// Value of freed bytes in a robust pool.
 pub(crate) const POISON: u8 = 0x5a;
-/// What the bytes behind an object hold in a robust pool.
+/// Value of the bytes behind an object in a robust pool.
 pub(crate) const RED_ZONE: u8 = 0xb5;
-/// At least so many.
+/// Least size of a red zone.
 pub(crate) const RED_ZONE_SIZE_BYTES: usize = 16;
 
 const CACHE_LINE: usize = 64;
 const STRIDE_SIZE_BYTES_MAX: usize = 1 << 40;
 const CPU_COUNT_MAX: u32 = 1 << 16;
-/// Chunks of a pool. The directory has twice as many slots, of which only those pages exist that are used.
+/// Chunks of a pool. The directory has twice as many slots, of which only the pages that are used take memory.
 const CHUNK_COUNT_MAX: usize = 1 << 15;
 
-/// What a granule's record says: of the object that starts there, or that started there last.
+/// A granule's record: of the object that starts there, or of the last one that started there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Record {
     kind: Kind,
     size: usize,
-    /// Between the copies of an object whose copies are side by side.
+    /// The distance between the copies of an object whose copies are side by side, as a shift.
     shift: u32,
 }
 
@@ -56,7 +56,7 @@ struct Record {
 enum Kind {
     None,
     Object,
-    /// One of those that an object's array points to.
+    /// One of the copies to which an object's array points.
     Copy,
     Freed,
 }
@@ -79,26 +79,26 @@ impl Record {
     }
 }
 
-/// A machine's nodes; tests bring their own.
+/// The machine's nodes; tests replace them.
 pub(crate) type Nodes = fn(&mut dyn FnMut(u32, u32)) -> u32;
 
-/// What does not change as long as the pool lives.
+/// What does not change during the life of a pool.
 #[derive(Clone, Copy)]
 struct Shape {
     family: Family,
     cpu_count: usize,
     stride_bytes: usize,
     chunk_bytes: usize,
-    /// A chunk's addresses are the same from this bit on.
+    /// All addresses of a chunk are the same from this bit on.
     key_shift: u32,
     granule_shift: u32,
     granule_count: usize,
-    /// The chunk is so many places one after another that hold the same granules: strides, or the chunk as a whole.
+    /// The chunk consists of so many images one after another that have the same granules: strides, or the chunk as a whole.
     image_count: usize,
-    /// Calls back with each CPU and its node, and says how many nodes there are.
+    /// Calls back with each CPU and its node, and returns how many nodes there are.
     nodes: Nodes,
     node_count: u32,
-    /// Nodes that the chunk of a pool of pointer arrays is divided among, and the most CPUs that one of them has.
+    /// The nodes among which the chunk of a pool of pointer arrays is divided, and the most CPUs that one of them has.
     part_count: usize,
     cpus_of_part_max: usize,
     limit_bytes: usize,
@@ -111,7 +111,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Bytes behind an object that are its red zone, at least.
+    /// Least bytes behind an object that are its red zone.
     fn red(&self) -> usize {
         if self.is_robust { RED_ZONE_SIZE_BYTES } else { 0 }
     }
@@ -133,7 +133,7 @@ impl Shape {
         }
     }
 
-    /// Granules that belong to the start that the record is of.
+    /// Granules that belong to the object or copy of this record.
     fn footprint(&self, record: Record) -> usize {
         match (self.family, record.kind) {
             (Family::SideBySide, _) => self.granules(self.cpu_count << record.shift),
@@ -142,7 +142,7 @@ impl Shape {
         }
     }
 
-    /// Where the copies of nodes' part `part` lie in a chunk, in granules.
+    /// Where the copies of node part `part` lie in a chunk, in granules.
     fn part(&self, part: usize) -> Range<usize> {
         let len = self.part_granules();
         part * len..(part + 1) * len
@@ -161,16 +161,16 @@ pub(crate) struct Chunk {
     dirty: NonNull<[AtomicU64]>,
     poisoned: NonNull<[AtomicU64]>,
     records: NonNull<[AtomicU32]>,
-    /// The chunk's memory, unless the caller of the pool gave it.
+    /// The chunk's memory, unless the caller gave it.
     memory: Option<Mapping>,
     /// The mapping in which all this lies.
     metadata: Mapping,
-    // What follows is written under the lock only.
+    // The fields below are written under the lock only.
     next: AtomicPtr<Chunk>,
     free_count: AtomicUsize,
-    /// No granule below is free.
+    /// No granule below this one is free.
     first_free: AtomicUsize,
-    /// So many in a row are not to be had.
+    /// There is no free run of so many granules.
     unfit_count: AtomicUsize,
 }
 
@@ -234,7 +234,7 @@ impl Bytes {
         unsafe { ptr::write_bytes(self.start, value, self.len) };
     }
 
-    /// Zeroes what is not zero. Reading a page that nobody has touched gives it no memory of its own. Granules only.
+    /// Zeroes what is not zero. Reading a page that was never touched does not give it memory of its own. Granules only.
     fn zero_lazily(self) {
         for offset in (0..self.len).step_by(8) {
             let word = self.start.wrapping_add(offset).cast::<u64>();
@@ -272,13 +272,13 @@ pub(crate) struct Heap {
     first: AtomicPtr<Chunk>,
     last: AtomicPtr<Chunk>,
     directory: NonNull<[AtomicPtr<Chunk>]>,
-    /// Objects that live, by size.
+    /// Allocated objects, by size.
     live: NonNull<[AtomicUsize]>,
     /// From CPU 0's place to each CPU's.
     table: *mut usize,
     /// Each CPU's part of the nodes, where there is more than one node.
     parts: NonNull<[AtomicU32]>,
-    /// The mapping in which the four lie.
+    /// The mapping that contains these four.
     _metadata: Mapping,
 }
 
@@ -301,7 +301,7 @@ impl Cutter {
     }
 }
 
-/// A refused mapping for an object, or for none when the pool is made.
+/// A mapping that the kernel refused: for an object, or for none while the pool is made.
 fn refused(size_bytes: usize, errno: rustix::io::Errno) -> Shortage {
     Shortage::Refused { size_bytes, errno: errno.raw_os_error() }
 }
@@ -310,7 +310,7 @@ fn check_option(option: &'static str, value: usize, is_met: bool, need: Need) ->
     if is_met { Ok(()) } else { Err(AllocError::BadOption { option, value, need }) }
 }
 
-/// What an area for `family` has to keep to, whoever computes addresses in it.
+/// What an area for `family` must satisfy, for every party that computes addresses in it.
 pub(crate) fn check_options(family: Family, is_shifted: bool, options: &PoolOptions) -> Result<(), AllocError> {
     let PoolOptions { cpu_count, stride_bytes, .. } = *options;
     let cpus = Need::Between { least: 1, most: CPU_COUNT_MAX as usize };
@@ -324,7 +324,7 @@ pub(crate) fn check_options(family: Family, is_shifted: bool, options: &PoolOpti
     check_option("stride_bytes", stride_bytes, is_power, Need::PowerOfTwo)
 }
 
-/// What a region for `family` has to keep to.
+/// What a region for `family` must satisfy.
 pub(crate) fn check_region(family: Family, options: &PoolOptions, region: Region) -> Result<(), AllocError> {
     let granule = granule_size_bytes(family);
     let base = region.base.addr();
@@ -356,7 +356,7 @@ fn write_table(table: *mut usize, options: &PoolOptions) {
 }
 
 impl Heap {
-    /// A heap of options that [`check_options`] and [`check_region`] have found good.
+    /// A heap of options that [`check_options`] and [`check_region`] have accepted.
     pub(crate) fn new(
         family: Family,
         is_fixed: bool,
@@ -466,7 +466,7 @@ impl Heap {
         self.shape.is_fixed
     }
 
-    /// Runs `work` while nobody is amid an allocation.
+    /// Runs `work` while no thread is inside an allocation.
     pub(crate) fn hold<R>(&self, work: impl FnOnce() -> R) -> Result<R, Reentered> {
         self.lock.with(work)
     }
@@ -498,9 +498,9 @@ impl Heap {
         parts[cpu].load(Relaxed) as usize
     }
 
-    /// The chunk that `address` may be the start of an object in. Wait-free.
+    /// The chunk in which `address` may be the start of an object. Wait-free.
     fn chunk_of(&self, address: usize) -> Option<&Chunk> {
-        // The first place of the chunk is where objects' handles point.
+        // Handles of objects point into the first image of the chunk.
         let len = self.shape.granule_count << self.shape.granule_shift;
         let holds = |chunk: &Chunk| (chunk.base.addr()..chunk.base.addr() + len).contains(&address);
         if self.shape.is_fixed {
@@ -513,7 +513,7 @@ impl Heap {
         Some(unsafe { &*chunk })
     }
 
-    /// Chunk, granule and record of the object that the handle is of, or was of before it was freed. Wait-free.
+    /// Chunk, granule and record of the object that the handle belongs to, or belonged to before it was freed. Wait-free.
     fn look_up(&self, address: usize) -> Option<(&Chunk, usize, Record)> {
         let chunk = self.chunk_of(address)?;
         let offset = address - chunk.base.addr();
@@ -524,13 +524,13 @@ impl Heap {
         is_handle.then_some((chunk, granule, record))
     }
 
-    /// The size with which a live object was allocated. Wait-free.
+    /// The size with which an allocated object was allocated. Wait-free.
     pub(crate) fn size_of(&self, address: usize) -> Option<usize> {
         let (_, _, record) = self.look_up(address)?;
         (record.kind == Kind::Object).then_some(record.size)
     }
 
-    /// Where the chunk starts in which the handle points. Wait-free.
+    /// The start of the chunk into which the handle points. Wait-free.
     pub(crate) fn chunk_base(&self, address: usize) -> Option<*mut u8> {
         self.chunk_of(address).map(|chunk| chunk.base)
     }
@@ -589,7 +589,7 @@ impl Heap {
         // SAFETY: just written; nobody writes to it as a whole before the heap is dropped.
         let chunk = unsafe { &*place };
         if region.is_some() {
-            // Whatever the caller left there.
+            // The caller may have left anything there.
             bitmap::fill(chunk.dirty(), 0..shape.granule_count, true);
         }
         // SAFETY: null, or a chunk.
@@ -608,7 +608,7 @@ impl Heap {
         Ok(chunk)
     }
 
-    /// A chunk's memory, where it should lie.
+    /// A chunk's memory, on the node where it should lie.
     fn map_chunk(&self) -> Result<Mapping, rustix::io::Errno> {
         let shape = &self.shape;
         let memory = Mapping::new(shape.chunk_bytes, 1 << shape.key_shift)?;
@@ -638,7 +638,7 @@ impl Heap {
         Ok(memory)
     }
 
-    /// An object's handle: where its copy for CPU 0 (or its array) is, with the shift of copies side by side in it.
+    /// An object's handle: the address of its copy for CPU 0 (or of its array), with the shift between copies that are side by side.
     pub(crate) fn alloc(&self, size: usize, align: usize) -> Result<NonNull<u8>, AllocError> {
         let shape = &self.shape;
         if size > shape.size_bytes_max {
@@ -686,7 +686,7 @@ impl Heap {
         let shape = &self.shape;
         let is_pointers = shape.family == Family::Pointers;
         let start = match is_pointers {
-            // An array is a block of cache lines like the others.
+            // An array is a block of cache lines, as copies are.
             true => self.take(chunk, record, 1, shape.part(self.part_of(0)))?,
             false => self.take(chunk, record, align, 0..shape.granule_count)?,
         };
@@ -697,7 +697,7 @@ impl Heap {
                 let copy = Record { kind: Kind::Copy, ..record };
                 let place = self.take(chunk, copy, align, shape.part(self.part_of(cpu)));
                 let Ok(Some(place)) = place else {
-                    // Those that were placed already go back, unused.
+                    // The copies that were placed already are given back, unused.
                     for earlier in 0..cpu {
                         // SAFETY: inside the array, written below.
                         let address = unsafe { array.wrapping_add(earlier).read() };
@@ -754,7 +754,7 @@ impl Heap {
         if self.shape.is_robust
             && let Err(corruption) = self.check_free(chunk, granules.clone())
         {
-            // Whoever wrote there may go on doing so. The granules stay used.
+            // Whoever wrote there may write again. The granules stay used.
             bitmap::fill(chunk.poisoned(), granules, false);
             add(&self.totals.withdrawn_bytes, (count << self.shape.granule_shift) * self.shape.image_count);
             return Err(AllocError::Corrupted(corruption));
@@ -771,11 +771,11 @@ impl Heap {
         Ok(Some(start))
     }
 
-    /// Makes granules free that were taken, without regard to what they hold. Under the lock.
+    /// Makes granules free that were taken, whatever their contents. Under the lock.
     fn give_back(&self, chunk: &Chunk, start: usize, record: Record) {
         let count = self.shape.footprint(record);
         let granules = start..start + count;
-        // Only what was handed out can be freed twice.
+        // Only objects that were handed out can be freed twice.
         let freed = if record.kind == Kind::Object { Record { kind: Kind::Freed, ..record } } else { Record::NONE };
         chunk.set_record(start, freed);
         if self.shape.is_robust {
@@ -802,7 +802,7 @@ impl Heap {
         subtract(&self.totals.object_bytes, record.size);
         subtract(&self.live()[record.size], 1);
         if let Err(corruption) = self.check_object(chunk, start, record) {
-            // Neither live nor free.
+            // Neither allocated nor free.
             chunk.set_record(start, Record { kind: Kind::Freed, ..record });
             let bytes = match shape.family {
                 Family::Pointers => {
@@ -817,7 +817,7 @@ impl Heap {
             for cpu in 0..shape.cpu_count {
                 let place = self.granule_of(chunk, self.copy(chunk, start, record, cpu));
                 let copy = Record { kind: Kind::Copy, ..record };
-                // An array that names a copy twice has been written to; the copy goes back once.
+                // An array that names a copy twice has been overwritten; the copy is given back once.
                 if chunk.record(place) == copy {
                     self.give_back(chunk, place, copy);
                 }
@@ -835,7 +835,7 @@ impl Heap {
         (address.addr() - chunk.base.addr()) >> self.shape.granule_shift
     }
 
-    /// Where `cpu`'s copy of a live object is.
+    /// The address of `cpu`'s copy of an allocated object.
     fn copy(&self, chunk: &Chunk, start: usize, record: Record, cpu: usize) -> *mut u8 {
         let at = self.at(chunk, start);
         match self.shape.family {
@@ -854,7 +854,7 @@ impl Heap {
         Bytes { start: copy.wrapping_add(record.size), len, cpu: Some(cpu as u32), part: Part::RedZone }
     }
 
-    /// The bytes of free granules, or of such as are being made free or taken, at every place.
+    /// The bytes of granules that are free, or are being freed or taken, in every image.
     fn images(&self, chunk: &Chunk, granules: Range<usize>) -> impl Iterator<Item = Bytes> {
         let shape = self.shape;
         let start = self.at(chunk, granules.start);
@@ -867,7 +867,7 @@ impl Heap {
         })
     }
 
-    /// Whether free granules hold what they should.
+    /// Whether free granules have the contents that they should.
     fn check_free(&self, chunk: &Chunk, granules: Range<usize>) -> Result<(), Corruption> {
         for (run, is_poisoned) in bitmap::runs(chunk.poisoned(), granules) {
             if is_poisoned {
@@ -883,11 +883,11 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether what surrounds a live object is as it should be.
+    /// Whether the surroundings of an allocated object are intact.
     fn check_object(&self, chunk: &Chunk, start: usize, record: Record) -> Result<(), Corruption> {
         let shape = &self.shape;
         if shape.family == Family::Pointers {
-            // Wherever an array leads, its copies are about to be given back.
+            // The copies are about to be given back, wherever the array points.
             for cpu in 0..shape.cpu_count {
                 let copy = self.copy(chunk, start, record, cpu);
                 let offset = copy.addr().wrapping_sub(chunk.base.addr());
@@ -935,14 +935,14 @@ impl Heap {
         self.lock.with(work).map_err(|Reentered| AllocError::Reentered)?.map_err(AllocError::Corrupted)
     }
 
-    /// The smallest size from `size_bytes` on of which there are live objects. Wait-free.
+    /// The smallest size from `size_bytes` on of which objects are allocated. Wait-free.
     pub(crate) fn leak_from(&self, size_bytes: usize) -> Option<Leak> {
         (size_bytes..=OBJECT_SIZE_BYTES_MAX)
             .map(|size_bytes| Leak { size_bytes, count: self.live()[size_bytes].load(Relaxed) })
             .find(|leak| leak.count > 0)
     }
 
-    /// Wait-free; each number for itself.
+    /// Wait-free; each number is read by itself.
     pub(crate) fn usage(&self) -> Usage {
         let totals = &self.totals;
         Usage {
@@ -970,7 +970,7 @@ impl Drop for Heap {
     }
 }
 
-/// Numbers the nodes that have CPUs from 0 on, and says how many CPUs the fullest of them has.
+/// Numbers the nodes that have CPUs, from 0 on, and returns how many CPUs the largest of them has.
 fn divide(parts: &[AtomicU32], nodes: Nodes) -> usize {
     let mut last_node = None;
     let mut part = 0;

@@ -1,4 +1,4 @@
-//! Memory from the kernel, and where it shall lie. Never malloc: a wrapper of malloc may be the caller.
+//! Memory from the kernel, and on which node it lies. Never from malloc: the caller may be a wrapper of malloc.
 
 use core::ptr;
 
@@ -16,7 +16,7 @@ impl Mapping {
     pub(crate) fn new(len: usize, align: usize) -> Result<Mapping, Errno> {
         let os_page = os_page_size_bytes();
         let len = len.checked_next_multiple_of(os_page).ok_or(Errno::NOMEM)?;
-        // The kernel aligns to pages. What is too much is given back.
+        // The kernel aligns to pages. The excess is given back.
         let reserve = align.saturating_sub(os_page);
         let len_all = len.checked_add(reserve).ok_or(Errno::NOMEM)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -51,26 +51,26 @@ fn unmap(base: *mut u8, len: usize) {
 }
 
 pub(crate) fn os_page_size_bytes() -> usize {
-    // Not rustix's: it looks for the vDSO by the kernel's auxiliary vector, and faults where valgrind has hidden it.
+    // Not rustix's: it looks for the vDSO by the kernel's auxiliary vector, and faults if valgrind has hidden it.
     // SAFETY: no pointers; libc answers from a variable.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4096)
 }
 
-/// Whoever touches the pages first, they lie on `node` if it has room (`MPOL_PREFERRED`, mbind(2)). That the kernel
-/// knows no such thing is no error: the memory is only farther away.
+/// Makes the pages lie on `node` if it has room, whoever touches them first (`MPOL_PREFERRED`, mbind(2)). If the kernel
+/// does not support it, that is no error: the memory is only farther away.
 pub(crate) fn prefer_node(base: *mut u8, len: usize, node: u32) {
     const MPOL_PREFERRED: libc::c_long = 1;
     let mut mask = [0u64; 16];
     let Some(word) = mask.get_mut(node as usize / 64) else { return };
     *word = 1 << (node % 64);
-    // The kernel takes one from the number of bits before it reads the mask.
+    // The kernel subtracts one from the number of bits before it reads the mask.
     let bits = 8 * size_of_val(&mask) + 1;
     // SAFETY: the policy of the caller's own pages; the mask is as long as stated.
     let _ = unsafe { libc::syscall(libc::SYS_mbind, base, len, MPOL_PREFERRED, mask.as_ptr(), bits, 0) };
 }
 
-/// Makes the pages be there, writable. `base` and `len` are of whole pages that are private, zeroed, and nobody's yet.
+/// Makes the pages present and writable. `base` and `len` are of whole pages that are private, zeroed, and not used yet.
 pub(crate) fn prefault(base: *mut u8, len: usize) {
     // SAFETY: pages of this module's; what they hold stays (madvise(2)).
     if unsafe { madvise(base.cast(), len, Advice::LinuxPopulateWrite) }.is_ok() {
@@ -83,7 +83,7 @@ pub(crate) fn prefault(base: *mut u8, len: usize) {
     }
 }
 
-/// A huge page would make a neighbour's untouched pages be there too.
+/// A huge page would make a neighbour's untouched pages present too.
 pub(crate) fn keep_lazy(base: *mut u8, len: usize) {
     // SAFETY: pages of this module's; what they hold stays (madvise(2)).
     let _ = unsafe { madvise(base.cast(), len, Advice::LinuxNoHugepage) };

@@ -15,20 +15,20 @@
 //!
 //! # Growth
 //! A pool grows by chunks, each a mapping of its own, and gives none back before it is dropped. Computing an address
-//! needs none of the pool's structures: the handle and the view say it all. Finding the chunk of a handle (`size_of`,
+//! needs none of the pool's structures: the handle and the view are enough. Finding the chunk of a handle (`size_of`,
 //! `area_of`) takes no lock either: chunks are published in a directory by a release store, which pairs with the acquire
-//! of those who look up.
+//! of the lookup.
 //!
 //! # Which memory
-//! Each CPU's stride consists of whole pages, which prefer that CPU's node where there is more than one (mbind(2)), and
-//! are there before the first object is handed out, unless the pool is lazy. A lazy pool's memory is what was touched: on
-//! a machine of many CPUs a program that is confined to a few pays for their strides alone. Allocating does not spoil
-//! this; a robust pool does, because it writes to all copies, and so does a region of shared memory, of which a page is
-//! there once it was looked at.
+//! Each CPU's stride consists of whole pages, which prefer that CPU's node if there is more than one (mbind(2)), and
+//! are present before the first object is handed out, unless the pool is lazy. A lazy pool has memory only where it was touched: on
+//! a machine of many CPUs, a program that is confined to a few pays for their strides alone. Allocating does not change
+//! this. A robust pool does, because it writes to all copies, and so does a region of shared memory, of which a page is
+//! present as soon as it was read.
 //!
 //! # Fork
 //! A pool's private memory is copied, and the child's pool is its own from then on, with the same handles. A thread that
-//! was inside `alloc` or `free` does not exist in the child, and would hold the lock there for ever: where other threads
+//! was inside `alloc` or `free` does not exist in the child, and would hold the lock there for ever: if other threads
 //! use the pool, fork inside [`Pool::hold`]. A pool over shared memory has its records in private memory: after a fork
 //! parent and child use the same objects, and only one of them may allocate and free.
 //!
@@ -37,12 +37,12 @@
 //! | --- | --- | --- |
 //! | behind each copy, 16 bytes or more | `0xb5` | when the object is freed, by `audit` |
 //! | freed bytes, on every CPU | `0x5a` | when they are allocated again, by `audit` |
-//! | bytes that were never used, but in a region | zero | when they are allocated, by `audit` |
+//! | bytes that were never used, except in a region | zero | when they are allocated, by `audit` |
 //!
-//! What was found corrupted is reported once and withdrawn: it is neither live nor free from then on.
+//! Corrupted memory is reported once and withdrawn: it is neither allocated nor free from then on.
 //!
 //! # Cost
-//! Allocating and freeing take a lock (two system calls' time at most when nobody waits) and a first-fit search over a
+//! Allocating and freeing take a lock (at most the time of two system calls when nobody waits) and a first-fit search over a
 //! bitmap. Records cost four bytes for every eight of a stride (for every cache line where copies fill lines), in memory
 //! that is touched as it is used.
 
@@ -82,12 +82,12 @@ pub struct PoolOptions {
     /// Bytes that a chunk has for each CPU: whole pages, and for [`StaticAreas`] and [`Interlaced`] a power of two.
     /// Default: 64 KiB. [`PointerArray`] and [`Contiguous`] make chunks of as many bytes in all.
     pub stride_bytes: usize,
-    /// The most memory for objects, all CPUs together, in bytes. Default: `usize::MAX`, none.
+    /// The most memory for objects, all CPUs together, in bytes. Default: `usize::MAX`, no limit.
     pub limit_bytes: usize,
     /// Poison freed bytes, put red zones behind objects, and check both. Default: no.
     pub is_robust: bool,
-    /// Leave memory untouched until it is used: CPUs that never run cost address space and no memory. Default: no, every
-    /// page is there before the first object is handed out, and no access faults.
+    /// Do not touch memory before it is used: CPUs that never run cost address space and no memory. Default: no, every
+    /// page is present before the first object is handed out, and no access faults.
     pub is_lazy: bool,
 }
 
@@ -115,27 +115,27 @@ impl Region {
     ///
     /// # Safety
     /// They are mapped readable and writable and stay so as long as the pool or the attachment that gets them, and any
-    /// object of it, is used. Nobody else writes to them but through objects, and no other pool has them.
+    /// object of it, is used. Nobody else writes to them except through objects, and no other pool uses them.
     pub const unsafe fn new(base: *mut u8, size_bytes: usize) -> Region {
         Region { base, size_bytes }
     }
 }
 
-/// Handle of an object: one word, `Copy`. What it means is the scheme's business.
+/// Handle of an object: one word, `Copy`. Its meaning depends on the scheme.
 #[repr(transparent)]
 pub struct Object<S: Scheme = Interlaced> {
     word: NonNull<u8>,
     scheme: PhantomData<S>,
 }
 
-/// All that address computation needs. A small `Copy` value that is good as long as its pool.
+/// Everything that address computation needs. A small `Copy` value that is valid as long as its pool.
 pub struct View<S: Scheme = Interlaced> {
     data: S::Data,
     cpu_count: u32,
 }
 
 impl<S: Scheme> View<S> {
-    /// Where `cpu`'s copy of `object` is. No locks, no search, no checks: what the scheme's formula says.
+    /// The address of `cpu`'s copy of `object`. No locks, no search, no checks: only the scheme's formula.
     ///
     /// Wait-free, async-signal-safe.
     ///
@@ -149,14 +149,14 @@ impl<S: Scheme> View<S> {
         unsafe { S::address(self.data, object.word, cpu) }
     }
 
-    /// Adds `n`, wrapping, to the copy of whatever CPU the thread is on. False: aborted, or the thread is not registered;
+    /// Adds `n`, wrapping, to the copy of the CPU that the thread is on. False: aborted, or the thread is not registered;
     /// nothing has been added. The section computes the address by itself, which is the quickest way to add.
     ///
     /// Wait-free (one attempt), async-signal-safe.
     ///
     /// # Safety
-    /// As [`View::address`]. The object begins with a `u64` on every CPU, aligned, which nobody else writes but sections on
-    /// that CPU.
+    /// As [`View::address`]. The object begins with a `u64` on every CPU, aligned, which only sections on
+    /// that CPU write.
     #[inline(always)]
     #[must_use = "an aborted section has added nothing"]
     pub unsafe fn add(self, rseq: Rseq, object: Object<S>, n: u64) -> bool {
@@ -175,20 +175,20 @@ impl<S: Scheme> View<S> {
 pub struct Pool<S: Scheme = Interlaced> {
     heap: Heap,
     view: View<S>,
-    /// What offsets are added to where handles are offsets: the base less the pool's tag.
+    /// What offsets are added to if handles are offsets: the base minus the pool's tag.
     base_biased: *mut u8,
 }
 
 /// Live objects of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leak {
-    /// Of each copy, as asked for.
+    /// Bytes of each copy, as asked for.
     pub size_bytes: usize,
     /// Objects.
     pub count: usize,
 }
 
-/// What a pool holds, and what it can give.
+/// What a pool contains, and what it can allocate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
@@ -200,22 +200,22 @@ pub struct Usage {
     pub chunk_count: usize,
     /// Memory for objects, all CPUs together.
     pub mapped_bytes: usize,
-    /// Of that, what was found corrupted and is given to nobody.
+    /// Bytes of that memory that were found corrupted and are never allocated again.
     pub withdrawn_bytes: usize,
-    /// The largest object that the pool gives.
+    /// The largest object that the pool can allocate.
     pub size_bytes_max: usize,
-    /// The largest alignment that the pool gives.
+    /// The largest alignment that the pool can allocate.
     pub align_bytes_max: usize,
 }
 
-/// What the handles of the next pool start at whose handles are offsets, in units of [`TAG_STEP_BYTES`].
+/// What the handles of the next pool with offsets as handles start at, in units of [`TAG_STEP_BYTES`].
 static TAG: AtomicU32 = AtomicU32::new(1);
-/// No area's offsets reach so far, so two pools' handles do not meet: a handle of another pool is known as such.
+/// No area is that long, so the handles of two pools never overlap: a handle of another pool is recognised.
 const TAG_STEP_BYTES: usize = 1 << 41;
 /// Tags start over after so many pools.
 const TAG_COUNT: u32 = 1 << 20;
 
-/// `base`, less the tag of a new pool where handles are offsets.
+/// `base`, minus the tag of a new pool if handles are offsets.
 fn bias<S: Scheme>(base: *mut u8) -> *mut u8 {
     if !S::IS_OFFSET {
         return base;
@@ -225,14 +225,14 @@ fn bias<S: Scheme>(base: *mut u8) -> *mut u8 {
     base.wrapping_sub(tag as usize * TAG_STEP_BYTES)
 }
 
-/// The handle of what lies at `at`, in a pool or attachment that is biased so.
+/// The handle of what lies at `at`, in a pool or attachment with this bias.
 fn handle<S: Scheme>(at: *mut u8, base_biased: *mut u8) -> Option<Object<S>> {
     let word = if S::IS_OFFSET { ptr::without_provenance_mut(at.addr().wrapping_sub(base_biased.addr())) } else { at };
     NonNull::new(word).map(|word| Object { word, scheme: PhantomData })
 }
 
 impl<S: Scheme> Pool<S> {
-    /// A pool of private memory, which grows as far as the options and the kernel let it ([`StaticAreas`]: not at all).
+    /// A pool of private memory, which grows as far as the options and the kernel allow ([`StaticAreas`]: not at all).
     ///
     /// # Errors
     /// [`AllocError::BadOption`]; [`AllocError::Exhausted`] if the first chunk is over the limit or the kernel refuses it.
@@ -242,10 +242,10 @@ impl<S: Scheme> Pool<S> {
     }
 
     /// A pool of memory that the caller gives: of its first `cpu_count * stride_bytes` bytes, aligned to 8 bytes, for
-    /// [`PointerArray`] and [`Contiguous`] to 64. It does not grow. Nothing is touched and nothing preferred in advance: that
-    /// is the caller's business. What the region holds is overwritten as objects are allocated.
+    /// [`PointerArray`] and [`Contiguous`] to 64. It does not grow. The pool neither touches the memory in advance nor prefers nodes for it: the
+    /// caller may. The contents of the region are overwritten as objects are allocated.
     ///
-    /// Records lie in this process: it alone allocates and frees. Others [attach](Attached) and are told offsets.
+    /// Records lie in this process: only this process allocates and frees. Others [attach](Attached) and are told offsets.
     ///
     /// # Errors
     /// [`AllocError::BadOption`], also for a region that is too small or not aligned; [`AllocError::Exhausted`] if the
@@ -264,20 +264,20 @@ impl<S: Scheme> Pool<S> {
         Ok(Pool { view: View { data: S::data(&parameters), cpu_count: options.cpu_count }, heap, base_biased })
     }
 
-    /// An object of `layout` for every CPU, zeroed on all of them. One of no bytes has an address of its own all the same.
+    /// An object of `layout` for every CPU, zeroed on all of them. An object of no bytes has an address of its own too.
     ///
     /// Blocking (a lock, and the kernel if the pool grows), from any thread. Not async-signal-safe, but a handler that
-    /// interrupts its own thread here is refused instead of deadlocking. Never calls malloc.
+    /// interrupts its own thread here gets an error instead of a deadlock. Never calls malloc.
     ///
     /// # Errors
     /// All of [`AllocError`] but [`AllocError::BadOption`].
     pub fn alloc(&self, layout: Layout) -> Result<Object<S>, AllocError> {
         let at = self.heap.alloc(layout.size(), layout.align())?;
-        // Tags are not 0, so that the handle is no null pointer.
+        // Tags are not 0, so the handle is no null pointer.
         Ok(handle(at.as_ptr(), self.base_biased).unwrap_or(Object { word: at, scheme: PhantomData }))
     }
 
-    /// An object that a `T` fits into, for every CPU. Its bytes are zeroes, which the caller has to know as a valid `T`.
+    /// An object that a `T` fits into, for every CPU. Its bytes are zeroes; the caller must know that they are a valid `T`.
     ///
     /// # Errors
     /// As [`Pool::alloc`].
@@ -285,14 +285,14 @@ impl<S: Scheme> Pool<S> {
         self.alloc(Layout::new::<T>())
     }
 
-    /// Takes an object back. Its bytes are given to the next object that fits.
+    /// Frees an object. Its bytes are given to a later object that fits.
     ///
     /// Blocking (a lock), from any thread. Not async-signal-safe, as [`Pool::alloc`].
     ///
     /// # Errors
     /// [`FreeError`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
-    /// known as such until its place is given to another object or, for [`PointerArray`], has been tried for one; then, if
-    /// no object starts there, it is foreign.
+    /// recognised until its place is given to another object or, for [`PointerArray`], has been tried for one; after that, if
+    /// no object starts there, it counts as foreign.
     ///
     /// # Safety
     /// Nobody uses the object's bytes from now on. Handles of objects that were freed before or come from another pool are
@@ -301,7 +301,7 @@ impl<S: Scheme> Pool<S> {
         self.heap.free(self.at(object).addr())
     }
 
-    /// All that address computation needs. Keep it where it is used.
+    /// Everything that address computation needs. Keep it where it is used.
     pub fn view(&self) -> View<S> {
         self.view
     }
@@ -313,8 +313,8 @@ impl<S: Scheme> Pool<S> {
         self.heap.size_of(self.at(object).addr())
     }
 
-    /// Where the object lies in the pool's memory, for another process that has [attached](Attached) to it, or for
-    /// [`Pool::object_at`]. `None` if the object does not live, or the pool's memory is not of one piece (it grows).
+    /// The offset of the object in the pool's memory, for another process that has [attached](Attached) to it, or for
+    /// [`Pool::object_at`]. `None` if the object is not allocated, or if the pool's memory is not of one piece (it grows).
     ///
     /// Wait-free, async-signal-safe.
     pub fn offset_of(&self, object: Object<S>) -> Option<usize> {
@@ -332,9 +332,9 @@ impl<S: Scheme> Pool<S> {
         handle(at, self.base_biased).filter(|_| is_live)
     }
 
-    /// Live objects by size, smallest first: before the pool is dropped, what was never freed.
+    /// Allocated objects by size, smallest first: just before the pool is dropped, these were never freed.
     ///
-    /// Wait-free. Objects that others allocate or free meanwhile are in it or not.
+    /// Wait-free. An object that others allocate or free at the same time may be in it or not.
     pub fn leaks(&self) -> impl Iterator<Item = Leak> {
         let mut from = 0;
         core::iter::from_fn(move || {
@@ -344,7 +344,7 @@ impl<S: Scheme> Pool<S> {
         })
     }
 
-    /// Drops the pool, and says before what was never freed, by size, smallest first.
+    /// Drops the pool, and first reports what was never freed, by size, smallest first.
     pub fn close(self, leaked: impl FnMut(Leak)) {
         self.leaks().for_each(leaked);
     }
@@ -359,13 +359,13 @@ impl<S: Scheme> Pool<S> {
         self.heap.audit()
     }
 
-    /// What the pool holds, and what it can give. Wait-free; each number for itself.
+    /// What the pool contains, and what it can allocate. Wait-free; each number is read by itself.
     pub fn usage(&self) -> Usage {
         self.heap.usage()
     }
 
-    /// Runs `work` while no thread is inside `alloc` or `free`: so that it can fork, and the child finds the pool whole.
-    /// In the child, too, the pool is unlocked when `work` returns. `work` does not load or look up anything of the loader's, whose
+    /// Runs `work` while no thread is inside `alloc` or `free`. If `work` forks, the child finds the pool in a consistent state.
+    /// In the child, too, the pool is unlocked when `work` returns. `work` must not call the loader, whose
     /// constructors may wait for the pool.
     ///
     /// Blocking.
@@ -376,7 +376,7 @@ impl<S: Scheme> Pool<S> {
         self.heap.hold(work).map_err(|Reentered| AllocError::Reentered)
     }
 
-    /// Where the handle leads, by the pool's addresses.
+    /// The address of the handle in the pool's memory.
     fn at(&self, object: Object<S>) -> *mut u8 {
         if S::IS_OFFSET { self.base_biased.wrapping_add(object.word.addr().get()) } else { object.word.as_ptr() }
     }
@@ -388,8 +388,8 @@ impl AreaScheme for StaticAreas {}
 impl AreaScheme for Interlaced {}
 
 impl<S: AreaScheme> Pool<S> {
-    /// The object as what works over an [`Area`] takes it: the area of its chunk, and its place there. `None` if the object
-    /// does not live, or is too small or not aligned for a `T`.
+    /// The object in the form that code over an [`Area`] takes: the area of its chunk, and its place there. `None` if the object
+    /// is not allocated, or is too small or not aligned for a `T`.
     ///
     /// Wait-free, async-signal-safe.
     ///
@@ -411,15 +411,15 @@ impl<S: AreaScheme> Pool<S> {
     }
 }
 
-/// A region in which another process (or another pool of this process) allocates, at whatever address it is mapped here.
+/// A region in which another process (or another pool of this process) allocates, mapped here at any address.
 ///
-/// It is told offsets by the one who allocates, and computes addresses from them as that one does. Options have to be the
-/// same on both sides.
+/// The allocating side tells it offsets, and it computes addresses from them in the same way. Both sides need the same
+/// options.
 pub struct Attached<S: Relocatable = Interlaced> {
     region: Region,
     view: View<S>,
     base_biased: *mut u8,
-    /// A table of offsets lies in the process that uses it.
+    /// A table of offsets belongs to the process that uses it.
     _table: Mapping,
 }
 
@@ -441,8 +441,8 @@ impl<S: Relocatable> Attached<S> {
         Ok(Attached { region: Region { size_bytes, ..region }, view, base_biased, _table: table })
     }
 
-    /// The object at an offset that [`Pool::offset_of`] gave; `None` if no copy for CPU 0 can be there. Whether an object
-    /// lives there, only its pool knows.
+    /// The object at an offset that [`Pool::offset_of`] gave; `None` if no copy for CPU 0 can be there. Only its pool knows whether an
+    /// object is allocated there.
     ///
     /// Wait-free, async-signal-safe.
     pub fn object_at(&self, offset: usize) -> Option<Object<S>> {
@@ -459,12 +459,12 @@ impl<S: Relocatable> Attached<S> {
 }
 
 impl<S: Scheme> Object<S> {
-    /// The word that the handle is, for other languages.
+    /// The handle as a word, for other languages.
     pub fn into_raw(self) -> NonNull<u8> {
         self.word
     }
 
-    /// The handle that [`Object::into_raw`] has made a word of. Any other word is a handle of no object: [`Pool::free`] refuses
+    /// The handle of a word that [`Object::into_raw`] gave. Any other word is a handle of no object: [`Pool::free`] refuses
     /// it.
     pub fn from_raw(word: NonNull<u8>) -> Object<S> {
         Object { word, scheme: PhantomData }

@@ -1,4 +1,4 @@
-//! How an object's handle and a CPU's number become an address: the five schemes, and nothing else of them.
+//! How an object's handle and a CPU's number become an address: the five schemes and nothing more.
 
 use core::ptr::NonNull;
 
@@ -11,12 +11,12 @@ pub trait Scheme: Copy + Send + Sync + 'static + sealed::Sealed {
     const NAME: &'static str;
 }
 
-/// A scheme whose copies are found from an offset alone, so that another process may map the memory elsewhere. All but
-/// [`PointerArray`], whose arrays hold addresses of the process that allocates.
+/// A scheme whose copies are found from an offset alone, so that another process may map the memory elsewhere. All except
+/// [`PointerArray`], whose arrays contain addresses of the process that allocates.
 pub trait Relocatable: Scheme {}
 
 /// One area at a fixed place, for objects that are known when the program is linked or starts: offset + (cpu << shift). It
-/// does not grow. Over memory that the linker has laid out, by [`Pool::in_region`](super::Pool::in_region). A handle is an
+/// does not grow. The linker may have laid out its memory: see [`Pool::in_region`](super::Pool::in_region). A handle is an
 /// offset that only its own pool's views understand.
 #[derive(Debug, Clone, Copy)]
 pub struct StaticAreas;
@@ -89,8 +89,8 @@ pub(crate) mod sealed {
 
 use sealed::{Parameters, Sealed};
 
-/// The bits of a [`Contiguous`] handle that hold the shift between copies. Objects are aligned to cache lines, so the
-/// bits are free; and a shift takes its count from just these bits, so that they cost no instruction.
+/// The bits of a [`Contiguous`] handle that contain the shift between copies. Objects are aligned to cache lines, so these
+/// bits are free. The shift instruction uses only these bits of its count, so they cost no instruction.
 pub(crate) const SHIFT_BITS: usize = 63;
 
 impl Scheme for StaticAreas {

@@ -1,4 +1,4 @@
-//! Which CPUs there may be, and on which node each is.
+//! Which CPUs may exist, and on which node each is.
 
 use core::ffi::CStr;
 
@@ -6,13 +6,13 @@ use rustix::fs::{Mode, OFlags};
 
 /// CPUs that this machine may ever have, from 0 on: present or not, online or not, allowed to this process or not.
 ///
-/// Reads `/sys/devices/system/cpu/possible`. Where that cannot be read, the size of the kernel's CPU masks, which is
+/// Reads `/sys/devices/system/cpu/possible`. If that cannot be read, it is the size of the kernel's CPU masks, which is
 /// never too small.
 pub fn possible_cpus() -> u32 {
     count_in(c"/sys/devices/system/cpu/possible").unwrap_or_else(mask_bits)
 }
 
-/// CPUs from 0 to the last one of a list, however many of those between are missing.
+/// CPUs from 0 to the last one of a list, including those that the list leaves out.
 fn count_in(list: &CStr) -> Option<u32> {
     let mut last = None;
     read_list(list, |_, to| last = last.max(Some(to)));
@@ -27,7 +27,7 @@ fn mask_bits() -> u32 {
     if bytes > 0 { bytes as u32 * 8 } else { 64 }
 }
 
-/// Calls `node_of(cpu, node)` for each CPU of each node that is online, and says how many nodes there are. At least one.
+/// Calls `node_of(cpu, node)` for each CPU of each node that is online, and returns how many nodes there are: at least one.
 pub(crate) fn nodes(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
     let mut count = 0;
     read_list(c"/sys/devices/system/node/online", |from, to| {
@@ -77,7 +77,7 @@ fn read_list(path: &CStr, range: impl FnMut(u32, u32)) {
     parser.push(b'\n');
 }
 
-/// Takes a list byte by byte, so that its length does not matter.
+/// Takes a list byte by byte, so the length of the list does not matter.
 struct Parser<F: FnMut(u32, u32)> {
     from: Option<u32>,
     number: Option<u32>,
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(count_of("0-3,8\n"), Some(9));
         assert_eq!(count_of("0\n"), Some(1));
         assert_eq!(count_of("0-127\n"), Some(128));
-        // As long as a list may be, and longer than is read at once.
+        // As long as a list may be, and longer than one read.
         let sparse: String = (0..500).map(|cpu| format!("{},", 2 * cpu)).collect();
         assert_eq!(count_of(&sparse), Some(999));
         assert_eq!(count_of("\n"), None);

@@ -1,13 +1,13 @@
 //! The critical sections for aarch64 Linux.
 //!
-//! Names, pseudo-code and the kernel's part of the contract are those of `x86_64`. What is different:
+//! Names, pseudo-code and the kernel's part of the contract are those of `x86_64`. The differences:
 //!
 //! * The thread's area is reached from `tpidr_el0`, of which libc's `__rseq_offset` is the distance.
-//! * The signature is an instruction, `brk #0x45e0` (0xd428bc00 in code, which is little-endian also where data is not), and
-//!   stands in line: a conditional branch does not reach into another section of the program for sure.
-//! * Other processors may see stores in another order than they were made in. So a final store that makes plain stores
+//! * The signature is an instruction, `brk #0x45e0` (0xd428bc00 in code, which is little-endian even where data is not), and
+//!   stands in line, because a conditional branch may not reach into another section of the program.
+//! * Other CPUs may see stores in a different order. So a final store that makes plain stores
 //!   reachable is a release (`stlr`), which pairs with the acquire by which readers load the word. On the CPU itself no
-//!   order is needed beyond the program's: between two threads on it lies the kernel's switch, which is a full barrier.
+//!   order is needed beyond the program's: between two threads on it the kernel switches, which is a full barrier.
 
 use core::arch::{asm, global_asm};
 
@@ -240,7 +240,7 @@ macro_rules! rseq_load_cbne_stores_store {
     };
 }
 
-/// The proof that there is a registration: the distance from the thread pointer to the thread's area.
+/// Proof that there is a registration: the distance from the thread pointer to the thread's area.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handle {
     offset: isize,

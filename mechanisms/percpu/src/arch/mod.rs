@@ -1,8 +1,8 @@
 //! The critical sections, per architecture.
 //!
-//! Every module offers the same face: `Handle`, a `Copy` value that proves that somebody registers restartable sequences,
-//! and the sections on it. Where an architecture has no sections yet, `Handle` is uninhabited, so that nothing of the
-//! rseq path is left in the program.
+//! Every module has the same interface: `Handle`, a `Copy` value that proves that somebody registers restartable sequences,
+//! and the sections on it. If an architecture has no sections yet, `Handle` is uninhabited, so that the compiler removes the
+//! rseq path.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64"))]
 mod x86_64;
@@ -37,7 +37,7 @@ pub(crate) use none::Handle;
 pub(crate) enum Outcome {
     /// The final store was made.
     Done = 0,
-    /// The guard held something else.
+    /// The guard did not hold the expected value.
     GuardChanged = 1,
     /// The thread was on another CPU already when the section compared.
     OtherCpu = 2,

@@ -8,7 +8,7 @@
 //! thread or delivers a signal to it, and the thread's `rseq_cs` points to a descriptor, and the instruction pointer is
 //! at or after `start_ip` and before `start_ip + post_commit_offset`, it sets the instruction pointer to `abort_ip`. It
 //! checks that the four bytes before `abort_ip` are the signature that was registered, so that nobody can abuse a
-//! descriptor to jump anywhere. All other registers keep what they held.
+//! descriptor to jump anywhere. All other registers keep their values.
 
 use core::arch::{asm, global_asm};
 
@@ -45,7 +45,7 @@ macro_rules! inject {
     };
 }
 
-/// Wraps the body of a section, whose last instruction is the final store, in all that the kernel wants to see.
+/// Wraps the body of a section, whose last instruction is the final store, in everything that the kernel requires.
 ///
 /// ```text
 ///     outcome = Done
@@ -126,8 +126,8 @@ macro_rules! section {
     ($body:tt $($operands:tt)+) => { critical_section!($body $($operands)+ options(nostack)) };
 }
 
-/// An addition on whatever CPU the thread is: the section finds the word by itself, so nothing has to be compared, and one
-/// instruction, the final store, reads, adds and writes. (It is none that other CPUs wait for: it has no `lock`.)
+/// An addition on whatever CPU the thread is on: the section finds the word by itself, so nothing has to be compared. One
+/// instruction, the final store, reads, adds and writes. (It has no `lock` prefix, so other CPUs do not wait for it.)
 ///
 /// ```text
 ///     rseq_cs = &descriptor
@@ -263,7 +263,7 @@ macro_rules! rseq_load_cbne_stores_store {
     };
 }
 
-/// The word before every abort handler, as it is registered.
+/// The word before every abort handler, as it is registered with the kernel.
 pub(crate) const SIGNATURE: u32 = SIGNATURE_X86;
 
 // The block that `register` gives to the kernel where libc has not given one: the area of 32 bytes, in which `cpu_id` begins as
@@ -302,7 +302,7 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     pointer
 }
 
-/// The proof that there is a registration: the distance from the thread pointer to the thread's area.
+/// Proof that there is a registration: the distance from the thread pointer to the thread's area.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handle {
     offset: isize,

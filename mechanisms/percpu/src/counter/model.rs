@@ -1,8 +1,8 @@
 //! The fold under a model checker: every interleaving of the steps that threads can see of each other.
 //!
-//! A section is one step that may be aborted: the checker does not know rseq. A CPU is a lock that each step on it takes, because
-//! threads of one CPU see each other's steps in order, also between two steps of a look. What the words would hold if all could be
-//! read at once is kept beside them, so that the bound is checked after every step.
+//! A section is one step that may be aborted, because the checker does not know rseq. A CPU is a lock that each step on it takes, because
+//! threads of one CPU see each other's steps in order, also between two steps of a look. The values that the words would have if all could be
+//! read at once are tracked beside them, so that the bound is checked after every step.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64 as Ghost, Ordering::Relaxed, Ordering::SeqCst};
@@ -29,7 +29,7 @@ struct Memory {
     unfolded: [AtomicI64; CPUS],
     approximate: AtomicI64,
     big: AtomicI64,
-    /// The exact sum, that minus the approximation, and the most that the latter may be: no part of the memory.
+    /// The exact sum, the exact sum minus the approximation, and the most that the latter may be: not part of the memory.
     exact: Ghost,
     error: Ghost,
     error_max: i64,
@@ -55,7 +55,7 @@ impl Memory {
         self.apart(n);
     }
 
-    /// A step has moved exact sum and approximation apart.
+    /// A step has increased the distance between exact sum and approximation.
     fn apart(&self, by: i64) {
         let error = self.error.fetch_add(by, SeqCst) + by;
         assert!(error.abs() <= self.error_max, "off by {error}, and {} is the bound", self.error_max);
@@ -71,7 +71,7 @@ impl Memory {
         slots.map(|slot| total(slot).cast_signed()).sum::<i64>() + self.big.load(Relaxed)
     }
 
-    /// What CPUs hold that is not in the approximation.
+    /// What CPUs have counted that is not in the approximation.
     fn unfolded(&self) -> i64 {
         let of_slot = |slot: &Mutex<Slot>| {
             let slot = slot.lock().unwrap();
@@ -82,13 +82,13 @@ impl Memory {
     }
 }
 
-/// A thread, which runs on one CPU after another: each step that asks for its CPU takes the next, and the last for ever.
+/// A thread, which runs on one CPU after another: each step that asks for its CPU takes the next; after the last it stays there.
 struct Thread {
     memory: Arc<Memory>,
     cpus: &'static [usize],
     step: Cell<usize>,
     has_rseq: bool,
-    /// It is killed when it has claimed this often.
+    /// It is killed after so many claims.
     claims_left: Cell<u32>,
     is_dead: Cell<bool>,
 }
@@ -179,7 +179,7 @@ impl Words for Thread {
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
-    // More than three interruptions by choice find nothing else here, and take minutes.
+    // More than three voluntary preemptions find nothing else here, and take minutes.
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
@@ -192,7 +192,7 @@ fn bound(words: i64, adders: i64, killed: i64, threshold: i64) -> i64 {
 #[test]
 fn two_threads_on_two_cpus_and_a_reader() {
     check(|| {
-        // Each has a CPU for itself: less than a threshold is on each, and one claim on its way.
+        // Each thread has a CPU for itself: each CPU has less than a threshold, and one claim is on its way.
         let memory = Memory::new(2 * 2 + 2 * 2);
         let threads = [(&[0][..], [2, 2, -1]), (&[1][..], [1, 2, 2])].map(|(cpus, numbers)| {
             let memory = memory.clone();

@@ -64,7 +64,7 @@ fn correctness_by_our_own_registration() {
         "tests::operations::whoever_registers_there_is_one_area",
         "tests::words::words_are_exact_while_affinity_changes",
     ];
-    // It works these processors as hard as the others do, so it takes turns with them.
+    // It works these CPUs as hard as the others do, so it takes turns with them.
     let _turn = Turn::take([0; 6]);
     assert_passed(&run(&[], &names, without_libc), names.len());
 }
@@ -144,7 +144,7 @@ fn a_forked_child_keeps_its_registration() {
     set_delays([0, 0, 0, 2_000, 0, 2_000]);
     let work = || {
         for n in 0..20_000 {
-            // At first both on one processor, so that each interrupts the other's sections.
+            // At first both on one CPU, so that each interrupts the other's sections.
             if n % 64 == 0 {
                 run_on(None, cpus[usize::saturating_sub(n / 64, 200) % cpus.len()]);
             }

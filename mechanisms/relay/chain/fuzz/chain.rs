@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 /// All bytes are compared after each of them.
 const OPERATIONS_MAX: usize = 24;
 
-/// A page size, and what is done.
+/// A page size, and the operations.
 #[derive(Debug)]
 struct Input {
     page_size_bytes: usize,
@@ -29,7 +29,7 @@ fn place(u: &mut Unstructured<'_>) -> Result<Place> {
     })
 }
 
-/// Short ones from the input, long ones from a pattern.
+/// Short byte strings come from the input, long ones from a pattern.
 fn bytes(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let len = u.int_in_range(0..=255usize)?;
     if len < 64 {
@@ -68,7 +68,7 @@ fn operation(u: &mut Unstructured<'_>) -> Result<Operation> {
 
 impl<'a> Arbitrary<'a> for Input {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Input> {
-        // Larger pages now and then: whoever checks them compares all of their bytes.
+        // Larger pages only now and then, because the check compares all of their bytes.
         let page_size_bytes = 4096 << u.int_in_range(0..=15u8)?.saturating_sub(12);
         let mut operations = Vec::new();
         while !u.is_empty() && operations.len() < OPERATIONS_MAX {

@@ -1,4 +1,4 @@
-//! A budget: pages that several chains draw from one region of memory, and what each of them was promised.
+//! A budget: pages that several chains draw from one region of memory, and how many each of them was promised.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -12,9 +12,9 @@ pub const PAGE_SIZE_BYTES_MIN: usize = 4 << 10;
 /// See [`PAGE_SIZE_BYTES_MIN`].
 pub const PAGE_SIZE_BYTES_MAX: usize = 2 << 20;
 
-/// What a budget keeps of each page: where its bytes are, and its place in a chain.
+/// A budget's record of a page: where its bytes are, and its place in a chain.
 ///
-/// All words are read and written relaxed. A link's words are written by the chain that has drawn its page, while nobody else looks at
+/// All words are read and written relaxed. A link's words are written by the chain that has drawn its page, while nobody else uses
 /// that chain, or while the page is free.
 #[repr(C, align(32))]
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Default for Link {
     }
 }
 
-/// Why a budget cannot be made, or gives no page.
+/// Why a budget cannot be made, or has no page to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetError {
     /// The size of a page is not a power of two from [`PAGE_SIZE_BYTES_MIN`] to [`PAGE_SIZE_BYTES_MAX`].
@@ -99,7 +99,7 @@ pub struct PageBudget<'a> {
 }
 
 impl<'a> PageBudget<'a> {
-    /// All whole pages of `region`. What is beyond the last of them, and links beyond as many, are not used.
+    /// All whole pages of `region`. Bytes behind the last whole page, and links that are too many, are not used.
     ///
     /// # Errors
     /// [`BudgetError`], of the first five.
@@ -114,7 +114,7 @@ impl<'a> PageBudget<'a> {
         unsafe { PageBudget::from_raw(region, size_bytes, page_size_bytes, links) }
     }
 
-    /// As [`PageBudget::new`], of memory that somebody else keeps.
+    /// As [`PageBudget::new`], of memory that the caller manages.
     ///
     /// # Errors
     /// As there.
@@ -165,7 +165,7 @@ impl<'a> PageBudget<'a> {
         self.links.len()
     }
 
-    /// Pages that nobody has drawn. Of those that are drawn or given back meanwhile, some may be counted.
+    /// Pages that nobody has drawn. A page that is drawn or given back at the same time may be counted or not.
     pub fn free_count(&self) -> usize {
         self.page_count() - self.drawn.load(Ordering::Relaxed)
     }
@@ -175,7 +175,7 @@ impl<'a> PageBudget<'a> {
         self.available.load(Ordering::Relaxed)
     }
 
-    /// A share to draw by. No other share can draw so many that this one does not get as many pages as it is promised.
+    /// A share to draw by. Whatever other shares draw, this one always gets as many pages as it is promised.
     ///
     /// # Errors
     /// [`BudgetError::Exhausted`]: so many cannot be promised.
@@ -204,7 +204,7 @@ impl<'a> PageBudget<'a> {
         self.links.as_ptr_range().contains(&ptr::from_ref(link))
     }
 
-    /// The link of the page at `data`, which is one of the budget's.
+    /// The link of the page at `data`; `None` if the budget has no such page.
     pub(crate) fn link_of(&self, data: *mut u8) -> Option<&'a Link> {
         let first = self.links.first()?.data.load(Ordering::Relaxed);
         self.links.get((data.addr().checked_sub(first.addr())?) / self.page_size_bytes)
@@ -243,7 +243,7 @@ impl free::Words for PageBudget<'_> {
     }
 }
 
-/// A page that is drawn, and not given back. If it is dropped instead, nobody ever has it again.
+/// A page that is drawn, and not given back. If it is dropped instead, it is lost for the life of the budget.
 #[derive(Debug)]
 #[must_use = "a page that is not given back is lost"]
 pub struct Drawn<'a> {
@@ -251,19 +251,19 @@ pub struct Drawn<'a> {
 }
 
 impl Drawn<'_> {
-    /// Where the page's bytes are: those that its last owner left.
+    /// The address of the page's bytes. They are those that the last owner left.
     pub fn data(&self) -> NonNull<u8> {
         // SAFETY: the budget has stored a region's address there.
         unsafe { NonNull::new_unchecked(self.link.data.load(Ordering::Relaxed)) }
     }
 }
 
-/// What one chain has to do with a budget: how many pages it has drawn, and how many it was promised.
+/// One chain's account with a budget: how many pages it has drawn, and how many it was promised.
 ///
 /// ```text
 ///   free pages  =  available  +  Σ over shares of (promised − drawn, where that is more than 0)
 /// ```
-/// So a promised page is always there, and whoever wants more takes from what is available. Lock-free; async-signal-safe.
+/// So a promised page is always there, and a share that wants more takes from what is available. Lock-free; async-signal-safe.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Share<'a> {
@@ -278,7 +278,7 @@ impl<'a> Share<'a> {
         self.budget
     }
 
-    /// Pages that it may have drawn at one time, whatever others do.
+    /// Pages that it can always have, whatever others draw.
     pub fn promised_count(&self) -> usize {
         self.promised_count
     }
@@ -296,7 +296,7 @@ impl<'a> Share<'a> {
     /// Draws a page.
     ///
     /// # Errors
-    /// [`BudgetError::Exhausted`]: it has drawn as many as it was promised, and no other page is free that is not promised.
+    /// [`BudgetError::Exhausted`]: it has drawn as many as it was promised, and every other free page is promised to others.
     pub fn draw(&mut self) -> Result<Drawn<'a>, BudgetError> {
         let is_promised = self.kept_count(self.promised_count) > 0;
         if !is_promised {
@@ -307,7 +307,7 @@ impl<'a> Share<'a> {
                 self.drawn_count += 1;
                 Ok(Drawn { link })
             }
-            // Only after somebody has written where he had no business.
+            // This happens only if somebody has overwritten the budget's words.
             None => {
                 free::make_available(self.budget, usize::from(!is_promised));
                 Err(BudgetError::Exhausted)
@@ -330,7 +330,7 @@ impl<'a> Share<'a> {
     /// Changes the promise.
     ///
     /// # Errors
-    /// [`BudgetError::Exhausted`]: so many cannot be promised. It is as it was.
+    /// [`BudgetError::Exhausted`]: so many cannot be promised. The promise is unchanged.
     pub fn set_promised_count(&mut self, promised_count: usize) -> Result<(), BudgetError> {
         let (before, after) = (self.kept_count(self.promised_count), self.kept_count(promised_count));
         match after.checked_sub(before) {

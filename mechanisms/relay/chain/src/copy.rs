@@ -1,9 +1,9 @@
 //! Ways to copy the bytes of a field into a page.
 //!
 //! # The problem
-//! Most fields of records have 1, 2, 4 or 8 bytes. To call `memcpy` for them costs more than to copy them: its length is a variable
-//! to it, and it looks for the best of many ways. A store of the right width is one instruction, where the machine bears that it is
-//! not aligned.
+//! Most fields of records have 1, 2, 4 or 8 bytes. A call of `memcpy` costs more than copying them: the length is a variable
+//! for it, and it chooses among many methods. A store of the right width is one instruction, on a machine that supports unaligned
+//! stores.
 //!
 //! | type | 1, 2, 4, 8 bytes | others up to 32 | beyond |
 //! | --- | --- | --- | --- |
@@ -11,14 +11,14 @@
 //! | [`Aligned`] | one store if both addresses are aligned, else byte by byte | below 8 byte by byte, else `memcpy` | `memcpy` |
 //! | [`Memcpy`] | `memcpy`, called | `memcpy`, called | `memcpy`, called |
 //!
-//! [`Native`] is the one for the machine that the program is compiled for. Each works on every machine.
+//! [`Native`] is the best one for the machine that the program is compiled for. Each works on every machine.
 //!
 //! # Cost
-//! With a length that the compiler knows, [`Specialised`] is a load and a store. With one that it does not know, it is a jump by the
-//! length before that.
+//! With a length that the compiler knows, [`Specialised`] is a load and a store. With another length, a jump by the
+//! length comes before that.
 //!
 //! # Source
-//! M. Desnoyers, Zhaolei and Lai Jiangshan, "LTTng optimize write to page function", 2009: single stores, 8 bytes on 32-bit machines
+//! Mathieu Desnoyers, Zhaolei and Lai Jiangshan, "LTTng optimize write to page function", 2009: single stores, 8 bytes on 32-bit machines
 //! too, and the fallback that tests alignment and copies byte by byte.
 
 /// A way to copy bytes. Wait-free; async-signal-safe.
@@ -30,23 +30,23 @@ pub trait CopyBytes {
     unsafe fn copy(target: *mut u8, source: *const u8, len: usize);
 }
 
-/// Single stores for 1, 2, 4 and 8 bytes, words up to 32, and `memcpy` beyond. For machines that bear unaligned access.
+/// Single stores for 1, 2, 4 and 8 bytes, words up to 32, and `memcpy` beyond. For machines that support unaligned access.
 #[derive(Debug, Clone, Copy)]
 pub struct Specialised;
 
-/// As the seed has it for machines where unaligned access is slow or forbidden: single stores where both addresses are aligned, byte by
-/// byte where they are not, `memcpy` for what is longer than 8 bytes.
+/// The method of Desnoyers (2009) for machines where unaligned access is slow or forbidden: single stores if both addresses are aligned, byte
+/// by byte if they are not, `memcpy` for more than 8 bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Aligned;
 
-/// A call of `memcpy`, always.
+/// Always a call of `memcpy`.
 #[derive(Debug, Clone, Copy)]
 pub struct Memcpy;
 
-/// The way for this machine.
+/// The best method for this machine.
 #[cfg(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64"))]
 pub type Native = Specialised;
-/// The way for this machine.
+/// The best method for this machine.
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
 pub type Native = Aligned;
 
@@ -106,7 +106,7 @@ impl CopyBytes for Aligned {
         match len {
             2 if are_aligned(target, source, 2) => word!(u16),
             4 if are_aligned(target, source, 4) => word!(u32),
-            // A 32-bit machine has no more to ask for than 4, and then the word is two of 4.
+            // A 32-bit machine requires no more alignment than 4, and then the word is two of 4.
             8 if are_aligned(target, source, 8) && align_of::<u64>() == 8 => word!(u64),
             8 if are_aligned(target, source, 8) => word!([u32; 2]),
             0..=8 => {
@@ -130,7 +130,7 @@ fn are_aligned(target: *const u8, source: *const u8, len: usize) -> bool {
     (target.addr() | source.addr()) & mask == 0
 }
 
-/// `memcpy` as the compiler does it: called, in a function that is neither generic nor inlined, and so knows no length.
+/// `memcpy` as compilers do it: a call, in a function that is neither generic nor inlined, so that the length is not known.
 pub(crate) struct Plain;
 
 impl CopyBytes for Plain {
@@ -149,7 +149,7 @@ impl CopyBytes for Memcpy {
     }
 }
 
-/// Not inlined and visible to other crates, so that no compiler can know the length in it.
+/// Not inlined, and visible to other crates, so that no compiler can know the length in it.
 #[inline(never)]
 pub(crate) unsafe fn memcpy_called(target: *mut u8, source: *const u8, len: usize) {
     // SAFETY: handed on to the caller.

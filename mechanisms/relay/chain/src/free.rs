@@ -1,10 +1,10 @@
 //! Free pages: a stack of page numbers, and a count of those that anybody may take.
 //!
 //! ```text
-//!   take a page        available −= 1, or a promise of one's own          then pop
+//!   take a page        available −= 1, or use a promise                   then pop
 //!   give it back       push                                               then available += 1, or the promise again
 //! ```
-//! Whoever has taken from the count, or was promised, finds a page: the count is never ahead of the stack. Lock-free.
+//! A share that has taken from the count, or was promised, always finds a page: the count is never ahead of the stack. Lock-free.
 
 use core::sync::atomic::Ordering;
 
@@ -13,11 +13,11 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// Where the words are: a budget's, or the model checker's.
 pub(super) trait Words {
-    /// The stack: how often it was changed, and its first page.
+    /// The stack: how many times it was changed, and its first page.
     fn free(&self, ordering: Ordering) -> u64;
-    /// A compare-and-swap of the same, which may fail for nothing.
+    /// A compare-and-swap of the same, which may fail spuriously.
     fn exchange_free(&self, old: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;
-    /// The page behind one in the stack; `None` for what is no page.
+    /// The page behind one in the stack; `None` for a number that is no page.
     fn next(&self, page: u32) -> Option<u32>;
     fn set_next(&self, page: u32, next: u32);
     /// Pages that are in the stack and promised to nobody.
@@ -27,11 +27,11 @@ pub(super) trait Words {
     fn add_available(&self, count: usize, ordering: Ordering);
 }
 
-/// Takes so many of the available pages: from then on they are the caller's to pop. False if there are not so many.
+/// Takes so many of the available pages: from then on only the caller may pop them. False if there are not so many.
 pub(super) fn take(words: &impl Words, count: usize) -> bool {
     let mut seen = words.available();
     while let Some(left) = seen.checked_sub(count) {
-        // (S) Acquire pairs with (R): the pages that the count is of are in the stack that `pop` finds.
+        // (S) Acquire pairs with (R): the counted pages are in the stack that `pop` reads.
         match words.exchange_available(seen, left, Ordering::Acquire) {
             Ok(_) => return true,
             Err(now) => seen = now,
@@ -40,19 +40,19 @@ pub(super) fn take(words: &impl Words, count: usize) -> bool {
     false
 }
 
-/// Lets anybody take so many pages, which are in the stack.
+/// Makes so many pages available to all; they are already in the stack.
 pub(super) fn make_available(words: &impl Words, count: usize) {
     // (R) Release pairs with (S).
     words.add_available(count, Ordering::Release);
 }
 
-/// The first page.
+/// Takes the first page.
 pub(super) fn pop(words: &impl Words) -> Option<u32> {
-    // (P) Acquire pairs with (Q): what the page's last owner did to it is done.
+    // (P) Acquire pairs with (Q): the page's last owner is done with it.
     let mut seen = words.free(Ordering::Acquire);
     loop {
         let page = seen as u32;
-        // The page may be drawn just now, and the word mean something else: then the stack was changed, and the exchange fails.
+        // The page may be drawn at this moment, and the word mean something else: then the stack was changed, and the exchange fails.
         let next = words.next(page)?;
         // (P) again.
         match words.exchange_free(seen, changed(seen, next), Ordering::Acquire, Ordering::Acquire) {
@@ -62,7 +62,7 @@ pub(super) fn pop(words: &impl Words) -> Option<u32> {
     }
 }
 
-/// Puts a page in front.
+/// Puts a page on top.
 pub(super) fn push(words: &impl Words, page: u32) {
     let mut seen = words.free(Ordering::Relaxed);
     loop {
@@ -80,7 +80,7 @@ fn changed(word: u64, first: u32) -> u64 {
     (word >> 32).wrapping_add(1) << 32 | u64::from(first)
 }
 
-/// Pages going from hand to hand, under a model checker.
+/// Pages passed between threads, under a model checker.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod model {
     use std::sync::Arc;
@@ -115,7 +115,7 @@ mod model {
             })
         }
 
-        /// Has a page for a moment; one that was taken or promised is always there.
+        /// Takes a page for a moment; a page that was taken or promised is always there.
         fn have(&self) {
             let page = pop(self).expect("a page");
             // SAFETY: what is under test. loom checks it.
@@ -185,7 +185,7 @@ mod model {
         });
     }
 
-    /// A page that comes back while the one behind it is away: who has read that one's number must not take it.
+    /// A page comes back while the one behind it is away: a thread that has read that one's number must not take it.
     #[test]
     fn a_page_that_comes_back_is_not_taken_for_never_gone() {
         loom::model(|| {

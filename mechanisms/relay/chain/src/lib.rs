@@ -1,9 +1,9 @@
 //! A buffer that looks contiguous and is made of pages, drawn from a budget that several buffers share.
 //!
 //! # The problem
-//! A buffer for each processor, each large enough for its worst moment, is memory that hardly any of them uses at one time. Made of
-//! pages, a buffer grows where it is busy and shrinks where it is quiet, out of one budget, and no address space has to be free in one
-//! piece. What it costs is to find the page at each write, and that a record may lie in two of them.
+//! If each CPU has a buffer that is large enough for its worst moment, most of that memory is unused at any time. A buffer made of
+//! pages grows where there is much to write and shrinks where there is little, out of one budget, and needs no contiguous address space.
+//! The cost: the page must be found at each write, and a record may lie in two pages.
 //!
 //! # Picture
 //! ```text
@@ -14,7 +14,7 @@
 //!      free: p1, p2                     read  written last: the cached pages, which say where to begin
 //!
 //!   write(offset, bytes):   cached page's offset ≤ offset, and the bytes end in it?   copy, done        inlined
-//!                           else the page is looked for from there, and cached        `#[cold]`
+//!                           otherwise the page is found from there, and cached        `#[cold]`
 //! ```
 //!
 //! # What is where
@@ -24,32 +24,32 @@
 //! | [`Share`] | what one chain has drawn, and is promised |
 //! | [`Chain`] | the buffer: grow, shrink, write, read, address |
 //! | [`Linked`] | its pages in a circle; the default |
-//! | [`Table`] | its pages in a table, to compare with |
+//! | [`Table`] | its pages in a table, for comparison |
 //!
-//! A page is free, or drawn by one share. A chain's pages are changed by whoever has it exclusively (`&mut`); its bytes also by writers
-//! that share it ([`Chain::write_shared`]), each of which has a part of the buffer for itself.
+//! A page is free, or drawn by one share. The pages of a chain change only through exclusive access (`&mut`). Its bytes may also be written by
+//! writers that share it ([`Chain::write_shared`]), each to a part of the buffer of its own.
 //!
 //! # Nested writers
-//! A signal handler may write to the chain that it has interrupted a write to. The cached page is a hint, one word, read and written
-//! whole; the page that it leads to is told by its own offset. If the handler has moved it on, the interrupted writer goes back a page
-//! or two, and leaves the cache where the handler has put it, since that is where the next record goes.
+//! A signal handler may write to a chain even if it interrupted a write to the same chain. The cached page is a hint, one word, read and written
+//! as a whole; the page that it leads to is identified by its own offset. If the handler has moved the hint on, the interrupted writer goes back
+//! a page or two, and leaves the hint where the handler has put it, because the next record goes there.
 //!
 //! # Ordering
-//! A page that is given back and drawn again goes from hand to hand through the word of free pages (Q → P), so its bytes are no longer
-//! used by the one when the other has it. What was promised or made available is counted after the page was freed (R → S), so
-//! whoever takes from the count finds a page. All else is relaxed: it is one thread's, or a hint. Who has written what, and who may
-//! read it, is for those to agree on who reserve and commit; a chain does not know records.
+//! A page that is given back and drawn again passes through the word of free pages (Q → P), so its previous owner no longer uses its
+//! bytes when the next one has it. Promised or available pages are counted after the page was freed (R → S), so
+//! a share that takes from the count finds a page. Everything else is relaxed: it belongs to one thread, or is a hint. A chain does not know
+//! records: who has written what, and who may read it, is agreed by reserve and commit above it.
 //!
 //! # Cost
 //! A write to the cached page: four loads, a comparison, and the copy. To the next page: a call and one step. Of `n` pages, none
-//! is further away than `n / 2` steps. A link is 32 bytes for each page, a table's entry 8.
+//! is more than `n / 2` steps away. A link is 32 bytes for each page, a table's entry 8.
 //!
 //! # Limits
-//! A chain has one page at least, so that there always is a cached one. Bytes of a page that is drawn are what its last owner left.
-//! In one process: links are addresses.
+//! A chain has at least one page, so that there always is a cached one. A fresh page contains what its last owner left.
+//! Chains work within one process, because links are addresses.
 //!
 //! # Source
-//! M. Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
+//! Mathieu Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -104,7 +104,7 @@ impl fmt::Display for AddressError {
 
 impl core::error::Error for AddressError {}
 
-/// What a page is looked for to do. Each remembers its own page.
+/// The purpose for which a page is searched. Each has a cached page of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Writing.
@@ -115,7 +115,7 @@ pub enum Access {
     Address = 2,
 }
 
-/// Bytes of the buffer that are one after another in memory: as many as there are to the end of their page.
+/// Contiguous bytes of the buffer: up to the end of their page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Of the first.
@@ -124,11 +124,11 @@ pub struct Run {
     pub size_bytes: usize,
 }
 
-/// How a chain knows its pages: [`Linked`] or [`Table`].
+/// How a chain finds its pages: [`Linked`] or [`Table`].
 pub trait Pages<'a>: sealed::Sealed {
-    /// Where the bytes are, if that can be told at once, and they are in one page of the buffer.
+    /// The address of the bytes, if no search is needed and they are in one page of the buffer.
     fn quick(&self, access: Access, offset: usize, len: usize) -> Option<NonNull<u8>>;
-    /// Where `offset`, which is below the buffer's size, is.
+    /// The address of `offset`, which must be below the buffer's size.
     fn find(&self, access: Access, offset: usize) -> Option<Run>;
     /// Bytes of all pages.
     fn size_bytes(&self) -> usize;
@@ -137,9 +137,9 @@ pub trait Pages<'a>: sealed::Sealed {
     /// Adds a page at the end.
     ///
     /// # Errors
-    /// The page, for which there is no room.
+    /// The page, if there is no room for it.
     fn append(&mut self, page: Drawn<'a>) -> Result<(), Drawn<'a>>;
-    /// Takes the last page away, if there is one; `share` has drawn it. After the only page of a circle, nothing is to be asked of it.
+    /// Takes the last page away, if there is one; `share` has drawn it. After the last page of a circle is taken, the circle must not be used.
     fn remove_last(&mut self, share: &Share<'a>) -> Option<Drawn<'a>>;
 }
 
@@ -161,7 +161,7 @@ pub struct Chain<'a, P: Pages<'a> = Linked<'a>> {
 }
 
 impl<'a> Chain<'a> {
-    /// A buffer of `page_count` pages, which may always have `promised_count` pages, whatever other chains draw.
+    /// A buffer of `page_count` pages, which can always have `promised_count` pages, whatever other chains draw.
     ///
     /// # Errors
     /// [`BudgetError::NoPage`], [`BudgetError::Exhausted`].
@@ -176,7 +176,7 @@ impl<'a> Chain<'a> {
 }
 
 impl<'a> Chain<'a, Table<'a>> {
-    /// As [`Chain::new`], found by a table. The chain can grow to as many pages as there are entries.
+    /// As [`Chain::new`], with pages found by a table. The chain can grow to as many pages as there are entries.
     ///
     /// # Errors
     /// As there, and [`BudgetError::TableFull`].
@@ -212,7 +212,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         self.share.drawn_count()
     }
 
-    /// Pages that the buffer may always have.
+    /// Pages that the buffer can always have.
     pub fn promised_count(&self) -> usize {
         self.share.promised_count()
     }
@@ -225,10 +225,10 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         self.share.set_promised_count(promised_count)
     }
 
-    /// Adds so many pages behind the last one. What is in the buffer stays where it is.
+    /// Adds so many pages behind the last one. The contents of the buffer stay where they are.
     ///
     /// # Errors
-    /// [`BudgetError::Exhausted`], [`BudgetError::TableFull`]; then the buffer is as it was.
+    /// [`BudgetError::Exhausted`], [`BudgetError::TableFull`]; then the buffer is unchanged.
     pub fn grow(&mut self, page_count: usize) -> Result<(), BudgetError> {
         for added in 0..page_count {
             let appended = self.share.draw().and_then(|page| {
@@ -245,10 +245,10 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         Ok(())
     }
 
-    /// Gives the last `page_count` pages back, with all that is in them.
+    /// Gives back the last `page_count` pages; their contents are lost.
     ///
     /// # Errors
-    /// [`BudgetError::NoPage`]: none would be left. The buffer is as it was.
+    /// [`BudgetError::NoPage`]: none would be left. The buffer is unchanged.
     pub fn shrink(&mut self, page_count: usize) -> Result<(), BudgetError> {
         if page_count >= self.page_count() {
             return Err(BudgetError::NoPage);
@@ -265,7 +265,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         }
     }
 
-    /// Copies `bytes` to `offset` on, the quickest way that there is on this machine. Inlined, but for a page that has to be looked for.
+    /// Copies `bytes` to `offset` on, in the quickest way on this machine. Inlined, except when a page has to be searched.
     ///
     /// # Errors
     /// [`Beyond`].
@@ -284,7 +284,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         unsafe { self.write_shared::<C>(offset, bytes.as_ptr(), bytes.len()) }
     }
 
-    /// As [`Chain::write`], of a field that the caller has in registers, where it stays but for a page that has to be looked for.
+    /// As [`Chain::write`], for a field that the caller has in registers. It stays there, except when a page has to be searched.
     ///
     /// # Errors
     /// [`Beyond`].
@@ -297,7 +297,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
                 Ok(())
             }
             None => {
-                // A copy, so that only this way needs the bytes in memory.
+                // A copy, so that only this case needs the bytes in memory.
                 let held = bytes;
                 // SAFETY: the array is readable, and the chain is borrowed exclusively.
                 unsafe { self.write_slow::<Native>(offset, held.as_ptr(), N) }
@@ -305,7 +305,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         }
     }
 
-    /// As [`Chain::write_by`], for writers that share the chain: threads, or a signal handler and what it has interrupted.
+    /// As [`Chain::write_by`], for writers that share the chain: threads, or a signal handler and the code that it has interrupted.
     ///
     /// # Errors
     /// [`Beyond`].
@@ -341,7 +341,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         })
     }
 
-    /// The runs that make up a part of the buffer, one after another, each with how many bytes come before it.
+    /// The contiguous runs of a part of the buffer, one after another, each with the number of bytes before it.
     fn runs(
         &self,
         access: Access,
@@ -366,7 +366,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         if len <= left { Ok(()) } else { Err(Beyond) }
     }
 
-    /// Fills `bytes` with those from `offset` on.
+    /// Fills `bytes` with the bytes from `offset` on.
     ///
     /// # Errors
     /// [`Beyond`].
@@ -393,7 +393,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
         Ok(Slices { chain: self, offset, len })
     }
 
-    /// Where the `len` bytes at `offset` are: for a header that is filled in later, in place.
+    /// The address of the `len` bytes at `offset`: for example of a header that is filled in later.
     ///
     /// # Errors
     /// [`AddressError`].
@@ -409,7 +409,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     #[inline(never)]
     fn address_slow(&self, offset: usize, len: usize) -> Result<NonNull<u8>, AddressError> {
         self.check(offset, len).map_err(|Beyond| AddressError::Beyond)?;
-        // What is empty and at the very end is in no page.
+        // An empty range at the very end is in no page.
         let run = self.pages.find(Access::Address, offset).ok_or(AddressError::Beyond)?;
         if len <= run.size_bytes { Ok(run.address) } else { Err(AddressError::Crosses) }
     }
@@ -421,8 +421,8 @@ impl<'a, P: Pages<'a>> Drop for Chain<'a, P> {
     }
 }
 
-/// Writes that are called, as the seed has them before and between its changes. Not generic, so that no compiler makes
-/// copies of them for the lengths that a program has.
+/// Writes by a function call, as before and between the changes of Desnoyers (2009). Not generic, so that no compiler makes
+/// copies of them for the lengths that a program uses.
 macro_rules! called {
     ($pages:ident) => {
         impl<'a> Chain<'a, $pages<'a>> {

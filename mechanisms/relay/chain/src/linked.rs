@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use super::budget::{Drawn, Link, PAGE_SIZE_BYTES_MIN, Share};
 use super::{Access, Pages, Run};
 
-/// A circle of pages. What C has of it is `struct dormouse_relay_chain`.
+/// A circle of pages. C sees its first members as `struct dormouse_relay_chain`.
 ///
-/// The caches are hints: whichever page of the circle one of them names, the page that an offset lies in is found from there, and told by
-/// its own offset. So a signal handler that writes between two writes of the thread that it interrupts needs no agreement with it.
+/// The caches are hints: from whichever page of the circle one of them names, the page of an offset is found, and its
+/// own offset identifies it. So a signal handler that writes between two writes of the thread that it interrupts needs no agreement with it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Linked<'a> {
@@ -23,7 +23,7 @@ pub struct Linked<'a> {
     chain: PhantomData<&'a mut Link>,
 }
 
-/// Where C looks, besides the link's first two words.
+/// Offsets that C relies on, besides the link's first two words.
 #[doc(hidden)]
 pub const LAYOUT: [(&str, usize); 5] = [
     ("caches", core::mem::offset_of!(Linked<'static>, caches)),
@@ -60,20 +60,20 @@ impl<'a> Linked<'a> {
         unsafe { &*pointer }
     }
 
-    /// Bytes from the page's beginning to `offset`, if it lies in this page; not less than a page's size, if not.
+    /// Bytes from the page's beginning to `offset`, if it lies in this page; otherwise at least a page's size.
     #[inline(always)]
     fn within(link: &Link, offset: usize) -> usize {
         offset.wrapping_sub(link.offset.load(Ordering::Relaxed))
     }
 
-    /// The page that `offset` lies in, the shorter way around from where `access` was last. The page becomes the cached one if it is
-    /// found forward: a writer that finds its page behind the cached one was interrupted by another that is further on already, and
-    /// that is where the next record goes. At the opposite of the circle both ways are as long; forward it is, because that is cached.
+    /// The page of `offset`, found the shorter way around from where `access` was last. The page becomes the cached one if it is
+    /// found forward. A writer that finds its page behind the cached one was interrupted by another writer that is further on, and
+    /// the next record goes there. Opposite in the circle both ways are equally long; then forward, because that result is cached.
     fn find_link(&self, access: Access, offset: usize) -> Option<&'a Link> {
         let cache = &self.caches[access as usize];
         let mut link = Self::link(cache);
         let (page, size) = (self.page_size_bytes, self.size_bytes());
-        // Counted in pages: a seed that compares bytes goes back from a page's second byte on.
+        // Counted in whole pages. Desnoyers (2009) compares bytes, and so goes back from a page's second byte on.
         let to = offset & !(page - 1);
         let forward = match to.checked_sub(link.offset.load(Ordering::Relaxed)) {
             Some(bytes) => bytes,
@@ -108,7 +108,7 @@ impl<'a> Pages<'a> for Linked<'a> {
     fn quick(&self, access: Access, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let link = Self::link(&self.caches[access as usize]);
         let within = Self::within(link, offset);
-        // A page has `PAGE_SIZE_BYTES_MIN` bytes at least, so one comparison does where the compiler knows a shorter length.
+        // A page has at least `PAGE_SIZE_BYTES_MIN` bytes, so one comparison is enough if the compiler knows a shorter length.
         let fits = if len <= PAGE_SIZE_BYTES_MIN {
             within <= self.page_size_bytes.wrapping_sub(len)
         } else {

@@ -1,4 +1,4 @@
-//! Pages found by a table of their addresses: the bench variant beside the circle.
+//! Pages found by a table of their addresses: for comparison with the circle.
 
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -12,7 +12,7 @@ use super::{Access, Pages, Run};
 pub struct Entry(AtomicPtr<u8>);
 
 impl Entry {
-    /// Of no page.
+    /// An entry without a page.
     pub const fn new() -> Entry {
         Entry(AtomicPtr::new(ptr::null_mut()))
     }
@@ -24,10 +24,10 @@ impl Default for Entry {
     }
 }
 
-/// Pages in a table: any of them is found in one step, and there has to be a table, in one piece, as long as the chain may grow.
+/// Pages in a table: each is found in one step, but the table must be contiguous and as long as the chain may grow.
 #[derive(Debug)]
 pub struct Table<'a> {
-    /// Of the pages that there are.
+    /// Entries of the pages that exist.
     entries: &'a [Entry],
     all: &'a [Entry],
     page_shift: u32,

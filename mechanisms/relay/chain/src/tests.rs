@@ -1,4 +1,4 @@
-//! What the caches hold, and which way a page is looked for.
+//! The contents of the caches, and the direction of searches.
 
 use super::*;
 

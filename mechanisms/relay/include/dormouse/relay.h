@@ -12,18 +12,18 @@
  *     }
  *     dormouse_relay_budget_destroy(budget);
  *
- * A chain's pages are linked in a circle, in any order. It remembers the page that was last written to, and where the next write is
- * not to that page, looks for its own from there, the shorter way around. What is remembered is a hint: a signal handler may write to a
- * chain that it has interrupted a write to, to other bytes of it.
+ * A chain's pages are linked in a circle, in any order. The chain remembers the page that was last written to. If the next write is to another
+ * page, that page is found by walking from there, the shorter way around. The remembered page is a hint: a signal handler may write to a
+ * chain even if it interrupted a write to the same chain, as long as it writes other bytes.
  *
- * Offsets go from 0 to the size of the chain. What would end beyond that is refused, and nothing of it is copied. Functions return 0 or
+ * Offsets go from 0 to the size of the chain. A copy that would end beyond it is refused as a whole. Functions return 0 or
  * a negative errno unless they say otherwise; only dormouse_relay_budget_create() changes errno. Chains are in the caller's memory and
- * must not be moved while they are open. Unless NULL is said to be allowed, pointers are to what was created or opened and not ended.
+ * must not be moved while they are open. Pointers must be to what was created or opened and not ended, unless NULL is said to be allowed.
  *
- * Define DORMOUSE_RELAY_ALIGNED as 1 before including this header to have fields copied as on machines without efficient unaligned
- * access: by single stores where both addresses are aligned, else byte by byte, and by memcpy where there are more than 8.
+ * Define DORMOUSE_RELAY_ALIGNED as 1 before including this header to copy fields as on machines without efficient unaligned
+ * access: by single stores if both addresses are aligned, otherwise byte by byte, and by memcpy if there are more than 8.
  *
- * Link with -ldormouse, or with -ldormouse_relay, which has nothing else in it; see dormouse-relay(3).
+ * Link with -ldormouse, or with -ldormouse_relay, which contains nothing else; see dormouse-relay(3).
  */
 #ifndef DORMOUSE_RELAY_H
 #define DORMOUSE_RELAY_H
@@ -49,7 +49,7 @@ extern "C" {
 
 struct dormouse_relay_budget;
 
-/* The first words of what a budget keeps of each page: where it begins in its chain's buffer, and in memory. */
+/* The first words of a page's link: where the page begins in its chain's buffer, and in memory. */
 struct dormouse_i_relay_link {
     size_t offset;
     unsigned char *data;
@@ -66,10 +66,10 @@ struct dormouse_relay_chain {
 };
 
 /*
- * A budget of all whole pages of `region`, which begins at a multiple of 4096 and is nobody else's until the budget ends. It may be a pool of
- * dormouse/backing.h, whose pages are there. Where `region` is NULL, the library maps as many bytes, which become memory as they are written to.
+ * A budget of all whole pages of `region`, which begins at a multiple of 4096 and which nobody else uses until the budget is destroyed. It may
+ * be a memory pool of dormouse/backing.h. If `region` is NULL, the library maps as many bytes, which take memory when they are first written to.
  *
- * NULL with errno: EINVAL  no page size, no alignment, no whole page, or 2^32 - 1 of them or more
+ * NULL with errno: EINVAL  the page size or the alignment is not valid; or there is no whole page, or 2^32 - 1 of them or more
  *                  ENOMEM  the system has no memory for it
  * MT-safe, blocking, not async-signal-safe.
  */
@@ -80,48 +80,48 @@ size_t dormouse_relay_budget_page_count(const struct dormouse_relay_budget *budg
 size_t dormouse_relay_budget_free_count(const struct dormouse_relay_budget *budget);
 size_t dormouse_relay_budget_available_count(const struct dormouse_relay_budget *budget);
 
-/* Ends a budget whose chains are closed. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
+/* Destroys a budget. All its chains must be closed. NULL is allowed. MT-safe, blocking, not async-signal-safe. */
 void dormouse_relay_budget_destroy(struct dormouse_relay_budget *budget);
 
 /*
- * Makes `*chain` a chain of `page_count` pages, which may always have `promised_count` pages, whatever other chains draw. The bytes
- * of a page are those that its last owner left.
+ * Makes `*chain` a chain of `page_count` pages, which can always have `promised_count` pages, whatever other chains draw. A fresh page
+ * contains the bytes that its last owner left.
  *
  * Errors: -EINVAL  `page_count` is 0
- *         -ENOSPC  there are not so many pages that are not promised to others
+ *         -ENOSPC  too few pages are free and not promised to others
  * MT-safe for different chains of one budget, lock-free, async-signal-safe.
  */
 int dormouse_relay_chain_open(struct dormouse_relay_chain *chain, struct dormouse_relay_budget *budget, size_t page_count,
                               size_t promised_count);
 
-/* Gives the pages and the promise back. Nobody else uses the chain. As dormouse_relay_chain_open(). */
+/* Gives back the pages and the promise. Nobody else may use the chain. As dormouse_relay_chain_open(). */
 void dormouse_relay_chain_close(struct dormouse_relay_chain *chain);
 
 /*
- * Adds pages behind the last one; what is in the buffer stays where it is. Nobody else uses the chain meanwhile.
+ * Adds pages behind the last one; the contents of the buffer stay where they are. Nobody else may use the chain during the call.
  *
- * Errors: -ENOSPC  as above; the chain is as it was
+ * Errors: -ENOSPC  too few pages are free and not promised to others; the chain is unchanged
  * MT-safe for different chains of one budget, lock-free, async-signal-safe.
  */
 int dormouse_relay_chain_grow(struct dormouse_relay_chain *chain, size_t page_count);
 
 /*
- * Gives the last pages back, with what is in them. Nobody else uses the chain meanwhile.
+ * Gives back the last pages; their contents are lost. Nobody else may use the chain during the call.
  *
- * Errors: -EINVAL  no page would be left; the chain is as it was
+ * Errors: -EINVAL  no page would be left; the chain is unchanged
  * As dormouse_relay_chain_grow().
  */
 int dormouse_relay_chain_shrink(struct dormouse_relay_chain *chain, size_t page_count);
 
 /*
- * Changes how many pages the chain may always have.
+ * Changes how many pages the chain can always have.
  *
- * Errors: -ENOSPC  so many cannot be promised; it is as it was
+ * Errors: -ENOSPC  so many cannot be promised; the promise is unchanged
  * As dormouse_relay_chain_grow().
  */
 int dormouse_relay_chain_promise(struct dormouse_relay_chain *chain, size_t promised_count);
 
-/* What the inline functions below leave over. Not to be called otherwise. */
+/* What the inline functions below do not do. Do not call these directly. */
 #ifdef __GNUC__
 __attribute__((cold))
 #endif
@@ -132,7 +132,7 @@ __attribute__((cold))
 void *dormouse_relay_address_slow(const struct dormouse_relay_chain *chain, size_t offset, size_t len);
 
 /*
- * Copies `len` bytes of the buffer to `target`. Nobody writes to these bytes meanwhile.
+ * Copies `len` bytes of the buffer to `target`. Nobody may write to these bytes during the call.
  *
  * Errors: -ERANGE  they end beyond the chain's end
  * MT-safe, wait-free, async-signal-safe.
@@ -151,7 +151,7 @@ static inline int dormouse_i_relay_quick(struct dormouse_i_relay_link *const *ca
 {
     const struct dormouse_i_relay_link *link = __atomic_load_n(cache, __ATOMIC_RELAXED);
     size_t within = offset - link->offset;
-    /* No page is shorter, so one comparison does where the compiler knows a shorter length. */
+    /* No page is shorter than this minimum, so one comparison is enough if the compiler knows a shorter length. */
     int fits = len <= DORMOUSE_RELAY_PAGE_SIZE_BYTES_MIN ? within <= page_size_bytes - len
                                                          : within < page_size_bytes && len <= page_size_bytes - within;
     if (__builtin_expect(!fits, 0))
@@ -178,7 +178,7 @@ static inline void dormouse_i_relay_copy(void *target, const void *source, size_
     case 4:
         DORMOUSE_I_RELAY_WORD(4, 4);
     case 8:
-        /* A 32-bit machine has no more to ask for than 4. */
+        /* A 32-bit machine requires no more alignment than 4. */
         DORMOUSE_I_RELAY_WORD(8, sizeof(void *));
     default:
         break;
@@ -187,7 +187,7 @@ static inline void dormouse_i_relay_copy(void *target, const void *source, size_
         __builtin_memcpy(target, source, len);
         return;
     }
-    /* Volatile, or the compiler would make a call of memcpy of the loop. */
+    /* Volatile; otherwise the compiler would turn the loop into a call of memcpy. */
     for (size_t index = 0; index < len; index++)
         ((volatile unsigned char *)target)[index] = ((const unsigned char *)source)[index];
 }
@@ -239,8 +239,8 @@ static inline void dormouse_i_relay_copy(void *target, const void *source, size_
 #endif
 
 /*
- * Copies `len` bytes at `source`, which are not in the buffer, to `offset` on. Who writes at the same time, another thread or a signal
- * handler, writes to other bytes; nobody reads them.
+ * Copies `len` bytes from `source`, which is not in the buffer, to the buffer, from `offset` on. Others who write at the same time, threads or
+ * signal handlers, must write to other bytes; nobody may read these bytes.
  *
  * Errors: -ERANGE  they end beyond the chain's end; nothing was copied
  * MT-safe, wait-free, async-signal-safe.
@@ -253,7 +253,7 @@ static inline int dormouse_relay_write(struct dormouse_relay_chain *chain, size_
         return 0;
     }
     if (__builtin_constant_p(len) && len <= 8) {
-        /* A copy of the field, so that it need not be in memory for any other case. */
+        /* A copy of the field, so that the field itself need not be in memory in the other cases. */
         unsigned char held[8] = { 0 };
         __builtin_memcpy(held, source, len);
         return dormouse_relay_write_slow(chain, offset, held, len);
@@ -262,8 +262,8 @@ static inline int dormouse_relay_write(struct dormouse_relay_chain *chain, size_
 }
 
 /*
- * Where `len` bytes of the buffer are, for a header that is filled in later, in place. NULL: they end beyond the chain's end, or lie in
- * more than one page. The address is good until the chain shrinks or is closed.
+ * The address of `len` bytes of the buffer, for example of a header that is filled in later. NULL if they end beyond the chain's end, or lie in
+ * more than one page. The address is valid until the chain shrinks or is closed.
  *
  * MT-safe, wait-free, async-signal-safe.
  */

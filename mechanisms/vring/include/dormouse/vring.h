@@ -14,14 +14,14 @@
  *         kick();                                                                  dormouse_vring_device_publish_used(device);
  *     dormouse_vring_driver_take_used(driver, &completion);
  *
- * Each side is one thread's. What it goes by is in its own memory, never read back from the other's; each word of the other's is read
- * once and then checked, so whatever the other side writes, this one stays inside its ring and its regions. What was wrong is told by an
- * error, counted, and described by …_why(); the side goes on.
+ * One thread at a time uses a side. The state that a side relies on is in its own memory and is never read back from the other side; each
+ * word of the other side is read once and then checked. So whatever the other side writes, this side stays inside its ring and its regions. A
+ * protocol violation is an error, is counted, and is described by …_why(); the side goes on.
  *
- * Functions return 0 or a negative errno unless they say otherwise; only those that create change errno. Nothing blocks, and nothing but
- * creating, and a chain's growth, allocates. Pointers are to what was created and not destroyed; NULL is allowed where that is said.
+ * Functions return 0 or a negative errno unless they say otherwise; only those that create change errno. Nothing blocks. Only functions that
+ * create allocate, and a chain when it grows. Pointers must be to what was created and not destroyed; NULL is allowed where that is said.
  *
- * Link with -ldormouse, or with -ldormouse_vring, which has nothing else in it; see dormouse-vring(3).
+ * Link with -ldormouse, or with -ldormouse_vring, which contains nothing else; see dormouse-vring(3).
  */
 #ifndef DORMOUSE_VRING_H
 #define DORMOUSE_VRING_H
@@ -44,10 +44,10 @@ extern "C" {
 
 struct dormouse_vring_driver;
 struct dormouse_vring_device;
-/* What a device pops into, again and again. */
+/* What a device pops buffers into; reused for each buffer. */
 struct dormouse_vring_chain;
 
-/* The three parts of a queue, which need not lie together: multiples of 16, 4 and 4. */
+/* The three parts of a queue, which need not be contiguous; they are aligned to 16, 4 and 4. */
 struct dormouse_vring_areas {
     void *descriptor;
     size_t descriptor_size_bytes;
@@ -63,7 +63,7 @@ struct dormouse_vring_segment {
     uint32_t len;
 };
 
-/* A buffer that came back: what it was added with, and the bytes that were written to it, as the device says. */
+/* A buffer that came back: the token it was added with, and the number of bytes that the device says it wrote. */
 struct dormouse_vring_completion {
     uint64_t token;
     uint32_t len;
@@ -77,8 +77,8 @@ struct dormouse_vring_region {
 };
 
 /*
- * Bytes of a queue of `size` descriptors whose areas lie together; 0 where there is none: a split one has a power of two, and either has
- * 1 to 32768. MT-safe, wait-free, async-signal-safe.
+ * Bytes of a queue of `size` descriptors whose areas are contiguous; 0 if there is no such queue. A queue has 1 to 32768 descriptors; a
+ * split queue has a power of two. MT-safe, wait-free, async-signal-safe.
  */
 size_t dormouse_vring_size_bytes(uint32_t size, unsigned flags);
 
@@ -91,7 +91,7 @@ size_t dormouse_vring_size_bytes(uint32_t size, unsigned flags);
 int dormouse_vring_place(struct dormouse_vring_areas *areas, void *base, uint32_t size, unsigned flags);
 
 /*
- * Makes an empty queue, before either side is created.
+ * Makes an empty queue. Call it before either side is created.
  *
  * Errors: -EINVAL  no such size, an area too small or not aligned
  * Wait-free.
@@ -99,19 +99,19 @@ int dormouse_vring_place(struct dormouse_vring_areas *areas, void *base, uint32_
 int dormouse_vring_init(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags);
 
 /*
- * The driver of an empty queue. The areas stay mapped as long as it is there, and nobody else of this program writes the driver's side.
+ * The driver of an empty queue. The areas must stay mapped until it is destroyed, and nobody else in this program may write the driver's side.
  *
  * NULL with errno: EINVAL  no such size or flags, an area too small or not aligned
  * MT-safe, blocking.
  */
 struct dormouse_vring_driver *dormouse_vring_driver_create(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags);
 
-/* Ends a driver. NULL is allowed. MT-safe, blocking. */
+/* Frees a driver. NULL is allowed. MT-safe, blocking. */
 void dormouse_vring_driver_destroy(struct dormouse_vring_driver *driver);
 
 /*
- * Puts buffers of 2 to `entries` segments into tables from now on, which take one descriptor of the queue. `tables` has 16 × `entries`
- * bytes for each descriptor of the queue, begins at a multiple of 16, and stays mapped; the device has it at `addr`.
+ * Puts buffers of 2 to `entries` segments into indirect tables from now on; each then takes one descriptor of the queue. `tables` has
+ * 16 × `entries` bytes for each descriptor of the queue, begins at a multiple of 16, and stays mapped; the device has it at `addr`.
  *
  * Errors: -EINVAL  not aligned, or DORMOUSE_VRING_INDIRECT was not among the flags
  * Wait-free.
@@ -121,7 +121,7 @@ int dormouse_vring_driver_use_indirect(struct dormouse_vring_driver *driver, voi
 /*
  * Adds a buffer: first segments that the device reads, then those that it writes. The device does not see it before it is published.
  *
- * Errors: -ENOSPC    not so many descriptors are free: take used buffers first
+ * Errors: -ENOSPC    too few descriptors are free: take used buffers first
  *         -EINVAL    no segment
  *         -EMSGSIZE  more segments than the queue has descriptors, or more than 2^32 bytes
  * Wait-free.
@@ -147,7 +147,7 @@ int dormouse_vring_driver_needs_kick(struct dormouse_vring_driver *driver);
 /*
  * 1: a buffer came back, `*completion`; 0: none did.
  *
- * Errors: -EPROTO  the device lied
+ * Errors: -EPROTO  the device has violated the protocol
  * Wait-free.
  */
 int dormouse_vring_driver_take_used(struct dormouse_vring_driver *driver, struct dormouse_vring_completion *completion);
@@ -155,21 +155,21 @@ int dormouse_vring_driver_take_used(struct dormouse_vring_driver *driver, struct
 /* Asks to be notified of the next buffer that comes back. 1: one came meanwhile, take it before waiting. Wait-free. */
 int dormouse_vring_driver_arm_interrupt(struct dormouse_vring_driver *driver);
 
-/* Wants no notifications for now; some may still come. Wait-free. */
+/* Asks not to be notified for now; some notifications may still come. Wait-free. */
 void dormouse_vring_driver_disarm_interrupt(struct dormouse_vring_driver *driver);
 
 /* Descriptors that are free. Wait-free. */
 uint16_t dormouse_vring_driver_free_count(const struct dormouse_vring_driver *driver);
 
-/* What the device did that no honest one does, so often. Wait-free. */
+/* How many times the device has violated the protocol. Wait-free. */
 uint64_t dormouse_vring_driver_lies(const struct dormouse_vring_driver *driver);
 
-/* What the last error was about: text of at most `size` bytes with its NUL, and the length of all of it, as by snprintf(). */
+/* A text about the last error, of at most `size` bytes with its NUL; returns the length of the whole text, as snprintf() does. */
 size_t dormouse_vring_driver_why(const struct dormouse_vring_driver *driver, char *text, size_t size);
 
 /*
- * The device of an empty queue, with the driver's memory: regions that do not overlap, or none, if buffers are no addresses and there
- * are no tables. All of it stays mapped as long as the device is there, and nobody else of this program writes the device's side.
+ * The device of an empty queue, with the driver's memory: regions that do not overlap; or none, if buffers are not addresses and there
+ * are no indirect tables. All of it must stay mapped until the device is destroyed, and nobody else in this program may write its side.
  *
  * NULL with errno: EINVAL  no such size or flags, an area too small or not aligned, regions that overlap
  * MT-safe, blocking.
@@ -177,33 +177,33 @@ size_t dormouse_vring_driver_why(const struct dormouse_vring_driver *driver, cha
 struct dormouse_vring_device *dormouse_vring_device_create(const struct dormouse_vring_areas *areas, uint32_t size, unsigned flags,
                                                            const struct dormouse_vring_region *regions, size_t region_count);
 
-/* Ends a device. NULL is allowed. MT-safe, blocking. */
+/* Frees a device. NULL is allowed. MT-safe, blocking. */
 void dormouse_vring_device_destroy(struct dormouse_vring_device *device);
 
 /* A chain to pop into. MT-safe, blocking. */
 struct dormouse_vring_chain *dormouse_vring_chain_create(void);
 
-/* Ends a chain. NULL is allowed. MT-safe, blocking. */
+/* Frees a chain. NULL is allowed. MT-safe, blocking. */
 void dormouse_vring_chain_destroy(struct dormouse_vring_chain *chain);
 
-/* The segments that the device reads, and those that it writes, until the next pop. Where they are is the driver's word. Wait-free. */
+/* The segments that the device reads, and those that it writes, until the next pop. The driver has chosen the addresses. Wait-free. */
 const struct dormouse_vring_segment *dormouse_vring_chain_readable(const struct dormouse_vring_chain *chain, size_t *count);
 const struct dormouse_vring_segment *dormouse_vring_chain_writable(const struct dormouse_vring_chain *chain, size_t *count);
 
-/* Where `size_bytes` bytes at the driver's `addr` are; NULL: not, or not all of them, in one of the regions. Wait-free. */
+/* Where `size_bytes` bytes at the driver's `addr` are; NULL if they are not all in one of the regions. Wait-free. */
 void *dormouse_vring_device_translate(const struct dormouse_vring_device *device, uint64_t addr, uint64_t size_bytes);
 
 /*
  * 1: there is a buffer, in `chain`; 0: there is none.
  *
- * Errors: -EPROTO  the driver lied
+ * Errors: -EPROTO  the driver has violated the protocol
  * Wait-free.
  */
 int dormouse_vring_device_pop(struct dormouse_vring_device *device, struct dormouse_vring_chain *chain);
 
 /*
- * Gives a buffer that was popped back, once, with the number of bytes written to it. The driver does not see it before it is published.
- * Where there is an order, buffers come back in the order in which they were popped. Wait-free.
+ * Gives back a buffer that was popped, once, with the number of bytes written to it. The driver does not see it before it is published.
+ * With DORMOUSE_VRING_IN_ORDER, buffers must come back in the order in which they were popped. Wait-free.
  */
 void dormouse_vring_device_push_used(struct dormouse_vring_device *device, const struct dormouse_vring_chain *chain, uint32_t len);
 
@@ -216,13 +216,13 @@ int dormouse_vring_device_needs_interrupt(struct dormouse_vring_device *device);
 /* Asks to be notified of the next buffer. 1: one came meanwhile, pop it before waiting. Wait-free. */
 int dormouse_vring_device_arm_notification(struct dormouse_vring_device *device);
 
-/* Wants no notifications for now; some may still come. Wait-free. */
+/* Asks not to be notified for now; some notifications may still come. Wait-free. */
 void dormouse_vring_device_disarm_notification(struct dormouse_vring_device *device);
 
-/* What the driver did that no honest one does, so often. Wait-free. */
+/* How many times the driver has violated the protocol. Wait-free. */
 uint64_t dormouse_vring_device_lies(const struct dormouse_vring_device *device);
 
-/* What the last error was about, as dormouse_vring_driver_why(). */
+/* A text about the last error, as dormouse_vring_driver_why(). */
 size_t dormouse_vring_device_why(const struct dormouse_vring_device *device, char *text, size_t size);
 
 #ifdef __cplusplus

@@ -2,8 +2,8 @@
 //!   prefetch_to_read    bring the line of `at` into the cache
 //!   prefetch_to_write   bring it, and take it from all other caches
 //! ```
-//! Both are hints: they change nothing that a program can see, and of an address that is not mapped they are ignored (AMD64 Architecture
-//! Programmer's Manual, volume 3, PREFETCHlevel and PREFETCHW; Intel SDM, volume 2). Processors without the second one do nothing for it.
+//! Both are hints: they change nothing that a program can see, and are ignored for an address that is not mapped (AMD64 Architecture
+//! Programmer's Manual, volume 3, PREFETCHlevel and PREFETCHW; Intel SDM, volume 2). CPUs without the second one ignore it.
 
 use core::arch::asm;
 

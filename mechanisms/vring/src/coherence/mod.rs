@@ -1,4 +1,4 @@
-//! How many lines of memory a queue moves between two processors: counted by a model, so that it is the same on each machine.
+//! How many cache lines a queue moves between two CPUs: counted by a model, so the result is the same on each machine.
 //!
 //! # The picture
 //! ```text
@@ -10,21 +10,22 @@
 //!                                 └──────────────────────────────────────────┘
 //! ```
 //! [`run_split`] and [`run_packed`] drive items through a queue of each kind, [`run`] through any two sides that were made of a
-//! [`Memory`]'s views. One thread does it all, a call of the driver's and a call of the device's in turn, so the counts are exact and
-//! come again.
+//! [`Memory`]'s views. One thread alternates between a call of the driver and a call of the device, so the counts are exact and
+//! repeatable.
 //!
 //! # What is counted
 //! A side has a cache that holds everything. A line that it accesses and does not have comes from the other side (a *transfer*) or
-//! from memory (a *fill*, only once for each). A line that it has and stores to, while the other side has it too, is taken from that
-//! one without moving (an *upgrade*). A transfer for a load makes the processor wait; stores wait in a buffer.
+//! from memory (a *fill*, only once for each line). If it stores to a line that both sides have, the line is taken from the other
+//! side without moving (an *upgrade*). A transfer for a load makes the CPU wait; stores wait in a buffer.
 //!
 //! # Limits
-//! What the buffers hold, indirect tables and each side's own memory are not modelled, nor are prefetchers, lines that are evicted,
-//! and caches that two processors share. It is counts that come of it, and no time: what a transfer costs is the machine's matter.
+//! The contents of buffers, indirect tables and each side's own memory are not modelled; nor are prefetchers, evicted lines,
+//! and caches that two CPUs share. The model gives counts and no time: what a transfer costs depends on the machine.
 //!
 //! # Source
-//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of V. Srinivas's
-//! change and section 11.6 of AMD's *Software Optimization Guide for Family 15h* for [`Protocol::Migratory`].
+//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI. For [`Protocol::Migratory`]:
+//! Venkatesh Srinivas, "virtio_ring: Shadow available ring flags & index", 2015, and section 11.6 of AMD's *Software Optimization Guide for
+//! Family 15h*.
 
 mod protocol;
 mod workload;
@@ -50,9 +51,9 @@ pub const LINE_BYTES: usize = 64;
 /// Who accesses memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Who adds buffers: the producer.
+    /// The side that adds buffers: the producer.
     Driver,
-    /// Who pops them: the consumer.
+    /// The side that pops them: the consumer.
     Device,
 }
 
@@ -75,14 +76,14 @@ pub struct Tally {
     pub loads: u64,
     /// Words stored.
     pub stores: u64,
-    /// Stores to a line that the side has loaded since its last store there: what is read, modified and written.
+    /// Stores to a line that the side has loaded since its last store there: read-modify-write.
     pub modifies: u64,
-    /// As [`Protocol::ALL`] has them.
+    /// In the order of [`Protocol::ALL`].
     moves: [Moves; Protocol::ALL.len()],
 }
 
 impl Tally {
-    /// What it took to do it.
+    /// What moved for it.
     pub const fn moves(&self, protocol: Protocol) -> Moves {
         self.moves[protocol as usize]
     }
@@ -100,7 +101,7 @@ impl AddAssign for Tally {
 /// What was done since the last [`Memory::reset`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Buffers that were back with the driver; 0 where nobody has counted them.
+    /// Buffers that came back to the driver; 0 if nobody has counted them.
     pub items: u64,
     /// By side and area.
     areas: [[Tally; 3]; 2],
@@ -125,7 +126,7 @@ impl Counts {
         self.fences[side as usize]
     }
 
-    /// What it took both sides.
+    /// What moved for both sides.
     pub fn moves(&self, protocol: Protocol) -> Moves {
         let mut sum = self.side(Side::Driver).moves(protocol);
         sum += self.side(Side::Device).moves(protocol);
@@ -141,7 +142,7 @@ impl Counts {
 #[derive(Debug, Clone, Default)]
 struct Line {
     tallies: [Tally; 2],
-    /// As [`Protocol::ALL`] has them.
+    /// In the order of [`Protocol::ALL`].
     caches: [Caches; Protocol::ALL.len()],
     /// The side's last access was a load.
     has_loaded: [bool; 2],
@@ -214,7 +215,7 @@ impl Memory {
         Memory { parts: len.map(Part::new), fences: Default::default() }
     }
 
-    /// One side's way to it.
+    /// One side's access to it.
     pub const fn view(&self, side: Side) -> View<'_> {
         View { memory: self, side }
     }
@@ -257,7 +258,7 @@ impl Memory {
     }
 }
 
-/// One side's way to a [`Memory`].
+/// One side's access to a [`Memory`].
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     memory: &'a Memory,

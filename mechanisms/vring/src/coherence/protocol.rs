@@ -2,15 +2,15 @@ use core::ops::AddAssign;
 
 use super::Side;
 
-/// By which rules two caches agree on a line.
+/// The rules by which two caches agree on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Modified, Exclusive, Shared, Invalid. Who loads a line that the other side has modified has it written back to memory.
+    /// Modified, Exclusive, Shared, Invalid. A line that one side has modified is written back to memory when the other side loads it.
     Mesi,
-    /// As [`Protocol::Mesi`], but whoever has modified a line that the other side loads keeps it (Owned), and writes nothing back.
+    /// As [`Protocol::Mesi`], but the side that has modified a line keeps it (Owned) when the other side loads it, and writes nothing back.
     Moesi,
-    /// As [`Protocol::Moesi`], but whoever loads a line that the other side has modified takes it over, modified as it is. This is the
-    /// way from "M" to "M" for whose sake the producer's loads were shadowed: one of them is a transfer to wait for.
+    /// As [`Protocol::Moesi`], but a side that loads a line which the other has modified takes it over in its modified state. This transfer
+    /// from "M" to "M" is the reason why the producer's loads were shadowed: one such load is a transfer that has to be waited for.
     Migratory,
 }
 
@@ -18,7 +18,7 @@ impl Protocol {
     /// All of them.
     pub const ALL: [Protocol; 3] = [Protocol::Mesi, Protocol::Moesi, Protocol::Migratory];
 
-    /// As people write it.
+    /// The usual spelling.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Mesi => "MESI",
@@ -28,7 +28,7 @@ impl Protocol {
     }
 }
 
-/// What one side's accesses took.
+/// What moved because of one side's accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moves {
     /// Lines that came from the other side for a load, which waits for them.

@@ -9,7 +9,7 @@ use crate::{packed, split};
 /// How far the driver goes ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Schedule {
-    /// As far as there is room in the ring for a batch.
+    /// As far as the ring has room for a batch.
     Stream,
     /// One batch; the next when all of it is back.
     Lockstep,
@@ -20,15 +20,15 @@ pub enum Schedule {
 pub struct Workload {
     /// Entries of the ring.
     pub size: u32,
-    /// What both sides have agreed upon.
+    /// What both sides have negotiated.
     pub features: Features,
-    /// Buffers that are counted. As many as go twice around the ring go before them, so that no line is new.
+    /// Buffers that are counted. Before them, as many as go twice around the ring are not counted, so that no line is new.
     pub items: u64,
     /// Buffers that are published at a time, by either side; at most `size`. The device publishes fewer where there are no more.
     pub batch: u32,
     /// How far the driver goes ahead.
     pub schedule: Schedule,
-    /// After each publishing, it is asked whether the other side wants to be notified. Both poll, and want it never.
+    /// After each publishing, a side asks whether the other wants to be notified. Both poll, and never want it.
     pub is_notified: bool,
 }
 

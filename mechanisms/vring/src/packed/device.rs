@@ -14,27 +14,27 @@ use crate::features::{Features, Refined, Refinement};
 use crate::memory::{AddressSpace, read_words};
 use crate::side::{DeviceSide, device_side};
 
-/// How many descriptors ahead a line is asked for.
+/// How many descriptors ahead a line is prefetched.
 const AHEAD: u16 = 8;
 
-/// The device side of a packed virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
+/// The device side of a packed virtqueue, used by one thread. The driver cannot change any state that the device relies on.
 ///
 /// Used descriptors are written at once, all but the flags of the first, which [`Device::publish_used`] writes last.
 ///
-/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the driver.
+/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the driver may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Device<B, R = Refined> {
     bus: B,
     size: u16,
     features: Features,
-    /// What most buffers take, which are used by themselves; in order, none.
+    /// The extent of most buffers, which are used one by one; in order, none.
     simple: u32,
     /// Where the next buffer will be, after all that were popped.
     next: Walk,
     /// Used descriptors.
     output: Output,
-    /// In order: a batch of which nothing is written.
+    /// In order: a batch of which nothing is written yet.
     batch: Option<Batch>,
     /// Available buffers found one after another.
     streak: Streak,
@@ -47,9 +47,9 @@ pub struct Device<B, R = Refined> {
 #[derive(Debug, Clone, Copy)]
 struct Batch {
     at: Cursor,
-    /// That say used there.
+    /// The flags that say "used" there.
     flags: u64,
-    /// The last buffer's second word, without them.
+    /// The last buffer's second word, without these flags.
     word: u64,
 }
 
@@ -62,8 +62,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         Device::with_base(bus, size, features, Position::START.event())
     }
 
-    /// The device of a ring of which everything before `base` has been taken and used: an offset, with the wrap counter in bit 15, as vhost
-    /// has it.
+    /// The device of a ring of which everything before `base` has been taken and used. `base` is an offset, with the wrap counter in bit 15, as
+    /// vhost has it.
     ///
     /// # Errors
     /// As [`Device::new`], and [`RingError::Size`] for an offset that the ring does not have.
@@ -89,12 +89,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         })
     }
 
-    /// What the driver did that no honest one does, so often.
+    /// How many times the driver has violated the protocol.
     pub fn lies(&self) -> u64 {
         self.lies
     }
 
-    /// The first lie of the driver's, if it ever told one.
+    /// The first protocol violation of the driver, if there was one.
     pub fn first_lie(&self) -> Option<RingError> {
         self.first_lie
     }
@@ -114,19 +114,19 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Each descriptor is read once, and checked as it was read. Wait-free.
     ///
     /// # Errors
-    /// The driver lied. [`RingError::DescriptorFlags`], [`RingError::TotalLength`], [`RingError::Order`], [`RingError::IndirectTable`]: the
-    /// buffer is skipped, and never comes back to the driver. [`RingError::TooLong`], [`RingError::NotAvailable`],
-    /// [`RingError::BufferId`]: it comes again, for it cannot be told where the next one is.
+    /// The driver has violated the protocol. [`RingError::DescriptorFlags`], [`RingError::TotalLength`], [`RingError::Order`],
+    /// [`RingError::IndirectTable`]: the buffer is skipped, and never comes back to the driver. [`RingError::TooLong`],
+    /// [`RingError::NotAvailable`], [`RingError::BufferId`]: the error comes again, because it is not known where the next buffer is.
     #[inline(always)]
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Walk { at, flags: available, .. } = self.next;
-        // The ring is the device's as a whole: what is available at `next` is what was popped a lap ago, whether or not it was pushed since.
+        // The device has the whole ring: what is available at `next` was popped a lap ago, whether or not it was pushed since.
         if at.is_lap_after(self.output.published) {
             return Ok(false);
         }
         // (B) pairs with (A): address and the descriptors behind are read after these flags.
         let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
-        // Most buffers have one segment, of which nothing but the id can be wrong: what is left is the id then, and less than the size.
+        // Most buffers have one segment, of which only the id can be wrong: what remains is the id, and it must be less than the size.
         let id = ((word ^ available) >> 32) as u32 & !(u32::from(DESC_F_WRITE) << 16);
         if id < self.size.into() {
             self.ask_ahead(at);
@@ -144,7 +144,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         self.pop_chain(word, space, chain)
     }
 
-    /// Asks for the line of a descriptor later than the one at `at`, once for each line.
+    /// Prefetches the line of a descriptor later than the one at `at`, once for each line.
     #[inline(always)]
     fn ask_ahead(&self, at: Cursor) {
         if R::PREFETCH && at.begins_line() && self.streak.is_long(at.count()) {
@@ -179,7 +179,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             } else {
                 self.walk_table(at.offset(), addr, word as u32, space, chain, &mut bytes)
             };
-            // The first that is wrong is told; where the buffer ends is looked for all the same.
+            // The first error is reported. The end of the buffer is searched nevertheless.
             wrong = wrong.or(entered.err());
             at = at.after(1, self.size);
             if flags & DESC_F_NEXT == 0 {
@@ -198,17 +198,17 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         if chain.id() >= self.size {
             return Err(RingError::BufferId { index: self.next.at.position().offset(), value: chain.id() });
         }
-        // The place of a buffer that never comes back is taken for good, on this side as on the driver's.
+        // The place of a buffer that never comes back stays taken, on this side and on the driver's.
         self.next.go(self.next.at, chain.descriptors(), self.size);
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Descriptors popped, of which the driver does not know that they are used.
+    /// Descriptors that were popped and are not yet published as used.
     fn held(&self) -> u16 {
         self.next.at.position().since(self.output.published.position(), self.size)
     }
 
-    /// The segments of a table (2.8.7): all of it, one after another.
+    /// The segments of an indirect table (2.8.7): all its entries, one after another.
     fn walk_table(
         &self,
         index: u16,
@@ -283,7 +283,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline]
     pub fn publish_used(&mut self) {
         self.end_batch();
-        // (C) is in there.
+        // `publish` contains (C).
         self.output.publish(&self.bus);
     }
 
@@ -298,11 +298,11 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     /// Wait-free.
     #[inline]
     pub fn needs_interrupt(&mut self) -> bool {
-        // (H) is in there.
+        // `is_wanted` contains (H).
         self.output.is_wanted::<R>(&self.bus, Area::Driver, self.features.event_idx, self.size)
     }
 
-    /// Asks to be woken at the next buffer (2.8.14), and tells whether one came meanwhile: then pop before sleeping.
+    /// Asks to be woken at the next buffer (2.8.14), and tells whether one came meanwhile: if so, pop before sleeping.
     ///
     /// Wait-free.
     pub fn arm_notification(&mut self) -> bool {
@@ -317,7 +317,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         !self.next.at.is_lap_after(self.output.published) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
     }
 
-    /// Wants no notifications for now. A hint: some may still come.
+    /// Asks not to be notified for now. A hint: some notifications may still come.
     ///
     /// Wait-free.
     pub fn disarm_notification(&mut self) {
@@ -327,13 +327,13 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     fn set_flags(&mut self, flags: u16) {
         if self.event_flags != flags {
             self.event_flags = flags;
-            // After the offset that it is about (2.8.14).
+            // Stored after the offset that it belongs to (2.8.14).
             self.bus.store(Area::Device, EVENT_FLAGS, flags, Release);
         }
     }
 }
 
-/// Enters a segment: what is the same within tables and without.
+/// Enters a segment: the part that is the same inside and outside of tables.
 #[inline(always)]
 fn enter(index: u16, addr: u64, word: u64, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
     let (len, flags) = (word as u32, (word >> 48) as u16);

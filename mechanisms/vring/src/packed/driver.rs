@@ -15,15 +15,15 @@ use crate::features::{Features, Refined, Refinement};
 use crate::memory::IndirectTables;
 use crate::side::{DriverSide, driver_side};
 
-/// How many descriptors ahead a line is asked for.
+/// How many descriptors ahead a line is prefetched.
 const AHEAD: u16 = 16;
 
-/// The driver side of a packed virtqueue: one thread's, with all that it goes by in its own memory.
+/// The driver side of a packed virtqueue, used by one thread. All state that it relies on is in its own memory.
 ///
-/// What is added is written at once, all but the flags of the first descriptor, which [`Driver::publish`] writes last (2.8.21.1): nothing
-/// behind it is looked at before.
+/// What is added is written at once, except for the flags of the first descriptor, which [`Driver::publish`] writes last (2.8.21.1): the
+/// device looks at nothing behind it before that.
 ///
-/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the device.
+/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the device may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Driver<B, R = Refined> {
@@ -101,7 +101,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.output.unpublished()
     }
 
-    /// Used descriptors that no honest device writes, so far.
+    /// How many used descriptors so far were protocol violations.
     pub fn lies(&self) -> u64 {
         self.lies
     }
@@ -127,7 +127,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
     }
 
-    /// [`Driver::add`] and [`Driver::publish`] in one, which is less to do where nothing is left to be published.
+    /// [`Driver::add`] and [`Driver::publish`] in one, which is cheaper if nothing else is unpublished.
     ///
     /// Wait-free.
     ///
@@ -193,7 +193,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                     if index == 0 {
                         self.output.store(&self.bus, first, word);
                     } else {
-                        // Relaxed: the device gets here only behind the first.
+                        // Relaxed: the device reads this only after the first descriptor's flags.
                         self.bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
                     }
                     at = at.after(1, self.size);
@@ -209,7 +209,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn publish(&mut self) {
-        // (A) is in there.
+        // `publish` contains (A).
         self.output.publish(&self.bus);
     }
 
@@ -218,7 +218,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     #[inline]
     pub fn needs_kick(&mut self) -> bool {
-        // (E) is in there.
+        // `is_wanted` contains (E).
         self.output.is_wanted::<R>(&self.bus, Area::Device, self.features.event_idx, self.size)
     }
 
@@ -227,7 +227,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     ///
     /// # Errors
-    /// The device lied: [`RingError::UsedId`], again and again, for without the buffer it cannot be told where the next one is.
+    /// The device has violated the protocol: [`RingError::UsedId`], at each call, because without the buffer it is not known where the next is.
     #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         if self.features.in_order {
@@ -242,7 +242,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return Ok(None);
         }
         let slot = self.slots.get(at.count());
-        // Most often it is the oldest, which the device has, and simple.
+        // Most often it is the oldest buffer, which the device has, and simple.
         if slot.is_simple((word >> 32) as u16) {
             let completion = if is_written(word) {
                 let (token, writable) = (slot.token, slot.writable());
@@ -264,7 +264,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.bus.load(Area::Descriptor, at.at() + 8, Acquire)
     }
 
-    /// Whether a second word, which is at `at`, the next one, says used.
+    /// Whether a second word, which is at `at`, the next one, says "used".
     #[inline(always)]
     fn is_used(&mut self, at: Cursor, word: u64) -> bool {
         let is_used = (word ^ self.used.flags) & second(0, 0, AVAIL | USED) == 0;
@@ -274,11 +274,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         is_used
     }
 
-    /// Asks for the line of a descriptor later than the one at `at`, once for each line.
+    /// Prefetches the line of a descriptor later than the one at `at`, once for each line.
     #[inline(always)]
     fn ask_ahead(&self, at: Cursor) {
         if R::PREFETCH && at.begins_line() && self.streak.is_long(at.count()) {
-            // The driver reads the line, and then writes the next lap's descriptors there: it asks for it once.
+            // The driver reads the line, and then writes the next lap's descriptors there: it prefetches the line once, for writing.
             self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
         }
     }
@@ -289,7 +289,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.slots.since(self.used.at.count(), id).is_some_and(|since| since < self.in_flight().into())
     }
 
-    /// Takes what a descriptor names.
+    /// Takes the buffer that a descriptor names.
     #[inline(never)]
     fn take_other(&mut self, word: u64) -> Result<Completion, RingError> {
         let (at, id) = (self.used.at, (word >> 32) as u16);
@@ -352,7 +352,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         completion
     }
 
-    /// As a split driver's: in order, the device writes one descriptor of a batch, and has only read the others' lines.
+    /// As a split driver does: in order, the device writes one descriptor of a batch, and has only read the lines of the others.
     #[inline(never)]
     fn reclaim(&mut self) {
         let used = self.used.at.position().offset();
@@ -361,7 +361,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         while back <= count {
             let offset = if back <= used { used - back } else { self.size - (back - used) };
             if offset % IN_LINE == IN_LINE - 1 {
-                // The address: what says whether a descriptor is available stays.
+                // Stores the address only, so what says whether a descriptor is available stays unchanged.
                 self.bus.store(Area::Descriptor, 16 * offset as usize, 0_u64, Relaxed);
                 back += IN_LINE;
             } else {
@@ -378,7 +378,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.completion(slot.token, len, slot.writable())
     }
 
-    /// Of a buffer with this token, to which the device says that it wrote so much, and was allowed to write so much.
+    /// The completion of the buffer with this token: the device says that it wrote `len` bytes, and was allowed to write `writable`.
     #[inline(always)]
     fn completion(&mut self, token: u64, len: u32, writable: u32) -> Completion {
         if len > writable {
@@ -387,7 +387,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Completion { token, len: len.min(writable) }
     }
 
-    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: then take it before waiting.
+    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: if so, take it before waiting.
     ///
     /// Wait-free.
     pub fn arm_interrupt(&mut self) -> bool {
@@ -402,7 +402,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.batch.is_some() || self.in_flight() > 0 && (word >> 48) as u16 & (AVAIL | USED) == used.used()
     }
 
-    /// Wants no notifications for now. A hint: some may still come.
+    /// Asks not to be notified for now. A hint: some notifications may still come.
     ///
     /// Wait-free.
     pub fn disarm_interrupt(&mut self) {
@@ -412,13 +412,13 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn set_flags(&mut self, flags: u16) {
         if self.event_flags != flags {
             self.event_flags = flags;
-            // After the offset that it is about (2.8.14).
+            // Stored after the offset that it belongs to (2.8.14).
             self.bus.store(Area::Driver, EVENT_FLAGS, flags, Release);
         }
     }
 }
 
-/// Whether a used descriptor's second word says how many bytes were written. 2.8.3: only where WRITE is set does its length mean anything.
+/// Whether a used descriptor's second word says how many bytes were written. 2.8.3: its length is valid only where WRITE is set.
 #[inline(always)]
 const fn is_written(word: u64) -> bool {
     word & second(0, 0, DESC_F_WRITE) != 0

@@ -36,7 +36,7 @@ const fn second(len: u32, id: u16, flags: u16) -> u64 {
     len as u64 | (id as u64) << 32 | (flags as u64) << 48
 }
 
-/// A position in the ring, with the wrap counter of whoever is there (2.8.1): what is 1 in the first lap, and changes with each.
+/// A position in the ring, with the wrap counter of the side that is there (2.8.1): it is 1 in the first lap, and changes with each lap.
 ///
 /// In one word of 32 bits, so that it is loaded by the width by which it was stored (see `Wide`): as in an event suppression structure, the
 /// offset and the wrap counter on top.
@@ -64,7 +64,7 @@ impl Position {
     #[inline(always)]
     fn after(self, count: u16, size: u16) -> Position {
         let offset = u32::from(self.offset()) + u32::from(count);
-        // A branch, which is foretold, rather than both results and a choice.
+        // A branch, which the CPU predicts, rather than both results and a selection.
         if offset < u32::from(size) {
             Position(self.0 + u32::from(count))
         } else {
@@ -85,7 +85,7 @@ impl Position {
         self.offset().wrapping_sub(other.offset()).wrapping_add(lap)
     }
 
-    /// As [`Position::after`], where the lap does not matter, nor how far that is in a ring that is small.
+    /// As [`Position::after`], where neither the lap matters nor how exact the distance is in a small ring.
     #[inline(always)]
     const fn ahead(self, count: u16, size: u16) -> Position {
         let offset = self.offset() as u32 + count as u32;
@@ -122,8 +122,8 @@ impl Position {
     }
 }
 
-/// Where one side is in the ring, and how many buffers came before, as if that wrapped: in one word, for one store. Each store to memory of
-/// one's own waits behind those to lines that the other side has, in a processor's buffer that takes few.
+/// Where one side is in the ring, and how many buffers came before, in one word, for one store. Each store to a side's
+/// own memory waits behind the stores to lines that the other side has, in a buffer of the CPU that has few entries.
 ///
 /// ```text
 ///   63             33   32   31                 0
@@ -164,7 +164,7 @@ impl Cursor {
     /// Whether it is a whole lap of descriptors after `other`.
     #[inline(always)]
     fn is_lap_after(self, other: Cursor) -> bool {
-        // Most often it is not even the same place, which is less to compute.
+        // Most often it is not even the same place, which is cheaper to compute.
         self.0 as u32 == other.0 as u32 && !self.is_in_lap_of(other)
     }
 
@@ -194,27 +194,27 @@ struct Walk {
     at: Cursor,
     /// Bytes from the ring's beginning to its last descriptor.
     last: u32,
-    /// The flags of the descriptors there, in their place in a second word.
+    /// The flags of the descriptors there, at their place in a second word.
     flags: u64,
-    /// How often it came to the ring's beginning, as if that wrapped.
+    /// How often it came to the ring's beginning; wraps.
     laps: u64,
 }
 
 impl Walk {
-    /// To where a descriptor is available.
+    /// A walk to descriptors that become available.
     const fn of_available(at: Position, size: u16) -> Walk {
         Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.available()), laps: 0 }
     }
 
-    /// To where it is used.
+    /// A walk to descriptors that become used.
     const fn of_used(at: Position, size: u16) -> Walk {
         Walk { at: Cursor::new(at), last: 16 * (size as u32 - 1), flags: second(0, 0, at.used()), laps: 0 }
     }
 
-    /// Goes one buffer on from `at`, where it is, of so many descriptors, at most the ring's `size`.
+    /// Goes on by one buffer from `at`, the current place. The buffer has so many descriptors, at most the ring's `size`.
     #[inline(always)]
     fn go(&mut self, at: Cursor, descriptors: u16, size: u16) {
-        // Most have one. A processor that guesses so need not wait for the number to know where the next buffer is.
+        // Most buffers have one. A CPU that predicts this need not wait for the number to know where the next buffer is.
         if descriptors == 1 {
             self.go_one(at);
         } else {
@@ -222,7 +222,7 @@ impl Walk {
         }
     }
 
-    /// Goes one descriptor on from `at`, where it is.
+    /// Goes on by one descriptor from `at`, the current place.
     #[inline(always)]
     fn go_one(&mut self, at: Cursor) {
         if at.0 as u32 == self.last {
@@ -254,11 +254,11 @@ impl Walk {
     }
 }
 
-/// Since when something was found each time it was looked for. After many times the other side is far ahead, and the lines that come next
-/// can be asked for; before, it may be writing them, and would lose them.
+/// How long a search has always found something. After many times the other side is far ahead, and the lines that come next
+/// can be prefetched. Before that, the other side may be writing them, and a prefetch would take them away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Streak {
-    /// Buffers that had been found then.
+    /// Number of buffers that had been found when it began.
     since: u32,
 }
 
@@ -269,13 +269,13 @@ impl Streak {
         Streak { since: 0 }
     }
 
-    /// After so many buffers, there is one more. Whether there were many before it.
+    /// One more buffer was found, after so many. Returns whether there were many before it.
     #[inline(always)]
     fn is_long(self, found: u32) -> bool {
         found.wrapping_sub(self.since) >= Streak::LONG
     }
 
-    /// After so many buffers, there is none.
+    /// After so many buffers, none was found.
     #[inline(always)]
     fn end(&mut self, found: u32) {
         if self.since != found {
@@ -284,16 +284,16 @@ impl Streak {
     }
 }
 
-/// What one side writes: all at once but the second word of the first descriptor that is not published, which the other side looks at
-/// before all others.
+/// What one side writes. Everything is written at once, except for the second word of the first descriptor that is not published: the
+/// other side reads that word before all others.
 #[derive(Debug)]
 struct Output {
     /// Where the next buffer goes.
     next: Walk,
     published: Cursor,
-    /// The second word at `published`, where something is not.
+    /// The second word at `published`, if something is not published.
     word: u64,
-    /// Where it was when it was last asked whether the other side is to be notified, and how often it had come to the ring's beginning.
+    /// Where it was when it was last asked whether the other side is to be notified, and how many laps it had gone then.
     announced: Cursor,
     announced_laps: u64,
 }
@@ -303,13 +303,13 @@ impl Output {
         Output { published: next.at, word: 0, announced: next.at, announced_laps: next.laps, next }
     }
 
-    /// Writes a buffer's first second word, which is at `at`, or keeps it.
+    /// Writes the second word of a buffer's first descriptor, which is at `at`, or holds it back.
     #[inline(always)]
     fn store(&mut self, bus: &impl Bus, at: Cursor, word: u64) {
         if at == self.published {
             self.word = word;
         } else {
-            // Relaxed: the other side gets here only behind the first.
+            // Relaxed: the other side reads this only after the first descriptor's flags.
             bus.store(Area::Descriptor, at.at() + 8, word, Relaxed);
         }
     }
@@ -339,11 +339,11 @@ impl Output {
         }
     }
 
-    /// Writes the second word at `published`, and with it shows the other side all up to `next`.
+    /// Writes the second word at `published`, which shows the other side everything up to `next`.
     #[inline(always)]
     fn show(&mut self, bus: &impl Bus, word: u64) {
-        // (A), the driver's, pairs with (B), and (C), the device's, with (D): whoever sees this word sees those behind it, and what was done
-        // to the buffers.
+        // (A), the driver's, pairs with (B), and (C), the device's, with (D): whoever sees this word also sees the words behind it, and what was
+        // done to the buffers.
         bus.store(Area::Descriptor, self.published.at() + 8, word, Release);
         self.published = self.next.at;
     }
@@ -353,17 +353,17 @@ impl Output {
     #[inline]
     fn is_wanted<R: Refinement>(&mut self, bus: &impl Bus, peer: Area, has_event_idx: bool, size: u16) -> bool {
         let old = core::mem::replace(&mut self.announced, self.published);
-        // What is not published is less than a lap.
+        // What is not published is less than a lap long.
         let published_laps = self.next.laps.wrapping_sub((!self.next.at.is_in_lap_of(self.published)).into());
         let laps = published_laps.wrapping_sub(core::mem::replace(&mut self.announced_laps, published_laps));
-        // (E) pairs with (F), and (H) with (G): descriptors are stored before it is read what the other side wants.
+        // (E) pairs with (F), and (H) with (G): descriptors are stored before the other side's wish is read.
         bus.fence();
         let word: u32 = bus.load(peer, EVENT_OFFSET, Relaxed);
         let (event, flags) = (word as u16, (word >> 16) as u16);
         let new = self.published.position();
         match flags {
             _ if old == self.published && laps == 0 => false,
-            // Up to what was published: what was written since is of no concern yet.
+            // Only up to what was published: what was written since does not matter yet.
             AT_DESCRIPTOR if has_event_idx => laps > 1 || passed::<R>(old.position(), new, size, event),
             DISABLE => false,
             _ => true,
@@ -380,14 +380,14 @@ fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
     Ok(size as u16)
 }
 
-/// Whether whoever went from `old` to `new`, by less than two laps, passed `event` (2.8.14).
+/// Whether a side that went from `old` to `new`, by less than two laps, passed `event` (2.8.14).
 #[inline]
 fn passed<R: Refinement>(old: Position, new: Position, size: u16, event: u16) -> bool {
     let count = new.since(old, size);
     if count > size {
         return true;
     }
-    // In one line of numbers: where the event is in the lap before this one, it is that much less.
+    // On one number line: an event in the lap before this one has a number that is smaller by a lap.
     let mut at = event & 0x7FFF;
     if (event >> 15 == 1) != new.wrap() {
         at = at.wrapping_sub(size);
@@ -395,7 +395,7 @@ fn passed<R: Refinement>(old: Position, new: Position, size: u16, event: u16) ->
     R::need_event(at, new.offset(), new.offset().wrapping_sub(count))
 }
 
-/// Bytes of a ring of `size` descriptors whose areas lie together, see [`contiguous`].
+/// Bytes of a ring of `size` descriptors whose areas are contiguous, see [`contiguous`].
 ///
 /// # Errors
 /// [`RingError::Size`].
@@ -406,10 +406,10 @@ pub const fn size_bytes(size: u32) -> Result<usize, RingError> {
     Ok((16 * size as usize).next_multiple_of(LINE) + 2 * LINE)
 }
 
-/// Bytes between what one side writes and what the other does.
+/// Bytes between what one side writes and what the other side writes.
 const LINE: usize = 64;
 
-/// The areas of a ring of `size` descriptors that lie together from `base` on, on cache lines of their own.
+/// The areas of a ring of `size` descriptors that are contiguous from `base` on, each on cache lines of its own.
 ///
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Alignment`] (64 bytes).

@@ -45,7 +45,7 @@ impl Slot {
 /// In an extent.
 const NOT_SIMPLE: u16 = 1 << 15;
 
-/// As a slot has it, in its place, of a buffer that is not simple.
+/// The extent of a buffer that is not simple, at its place in a slot.
 const fn extent_of(descriptors: u16) -> u64 {
     second(0, 0, NOT_SIMPLE | (descriptors - 1))
 }
@@ -57,10 +57,10 @@ const fn extent_of(descriptors: u16) -> u64 {
 ///                     ▲ oldest       ▲ added
 ///                     under way      free
 /// ```
-/// Whatever comes back is put where the oldest is, and the oldest where that was: so what is under way lies between two numbers, and one
-/// comparison tells whether an id is. Where buffers come back in the order in which they were added, in a ring whose size is a power of
-/// two, nothing is ever moved: a store to memory of one's own is not for nothing, for it waits behind each store to a line
-/// that the other side has.
+/// A buffer that comes back is exchanged with the oldest one. So the buffers under way lie between two numbers, and one
+/// comparison tells whether an id is among them. If buffers come back in the order in which they were added, in a ring whose size is a
+/// power of two, nothing is ever moved. That matters, because a store to a side's own memory waits behind each store to a line that the
+/// other side has.
 #[derive(Debug)]
 pub(super) struct Slots {
     order: Box<[Slot]>,
@@ -68,16 +68,16 @@ pub(super) struct Slots {
     mask: u32,
     /// Where each id is in it.
     place: Box<[u16]>,
-    /// Whether there are as many ids as places: what is taken back stays where it is.
+    /// Whether there are as many ids as places: then a buffer that is taken back stays where it is.
     is_full: bool,
     /// The extent of a buffer of one descriptor, in its place.
     one: u64,
 }
 
 impl Slots {
-    /// Those of a ring of `size`, all of them free: 0 is that of buffer number 0.
+    /// All ids of a ring of `size`, all free: id 0 is that of buffer number 0.
     ///
-    /// A buffer of one descriptor is simple if there are as many ids as places: then nothing is to be done here when it comes back.
+    /// A buffer of one descriptor is simple if there are as many ids as places: then nothing has to be done here when it comes back.
     pub(super) fn new(size: u16) -> Slots {
         let is_full = size.is_power_of_two();
         let slot = |id: u16| Slot { token: 0, what: second(0, id, 0) };
@@ -103,7 +103,7 @@ impl Slots {
         unsafe { self.order.get_unchecked(self.at(number)) }
     }
 
-    /// Enters the buffer with this number, the first that is free. Returns its id, where a second word has it.
+    /// Enters the buffer with this number, the first free one. Returns its id, at its place in a second word.
     #[inline(always)]
     pub(super) fn enter(&mut self, number: u32, token: u64, writable: u32, descriptors: u16) -> u64 {
         const ID: u64 = second(0, u16::MAX, 0);
@@ -112,7 +112,7 @@ impl Slots {
         // SAFETY: as in `get`.
         let slot = unsafe { self.order.get_unchecked_mut(at) };
         slot.token = token;
-        // Most often all but the id was the same before, and is not stored again.
+        // Most often everything but the id is the same as before, and is not stored again.
         let id = slot.what ^ of_this;
         if id & !ID == 0 {
             return id;
@@ -122,15 +122,15 @@ impl Slots {
         id
     }
 
-    /// How many buffers that are under way were added after number `oldest` and before the one with this id: as many or more than there
-    /// are, if it is free. `None`: there is no such id.
+    /// How many buffers under way were added after number `oldest` and before the one with this id. If the id is free: at least as many as
+    /// there are under way. `None`: there is no such id.
     #[inline(always)]
     pub(super) fn since(&self, oldest: u32, id: u16) -> Option<u32> {
         let place = *self.place.get(usize::from(id))?;
         Some(u32::from(place).wrapping_sub(oldest) & self.mask)
     }
 
-    /// Puts an id, and what is known of its buffer, where the one with this number is, and that one where it was. Both are under way.
+    /// Exchanges an id and what is known of its buffer with those of the buffer with this number. Both are under way.
     pub(super) fn exchange(&mut self, number: u32, id: u16) {
         let (at, place) = (self.at(number), self.place[usize::from(id)]);
         self.place[usize::from(self.order[at].id())] = place;

@@ -11,12 +11,12 @@ use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, Words, read_words};
 use crate::side::{DeviceSide, device_side};
 
-/// How many buffers ahead a descriptor is asked for.
+/// How many buffers ahead a descriptor is prefetched.
 const AHEAD: u16 = 8;
 
-/// The device side of a split virtqueue: one thread's. Nothing that it goes by can be changed by the driver.
+/// The device side of a split virtqueue, used by one thread. The driver cannot change any state that the device relies on.
 ///
-/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the driver.
+/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the driver may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Device<B = Direct, R = Refined> {
@@ -26,8 +26,8 @@ pub struct Device<B = Direct, R = Refined> {
     popped: Wide,
     /// `avail.idx` as it was last read, checked: at most `size` ahead of `popped`.
     avail_seen: Wide,
-    /// Chains pushed so far: what `used.idx` will be, what it holds, and what it held when it was last asked whether the driver is to be
-    /// notified. As if none of them wrapped.
+    /// Chains pushed so far: what `used.idx` will be, what it is now, and what it was when it was last asked whether the driver is to be
+    /// notified. None of them wraps.
     pushed: u64,
     published: u64,
     announced: u64,
@@ -41,7 +41,7 @@ pub struct Device<B = Direct, R = Refined> {
 }
 
 impl Device {
-    /// The device of an empty ring whose areas lie together, see [`super::contiguous`]; with event indexes, and nothing else.
+    /// The device of an empty ring whose areas are contiguous, see [`super::contiguous`]; with event indexes, and no other feature.
     ///
     /// Wait-free, async-signal-safe.
     ///
@@ -91,12 +91,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         })
     }
 
-    /// What the driver did that no honest one does, so often.
+    /// How many times the driver has violated the protocol.
     pub fn lies(&self) -> u64 {
         self.lies
     }
 
-    /// The first lie of the driver's, if it ever told one.
+    /// The first protocol violation of the driver, if there was one.
     pub fn first_lie(&self) -> Option<RingError> {
         self.first_lie
     }
@@ -117,7 +117,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         if !R::CACHED_PEER || self.popped.get() == self.avail_seen.get() {
             // (B) pairs with (A): entries and descriptors are read after the index that covers them.
             let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Acquire);
-            // No more than the ring has can be with the device: that includes what was popped, and what was pushed and not yet published.
+            // The device cannot have more chains than the ring has entries, counting those that were popped, and those pushed and not yet published.
             if value.wrapping_sub(self.published as u16) > self.layout.size()
                 || value.wrapping_sub(self.popped.get()) > self.layout.size()
             {
@@ -142,13 +142,13 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         Ok(Some(head))
     }
 
-    /// The next available buffer, of the one kind that has neither chains nor tables nor anything to be written.
+    /// The next available buffer of the simplest kind: one segment, not in a table, to be read.
     ///
     /// Wait-free.
     ///
     /// # Errors
-    /// The driver lied, and the device goes on. [`RingError::AvailIndex`]: nothing was taken, and it comes again until the index is
-    /// possible. Else that entry is skipped, and its descriptor never comes back to the driver.
+    /// The driver has violated the protocol; the device goes on. [`RingError::AvailIndex`]: nothing was taken, and the error comes again until
+    /// the index is valid. For other errors the entry is skipped, and its descriptor never comes back to the driver.
     #[inline]
     pub fn pop_single(&mut self) -> Result<Option<(u16, Segment)>, RingError> {
         let Some(id) = self.pop_head()? else { return Ok(None) };
@@ -172,7 +172,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
         let Some(head) = self.pop_head()? else { return Ok(false) };
         let words = self.descriptor(head);
-        // Most buffers have one segment, of which nothing can be wrong.
+        // Most buffers have one segment, in which nothing can be wrong.
         let segment = Segment { addr: words.0, len: words.1 as u32 };
         match (words.1 >> 32) as u16 {
             0 => chain.set_one(head, segment, 0),
@@ -226,7 +226,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
     }
 
-    /// Enters a segment: what is the same within tables and without.
+    /// Enters a segment: the part that is the same inside and outside of tables.
     #[inline(always)]
     fn enter(&self, index: u16, (addr, rest): Words, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
         let (len, flags) = (rest as u32, (rest >> 32) as u16);
@@ -246,7 +246,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         Ok(())
     }
 
-    /// The rest of a chain, which is in a table (2.7.5.3).
+    /// The rest of a chain, which is in an indirect table (2.7.5.3).
     fn walk_table(
         &self,
         index: u16,
@@ -256,7 +256,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         mut bytes: u64,
     ) -> Result<(), RingError> {
         let (len, flags) = (rest as u32, (rest >> 32) as u16);
-        // 2.7.5.3.1: never with NEXT; 2.7.5.3.2: the device ignores WRITE.
+        // 2.7.5.3.1: never with NEXT. 2.7.5.3.2: the device ignores WRITE.
         if !self.features.indirect || flags & !(DESC_F_INDIRECT | DESC_F_WRITE) != 0 {
             return Err(RingError::DescriptorFlags { index, value: flags });
         }
@@ -310,7 +310,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
     }
 
-    /// As [`Device::push_used`], for a chain of which only the head is kept.
+    /// As [`Device::push_used`], for a caller that remembers only the head of a chain.
     #[inline(always)]
     pub fn push_used_id(&mut self, id: u16, len: u32) {
         debug_assert!(id < self.layout.size());
@@ -333,12 +333,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(always)]
     fn enter_used(&self, index: u16, id: u16, len: u32) {
         let at = self.layout.used_entry(self.layout.slot(index));
-        // Relaxed: the driver reads the element only behind (C).
+        // Relaxed: the driver reads the element only after (C).
         self.bus.store(Area::Device, at, u32::from(id), Relaxed);
         self.bus.store(Area::Device, at + 4, len, Relaxed);
     }
 
-    /// A word of the device's own that the shadow spares it to read.
+    /// Without the shadow: reads a word that the device itself wrote.
     fn read_back(&self, offset: usize) -> u16 {
         self.bus.load(Area::Device, offset, Relaxed)
     }
@@ -369,19 +369,19 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published as u16, count)
     }
 
-    /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: then pop before sleeping.
+    /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: if so, pop before sleeping.
     ///
-    /// A driver whose index is a lie always seems to have something; after an error from [`Device::pop`], sleep anyway.
+    /// If the driver's index is invalid, there always seems to be something; after an error from [`Device::pop`], sleep nevertheless.
     ///
     /// Wait-free.
     pub fn arm_notification(&mut self) -> bool {
         self.arm_notification_after(1)
     }
 
-    /// Asks to be woken once there are `count` buffers that were not popped, as the event index can say (2.7.10; without it, at the next
-    /// one), and tells whether there are that many already: then pop before sleeping. `count` is 1 to the ring's size.
+    /// Asks to be woken once there are `count` buffers that were not popped, if event indexes were negotiated (2.7.10); otherwise at the next
+    /// buffer. Tells whether there are that many already: if so, pop before sleeping. `count` is 1 to the ring's size.
     ///
-    /// Fewer buffers wait unseen, so whoever sleeps must look again after some time.
+    /// Fewer buffers wait without a notification, so a device that sleeps must look again after some time.
     ///
     /// As [`Device::arm_notification`] otherwise.
     pub fn arm_notification_after(&mut self, count: u16) -> bool {
@@ -398,12 +398,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         value.wrapping_sub(self.popped.get()) >= count
     }
 
-    /// Wants no notifications for now. A hint: some may still come.
+    /// Asks not to be notified for now. A hint: some notifications may still come.
     ///
     /// Wait-free.
     pub fn disarm_notification(&mut self) {
         if self.features.event_idx {
-            // An index that is passed last of all.
+            // The index that is passed last of all.
             self.bus.store(Area::Device, self.layout.avail_event(), self.popped.get().wrapping_sub(1), Relaxed);
         } else {
             self.flags.set::<R>(&self.bus, NO_NOTIFICATION);

@@ -14,10 +14,10 @@ use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{IndirectTables, Words};
 use crate::side::{DriverSide, driver_side};
 
-/// How many used elements ahead.
+/// How many used elements ahead a line is prefetched.
 const USED_AHEAD: u16 = 16;
 
-/// The number of a descriptor at which no chain begins: later than all that were published.
+/// The number of a descriptor at which no chain begins: greater than all that were published.
 const FREE: u64 = u64::MAX;
 
 /// What the driver knows of a chain, by its first descriptor, in its own memory.
@@ -27,13 +27,13 @@ struct Slot {
     extent: Extent,
 }
 
-/// The driver side of a split virtqueue: one thread's, with all that it goes by in its own memory.
+/// The driver side of a split virtqueue, used by one thread. All state that it relies on is in its own memory.
 ///
 /// ```text
 ///   free ──add──▶ written ──publish──▶ available ──(device)──▶ used ──take_used──▶ free
 /// ```
 ///
-/// It begins and ends on lines of its own (two, for processors that fetch pairs): beside it in memory there may well be the device.
+/// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the device may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Driver<B, R = Refined> {
@@ -44,28 +44,28 @@ pub struct Driver<B, R = Refined> {
     /// The descriptor that follows each in its chain.
     following: Box<[u16]>,
     tables: Option<IndirectTables>,
-    /// First descriptors of chains. Number n is that of the chain added as number n. Where free descriptors are listed in shared memory,
-    /// last first, none would ever be where it was: then the numbers are kept by their heads.
+    /// First descriptors of chains: number n is that of the chain that was added as number n. If free descriptors are listed in shared memory,
+    /// last in, first out, almost no head would stay where it was: then the numbers are kept by their heads.
     heads: Heads,
     numbers: Box<[u64]>,
     free: FreeQueue,
     /// Without [`Refinement::PRIVATE_FREE_LIST`]: the first of the free list, which goes on through `next` in the descriptors.
     shared_head: Wide,
-    /// Chains: what `avail.idx` will be, what it holds, and what it held when it was last asked whether the device is to be notified. As if
-    /// none of them wrapped.
+    /// Chains: what `avail.idx` will be, what it is now, and what it was when it was last asked whether the device is to be notified. None
+    /// of them wraps.
     added: u64,
     published: u64,
     announced: u64,
     /// Used elements that were taken.
     taken: u64,
-    /// How many of these named no chain.
+    /// How many of these named no chain of the device.
     skipped: u64,
-    /// Descriptors taken of those that were free beyond one a chain, and given back beyond one a used element.
+    /// Descriptors taken beyond one for each chain, and given back beyond one for each used element.
     more_added: u64,
     more_freed: u64,
     /// Shadow of `avail.flags`.
     flags: Flags,
-    /// `used.idx` as it was last read, checked: no more than was published.
+    /// `used.idx` as it was last read, checked: at most what was published.
     used_seen: Wide,
     /// In order: the head of the last chain of the batch that is being taken, which the device did name, and what it wrote there.
     batch: Option<(u16, u32)>,
@@ -149,7 +149,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.taken.wrapping_add(self.more_freed)
     }
 
-    /// Whether free descriptors are listed in private memory. In order they are always the same ones next (2.7.9).
+    /// Whether free descriptors are listed in private memory. In order no list is needed: the next ones are always the same (2.7.9).
     #[inline(always)]
     fn lists_privately(&self) -> bool {
         R::PRIVATE_FREE_LIST || self.features.in_order
@@ -167,8 +167,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.layout.size().wrapping_sub(self.descriptors_added().wrapping_sub(self.descriptors_freed()) as u16)
     }
 
-    /// Used elements that are still to come: chains that were published and not yet taken back, less those that the device has given up
-    /// by naming something else in their stead.
+    /// Used elements that are still to come: chains that were published and not yet taken back, without those that the device has lost
+    /// because it named something else in their place.
     #[inline]
     pub fn in_flight(&self) -> u16 {
         (self.published - self.taken) as u16
@@ -180,7 +180,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         (self.added - self.published) as u16
     }
 
-    /// Used elements that no honest device writes, so far.
+    /// How many used elements so far were protocol violations.
     pub fn lies(&self) -> u64 {
         self.lies
     }
@@ -271,8 +271,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(())
     }
 
-    /// Enters a chain whose descriptors are written, so many, in the avail ring (2.7.13.2). The next free one, where that is not in private
-    /// memory, is `next`.
+    /// Enters a chain in the avail ring (2.7.13.2). Its descriptors are written; it has so many. `next` is the next free descriptor, if that is
+    /// not in private memory.
     #[inline(always)]
     fn enter(&mut self, head: u16, next: u16, token: u64, writable: u32, descriptors: u16) {
         if !self.lists_privately() {
@@ -297,8 +297,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.added += 1;
     }
 
-    /// A word of the driver's own that the shadow spares it to read. Only for measurements: without a shadow, a device that writes there
-    /// diverts entries and index, though never out of the ring.
+    /// Without the shadow, for measurements only: reads a word that the driver itself wrote. A device that writes there diverts entries and
+    /// index, though never outside the ring.
     fn read_back(&self, offset: usize) -> u16 {
         self.bus.load(Area::Driver, offset, Relaxed)
     }
@@ -363,8 +363,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Wait-free.
     ///
     /// # Errors
-    /// The device lied, and the driver goes on. [`RingError::UsedIndex`]: nothing was taken, and it comes again until the index is
-    /// possible. [`RingError::UsedId`]: the element is skipped; in a ring in order it comes again too, for it cannot be told what is used.
+    /// The device has violated the protocol; the driver goes on. [`RingError::UsedIndex`]: nothing was taken, and the error comes again until
+    /// the index is valid. [`RingError::UsedId`]: the element is skipped. In order it comes again too, because it is not known which are used.
     #[inline(always)]
     pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
         if self.features.in_order {
@@ -384,7 +384,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
                 _ => Err(self.skip(value)),
             };
         }
-        // Most often it is the oldest, which the device has, for there is something that it used.
+        // Most often it is the oldest chain. The device has it, because there is something that it used.
         let oldest = self.heads.get(self.oldest());
         if u32::from(oldest) == value {
             Ok(Some(self.take(oldest, len, false)))
@@ -408,11 +408,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(self.used_seen.get().wrapping_sub(index))
     }
 
-    /// The next used element, which there is: an id and a length.
+    /// The next used element: an id and a length. There must be one.
     #[inline(always)]
     fn element(&self) -> (u32, u32) {
         let index = self.taken as u16;
-        // Once a line.
+        // Once for each line.
         if R::PREFETCH && index.is_multiple_of(8) && self.used_seen.get().wrapping_sub(index) > USED_AHEAD {
             let ahead = self.layout.slot(index.wrapping_add(USED_AHEAD));
             self.bus.expect_load(Area::Device, self.layout.used_entry(ahead));
@@ -421,14 +421,14 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         (self.bus.load(Area::Device, at, Relaxed), self.bus.load(Area::Device, at + 4, Relaxed))
     }
 
-    /// How many chains under way were added before the one that the device says begins at `value`; `None`: none that it has does.
+    /// How many chains under way were added before the one that begins at `value`, as the device says; `None`: no chain of the device does.
     #[inline(always)]
     fn since(&self, value: u32) -> Option<u32> {
         let under_way = (self.published as u32).wrapping_sub(self.oldest());
         self.heads.since(self.oldest(), value as usize).filter(|since| *since < under_way)
     }
 
-    /// Takes what an element names.
+    /// Takes the chain that an element names.
     #[inline(never)]
     fn take_other(&mut self, value: u32, len: u32) -> Result<Completion, RingError> {
         if self.since(value).is_none() {
@@ -448,7 +448,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return Ok(None);
         }
         let (value, len) = self.element();
-        // All chains up to this one are used (2.7.9): no more than the index says. Else which of them are cannot be told.
+        // All chains up to this one are used (2.7.9), but no more than the index says. Otherwise it is not known which are used.
         match self.since(value) {
             Some(since) if since < pending.into() => {}
             _ => return Err(self.lie(RingError::UsedId { index: self.taken as u16, value })),
@@ -457,7 +457,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(Some(self.take_batched(value as u16, len)))
     }
 
-    /// Goes on after a used element that names no chain of the device's.
+    /// Goes on after a used element that names no chain of the device.
     #[cold]
     #[inline(never)]
     fn skip(&mut self, value: u32) -> RingError {
@@ -472,7 +472,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
         let head = self.heads.get(self.oldest());
-        // Those that the device did not name are used completely (2.7.9).
+        // Chains that the device did not name are used completely (2.7.9).
         let len = if head == last { len } else { self.slots[head as usize].extent.writable() };
         if head == last {
             self.batch = None;
@@ -487,12 +487,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         error
     }
 
-    /// Frees the chain at `head`: the oldest that the device has, where their order is known.
+    /// Frees the chain at `head`: the oldest that the device has, if their order is known.
     #[inline(always)]
     fn take(&mut self, head: u16, len: u32, is_in_order: bool) -> Completion {
         let Slot { token, extent } = self.slots[head as usize];
         if !R::SHADOW {
-            // Whether it wants to be notified of the next one.
+            // Reads whether the driver wants to be notified of the next one.
             self.read_back(Layout::FLAGS);
         }
         let descriptors = extent.descriptors();
@@ -513,7 +513,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Completion { token, len: len.min(writable) }
     }
 
-    /// Gives the descriptors of a chain back, so many. In order, that is the order in which they were taken, in which they stay.
+    /// Gives back so many descriptors of a chain. In order, they stay in the order in which they were taken.
     #[inline(never)]
     fn give_back_chain(&mut self, head: u16, descriptors: u16) {
         let more = u64::from(descriptors) - 1;
@@ -531,7 +531,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.more_freed = self.more_freed.wrapping_add(more);
     }
 
-    /// Gives the last descriptor of the chain at `head` back, after so many, and where they are listed in shared memory, the chain.
+    /// Gives back the last descriptor of the chain at `head`, after so many, and if free ones are listed in shared memory, the whole chain.
     #[inline(always)]
     fn give_back(&mut self, head: u16, last: u16, freed: u64) {
         if self.lists_privately() {
@@ -544,20 +544,20 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.shared_head.set(head);
     }
 
-    /// Takes the lines of what became free last from the device's cache, all together.
+    /// Takes the lines of the descriptors that became free last from the device's cache, all together.
     ///
-    /// The device has read them, and each is to be written before long: then as many would be waited for as stores fit into the processor's
-    /// buffer, which are those of few descriptors. A hint would do if the processor's own prefetcher did not load the lines that follow, for
-    /// a line that both have is not given up for a hint (AMD EPYC, family 19h).
+    /// The device has read these lines, and each will be written soon. Written one by one, the CPU would wait for as many of them as stores fit
+    /// into its store buffer, which is few descriptors. A prefetch hint would do, except that the CPU's own prefetcher has loaded the lines
+    /// that follow, and a line that both caches have is not given up for a hint (AMD EPYC, family 19h).
     #[inline(never)]
     fn reclaim(&mut self) {
         let (freed, count) = (self.descriptors_freed(), self.free_count().min(TOGETHER));
         let mut back = 1;
         while back <= count {
-            // It was given back a lap before it is taken again.
+            // It is given back a lap before it is taken again.
             let slot = self.free.get(freed.wrapping_sub(back.into()));
             if slot % IN_LINE == IN_LINE - 1 {
-                // The last of a line, of which those before it most likely became free before it.
+                // The last descriptor of a line: those before it most likely became free before it.
                 self.bus.store(Area::Descriptor, self.layout.descriptor(slot), 0_u64, Relaxed);
                 back += IN_LINE;
             } else {
@@ -566,7 +566,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
     }
 
-    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: then take it before waiting.
+    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: if so, take it before waiting.
     ///
     /// Wait-free.
     pub fn arm_interrupt(&mut self) -> bool {
@@ -581,12 +581,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         value != self.taken as u16
     }
 
-    /// Wants no notifications for now. A hint: some may still come.
+    /// Asks not to be notified for now. A hint: some notifications may still come.
     ///
     /// Wait-free.
     pub fn disarm_interrupt(&mut self) {
         if self.features.event_idx {
-            // An index that is passed last of all.
+            // The index that is passed last of all.
             self.bus.store(Area::Driver, self.layout.used_event(), (self.taken as u16).wrapping_sub(1), Relaxed);
         } else {
             self.flags.set::<R>(&self.bus, NO_NOTIFICATION);

@@ -9,9 +9,9 @@ use alloc::boxed::Box;
 ///                     ▲ oldest       ▲ added
 ///                     under way      free
 /// ```
-/// Whatever comes back is put where the oldest is, and the oldest where that was: so what is under way lies between two numbers, and one
-/// comparison tells whether a head is. Where chains of one descriptor come back in the order in which they were added, nothing is ever
-/// moved or written: a store to memory of one's own is not for nothing, for it waits behind each store to a line that the other side has.
+/// A chain that comes back is exchanged with the oldest one. So the chains under way lie between two numbers, and one
+/// comparison tells whether a head is among them. If chains of one descriptor come back in the order in which they were added, nothing is
+/// moved or written. That matters, because a store to a side's own memory waits behind each store to a line that the other side has.
 #[derive(Debug)]
 pub(super) struct Heads {
     order: Box<[u16]>,
@@ -20,7 +20,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    /// Those of a ring of `size`, all of them free: 0 is that of chain number `first`.
+    /// All heads of a ring of `size`, all free: head 0 is that of chain number `first`.
     pub(super) fn new(size: u16, first: u16) -> Heads {
         let modulo = |number: u16| number & (size - 1);
         Heads {
@@ -41,8 +41,8 @@ impl Heads {
         self.order[self.at(number)]
     }
 
-    /// How many chains that are under way were added after number `oldest` and before the one with this head: as many or more than there
-    /// are, if it is free. `None`: there is no such descriptor.
+    /// How many chains under way were added after number `oldest` and before the one with this head. If the head is free: at least as many as
+    /// there are under way. `None`: there is no such descriptor.
     #[inline(always)]
     pub(super) fn since(&self, oldest: u32, head: usize) -> Option<u32> {
         let place = *self.place.get(head)?;
@@ -57,7 +57,7 @@ impl Heads {
         }
     }
 
-    /// Puts a head where another is, and that one where it was.
+    /// Exchanges the places of two heads.
     #[inline(never)]
     fn exchange(&mut self, number: u32, head: u16) {
         let (at, place) = (self.at(number), self.place[usize::from(head)]);

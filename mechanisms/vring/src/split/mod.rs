@@ -86,8 +86,8 @@ impl Layout {
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` (2.7.6) and `VIRTQ_USED_F_NO_NOTIFY` (2.7.8): the same bit.
 pub(crate) const NO_NOTIFICATION: u16 = 1;
 
-/// What one side tells the other in a ring that it writes and the other reads: whether it wants to be notified. The flags of it, with
-/// their shadow.
+/// Whether one side wants to be notified, as it tells the other in the ring that it writes: the ring's flags, with their
+/// shadow.
 #[derive(Debug)]
 struct Flags {
     /// The ring that this side writes.
@@ -104,7 +104,7 @@ impl Flags {
         if self.shadow != flags {
             self.shadow = flags;
             if !R::SHADOW {
-                // A word of its own that the shadow spares it to read. Only for measurements.
+                // Without the shadow, for measurements only: reads a word that this side itself wrote.
                 let _: u16 = bus.load(self.own, Layout::FLAGS, Relaxed);
             }
             bus.store(self.own, Layout::FLAGS, flags, Relaxed);
@@ -112,8 +112,8 @@ impl Flags {
     }
 }
 
-/// Whether a side that has published `count` entries since it last asked, up to index `published`, is to notify the other, which says
-/// so in `peer`, its ring: at `event`, where event indexes were negotiated, else by its flags (2.7.7.2, 2.7.13.4).
+/// Whether a side that has published `count` entries since it last asked, up to index `published`, is to notify the other. The other says
+/// so in `peer`, its ring: at `event` if event indexes were negotiated, otherwise by its flags (2.7.7.2, 2.7.13.4).
 #[inline]
 fn is_wanted<R: Refinement>(
     bus: &impl Bus,
@@ -122,7 +122,7 @@ fn is_wanted<R: Refinement>(
     published: u16,
     count: u64,
 ) -> bool {
-    // (E) pairs with (F), and (H) with (G): the index is stored before it is read what the other side wants.
+    // (E) pairs with (F), and (H) with (G): the index is stored before the other side's wish is read.
     bus.fence();
     if has_event_idx {
         let event = bus.load(peer, event, Relaxed);
@@ -133,7 +133,7 @@ fn is_wanted<R: Refinement>(
     count > 0 && flags & NO_NOTIFICATION == 0
 }
 
-/// Bytes of a ring of `size` entries whose areas lie together, see [`contiguous`].
+/// Bytes of a ring of `size` entries whose areas are contiguous, see [`contiguous`].
 ///
 /// # Errors
 /// [`RingError::Size`].
@@ -145,7 +145,7 @@ pub const fn size_bytes(size: u32) -> Result<usize, RingError> {
     }
 }
 
-/// The areas of a ring of `size` entries that lie together from `base` on, on cache lines of their own, in the order and with the
+/// The areas of a ring of `size` entries that are contiguous from `base` on, each on cache lines of its own, in the order and with the
 /// distances of [`dormouse_abi::vring::RingLayout`].
 ///
 /// # Errors
@@ -161,7 +161,7 @@ pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
     })
 }
 
-/// Makes an empty ring: both indexes, both flags and both event indexes are zero. Before either side uses it.
+/// Makes an empty ring: both indexes, both flags and both event indexes are zero. Call it before either side uses the ring.
 ///
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Area`].

@@ -1,4 +1,4 @@
-//! A driver that several threads or processes are together.
+//! A driver that several threads or processes share.
 
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
@@ -21,7 +21,7 @@ pub(super) fn check(base: *mut u8, size: u32) -> Result<(), RingError> {
     Ok(())
 }
 
-/// The driver side, planned as transactions. `Copy`, without private state: all of it is in the shadow word.
+/// The driver side, planned as transactions. `Copy`, without private state: all its state is in the shadow word.
 #[derive(Debug, Clone, Copy)]
 pub struct PlannedDriver {
     bus: Direct,
@@ -61,7 +61,7 @@ impl PlannedDriver {
     /// Plans to write descriptor number `k` (not wrapping), for a device-readable buffer, and to enter it in the avail
     /// ring, without publishing it (2.7.13.1, 2.7.13.2). Guard: `published == k`.
     ///
-    /// The caller sees to it that the descriptor is free: the device has used number `k - size`.
+    /// The caller makes sure that the descriptor is free: the device has used number `k - size`.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -99,8 +99,8 @@ impl PlannedDriver {
         need_event(self.bus.load(Area::Device, self.layout.avail_event(), Relaxed), new, old)
     }
 
-    /// How many descriptors the device has used since the beginning (not wrapping), for those who only want to know what
-    /// is free again. A device that lies can name any position in the last 2^16 up to what was published.
+    /// How many descriptors the device has used since the beginning (not wrapping), for callers that only need to know what
+    /// is free again. A malicious device can name any position in the last 2^16 up to what was published.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -116,7 +116,7 @@ impl PlannedDriver {
 
     /// What the device has used, from the driver's own position (not wrapping) on (2.7.14).
     ///
-    /// While others may be the driver too, use what it yields only for transactions that are guarded by `from`: once
+    /// While others may be the driver too, use the result only for transactions that are guarded by `from`: once
     /// somebody else has taken the elements, the device may overwrite them.
     ///
     /// Wait-free, async-signal-safe; so is the iterator, which yields at most `size` elements.
@@ -135,7 +135,7 @@ impl PlannedDriver {
 
 /// Used elements, or what is wrong with them. See [`PlannedDriver::used`].
 ///
-/// Each item, right or wrong, stands for one element; only [`RingError::UsedIndex`] stands for none, and is alone.
+/// Each item, valid or an error, stands for one element; only [`RingError::UsedIndex`] stands for none, and is the only item.
 #[derive(Debug, Clone)]
 #[must_use = "an iterator does nothing until it is asked"]
 pub struct Used {

@@ -31,21 +31,21 @@ use crate::served::{Mapped, Memory, NotThere};
 
 /// A device: what a buffer of each queue means.
 pub trait Served: Send + Sync + 'static {
-    /// Feature bits of this kind of device. Those of rings are none of its business.
+    /// Feature bits of this kind of device, without those of rings.
     fn features(&self) -> u64;
     /// Queues.
     fn queue_count(&self) -> u16;
-    /// The configuration space, from its beginning on. What comes behind is zeroes.
+    /// The configuration space, from its beginning. Bytes behind it read as zeroes.
     fn config(&self) -> Vec<u8>;
-    /// Does what a buffer asks for. Returns how many of its bytes were written. `scratch` is memory for whatever it needs some for.
+    /// Does what a buffer asks for. Returns how many of its bytes were written. `scratch` is memory for temporary use.
     ///
     /// # Errors
-    /// No driver makes such a buffer, or it is not in the driver's memory. The buffer goes back all the same.
+    /// The buffer is not valid, or not in the driver's memory. It goes back to the driver nevertheless.
     fn serve(&self, queue: u16, chain: &Chain, memory: &Memory, scratch: &mut Vec<u8>)
     -> std::result::Result<u32, Lie>;
 }
 
-/// The driver did what no honest one does.
+/// The driver has violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lie;
 
@@ -62,8 +62,8 @@ pub struct BackEndOptions {
     pub features: Features,
     /// Whether packed rings are offered.
     pub has_packed: bool,
-    /// Whether the driver's memory must be sealed against shrinking (`F_SEAL_SHRINK`). A driver whose memory is not can end this process,
-    /// by making it less than it was.
+    /// Whether the driver's memory must be sealed against shrinking (`F_SEAL_SHRINK`). If it is not sealed, a driver can kill this process
+    /// by truncating it.
     pub requires_seal: bool,
 }
 
@@ -77,20 +77,20 @@ impl Default for BackEndOptions {
     }
 }
 
-/// What a back end did, over all of its drivers.
+/// What a back end has done, over all of its drivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct BackEndCounters {
     /// Drivers that connected.
     pub connections: u64,
     /// Buffers that were served.
     pub buffers: u64,
-    /// What drivers did in rings that no honest one does.
+    /// Protocol violations of drivers in rings.
     pub lies: u64,
     /// Messages that were refused, each of which ended its connection.
     pub refused: u64,
     /// Interrupts that drivers wanted.
     pub interrupts: u64,
-    /// Times that a driver woke us.
+    /// Times that a driver woke this back end.
     pub kicks: u64,
 }
 
@@ -142,7 +142,7 @@ impl BackEnd {
     ) -> std::result::Result<BackEnd, Error> {
         let listen = |error| Error::Listen { path: path.into(), error };
         let listener = match UnixListener::bind(path) {
-            // Left by one that was killed: nobody listens.
+            // The socket of a back end that was killed: nobody listens.
             Err(error) if error.kind() == ErrorKind::AddrInUse && is_left_over(path) => {
                 std::fs::remove_file(path).map_err(listen)?;
                 UnixListener::bind(path)
@@ -183,7 +183,7 @@ impl BackEnd {
         self.shared.accepted.load(Relaxed)
     }
 
-    /// Why the last message that was refused was, if any was.
+    /// Why the last refused message was refused, if there was one.
     pub fn refusal(&self) -> Option<String> {
         lock(&self.shared.refusal).clone()
     }
@@ -215,7 +215,7 @@ fn new_event() -> std::result::Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("make an event file"))
 }
 
-/// Signals an event file, unless that would block, as no event file does: who gave another one gets no events.
+/// Signals an event file, unless that would block. An event file never blocks; a driver that gave another file gets no events.
 fn signal(event: &impl AsFd) {
     let mut fds = [PollFd::new(event, PollFlags::OUT)];
     if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0) {
@@ -233,10 +233,10 @@ struct Server<D> {
 impl<D: Served> Server<D> {
     fn run(self) {
         while let Some(socket) = self.accept() {
-            // One whose socket cannot be ended from outside is not begun with.
+            // A connection that cannot be ended from outside is not begun.
             let Ok(clone) = socket.try_clone() else { continue };
             *lock(&self.shared.connection) = Some(clone);
-            // Between the two, `drop` ends it, or is seen here.
+            // Either `drop` ends the connection now registered, or the flag is seen here.
             if !self.shared.is_stopping.load(Relaxed) {
                 self.serve(socket);
             }
@@ -244,7 +244,7 @@ impl<D: Served> Server<D> {
         }
     }
 
-    /// The next driver; `None`: it is over.
+    /// The next driver; `None`: the back end is being stopped.
     fn accept(&self) -> Option<UnixStream> {
         loop {
             let mut fds = [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.shared.stop, PollFlags::IN)];
@@ -308,7 +308,7 @@ struct RingState {
 #[derive(Debug)]
 struct Worker {
     stop: Arc<OwnedFd>,
-    /// Ends with the base that the next one goes on from.
+    /// Returns the base from which the next thread goes on.
     thread: JoinHandle<u16>,
 }
 
@@ -353,7 +353,7 @@ impl<D: Served> Connection<D> {
         let Some(ring) = self.rings.get_mut(index) else { return };
         if let Some(Worker { stop, thread }) = ring.worker.take() {
             signal(&stop);
-            // One that panicked has its ring begin where it began.
+            // If the thread panicked, the ring begins again where it began.
             ring.base = thread.join().unwrap_or(ring.base);
         }
     }
@@ -364,7 +364,7 @@ impl<D: Served> Connection<D> {
         self.memory = Arc::default();
     }
 
-    /// Starts what has all that it needs and is not served yet.
+    /// Starts each ring that is completely described and not served yet.
     fn start_all(&mut self) -> Result<()> {
         (0..self.rings.len()).try_for_each(|index| self.start(index))
     }
@@ -422,7 +422,7 @@ impl<D: Served> Connection<D> {
     }
 }
 
-/// Waits for kicks and for the end. A kick is never read: each is an event of its own (epoll(7), on `EPOLLET`), and reading from what
+/// Waits for kicks and for the end. A kick is never read: each is a separate event (epoll(7), on `EPOLLET`), and reading from a file that
 /// another process gave could block.
 fn watch(kick: &File, stop: &OwnedFd) -> io::Result<OwnedFd> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -442,7 +442,7 @@ struct Serving<D> {
     shared: Arc<Shared>,
     chain: Chain,
     scratch: Vec<u8>,
-    /// The ring's lies that were counted.
+    /// Protocol violations of the ring that were already counted.
     lies: u64,
 }
 
@@ -453,17 +453,17 @@ enum Turn {
     More,
     /// There was no more.
     Empty,
-    /// The driver told a lie that cannot be skipped.
+    /// The driver has violated the protocol in a way that cannot be skipped.
     Stuck,
 }
 
-/// Buffers that are served between two looks at whether it is over.
+/// Buffers that are served between two checks whether to stop.
 const TURN: u32 = 256;
 
 impl<D: Served> Serving<D> {
     fn run(mut self) -> u16 {
         self.serve_until_stopped();
-        // Whoever goes on here has it written as it expects it.
+        // The thread that goes on here expects it written.
         self.ring.arm_notification();
         self.ring.base()
     }
@@ -482,7 +482,7 @@ impl<D: Served> Serving<D> {
                     return;
                 }
             };
-            // After a lie that does not go away there always seems to be something. Whoever mends it kicks.
+            // After a violation that does not go away there always seems to be something. A driver that repairs it kicks.
             let has_more = self.ring.arm_notification() && end != Turn::Stuck;
             match self.is_woken(has_more.then_some(&AT_ONCE)) {
                 None => return,
@@ -497,7 +497,7 @@ impl<D: Served> Serving<D> {
         self.lies = lies;
     }
 
-    /// Whether a kick came; `None`: it is over.
+    /// Whether a kick came; `None`: the thread is to stop.
     fn is_woken(&self, timeout: Option<&Timespec>) -> Option<bool> {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
         match epoll::wait(&self.epoll, &mut events[..], timeout) {
@@ -520,7 +520,7 @@ impl<D: Served> Serving<D> {
                     end = Turn::Empty;
                     break;
                 }
-                // What is skipped is another one the next time.
+                // A violation that can be skipped is another one the next time.
                 Err(lie) if last_lie.replace(lie) == Some(lie) => {
                     end = Turn::Stuck;
                     break;
@@ -548,7 +548,7 @@ impl<D: Served> Serving<D> {
     }
 }
 
-/// What is not offered is not asked for by honest front ends.
+/// A well-behaved front end does not ask for what is not offered.
 fn unsupported<T>() -> Result<T> {
     Err(Message::InvalidOperation("a request that was not offered"))
 }
@@ -559,7 +559,7 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
     }
 
     fn reset_owner(&mut self) -> Result<()> {
-        // Deprecated: disables all rings, as some back ends have it.
+        // Deprecated: disables all rings, as some back ends do.
         (0..self.rings.len()).for_each(|index| self.stop(index));
         self.rings.iter_mut().for_each(|ring| ring.is_enabled = false);
         Ok(())

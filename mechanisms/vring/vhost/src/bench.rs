@@ -24,11 +24,11 @@ pub struct BenchOptions {
     pub sizes_bytes: Vec<u32>,
     /// Requests in all.
     pub requests: u64,
-    /// How many in a hundred are writes. They destroy what the device holds.
+    /// How many in a hundred are writes. They destroy the contents of the device.
     pub write_percent: u8,
-    /// Requests are for the first so many bytes of the device.
+    /// Requests are for this many bytes at the beginning of the device.
     pub span_bytes: u64,
-    /// Look for what is done all the time, rather than sleep until the device wakes us.
+    /// Poll for completions, rather than sleep until the device wakes us.
     pub is_polling: bool,
     /// When the device ends: how long to wait for it to be started again.
     pub patience: Duration,
@@ -36,7 +36,7 @@ pub struct BenchOptions {
     pub seed: u64,
 }
 
-/// How long requests took, from being made to being found done.
+/// How long requests took, from when they were made until they were found done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[expect(missing_docs, reason = "percentiles, in ns")]
 pub struct Latency {
@@ -48,12 +48,12 @@ pub struct Latency {
     pub max_ns: u64,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BenchReport {
-    /// What the device says of itself.
+    /// The device's configuration.
     pub device: Config,
-    /// What was agreed on.
+    /// What was negotiated.
     pub negotiated: Negotiated,
     /// Queues that were used.
     pub queue_count: u16,
@@ -96,10 +96,10 @@ const PROGRESS: Duration = Duration::from_millis(100);
 /// Attempts to find sectors that are not in flight.
 const ATTEMPTS: u32 = 16;
 
-/// Connects to a device and has it read and write at random, with each queue in a thread of its own. `progress` gets how many requests are
+/// Connects to a device, and reads and writes at random, with a thread for each queue. `progress` gets how many requests are
 /// done, several times a second.
 ///
-/// Nothing that is in flight overlaps, so that it is known what each read must find.
+/// Requests in flight do not overlap, so that it is known what each read must find.
 ///
 /// # Errors
 /// As [`BlockDevice::connect`]; [`Error::Failed`], [`Error::Mismatch`], [`Error::Stuck`], [`Error::Options`], and [`Error::Gone`] when the
@@ -153,7 +153,7 @@ pub fn bench(options: &BenchOptions, progress: &(dyn Fn(u64) + Sync)) -> Result<
             let results = threads
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            // All have ended before one's error is told; one that says more than that the device is gone comes first.
+            // All threads have ended before an error is reported. An error that says more than that the device is gone comes first.
             let (gone, others): (Vec<_>, Vec<_>) =
                 results.filter_map(Result::err).partition(|error| matches!(error, Error::Gone));
             others.into_iter().chain(gone).next()
@@ -271,7 +271,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    /// Makes a request; false: there is no place for one.
+    /// Makes a request; false: there is no room for one.
     fn add(&mut self, queue: &mut BlockQueue) -> Result<bool, Error> {
         let Some(&token) = self.free.last() else { return Ok(false) };
         let size = self.options.sizes_bytes[self.rng.random_range(0..self.options.sizes_bytes.len())];
@@ -305,7 +305,7 @@ impl<'a> Load<'a> {
             added => added?,
         }
         if is_write {
-            // Past all numbers it holds something that is not known.
+            // After the last version number it holds something unknown.
             self.versions[sectors.clone()].iter_mut().for_each(|version| *version = version.wrapping_add(1));
         }
         self.is_busy[sectors.clone()].fill(true);

@@ -55,7 +55,7 @@ pub enum Status {
     IoError,
     /// `VIRTIO_BLK_S_UNSUPP`: the device does not know such requests.
     Unsupported,
-    /// What no device says.
+    /// A status that VirtIO does not define.
     Invalid(u8),
 }
 
@@ -119,7 +119,7 @@ impl Config {
     /// Fields count only where their feature was accepted.
     pub(crate) fn parse(bytes: &[u8; Config::BYTES], features: u64) -> Config {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        // qemu-storage-daemon says that segments have at most no bytes, and means nothing by it.
+        // qemu-storage-daemon says 0 for the greatest number of bytes in a segment, which means no limit.
         let only = |bit: u64, value: u32| (features & bit != 0 && value > 0).then_some(value);
         Config {
             capacity_sectors: u64::from(word(0)) | u64::from(word(4)) << 32,

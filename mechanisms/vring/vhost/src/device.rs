@@ -28,9 +28,9 @@ pub struct DriverOptions {
     pub depth: u16,
     /// Bytes of a request's data at most, a multiple of 512.
     pub request_bytes_max: u32,
-    /// Data goes in segments of so many bytes at most, a multiple of 512, or of more if the device takes no such number.
+    /// Data goes in segments of at most so many bytes, a multiple of 512; segments are larger if the device does not take that many.
     pub segment_bytes_max: u32,
-    /// What to accept where it is offered.
+    /// Features to accept if they are offered.
     pub features: Features,
     /// Packed rings (2.8) in place of split ones (2.7); the device must offer them.
     pub is_packed: bool,
@@ -60,9 +60,9 @@ impl Default for DriverOptions {
 const QUEUE_SIZE_MAX: u16 = 1024;
 /// Bytes that a request's header has for itself, and as many its status: lines that one side writes each.
 const LINE_BYTES: usize = 64;
-/// Data begins on a page, as disks like it.
+/// Data begins on a page, which suits disks.
 const DATA_ALIGNMENT: usize = 4096;
-/// A status that no device writes: what is found when it has not written any.
+/// A status that no device writes: it is found if the device has not written any.
 const NO_STATUS: u8 = 0xFF;
 /// Between two attempts to reach a device that is not there yet.
 const RETRY: Duration = Duration::from_millis(10);
@@ -72,15 +72,15 @@ fn until_there<T>(patience: Duration, mut attempt: impl FnMut() -> Result<T, Err
     let start = Instant::now();
     loop {
         match attempt() {
-            // Not there yet, or on its way out. Nothing can be waited for: a socket's file is there before anybody listens on it, and
-            // stays when its owner is killed, so only another attempt tells. It ends when patience does.
+            // Not there yet, or ending. There is nothing to wait for: a socket's file exists before anybody listens on it, and
+            // stays when its owner is killed, so only another attempt tells. This ends when patience does.
             Err(Error::Connect { .. } | Error::Gone) if start.elapsed() < patience => std::thread::sleep(RETRY),
             result => return result,
         }
     }
 }
 
-/// What was agreed on with the device.
+/// What was negotiated with the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Negotiated {
     /// Packed rings.
@@ -93,7 +93,7 @@ pub struct Negotiated {
     pub in_order: bool,
 }
 
-/// A block device of another process: a vhost-user back end, in this process's hands.
+/// A block device of another process: a vhost-user back end, driven by this process.
 ///
 /// ```text
 ///   connect ─▶ queues: read, write, flush ─▶ submit ─▶ wait, complete ─┐
@@ -111,7 +111,7 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// Connects to the device that listens on a socket, agrees on features, and starts its queues.
+    /// Connects to the device that listens on a socket, negotiates features, and starts its queues.
     ///
     /// # Errors
     /// All but [`Error::Full`], [`Error::Request`] and [`Error::Changed`].
@@ -127,7 +127,7 @@ impl BlockDevice {
         })
     }
 
-    /// What the device says of itself.
+    /// The device's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -139,7 +139,7 @@ impl BlockDevice {
         Negotiated { packed: accepted & Features::PACKED != 0, event_idx, indirect, in_order }
     }
 
-    /// The queues. Each is one thread's at a time.
+    /// The queues. One thread at a time uses a queue.
     pub fn queues_mut(&mut self) -> &mut [BlockQueue] {
         &mut self.queues
     }
@@ -147,8 +147,8 @@ impl BlockDevice {
     /// After [`Error::Gone`]: waits up to `patience` for a device to listen on the socket again, and gives it all requests that are in
     /// flight, in the order in which they were made. Returns how many that were.
     ///
-    /// They are in new memory then: a device that only seemed to be gone has what it had, and nothing else. Whether it did what it was
-    /// asked to is not known, so a write may happen twice.
+    /// They are in new memory then: a device that only seemed to be gone has the old memory, and nothing else. It is not known whether it did
+    /// what it was asked to, so a write may happen twice.
     ///
     /// # Errors
     /// As [`BlockDevice::connect`], and [`Error::Changed`]. It can be tried again.
@@ -181,7 +181,7 @@ impl BlockDevice {
         result
     }
 
-    /// New rings and buffers, of which the device does not know.
+    /// New rings and buffers, which the device does not know yet.
     fn make_queues(&mut self) -> Result<Vec<BlockQueue>, Error> {
         let offered = self.front.queue_count()?;
         let wanted = self.options.queue_count;
@@ -208,7 +208,7 @@ impl BlockDevice {
         (0..wanted).map(make).collect()
     }
 
-    /// Shows the device memory and rings, and has it look at them.
+    /// Shows memory and rings to the device, and starts them.
     fn start(&mut self) -> Result<(), Error> {
         let Some(first) = self.queues.first() else { return Ok(()) };
         let pool = Arc::clone(&first.pool);
@@ -250,7 +250,7 @@ impl DriverOptions {
         Ok(())
     }
 
-    /// Connects and agrees on features.
+    /// Connects and negotiates features.
     fn open(&self, path: &Path) -> Result<FrontEnd, Error> {
         let device = blk::F_SIZE_MAX | blk::F_SEG_MAX | blk::F_RO | blk::F_BLK_SIZE | blk::F_FLUSH | blk::F_MQ;
         let packed = if self.is_packed { Features::PACKED } else { 0 };
@@ -343,7 +343,7 @@ pub struct Request {
 struct InFlight {
     request: Request,
     token: u64,
-    /// Which one it is of all.
+    /// Its number among all requests.
     number: u64,
 }
 
@@ -380,7 +380,7 @@ pub struct QueueCounters {
     pub kicks: u64,
     /// Times that the device woke us.
     pub interrupts: u64,
-    /// What the device did that no honest one does.
+    /// Protocol violations of the device.
     pub lies: u64,
 }
 
@@ -460,7 +460,7 @@ impl BlockQueue {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether another request finds a place, unless its segments do not.
+    /// Whether there is room for another request, unless its segments do not fit.
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
@@ -487,7 +487,7 @@ impl BlockQueue {
         self.add(Request { operation: Operation::Write, sector, len }, data, token)
     }
 
-    /// Has what was written and completed before be on the disk. As [`BlockQueue::read`].
+    /// Asks that everything written and completed before is on the disk. As [`BlockQueue::read`].
     ///
     /// # Errors
     /// As there.
@@ -584,10 +584,11 @@ impl BlockQueue {
     /// The next request that is done, if there is one.
     ///
     /// # Errors
-    /// [`Error::Ring`]: the device lied. What it has is not known then, but for what comes back; reconnect, or give it up.
+    /// [`Error::Ring`]: the device has violated the protocol. It is no longer known what it has, except for what comes back: reconnect, or
+    /// give it up.
     pub fn complete(&mut self) -> Result<Option<Completed<'_>>, Error> {
         let Some(used) = self.ring.take_used()? else { return Ok(None) };
-        // Tokens are ours, and come back once each.
+        // Tokens are this side's own, and come back once each.
         let slot = used.token as u16;
         let Some(InFlight { request, token, .. }) = self.slots[usize::from(slot)].take() else { return Ok(None) };
         self.free.push(slot);
@@ -599,7 +600,7 @@ impl BlockQueue {
         Ok(Some(Completed { token, request, status, queue: self, slot }))
     }
 
-    /// Whether the device has hung up, for those who do not wait. What it did before can still be completed.
+    /// Whether the device has hung up, for callers that do not wait. What it did before can still be completed.
     ///
     /// # Errors
     /// [`Error::System`].
@@ -607,7 +608,7 @@ impl BlockQueue {
         is_closed(self.socket.as_fd())
     }
 
-    /// Waits until a request is done; false: none was for so long.
+    /// Waits until a request is done; false: none was within the timeout.
     ///
     /// # Errors
     /// [`Error::Gone`], once nothing is left that was done before; [`Error::System`].
@@ -617,7 +618,7 @@ impl BlockQueue {
             let is_done = self.ring.arm_interrupt();
             let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
             let woken = if is_done { Woken::Event } else { wait_for(&self.call, self.socket.as_fd(), left)? };
-            // What came between the two is seen by looking again, whatever woke us.
+            // Whatever woke this thread: what came between the two checks is seen by checking again.
             if is_done || self.ring.arm_interrupt() {
                 self.ring.disarm_interrupt();
                 self.counters.interrupts += u64::from(!is_done);

@@ -15,17 +15,17 @@ use crate::served::{Cursor, Memory};
 pub trait Storage: Send + Sync {
     /// Bytes, a multiple of 512.
     fn len_bytes(&self) -> u64;
-    /// Reads from `offset` on, which is inside with all of it.
+    /// Reads from `offset` on; all of it is inside.
     ///
     /// # Errors
     /// What the medium says.
     fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()>;
-    /// Writes from `offset` on, which is inside with all of it.
+    /// Writes from `offset` on; all of it is inside.
     ///
     /// # Errors
     /// What the medium says.
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()>;
-    /// Has what was written be there for good.
+    /// Makes what was written permanent.
     ///
     /// # Errors
     /// What the medium says.
@@ -216,7 +216,7 @@ impl<S: Storage + 'static> Served for Disk<S> {
         let (status, len) = executed.unwrap_or((Status::IoError, 0));
         status_at.store(&[status.code()])?;
         executed?;
-        // Only where nothing is left out is the status among the first bytes that were written (2.7.8.2).
+        // The status is among the first bytes that were written only if nothing is left out (2.7.8.2).
         Ok(if len == writable_len { (len + 1).min(u32::MAX.into()) as u32 } else { len as u32 })
     }
 }

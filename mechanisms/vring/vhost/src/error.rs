@@ -38,7 +38,7 @@ pub enum Error {
     /// The other side does not answer.
     #[error("the device does not answer; is it stopped, or in use by somebody else?")]
     Silent,
-    /// The device is no block device, or one that tells too little.
+    /// The device is no block device, or lacks a feature that is needed.
     #[error("the device offers no {feature}{remedy}")]
     NotOffered {
         /// What is missing.
@@ -57,7 +57,7 @@ pub enum Error {
     /// Something that was asked for is out of range.
     #[error("{0}")]
     Options(String),
-    /// The machine or the control group has not as much memory.
+    /// The machine or the control group does not have enough memory.
     #[error("there is no memory for {wanted_bytes} bytes of buffers; choose a smaller --depth, --queues or --size")]
     Memory {
         /// Bytes of it.
@@ -69,8 +69,8 @@ pub enum Error {
     /// The other side closed the connection, or ended.
     #[error("the device is gone; start it again")]
     Gone,
-    /// The device that came back is another one: smaller, or with fewer features.
-    #[error("the device came back with {0}; what it was given cannot be given to it again")]
+    /// The device that came back is a different one: smaller, or with fewer features.
+    #[error("the device came back with {0}; its requests cannot be repeated")]
     Changed(&'static str),
     /// All of the queue's requests are in flight: complete some first.
     #[error("the queue is full; complete requests first")]
@@ -94,22 +94,20 @@ pub enum Error {
         status: Status,
     },
     /// What was read is not what was written.
-    #[error(
-        "sector {sector} holds something else than what was written to it; does somebody else write to the device?"
-    )]
+    #[error("sector {sector} does not hold what was written to it; does somebody else write to the device?")]
     Mismatch {
         /// The sector, of 512 bytes.
         sector: u64,
     },
     /// The device does nothing.
-    #[error("the device has had {in_flight} requests for {seconds} s and did none of them")]
+    #[error("the device has had {in_flight} requests for {seconds} s and has completed none")]
     Stuck {
         /// Requests that it has.
         in_flight: usize,
         /// Since when.
         seconds: u64,
     },
-    /// The other side broke the ring.
+    /// The other side has damaged the ring.
     #[error("the other side broke the queue: {0}")]
     Ring(#[from] RingError),
     /// The kernel refused a call.
@@ -128,7 +126,7 @@ impl Error {
         move |error| Error::System { purpose, error: error.into() }
     }
 
-    /// For `map_err`: the connection's end is told apart from what was said on it.
+    /// For `map_err`: distinguishes the end of the connection from an error on it.
     pub(crate) fn protocol(purpose: &'static str) -> impl Fn(vhost::Error) -> Error {
         use vhost::vhost_user::Error as Message;
         move |error| match error {
@@ -137,7 +135,7 @@ impl Error {
         }
     }
 
-    /// Memory for buffers, which the command sizes by other options than a session's.
+    /// Memory for buffers, which the command sizes by options of its own.
     pub(crate) fn memory(wanted_bytes: usize) -> impl Fn(BackingError) -> Error {
         move |error| match error {
             BackingError::NotEnough { .. }

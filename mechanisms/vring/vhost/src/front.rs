@@ -1,4 +1,4 @@
-//! The front end's control plane: what is said on the socket before and beside the rings.
+//! The front end's control plane: messages on the socket, before and beside the rings.
 
 use std::fmt;
 use std::net::Shutdown;
@@ -20,17 +20,17 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::blk::Config;
 use crate::error::Error;
 
-/// Protocol features that are used where they are offered.
+/// Protocol features that are used if they are offered.
 const PROTOCOL: VhostUserProtocolFeatures =
     VhostUserProtocolFeatures::MQ.union(VhostUserProtocolFeatures::REPLY_ACK).union(VhostUserProtocolFeatures::CONFIG);
 
-/// Where the device finds the front end's memory. Not where it is here, so that taking one for the other does not go unseen.
+/// The address of the front end's memory for the device. It differs from the address here, so that a mix-up of the two is noticed.
 pub(crate) const MEMORY_ADDR: u64 = 0x10_0000_0000;
 
-/// How long polls wait at most, for a duration beyond all bounds.
+/// How long one poll waits at most, for very large timeouts.
 const POLL_SECONDS_MAX: u64 = 1 << 30;
 
-/// A connection to a device, with what was agreed on.
+/// A connection to a device, with the negotiated features.
 pub(crate) struct FrontEnd {
     control: Frontend,
     socket: UnixStream,
@@ -72,7 +72,7 @@ impl FrontEnd {
         Ok(front)
     }
 
-    /// Does what asks the device, and hangs up when it does not answer in time: a message that never comes is waited for otherwise.
+    /// Does what asks the device something, and hangs up if it does not answer in time: otherwise it would wait for ever.
     pub(crate) fn within<T>(&mut self, work: impl FnOnce(&mut FrontEnd) -> Result<T, Error>) -> Result<T, Error> {
         let socket = self.socket.try_clone().map_err(Error::system("copy a socket"))?;
         let timeout = self.timeout;
@@ -181,7 +181,7 @@ impl FrontEnd {
         control.set_vring_enable(index, true).map_err(Error::protocol("start a queue"))
     }
 
-    /// The socket, to notice its end by.
+    /// The socket, on which the end of the connection is noticed.
     pub(crate) fn socket(&self) -> Result<UnixStream, Error> {
         self.socket.try_clone().map_err(Error::system("copy a socket"))
     }
@@ -219,7 +219,7 @@ pub(crate) fn wait_for(event: &EventFd, other: BorrowedFd<'_>, timeout: Duration
         PollFd::from_borrowed_fd(other.as_fd(), PollFlags::IN | PollFlags::RDHUP),
     ];
     match poll(&mut fds, Some(&timeout)) {
-        // Whoever waits looks again.
+        // The caller looks again.
         Err(Errno::INTR) => return Ok(Woken::Event),
         result => result.map_err(Error::system("wait for the device"))?,
     };

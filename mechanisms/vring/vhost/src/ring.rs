@@ -134,8 +134,8 @@ impl DeviceRing {
         if !is_packed {
             return Ok(DeviceRing::Split(split::Device::with_base(bus, size, features, base)?));
         }
-        // Offset 0 with a wrap counter of 0 is where the second lap begins. Some front ends, the crate `virtio-driver` among them, mean a
-        // ring that nobody has used; there the first descriptor is not marked as used, as it is in the second lap (2.8.1).
+        // Offset 0 with a wrap counter of 0 is where the second lap begins. Some front ends, such as the crate `virtio-driver`, mean a
+        // ring that nobody has used: then the first descriptor is not marked as used, as it would be in the second lap (2.8.1).
         let is_first_lap = || bus.load::<u64>(Area::Descriptor, 8, Relaxed) >> 63 == 0;
         let base = if base == 0 && bus.len(Area::Descriptor) >= 16 && is_first_lap() { 1 << 15 } else { base };
         Ok(DeviceRing::Packed(packed::Device::with_base(bus, size, features, base)?))

@@ -33,20 +33,20 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps a region. With `requires_seal`, its file has to be sealed against shrinking, for it would kill us by that.
+    /// Maps a region. With `requires_seal`, its file must be sealed against shrinking, because a truncated file would kill this process.
     pub(crate) fn new(region: &VhostUserMemoryRegion, file: &File, requires_seal: bool) -> Result<Mapped> {
         let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = *region;
         let seals = rustix::fs::fcntl_get_seals(file).unwrap_or(SealFlags::empty());
         if requires_seal && !seals.contains(SealFlags::SHRINK) {
             return Err(Message::InvalidOperation("memory that is not sealed against shrinking"));
         }
-        // After the seal is known: from here on it cannot become less.
+        // Read after the seal is checked: from here on the file cannot shrink.
         let stat = rustix::fs::fstat(file).map_err(|_| Message::InvalidParam)?;
         let end = mmap_offset.checked_add(memory_size).ok_or(Message::InvalidParam)?;
         if end > stat.st_size as u64 || memory_size == 0 {
             return Err(Message::InvalidOperation("a memory region beyond its file's end"));
         }
-        // Of huge pages, only whole ones are mapped and unmapped; it is they that such a file calls blocks.
+        // Of huge pages, only whole ones can be mapped and unmapped; such a file reports them as its blocks.
         let os_page = dormouse_backing::os_page_size() as u64;
         let block = u64::try_from(stat.st_blksize).ok().filter(|block| block.is_power_of_two());
         let block = block.unwrap_or(os_page).max(os_page);
@@ -121,11 +121,11 @@ unsafe impl AddressSpace for Memory {
     }
 }
 
-/// The driver named memory that it has not given.
+/// The driver named memory that it has not shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotThere;
 
-/// A place in the segments of a chain, which moves on as bytes are taken from it or put to it. It never leaves them.
+/// A position in the segments of a chain, which moves on as bytes are read or written. It never leaves the segments.
 #[derive(Debug, Clone)]
 pub struct Cursor<'a> {
     memory: &'a Memory,
@@ -171,7 +171,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Goes on by so many bytes without looking at them; false: there are not as many.
+    /// Goes on by so many bytes without reading them; false: there are not as many.
     pub fn skip(&mut self, mut len: u64) -> bool {
         while len > 0 {
             let Some(segment) = self.segments.first() else { return false };

@@ -1,4 +1,4 @@
-//! Bytes in memory that another process may access meanwhile.
+//! Bytes in memory that another process may access at the same time.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 

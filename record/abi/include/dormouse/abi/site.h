@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Patchable sites: what a compiled gate or a read of an immediate value leaves behind for the patcher. Twin of
+ * Patchable sites: the records of compiled gates and of reads of immediate values, which the patcher reads. Twin of
  * abi/src/site.rs.
  *
  *   branch   born, armed   E9 dd dd dd dd                    jmp slow path, which reads the key
@@ -9,7 +9,7 @@
  *
  *   value    born          3E.. [REX] 8B|0F xx mm dd dd dd dd mov(zx, sx) r32, [variable]
  *            patched       3E REX C7 mm ii ii ii ii           mov r32, imm32
- *                          +- eight bytes, aligned to 8 -+    any number of prefixes 3E stands in front
+ *                          +- eight bytes, aligned to 8 -+    any number of 3E prefixes may precede it
  *
  *   gated    born          E9 dd dd dd dd  REX B8+r 0 (imm64) jmp slow path, which reads the variable
  *   value    patched       A9 dd dd dd dd  REX B8+r imm64     test eax, imm32; mov r64, imm64
@@ -24,7 +24,7 @@
 /* Opcode of a gate that jumps to its slow path (x86-64 `jmp rel32`). */
 #define DORMOUSE_X86_JMP 0xE9
 /*
- * Opcode of a gate that does not (x86-64 `test eax, imm32`): a gated value's for as long as it is patched, a branch's between
+ * Opcode of a gate that does not jump (x86-64 `test eax, imm32`): of a gated value while it is patched, of a branch between
  * two states.
  */
 #define DORMOUSE_X86_TEST 0xA9

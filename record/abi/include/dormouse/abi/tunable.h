@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Tunables: what an exported variable leaves behind for whoever lists and sets it. Twin of TunableRecord in abi/src/site.rs.
+ * Tunables: the records of exported variables, for programs that list and set them. Twin of TunableRecord in abi/src/site.rs.
  */
 #ifndef DORMOUSE_ABI_TUNABLE_H
 #define DORMOUSE_ABI_TUNABLE_H
