@@ -1,6 +1,6 @@
 use core::fmt;
 
-use crate::bus::Area;
+use crate::area::Area;
 
 /// What is wrong with a ring, or what its other side did wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
