@@ -170,7 +170,7 @@ pub fn load_host(path: &Path) -> Result<Host, HostFileError> {
 pub fn examine_and_measure() -> Host {
     let mut host = examine();
     let cpu = crate::RunOptions::new(false).cpus.first().copied().unwrap_or(0);
-    host.probes = crate::probes::measure(cpu, false, &host);
+    host.probes = crate::probes::measure(cpu, false, host.caches_bytes());
     host
 }
 

@@ -16,7 +16,7 @@ use dormouse_lab_harness::{Arrived, COUNTS};
 
 use crate::engine::{Engine, engine_path};
 use crate::peers::{self, Peer, PeerMode, Verification};
-use crate::{Host, LabError, Policy, RunOptions, plan};
+use crate::{Host, LabError, Policy, RunOptions};
 
 /// Accounts for the events of a process, and lets it end.
 pub(crate) type Count = Box<dyn FnOnce(Engine) -> Result<Verification, LabError>>;
@@ -95,9 +95,30 @@ impl Engines {
         notes
     }
 
-    /// What they could not have as they were asked to.
+    /// What they could not have as they were asked to: processors, policy, counters.
     pub(crate) fn shortcomings(&self, host: &Host) -> Vec<String> {
-        plan::shortcomings(&self.all, &self.cpus, self.policy.as_str(), host)
+        let mut notes = Vec::new();
+        for (index, engine) in self.all.iter().enumerate() {
+            let description = engine.description();
+            if description.processors.contains(&None) {
+                notes.push(format!(
+                    "engine {} of {} could not be pinned to {:?}",
+                    index + 1,
+                    description.name,
+                    self.cpus
+                ));
+            }
+        }
+        if let Some(engine) = self.all.first().filter(|engine| engine.description().policy != self.policy.as_str()) {
+            notes.push(format!("scheduling policy {}", engine.description().policy));
+        }
+        // What the host's trial found counts, since a counter may open and yet stay at zero.
+        for (name, availability) in &host.counters {
+            if let Some(why) = availability.cause() {
+                notes.push(format!("counter {name} not available: {why}"));
+            }
+        }
+        notes
     }
 
     /// Puts another process in the place of each, once the events of the former are accounted for.

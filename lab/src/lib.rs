@@ -59,9 +59,11 @@ pub mod doctor;
 mod engine;
 mod engines;
 mod event;
+mod figures;
 mod flight_recorder;
 pub mod host;
 mod imv;
+mod intervals;
 pub mod lttng;
 pub mod neighbours;
 pub mod peers;
@@ -82,13 +84,14 @@ use std::path::PathBuf;
 pub use compile_job::{CompileJobOptions, ENV_PROJECT, ENV_VARIANTS, VARIANTS, find_project, run_compile_job};
 pub use dormouse_lab_harness::Policy;
 pub use event::run_event;
+pub use figures::{Labels, Measurement, Ratio};
 pub use flight_recorder::run_flight_recorder;
 pub use host::Host;
 pub use imv::run_imv;
 pub use neighbours::Neighbours;
 pub use percpu::run_percpu;
 pub use relay_write::run_relay_write;
-pub use result::{Experiment, Labels, Measurement, Ratio, Report, SCHEMA};
+pub use result::{Experiment, Report, SCHEMA};
 pub use table::table;
 pub use vring::run_vring;
 pub use zero_page::run_zero_page;
@@ -202,7 +205,7 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
     let mut experiments = Vec::new();
     // Before the run, while the load is that of others.
     let mut host = Host::read();
-    host.probes = probes::measure(options.cpus.first().copied().unwrap_or(0), true, &host);
+    host.probes = probes::measure(options.cpus.first().copied().unwrap_or(0), true, host.caches_bytes());
     for name in names {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
         let mut experiment = match name.as_str() {

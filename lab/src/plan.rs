@@ -136,7 +136,7 @@ const WALK_FACTORS: [u64; 3] = [4, 4, 2];
 
 /// The walks of this machine, by label.
 pub(crate) fn walks(host: &Host) -> Vec<(&'static str, Walk)> {
-    walks_over([host.l1d_bytes(), host.l2_bytes(), host.l3_bytes()])
+    walks_over(host.caches_bytes())
 }
 
 /// The same; that there are none that matter is a note.
@@ -253,27 +253,6 @@ pub(crate) fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
             planned.len(),
             share * 100.0
         ));
-    }
-    notes
-}
-
-/// What engines could not have as they were asked to: processors, policy, counters.
-pub(crate) fn shortcomings(engines: &[Engine], cpus: &[u32], policy: &str, host: &Host) -> Vec<String> {
-    let mut notes = Vec::new();
-    for (index, engine) in engines.iter().enumerate() {
-        let description = engine.description();
-        if description.processors.contains(&None) {
-            notes.push(format!("engine {} of {} could not be pinned to {cpus:?}", index + 1, description.name));
-        }
-    }
-    if let Some(engine) = engines.first().filter(|engine| engine.description().policy != policy) {
-        notes.push(format!("scheduling policy {}", engine.description().policy));
-    }
-    // What the host's trial found counts, since a counter may open and yet stay at zero.
-    for (name, availability) in &host.counters {
-        if let Some(why) = availability.cause() {
-            notes.push(format!("counter {name} not available: {why}"));
-        }
     }
     notes
 }

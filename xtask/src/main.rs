@@ -1,4 +1,4 @@
-//! Automation of the project: `cargo xtask demo`, `test`, `fuzz`, `lab`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `test`, `fuzz`, `lab`, `lines`, `ci`.
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
@@ -7,6 +7,7 @@
 //!   fuzz       what the fuzz targets find in a while
 //!   lab        every experiment, beside the tracers that people use
 //!   peers      those tracers' engines alone: builds them
+//!   lines      how long the product is, in any revision
 //!   ci         what has to hold before a change is merged; `.ci/run` calls it
 //!   fetch-lua  the C project that the demo and the tests compile
 //! ```
@@ -18,6 +19,7 @@ mod demo;
 mod fuzz;
 mod headers;
 mod lab;
+mod lines;
 mod load;
 mod lua;
 mod peers;
@@ -58,6 +60,7 @@ enum Task {
         #[arg(long)]
         strict: bool,
     },
+    Lines(lines::Lines),
     /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
     Ci,
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Lab(lab) => lab.run(),
         Task::Peers { strict } => peers::run(strict),
+        Task::Lines(lines) => lines.run(),
         Task::Ci => ci::run(),
         Task::FetchLua { dir } => lua::run(dir),
         Task::Busy => load::busy(),

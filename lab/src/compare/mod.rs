@@ -21,7 +21,6 @@
 //! # Source
 //! The method of suspects: X. Chen, *Codec Performance Differences between 2.6.19 and 2.6.24 kernel*, 2008.
 
-mod intervals;
 mod suspects;
 
 use std::collections::BTreeSet;
@@ -29,9 +28,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::intervals::{self, Figure};
 use crate::probes::{Judged, judge};
-use crate::{Experiment, Host, Measurement, Ratio, Report, SCHEMA};
-use intervals::Figure;
+use crate::{Experiment, Host, Measurement, Report, SCHEMA};
 pub use suspects::Suspect;
 
 /// What a difference must be improbable by, after Holm's correction.
@@ -281,29 +280,10 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-fn of_measurement(measurement: &Measurement) -> Figure<'_> {
-    Figure {
-        value: measurement.median,
-        ci95: measurement.ci95,
-        mad: measurement.mad,
-        n: measurement.n,
-        samples: &measurement.samples,
-    }
-}
-
-/// The second in terms of the first, with its 95 % interval; none where the first may be nothing.
-pub(crate) fn ratio_of(a: &Measurement, b: &Measurement) -> Option<(f64, [f64; 2])> {
-    intervals::compare(of_measurement(a), of_measurement(b)).ratio
-}
-
 /// What is known of two hosts and differs, likeliest cause first: no figures of an experiment are needed. Who was struck out by `judged` comes
 /// after the others.
 pub fn suspects_of_hosts(a: &Host, b: &Host, judged: &[Judged]) -> Vec<Suspect> {
     suspects::suspects(a, b, None, judged)
-}
-
-fn of_ratio(ratio: &Ratio) -> Figure<'_> {
-    Figure { value: ratio.value, ci95: ratio.ci95, mad: 0.0, n: 1, samples: &[] }
 }
 
 /// Compares B with A.
@@ -331,11 +311,19 @@ pub fn compare(a: &Report, b: &Report) -> Comparison {
     for (x, y) in pairs(&a.experiments, &b.experiments, |experiment| &experiment.name) {
         for (m, n) in pairs(&x.measurements, &y.measurements, |measurement| &measurement.name) {
             if m.unit == n.unit {
-                add(&x.name, &m.name, false, Kind::of(&x.name, m), &m.unit, of_measurement(m), of_measurement(n));
+                add(
+                    &x.name,
+                    &m.name,
+                    false,
+                    Kind::of(&x.name, m),
+                    &m.unit,
+                    Figure::of_measurement(m),
+                    Figure::of_measurement(n),
+                );
             }
         }
         for (r, s) in pairs(&x.ratios, &y.ratios, |ratio| &ratio.name) {
-            add(&x.name, &r.name, true, Kind::Armed, "", of_ratio(r), of_ratio(s));
+            add(&x.name, &r.name, true, Kind::Armed, "", Figure::of_ratio(r), Figure::of_ratio(s));
         }
     }
     let corrected = intervals::holm(&differences.iter().map(|difference| difference.p).collect::<Vec<_>>());

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::Ratio;
 use crate::host::{Availability, Cache, Clock, Fact, Kernel, Limits, Memory, Processor, Tracing};
 use crate::neighbours::Neighbour;
 use crate::statistics::measurement;

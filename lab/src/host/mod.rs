@@ -22,7 +22,7 @@
 //! `admin-guide/cgroup-v2.rst`; `proc(5)`, `perf_event_open(2)`, `membarrier(2)`.
 
 mod counters;
-mod fact;
+pub(crate) mod fact;
 mod processor;
 pub(crate) mod source;
 mod system;
@@ -273,6 +273,11 @@ impl Host {
     /// Bytes of the level-3 cache.
     pub fn l3_bytes(&self) -> Option<u64> {
         self.cache(3).map(|cache| cache.size_bytes)
+    }
+
+    /// Bytes of the three levels of caches for data, where they are known.
+    pub fn caches_bytes(&self) -> [Option<u64>; 3] {
+        [self.l1d_bytes(), self.l2_bytes(), self.l3_bytes()]
     }
 
     /// Bytes of a cache line.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Probes;
 use crate::Measurement;
-use crate::compare::ratio_of;
+use crate::intervals::ratio_of;
 
 /// A suspect, and what is to be known of it.
 #[derive(Debug, Clone, Copy)]

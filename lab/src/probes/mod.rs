@@ -31,8 +31,8 @@ use serde::{Deserialize, Serialize};
 
 pub use judge::{Judged, SUSPECTS, Verdict, judge};
 
+use crate::Measurement;
 use crate::statistics::measurement;
-use crate::{Host, Measurement};
 
 /// What was measured of a machine at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -59,8 +59,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn new(cpu: u32, is_quick: bool, host: &Host) -> Plan {
-        let caches = [host.l1d_bytes(), host.l2_bytes(), host.l3_bytes()];
+    fn new(cpu: u32, is_quick: bool, caches: [Option<u64>; 3]) -> Plan {
         Plan { cpu, count: if is_quick { 9 } else { 25 }, caches }
     }
 
@@ -79,9 +78,9 @@ impl Probes {
     }
 }
 
-/// Measures everything on processor `cpu`: in about a second, or with `is_quick` false, in three.
-pub fn measure(cpu: u32, is_quick: bool, host: &Host) -> Probes {
-    let plan = Plan::new(cpu, is_quick, host);
+/// Measures everything on processor `cpu`, whose `caches` have so many bytes: in about a second, or with `is_quick` false, in three.
+pub fn measure(cpu: u32, is_quick: bool, caches: [Option<u64>; 3]) -> Probes {
+    let plan = Plan::new(cpu, is_quick, caches);
     on_processor(cpu, move || {
         let mut probes = Probes { cpu, ..Probes::default() };
         if !is_pinned(cpu) {

@@ -6,11 +6,9 @@ use std::time::Instant;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::arch::{self, LINKS};
 use super::memory::{Buffer, sum};
-use super::{Plan, Probes, arch};
-
-/// Instructions of a chain.
-pub(super) const LINKS: usize = 256;
+use super::{Plan, Probes};
 
 /// What a chain is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,11 +9,12 @@ use dormouse_testing::{Lack, skip};
 use super::pages::Written;
 use super::processor::Chain;
 use super::*;
+use crate::Host;
 
 fn plan() -> Plan {
     let host = Host::read();
     let cpu = crate::RunOptions::new(true).cpus.first().copied().unwrap_or(0);
-    Plan::new(cpu, true, &host)
+    Plan::new(cpu, true, host.caches_bytes())
 }
 
 fn probes(work: impl FnOnce(&Plan, &mut Probes) + Send + 'static) -> Probes {

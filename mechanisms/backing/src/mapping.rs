@@ -12,11 +12,8 @@ use crate::available::available_bytes;
 use crate::error::BackingError;
 use crate::numa;
 use crate::options::{Huge, MemoryOptions, Obtained};
-use crate::page_table::{PageKind, PageTable, Way};
+use crate::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Way};
 use crate::{os_page_size, unbacked_os_pages};
-
-/// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
-pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 
 /// As in linux/mman.h (Linux 6.1). The crate `libc` does not have it for musl.
 pub(crate) const MADV_COLLAPSE: libc::c_int = 25;

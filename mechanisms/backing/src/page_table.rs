@@ -16,8 +16,10 @@ use std::os::unix::fs::FileExt;
 use rustix::io::Errno;
 
 use crate::error::BackingError;
-use crate::mapping::HUGE_PAGE_SIZE_BYTES;
 use crate::os_page_size;
+
+/// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
+pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 
 /// What a page is: a set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -6,9 +6,10 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::BackingError;
-use crate::mapping::{HUGE_PAGE_SIZE_BYTES, Mapping, allocate, set_aside};
+use crate::mapping::{Mapping, allocate, set_aside};
 use crate::options::{Huge, MemoryOptions, Obtained};
 use crate::os_page_size;
+use crate::page_table::HUGE_PAGE_SIZE_BYTES;
 
 /// File systems, by their `f_type` (linux/magic.h), whose mapped files can be written once their blocks are set aside. An overlay
 /// hides which file system lies below. Network file systems, and those that write to new blocks each time, guarantee nothing.

@@ -15,9 +15,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::audit::unbacked_by;
 use crate::check::check_by;
-use crate::mapping::HUGE_PAGE_SIZE_BYTES;
 use crate::numa::away_bytes;
-use crate::page_table::{PageKind, PageTable, Way};
+use crate::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Way};
 use crate::{
     BackingError, Huge, Mapping, MemoryOptions, Missing, Nodes, NotBacked, Pool, PrivatePool, assert_backed,
     check_backed, check_backed_raw, node_of_cpu, os_page_size, try_pagemap_scan,

@@ -129,6 +129,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod arch;
+mod records;
 mod registry;
 mod segment;
 #[cfg_attr(
@@ -146,10 +147,10 @@ use core::sync::atomic::{AtomicI32, Ordering};
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use registry::{
-    Change, ForeignUpdate, OBJECT_COUNT_MAX, SiteCount, Status, apply, disable, enable, ensure_registered, hand_over,
-    key_sites, register_object, status, unregister_object, update, visit_key_sites,
+    Change, ForeignUpdate, SiteCount, Status, apply, disable, enable, ensure_registered, hand_over, key_sites,
+    register_object, status, unregister_object, update, visit_key_sites,
 };
-pub use site::Width;
+pub use site::{OBJECT_COUNT_MAX, Width};
 #[doc(hidden)]
 pub use tunable::tunable_parts;
 pub use tunable::{

@@ -9,14 +9,11 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use dormouse_abi::site::SiteRecord;
 use dormouse_locks::{OwnerLock, Rank, Reentered};
 
+use crate::records::RecordTables;
 use crate::segment::{Segment, executable_segment_of};
-use crate::site::{Form, Site, Store, Variable, Width};
-use crate::tunable::Objects as Tunables;
+use crate::site::{Form, OBJECT_COUNT_MAX, Site, Store, Variable, Width};
 use crate::writer::{Ladder, Writer, synchronise_cores};
 use crate::{Error, StaticKey, arch};
-
-/// Most objects with sites that one registry knows. Sites of further ones stay as they were born.
-pub const OBJECT_COUNT_MAX: usize = 1024;
 
 /// The sites of one loaded object (program or shared library).
 #[derive(Clone)]
@@ -40,7 +37,7 @@ impl Object {
 pub(crate) struct Registry {
     objects: [Object; OBJECT_COUNT_MAX],
     object_count: usize,
-    pub(crate) tunables: Tunables,
+    pub(crate) tunables: RecordTables,
     ladder: Ladder,
     prepared: bool,
 }
@@ -58,7 +55,7 @@ static LOCKED: Locked = Locked {
     registry: UnsafeCell::new(Registry {
         objects: [Object::NONE; OBJECT_COUNT_MAX],
         object_count: 0,
-        tunables: Tunables::NONE,
+        tunables: RecordTables::NONE,
         ladder: if arch::PATCHED { Ladder::new() } else { Ladder::unpatched_architecture() },
         prepared: false,
     }),

@@ -6,6 +6,9 @@ use dormouse_abi::site::{
     SITE_BRANCH, SITE_FORM_MASK, SITE_GATED_VALUE, SITE_INDIRECT, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SiteRecord,
 };
 
+/// Most objects with sites that one registry knows. Sites of further ones stay as they were born.
+pub const OBJECT_COUNT_MAX: usize = 1024;
+
 /// What a site is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {

@@ -21,77 +21,13 @@ use dormouse_abi::site::{TunableRecord, TunableType};
 use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit, is_tunable_name};
 
 use crate::arch::own_tunables;
-use crate::registry::{Change, OBJECT_COUNT_MAX, Registry, elsewhere, with};
+use crate::records::name_of;
+use crate::registry::{Change, Registry, elsewhere, with};
 use crate::site::Width;
 use crate::{Error, Imv, SiteCount, StaticKey, Value};
 
-/// The record tables of the objects that have been registered.
-pub(crate) struct Objects {
-    /// Start and size in bytes.
-    tables: [(*const TunableRecord, usize); OBJECT_COUNT_MAX],
-    count: usize,
-}
-
-impl Objects {
-    pub(crate) const NONE: Objects = Objects { tables: [(core::ptr::null(), 0); OBJECT_COUNT_MAX], count: 0 };
-
-    /// Every record that this version understands. The references are good while the lock is held.
-    fn records(&self) -> impl Iterator<Item = &'static TunableRecord> + Clone {
-        self.tables[..self.count].iter().flat_map(|(start, size_bytes)| records_between(*start, *size_bytes))
-    }
-
-    /// The same, less repetitions: one name for one variable.
-    fn tunables(&self) -> impl Iterator<Item = &'static TunableRecord> + Clone {
-        let is_same = |one: &TunableRecord, other: &TunableRecord| {
-            one.variable == other.variable && name_of(one) == name_of(other)
-        };
-        self.records().enumerate().filter_map(move |(index, record)| {
-            (!self.records().take(index).any(|former| is_same(former, record))).then_some(record)
-        })
-    }
-}
-
-/// The records of a table. A compiler may have put padding between them, which is zero; a name never is.
-fn records_between(
-    start: *const TunableRecord,
-    size_bytes: usize,
-) -> impl Iterator<Item = &'static TunableRecord> + Clone {
-    let mut offset_bytes = 0;
-    core::iter::from_fn(move || {
-        while size_bytes - offset_bytes >= size_of::<TunableRecord>() {
-            let record = start.wrapping_byte_add(offset_bytes);
-            // SAFETY: whoever registered the table vouched that it is readable and aligned as its records are.
-            let word = unsafe { record.cast::<*const core::ffi::c_char>().read() };
-            if word.is_null() {
-                offset_bytes += align_of::<TunableRecord>();
-                continue;
-            }
-            offset_bytes += size_of::<TunableRecord>();
-            // SAFETY: and that it holds records, which nobody changes.
-            let record = unsafe { &*record };
-            if is_understood(record) {
-                return Some(record);
-            }
-        }
-        None
-    })
-}
-
-fn is_understood(record: &TunableRecord) -> bool {
-    let is_whole = |value_type: TunableType| record.variable.addr().is_multiple_of(value_type.size_bytes());
-    record.reserved == 0
-        && !record.variable.is_null()
-        && TunableType::from_number(record.value_type).is_some_and(is_whole)
-        && is_tunable_name(name_of(record))
-}
-
-fn name_of(record: &TunableRecord) -> &'static [u8] {
-    // SAFETY: whoever registered the record vouched that its name is terminated and stays loaded.
-    unsafe { CStr::from_ptr(record.name) }.to_bytes()
-}
-
 fn range_of(record: &TunableRecord) -> TunableRange {
-    // An unknown type is not among the records that `Objects` gives.
+    // An unknown type is not among the records that `RecordTables` gives.
     let value_type = TunableType::from_number(record.value_type).unwrap_or(TunableType::Key);
     TunableRange { value_type, min: record.min, max: record.max }
 }
@@ -141,13 +77,9 @@ pub unsafe fn register_tunables(start: *const TunableRecord, stop: *const Tunabl
         return Ok(());
     }
     with(|registry| {
-        let objects = &mut registry.tunables;
-        if objects.tables[..objects.count].iter().any(|(known, _)| *known == start) {
-            return Ok(());
-        }
-        *objects.tables.get_mut(objects.count).ok_or(Error::TooManyObjects)? = (start, size_bytes);
-        objects.count += 1;
-        Ok(())
+        // SAFETY: the caller promises records that stay until they are unregistered.
+        let is_added = unsafe { registry.tunables.add(start, size_bytes) };
+        is_added.then_some(()).ok_or(Error::TooManyObjects)
     })?
 }
 
@@ -155,13 +87,7 @@ pub unsafe fn register_tunables(start: *const TunableRecord, stop: *const Tunabl
 ///
 /// Errors: [`Error::Reentered`]. Blocking (it waits for whoever is setting one); async-signal-safe.
 pub fn unregister_tunables(start: *const TunableRecord) -> Result<(), Error> {
-    with(|registry| {
-        let objects = &mut registry.tunables;
-        let Some(index) = objects.tables[..objects.count].iter().position(|(known, _)| *known == start) else { return };
-        // In the order in which they came, which is the one that people see.
-        objects.tables.copy_within(index + 1..objects.count, index);
-        objects.count -= 1;
-    })
+    with(|registry| registry.tunables.remove(start))
 }
 
 /// Registers the tunables of the object that this crate is linked into, when it is loaded.

@@ -128,6 +128,7 @@ mod histogram;
 #[cfg(any(test, feature = "inject"))]
 pub mod inject;
 mod list;
+mod node;
 mod register;
 mod rseq;
 mod signals;
@@ -142,7 +143,8 @@ pub use alloc::{
 pub use area::{Area, Offsets, PerCpu};
 pub use counter::{Counter, CounterSlot, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
 pub use histogram::{Bucket, Histogram, HistogramError, HistogramLayout, Snapshot};
-pub use list::{List, ListSlot, Node, PoolList};
+pub use list::{List, ListSlot, PoolList};
+pub use node::Node;
 pub use rseq::{Popped, Registrar, Rseq};
 pub use txn::{Commit, apply_exclusive};
 pub use words::{Copying, WordError, Words};

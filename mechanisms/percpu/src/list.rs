@@ -6,21 +6,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::alloc::{Object, Scheme, View};
 use crate::area::{Area, PerCpu};
+use crate::node::Node;
 use crate::rseq::{Popped, Rseq, near};
-
-/// The link of an object that can be on a list: its first field, as a rule. Zeroes are a node on no list.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct Node {
-    next: AtomicPtr<Node>,
-}
-
-impl Node {
-    /// A node on no list.
-    pub const fn new() -> Node {
-        Node { next: AtomicPtr::new(null_mut()) }
-    }
-}
 
 /// One CPU's part of a [`List`]: a list for those with rseq and one for those without. They are two, because a section
 /// loads and stores, and an atomic change from elsewhere that fell between the two would be lost. Zeroes are two

@@ -3,7 +3,7 @@ use core::ptr::NonNull;
 use dormouse_abi::txn::Txn;
 
 use crate::arch::{Handle, Outcome};
-use crate::list::Node;
+use crate::node::Node;
 use crate::register;
 use crate::txn::Commit;
 

@@ -2,8 +2,9 @@
 //! values, additions by kill -9, migration and both ladders.
 #![cfg(target_os = "linux")]
 
+use std::ops::RangeInclusive;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 use dormouse_percpu::{
     Area, Histogram, HistogramError, HistogramLayout, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot,
@@ -140,6 +141,32 @@ fn a_counter_wraps() {
     }
 }
 
+/// What threads add, noted by themselves: upwards and downwards.
+#[derive(Default)]
+struct Noted([AtomicI64; 2]);
+
+impl Noted {
+    fn add(&self, n: i64) {
+        self.0[usize::from(n < 0)].fetch_add(n, SeqCst);
+        // Notes and additions stay in their order.
+        fence(SeqCst);
+    }
+
+    fn all(&self) -> [i64; 2] {
+        self.0.each_ref().map(|noted| noted.load(SeqCst))
+    }
+}
+
+/// Sums that a counter can have had while `look` looked at it: every addition that was done before is in, none that was not begun
+/// afterwards, and the others are in or not.
+fn look<R>(begun: &Noted, done: &Noted, look: impl FnOnce() -> R) -> (R, RangeInclusive<i64>) {
+    let [up_done, down_done] = done.all();
+    let seen = look();
+    fence(SeqCst);
+    let [up_begun, down_begun] = begun.all();
+    (seen, up_done + down_begun..=up_begun + down_done)
+}
+
 #[test]
 fn sums_are_exact_and_the_bound_holds_while_threads_move() {
     let ladder = ladder();
@@ -148,10 +175,11 @@ fn sums_are_exact_and_the_bound_holds_while_threads_move() {
     const ADDITIONS: u64 = 100_000;
     let counter = counter(area, 16).unwrap();
     let (cpus, is_over) = (cpus(), AtomicBool::new(false));
+    let (begun, done) = (Noted::default(), Noted::default());
     let exact: i64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
             .map(|index| {
-                let (rseq, cpus) = (ladder[index as usize % ladder.len()], &cpus);
+                let (rseq, cpus, begun, done) = (ladder[index as usize % ladder.len()], &cpus, &begun, &done);
                 scope.spawn(move || {
                     let (mut numbers, mut exact) = (Numbers(index + 1), 0);
                     for turn in 0..ADDITIONS {
@@ -160,7 +188,9 @@ fn sums_are_exact_and_the_bound_holds_while_threads_move() {
                         }
                         // Mostly upwards, so that the approximation has to follow.
                         let n = (numbers.next() % 15) as i64 - 4;
+                        begun.add(n);
                         counter.add(rseq, n);
+                        done.add(n);
                         exact += n;
                     }
                     exact
@@ -168,11 +198,16 @@ fn sums_are_exact_and_the_bound_holds_while_threads_move() {
             })
             .collect();
         let reader = scope.spawn(|| {
-            // The sum moves on while it and the approximation are read, by what the threads add meanwhile: no bound to be tested
-            // here, but neither may be beyond all that is ever added.
-            while !is_over.load(Relaxed) {
-                let beyond = 10 * (THREADS * ADDITIONS) as i64 + counter.error_max(THREADS, 0) as i64;
-                assert!(counter.approximate().abs() <= beyond && counter.sum().abs() <= beyond);
+            let error_max = counter.error_max(THREADS, 0) as i64;
+            loop {
+                let (sum, sums) = look(&begun, &done, || counter.sum());
+                assert!(sums.contains(&sum), "{sum} is not in {sums:?}");
+                let (about, sums) = look(&begun, &done, || counter.approximate());
+                let bounds = sums.start() - error_max..=sums.end() + error_max;
+                assert!(bounds.contains(&about), "{about} is not in {bounds:?}");
+                if is_over.load(Relaxed) {
+                    break;
+                }
             }
         });
         let exact = workers.into_iter().map(|worker| worker.join().unwrap()).sum();

@@ -1,6 +1,6 @@
 use core::fmt;
 
-use crate::bus::Area;
+use crate::area::Area;
 
 /// What is wrong with a ring, or how its other side has violated the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -127,6 +127,7 @@ extern crate std;
 
 mod adaptive;
 mod arch;
+mod area;
 mod buffer;
 mod bus;
 pub mod coherence;
@@ -138,8 +139,9 @@ mod side;
 pub mod split;
 
 pub use adaptive::{AdaptiveDevice, AdaptiveDriver, PATIENCE};
+pub use area::Area;
 pub use buffer::{Chain, Completion, Segment};
-pub use bus::{Area, Areas, Bus, Direct, Word};
+pub use bus::{Areas, Bus, Direct, Word};
 pub use error::RingError;
 pub use features::{Cached, CachedUnshadowed, Features, Refined, RefinedUnshadowed, Refinement, Shadowed, Unshadowed};
 pub use memory::{AddressSpace, IndirectTables, NoMemory, Region, Regions};

@@ -18,6 +18,7 @@
 //! ```
 //!
 //! * [`metadata`]: writes TSDL and reads the TSDL that it has written.
+//! * [`time`]: the clock of a trace, and dates.
 //! * [`class`]: the event classes of a trace by their ids.
 //! * [`value`]: what a field holds, borrowed from the stream.
 //! * [`packet`]: the packet header, and a writer of whole packets.
@@ -58,16 +59,18 @@ pub mod stats;
 pub mod stream;
 pub mod testing;
 pub mod text;
+pub mod time;
 pub mod totals;
 pub mod value;
 
 pub use class::{Class, Classes};
 pub use merge::Merge;
-pub use metadata::{Clock, Metadata, MetadataError, MetadataOptions};
+pub use metadata::{Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
 pub use stats::Stats;
 pub use stream::{Event, Notice, Problem, RecordError, Source, StreamReader, count_records, first_record_since};
+pub use time::Clock;
 pub use totals::{StreamTotals, Totals};
 pub use value::{Sequence, Value};
 

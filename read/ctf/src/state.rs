@@ -3,7 +3,6 @@
 use dormouse_abi::class::{CLASS_ID_MAX, FieldType, Kind};
 use dormouse_abi::wire::ClassDecl;
 
-use crate::stream::Event;
 use crate::value::Value;
 
 /// Id of `dormouse:process`.
@@ -156,14 +155,10 @@ impl<'a> StateRecord<'a> {
         }
     }
 
-    /// Reads an event of the state stream; `None` for every other event, and where text is not UTF-8.
-    pub fn decode(event: &Event<'a>) -> Option<StateRecord<'a>> {
-        if event.class.id <= CLASS_ID_MAX {
-            return None;
-        }
-        let mut fields = event.fields().map(|(_, value)| value);
+    /// The record of the class `id` with these fields; `None` for every other class, and where text is not UTF-8.
+    pub(crate) fn of_fields(id: u16, mut fields: impl Iterator<Item = Value<'a>>) -> Option<StateRecord<'a>> {
         let mut next = || fields.next();
-        Some(match event.class.id {
+        Some(match id {
             ID_PROCESS => StateRecord::Process {
                 process: number(next()?)? as u32,
                 pid: number(next()?)? as u32,

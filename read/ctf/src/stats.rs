@@ -212,7 +212,8 @@ impl Stats {
         if has_context {
             processes.sort_by(|a, b| b.count.cmp(&a.count).then(a.vpid.cmp(&b.vpid)));
         }
-        warnings.extend(metadata.totals.compare(names.into_iter().zip(merge.streams())));
+        let found = merge.streams().iter().map(|stream| (stream.size_bytes(), stream.totals()));
+        warnings.extend(metadata.totals.compare(names.into_iter().zip(found)));
         let packets_lost = merge.streams().iter().map(StreamReader::events_discarded);
         Stats {
             events,

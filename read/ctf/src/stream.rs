@@ -21,7 +21,9 @@ use crate::bytes::{u16_at, u32_at, u64_at};
 use crate::class::{Class, Classes};
 use crate::metadata::Metadata;
 use crate::packet::{HeaderError, PacketHeader};
-use crate::value::{Value, field_size};
+use crate::state::StateRecord;
+use crate::totals::StreamTotals;
+use crate::value::{FieldError, Value, field_size};
 
 /// Why bytes are no record. Field indices count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -55,6 +57,16 @@ pub enum RecordError {
         /// The count.
         count: u32,
     },
+}
+
+impl RecordError {
+    fn of_field(index: usize, error: FieldError) -> RecordError {
+        match error {
+            FieldError::Cut => RecordError::FieldCut { index },
+            FieldError::Unterminated => RecordError::Unterminated { index },
+            FieldError::Count(count) => RecordError::Count { index, count },
+        }
+    }
 }
 
 /// What a stream says besides its events.
@@ -230,11 +242,18 @@ impl<'a> Event<'a> {
     /// Names and values of the fields, in their order.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, Value<'a>)> + use<'a> {
         let mut rest = self.payload;
-        self.class.decl.fields.iter().enumerate().map_while(move |(index, (name, field_type))| {
-            let (field, tail) = rest.split_at_checked(field_size(index, *field_type, rest).ok()?)?;
+        self.class.decl.fields.iter().map_while(move |(name, field_type)| {
+            let (field, tail) = rest.split_at_checked(field_size(*field_type, rest).ok()?)?;
             rest = tail;
             Some((name.as_str(), Value::decode(*field_type, field)))
         })
+    }
+}
+
+impl<'a> StateRecord<'a> {
+    /// Reads an event of the state stream; `None` for every other event, and where text is not UTF-8.
+    pub fn decode(event: &Event<'a>) -> Option<StateRecord<'a>> {
+        StateRecord::of_fields(event.class.id, event.fields().map(|(_, value)| value))
     }
 }
 
@@ -316,10 +335,10 @@ fn read_record<'a>(bytes: &[u8], stream_id: u32, classes: &'a Classes) -> Result
 }
 
 fn fields_size(fields: &[(String, FieldType)], bytes: &[u8]) -> Result<usize, RecordError> {
-    fields
-        .iter()
-        .enumerate()
-        .try_fold(0, |offset, (index, (_, field_type))| Ok(offset + field_size(index, *field_type, &bytes[offset..])?))
+    fields.iter().enumerate().try_fold(0, |offset, (index, (_, field_type))| {
+        let size = field_size(*field_type, &bytes[offset..]).map_err(|error| RecordError::of_field(index, error))?;
+        Ok(offset + size)
+    })
 }
 
 /// Counts the records of a page whose header need not be filled in yet: a page of an event stream with
@@ -516,6 +535,18 @@ impl<'a, S: Source> StreamReader<'a, S> {
             let _ = reader.open()?;
         }
         reader.identity()
+    }
+
+    /// What the stream held as far as it has been read; `None` before the first packet.
+    pub fn totals(&self) -> Option<StreamTotals> {
+        let (stream_id, stream_instance_id) = self.identity()?;
+        Some(StreamTotals {
+            stream_id,
+            stream_instance_id,
+            events: self.event_count,
+            packets: self.packet_count,
+            events_discarded: self.events_discarded,
+        })
     }
 
     fn notice(&self, problem: Problem) -> Notice {

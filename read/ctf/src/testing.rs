@@ -22,10 +22,11 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
 use crate::merge::Merge;
-use crate::metadata::{Clock, Metadata, MetadataOptions};
+use crate::metadata::{Metadata, MetadataOptions};
 use crate::packet::PacketWriter;
 use crate::state::StateRecord;
 use crate::stream::StreamReader;
+use crate::time::Clock;
 use crate::value::Value;
 
 /// Builds a trace: a state stream, and as many event streams as asked for.

@@ -12,8 +12,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::stream::{Source, StreamReader};
-
 /// What one stream held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamTotals {
@@ -30,6 +28,10 @@ pub struct StreamTotals {
 }
 
 impl StreamTotals {
+    fn identity(&self) -> (u32, u32) {
+        (self.stream_id, self.stream_instance_id)
+    }
+
     fn parse(text: &str) -> Option<StreamTotals> {
         let (id, rest) = text.strip_prefix("id ")?.split_once(", instance ")?;
         let (instance, rest) = rest.split_once(": ")?;
@@ -87,28 +89,32 @@ impl Totals {
         totals.is_some()
     }
 
-    /// Compares them with streams that have been read to their ends, each with its file's name: one line for each that is missing, or that
-    /// does not have what it had. Nothing, where the trace was not closed.
-    pub fn compare<'a, S: Source + 'a>(
+    /// Compares them with streams that have been read to their ends: each one's file, its bytes, and what it holds. One line for each
+    /// stream that is missing, or that does not have what it had. Nothing, where the trace was not closed.
+    pub fn compare<'a>(
         &self,
-        streams: impl IntoIterator<Item = (&'a str, &'a StreamReader<'a, S>)>,
+        streams: impl IntoIterator<Item = (&'a str, (u64, Option<StreamTotals>))>,
     ) -> Vec<String> {
-        let by_name: BTreeMap<_, _> = streams.into_iter().filter(|_| self.is_closed()).collect();
-        let identified = by_name.iter().filter_map(|(name, stream)| Some((stream.identity()?, (*name, *stream))));
+        let streams = streams.into_iter().filter(|_| self.is_closed());
+        let by_name: BTreeMap<_, _> = streams.collect();
+        let identified =
+            by_name.iter().filter_map(|(name, (_, found))| Some((found.as_ref()?.identity(), (*name, *found))));
         let mut by_identity: BTreeMap<_, _> = identified.collect();
         let mut lines = Vec::new();
         for (name, totals) in &self.0 {
             let content = count(totals.events, totals.packets);
-            if let Some((name, stream)) = by_identity.remove(&(totals.stream_id, totals.stream_instance_id)) {
-                let found = (stream.event_count(), stream.packet_count());
-                if found != (totals.events, totals.packets) {
-                    lines.push(format!("{name} has {}, where {content} were written", count(found.0, found.1)));
+            if let Some((name, Some(found))) = by_identity.remove(&totals.identity()) {
+                if (found.events, found.packets) != (totals.events, totals.packets) {
+                    lines.push(format!(
+                        "{name} has {}, where {content} were written",
+                        count(found.events, found.packets)
+                    ));
                 }
                 continue;
             }
             let why = match by_name.get(name.as_str()) {
-                Some(stream) if stream.size_bytes() == 0 => "is empty",
-                Some(stream) if stream.identity().is_none() => "has nothing that can be read",
+                Some((0, _)) => "is empty",
+                Some((_, None)) => "has nothing that can be read",
                 _ => "is missing",
             };
             lines.push(format!("{name} {why}: it held {content}"));

@@ -5,7 +5,6 @@ use std::ffi::CStr;
 use dormouse_abi::class::{FieldType, Kind};
 
 use crate::bytes::{array, u32_at};
-use crate::stream::RecordError;
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -145,22 +144,33 @@ fn encode_counted(out: &mut Vec<u8>, bytes: &[u8], element_size_bytes: usize) {
     out.extend(&bytes[..count as usize * element_size_bytes]);
 }
 
-/// Bytes of the field at the start of `bytes`, which end where the packet's content ends. `index` is the field's.
-pub(crate) fn field_size(index: usize, field_type: FieldType, bytes: &[u8]) -> Result<usize, RecordError> {
+/// Why bytes are no field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FieldError {
+    /// They end within it.
+    Cut,
+    /// Text without its NUL.
+    Unterminated,
+    /// It claims more elements than there are bytes for.
+    Count(u32),
+}
+
+/// Bytes of the field at the start of `bytes`, which end where the packet's content ends.
+pub(crate) fn field_size(field_type: FieldType, bytes: &[u8]) -> Result<usize, FieldError> {
     if let Some(size) = field_type.fixed_size_bytes() {
-        return if size <= bytes.len() { Ok(size) } else { Err(RecordError::FieldCut { index }) };
+        return if size <= bytes.len() { Ok(size) } else { Err(FieldError::Cut) };
     }
     if field_type == FieldType::scalar(Kind::Str) {
-        let text = CStr::from_bytes_until_nul(bytes).map_err(|_| RecordError::Unterminated { index })?;
+        let text = CStr::from_bytes_until_nul(bytes).map_err(|_| FieldError::Unterminated)?;
         return Ok(text.to_bytes_with_nul().len());
     }
     if bytes.len() < 4 {
-        return Err(RecordError::FieldCut { index });
+        return Err(FieldError::Cut);
     }
     let count = u32_at(bytes, 0);
     // Division instead of multiplication: the count is not trusted, so the product might not fit.
     if count as usize > (bytes.len() - 4) / field_type.kind.element_size_bytes() {
-        return Err(RecordError::Count { index, count });
+        return Err(FieldError::Count(count));
     }
     Ok(4 + count as usize * field_type.kind.element_size_bytes())
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use dormouse_relay_chain::{Chain, LAYOUT, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN};
-use dormouse_testing::{Lack, has_part, has_target, skip};
+use dormouse_testing::{Lack, has, has_part, has_target, include_dirs, skip};
 
 mod common;
 #[path = "common/library.rs"]
@@ -63,7 +63,7 @@ const M32: &str = "-m32 -idirafter /usr/include/x86_64-linux-gnu";
 /// The library for 32-bit x86, if the toolchain has what it takes.
 fn archive_for_32_bit() -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("relay-i686");
-    if !has_target(I686) {
+    if !has("gcc") || !has_target(I686) {
         return None;
     }
     let probe = directory.join("probe");
@@ -71,7 +71,7 @@ fn archive_for_32_bit() -> Option<PathBuf> {
     std::fs::write(probe.with_extension("c"), "#include <errno.h>\nint main(void) { return errno; }\n").unwrap();
     let mut compile = Command::new("gcc");
     compile.args(M32.split(' ')).arg("-o").arg(&probe).arg(probe.with_extension("c"));
-    let compiled = compile.output().ok()?;
+    let compiled = compile.output().expect("gcc runs");
     if !compiled.status.success() || !Command::new(&probe).status().is_ok_and(|status| status.success()) {
         skip(Lack::machine("gcc makes no programs for 32-bit machines", "`apt-get install gcc-multilib`"));
         return None;
@@ -94,6 +94,46 @@ fn programs_for_32_bit_machines() {
     let lines = stdout(&succeed(Command::new(&program).arg("layout")));
     // Words are half as long; the sizes of pages are not in words.
     assert_eq!(lines, layout(4));
+}
+
+/// What the names of [`LAYOUT`] are in C.
+const IN_C: [(&str, &str); 5] = [
+    ("caches", "offsetof(struct dormouse_relay_chain, dormouse_i_written)"),
+    ("page_size_bytes", "offsetof(struct dormouse_relay_chain, dormouse_i_page_size_bytes)"),
+    ("size_bytes", "offsetof(struct dormouse_relay_chain, dormouse_i_size_bytes)"),
+    ("link.offset", "offsetof(struct dormouse_i_relay_link, offset)"),
+    ("link.data", "offsetof(struct dormouse_i_relay_link, data)"),
+];
+
+/// By the compiler alone: that needs neither a library for 32-bit machines nor one to run programs on.
+#[test]
+fn a_chain_of_32_bit_machines_has_the_layout_in_shorter_words() {
+    if !has("gcc") {
+        return;
+    }
+    let words = |bytes: usize| bytes / size_of::<usize>() * 4;
+    let assertion = |what: &str, bytes: usize| format!("_Static_assert({what} == {}, \"{what}\");\n", words(bytes));
+    let fields = LAYOUT.iter().map(|(name, bytes)| {
+        let (_, in_c) = IN_C.iter().find(|(known, _)| known == name).expect("the name is known in C");
+        assertion(in_c, *bytes)
+    });
+    let assertions = fields.chain([assertion("sizeof(struct dormouse_relay_chain)", size_of::<Chain<'static>>())]);
+    let text: String =
+        ["#include <stddef.h>\n#include <dormouse/relay.h>\n".into()].into_iter().chain(assertions).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let unit = directory.path().join("unit.c");
+    std::fs::write(&unit, text).unwrap();
+    // The one header that glibc has for 32-bit machines alone: which of its functions do nothing.
+    std::fs::create_dir(directory.path().join("gnu")).unwrap();
+    std::fs::write(directory.path().join("gnu/stubs-32.h"), "").unwrap();
+    let mut command = Command::new("gcc");
+    command
+        .arg("-idirafter")
+        .arg(directory.path())
+        .args(M32.split(' '))
+        .args(["-std=gnu11", "-fsyntax-only"])
+        .arg(unit);
+    succeed(command.args(include_dirs().map(|dir| format!("-I{}", dir.display()))));
 }
 
 /// What a C program should print: places in words of the machine, and the sizes of pages.

@@ -138,7 +138,8 @@ impl TraceFiles {
 
     /// What is missing in a trace whose [`TraceFiles::events`] have been read to the end, one line each.
     pub fn missing(&self, events: &Merge<'_, Window<'_>>) -> Vec<String> {
-        self.metadata.totals.compare(self.names().zip(events.streams()))
+        let found = events.streams().iter().map(|stream| (stream.size_bytes(), stream.totals()));
+        self.metadata.totals.compare(self.names().zip(found))
     }
 
     /// Reads all of it.

@@ -9,11 +9,13 @@
 //!
 //! * [`emit`]: events that carry their own proof: a number, and a check made of it.
 //! * [`run`]: builds and runs the command; whatever hangs is killed and fails with a message.
-//! * [`trace`]: reads a trace and checks what holds for all of them.
+//! * [`trace`]: reads a trace.
+//! * [`check`]: what holds for every trace.
 //!
 //! Verdicts do not depend on timing. What is random is drawn from a seed ([`seed`]) that is printed, and that
 //! `DORMOUSE_E2E_SEED` sets. `DORMOUSE_REQUIRE_TOOLS=1` makes a missing `babeltrace2` an error.
 
+pub mod check;
 pub mod emit;
 pub mod run;
 pub mod trace;

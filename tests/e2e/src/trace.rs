@@ -1,4 +1,4 @@
-//! Reading a trace, and what holds for every trace.
+//! Reading a trace.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,6 @@ use dormouse_ctf::stream::Problem;
 use dormouse_ctf::{Event, Merge, Metadata, PacketHeader, StateRecord, Stats, StreamReader, Value};
 
 use crate::emit;
-use crate::run::{Recording, babeltrace2_count};
 
 /// A trace in memory.
 #[derive(Debug)]
@@ -169,7 +168,7 @@ impl Trace {
     }
 
     /// Asserts that the timestamps of no stream decrease.
-    fn check_times(&self) {
+    pub fn check_times(&self) {
         for (index, (name, bytes)) in self.streams.iter().enumerate() {
             let mut last = 0;
             for event in StreamReader::new(&self.metadata, index, bytes).flatten() {
@@ -178,24 +177,6 @@ impl Trace {
             }
         }
     }
-}
-
-/// What holds for every honest recording: the summary, this project's reader and `babeltrace2` agree, no stream goes back in
-/// time, and nothing is wrong with the trace. Returns events and losses.
-pub fn check(recording: &Recording) -> (Trace, u64, u64) {
-    let trace = recording.trace();
-    let stats = trace.stats();
-    let summary = recording.summary();
-    let all = trace.events().count() as u64;
-    assert_eq!((summary.events, summary.lost), (stats.events, stats.events_lost), "{}: {stats}", recording.stderr);
-    assert!(!recording.stderr.contains("not valid"), "{}", recording.stderr);
-    // It ends with totals, which hold.
-    assert!(stats.is_closed && stats.warnings.iter().all(|line| line.contains(" events lost: ")), "{stats}");
-    trace.check_times();
-    if let Some(count) = babeltrace2_count(&recording.dir) {
-        assert_eq!(count, all, "babeltrace2 and dormouse-ctf");
-    }
-    (trace, stats.events, stats.events_lost)
 }
 
 /// A value with its type, as tests compare it: `u8 7`, `str "x"`, `[u16 1, u16 2]`.

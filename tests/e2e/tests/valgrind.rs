@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, dormouse};
-use dormouse_e2e::trace::{Trace, check};
+use dormouse_e2e::trace::Trace;
 use dormouse_testing::has;
 
 const LIVE: &str = env!("CARGO_BIN_EXE_e2e-live");

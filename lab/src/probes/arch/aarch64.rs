@@ -6,7 +6,7 @@
 
 use core::arch::asm;
 
-use crate::probes::processor::LINKS;
+use super::LINKS;
 
 pub(in crate::probes) fn adds(mut x: u64, y: u64) -> u64 {
     // SAFETY: adds registers.

@@ -9,3 +9,6 @@ mod x86_64;
 pub(super) use aarch64::{adds, products};
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86_64::{adds, products};
+
+/// Instructions of a chain.
+pub(super) const LINKS: usize = 256;

@@ -5,7 +5,7 @@ use core::convert::Infallible;
 use dormouse_abi::txn::Txn;
 
 use super::Outcome;
-use crate::list::Node;
+use crate::node::Node;
 
 /// Uninhabited.
 #[derive(Debug, Clone, Copy)]

@@ -16,7 +16,7 @@ use dormouse_abi::rseq::{OFFSET_CPU_ID, OFFSET_CPU_ID_START, OFFSET_RSEQ_CS, SIG
 use dormouse_abi::txn::{Store, Txn};
 
 use super::Outcome;
-use crate::list::Node;
+use crate::node::Node;
 
 const _: () = assert!(size_of::<Outcome>() == 4);
 const _: () = assert!(core::mem::offset_of!(Txn, guard) == 0 && core::mem::offset_of!(Txn, expected) == 8);

@@ -40,7 +40,8 @@ use dormouse_abi::vring::RingLayout;
 pub use protocol::{Moves, Protocol};
 pub use workload::{Schedule, Workload, run, run_packed, run_split};
 
-use crate::bus::{Area, Bus, Word};
+use crate::area::Area;
+use crate::bus::{Bus, Word};
 use crate::error::RingError;
 use crate::{packed, split};
 use protocol::Caches;

@@ -7,8 +7,9 @@ use super::{
     AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
     check, second,
 };
+use crate::area::Area;
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
-use crate::bus::{Area, Bus};
+use crate::bus::Bus;
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement};
 use crate::memory::{AddressSpace, read_words};

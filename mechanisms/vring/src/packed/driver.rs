@@ -8,8 +8,9 @@ use super::{
     AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
     check, second,
 };
+use crate::area::Area;
 use crate::buffer::{Completion, Need, Segment, flagged, only};
-use crate::bus::{Area, Bus, IN_LINE, TOGETHER};
+use crate::bus::{Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement};
 use crate::memory::IndirectTables;

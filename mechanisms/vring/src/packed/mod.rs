@@ -11,7 +11,8 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use dormouse_abi::vring::RING_SIZE_MAX;
 
-use crate::bus::{Area, Areas, Bus, IN_LINE, check_areas};
+use crate::area::Area;
+use crate::bus::{Areas, Bus, IN_LINE, check_areas};
 use crate::error::RingError;
 use crate::features::Refinement;
 

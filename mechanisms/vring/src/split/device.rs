@@ -4,8 +4,9 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{Flags, Layout, NO_NOTIFICATION, contiguous, is_wanted};
+use crate::area::Area;
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
-use crate::bus::{Area, Bus, Direct};
+use crate::bus::{Bus, Direct};
 use crate::error::RingError;
 use crate::features::{Features, Refined, Refinement, Wide};
 use crate::memory::{AddressSpace, Words, read_words};

@@ -14,7 +14,8 @@ pub use device::Device;
 pub use driver::Driver;
 pub use planned::{PlannedDriver, Used};
 
-use crate::bus::{Area, Areas, Bus, check_areas};
+use crate::area::Area;
+use crate::bus::{Areas, Bus, check_areas};
 use crate::error::RingError;
 use crate::features::Refinement;
 

@@ -6,7 +6,8 @@ use dormouse_abi::txn::{Store, Txn};
 use dormouse_abi::vring::{RING_SIZE_MAX, UsedElem};
 
 use super::{Layout, contiguous};
-use crate::bus::{Area, Bus, Direct};
+use crate::area::Area;
+use crate::bus::{Bus, Direct};
 use crate::error::RingError;
 use crate::need_event;
 

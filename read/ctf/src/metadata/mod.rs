@@ -15,43 +15,10 @@ mod write;
 use std::borrow::Cow;
 
 use crate::class::Classes;
+pub use crate::time::Clock;
 use crate::totals::Totals;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
-
-/// The clock that all timestamps of a trace come from (clause 8).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Clock {
-    /// An identifier, such as `monotonic` or `tsc`; other characters become `_`.
-    pub name: String,
-    /// For people.
-    pub description: String,
-    /// Ticks per second, not 0.
-    pub frequency_hz: u64,
-    /// Seconds from the epoch (1970-01-01 UTC) to tick 0.
-    pub offset_s: i64,
-    /// Ticks to add to `offset_s`.
-    pub offset_cycles: u64,
-}
-
-impl Clock {
-    /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it
-    /// can.
-    ///
-    /// Unless the clock runs at 1 GHz this is a division in `f64`, exactly as in `babeltrace2`, so that both print the same
-    /// digits. It never decreases with `timestamp`, and is rounded down but for the error of `f64`, which is at most 1.5 ns
-    /// for each 52 days (2^52 ns) that the clock has run.
-    pub fn epoch_ns(&self, timestamp: u64) -> i64 {
-        let ns = |ticks: u64| match self.frequency_hz {
-            1_000_000_000 => ticks,
-            hz => (1e9 * ticks as f64 / hz as f64) as u64,
-        };
-        let hz = self.frequency_hz.max(1);
-        let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
-        let sum = offset_s * 1_000_000_000 + i128::from(ns(self.offset_cycles % hz)) + i128::from(ns(timestamp));
-        sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
-    }
-}
 
 /// What the preamble says of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,9 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
 use super::write::{FIRST_LINE, identifier, type_name};
-use super::{Clock, Metadata, MetadataError, MetadataOptions};
+use super::{Metadata, MetadataError, MetadataOptions};
 use crate::class::Classes;
+use crate::time::Clock;
 use crate::totals::Totals;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

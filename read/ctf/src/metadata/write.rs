@@ -10,7 +10,7 @@ use dormouse_abi::wire::ClassDecl;
 
 use super::{Metadata, MetadataOptions};
 use crate::state;
-use crate::text::utc_datetime;
+use crate::time::utc_datetime;
 
 /// First line of metadata (clause 7).
 pub(super) const FIRST_LINE: &str = "/* CTF 1.8 */";

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use dormouse_consumer::ask_for_budget;
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Running};
-use dormouse_e2e::trace;
+use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, skip, skip_part};
 use rustix::fs::{FileType, Mode};
 
@@ -22,7 +23,7 @@ fn hold(record: Record, events: &str) -> (Running, PathBuf) {
 /// The sums of the trace that is left.
 fn finish((running, end): (Running, PathBuf)) -> (u64, u64) {
     std::fs::write(end, "").unwrap();
-    let (_, events, lost) = trace::check(&running.wait().succeeded());
+    let (_, events, lost) = check(&running.wait().succeeded());
     (events, lost)
 }
 
@@ -47,7 +48,7 @@ fn number(answer: &serde_json::Value, name: &str) -> u64 {
 #[test]
 fn a_busy_processor_leaves_the_others_their_pages() {
     let recording = Record::new().budget("1M").run(&[TRACED, "starve", "200000", "300"]).succeeded();
-    let (trace, events, lost) = trace::check(&recording);
+    let (trace, events, lost) = check(&recording);
     assert!(lost > 0, "{events} events of 1 MiB and nobody who drains");
     if recording.numbers("quiet").is_empty() {
         return skip(Lack::machine("there is one processor only", "a machine with two"));
@@ -119,7 +120,7 @@ fn a_small_container_on_a_large_machine_is_enough() {
             let dir = session.0.place().join("snapshot");
             let taken = session.0.dormouse(&["snapshot".as_ref(), "-o".as_ref(), dir.as_os_str()]);
             assert!(taken.status.success(), "{taken:?}");
-            assert!(trace::Trace::read(&dir).stats().events > 100_000);
+            assert!(Trace::read(&dir).stats().events > 100_000);
         }
         let (events, lost) = finish(session);
         assert!(mode == "overwrite" || events + lost == 400_000, "{events} + {lost}");
@@ -147,7 +148,7 @@ fn a_live_flight_recorder_grows_and_shrinks() {
         let dir = running.place().join(size);
         let taken = running.dormouse(&["snapshot".as_ref(), "-o".as_ref(), dir.as_os_str()]);
         assert!(taken.status.success(), "{taken:?}");
-        let stats = trace::Trace::read(&dir).stats();
+        let stats = Trace::read(&dir).stats();
         assert!(stats.warnings.is_empty(), "{stats}");
     }
     // Pages beyond the budget go with the next switches.
@@ -155,7 +156,7 @@ fn a_live_flight_recorder_grows_and_shrinks() {
     running.wait_until("waiting for pages to go", || ask_for_budget(&session, None).unwrap().beyond == 0);
     assert!(running.memory_bytes() < before, "{} of {before}", running.memory_bytes());
     std::fs::write(end, "").unwrap();
-    let (_, events, lost) = trace::check(&running.wait().succeeded());
+    let (_, events, lost) = check(&running.wait().succeeded());
     assert!(events > 0 && lost == 0);
 }
 

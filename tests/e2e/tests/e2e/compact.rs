@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Recording, babeltrace2_lines, dormouse, libc_library};
-use dormouse_e2e::trace::check;
 
 use crate::numbers::{EVENTS, THREADS, received, record_with};
 use crate::{AMPLE, TINY, TRACED, VALUES};

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::Record;
-use dormouse_e2e::trace::check;
 use dormouse_testing::{Lack, skip, skip_part};
 
 use crate::TRACED;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{PATIENCE, Record, Recording, dormouse};
-use dormouse_e2e::trace::check;
 use dormouse_testing::{Lack, skip};
 use rustix::process::Signal;
 

@@ -1,7 +1,7 @@
 //! Processes come and go within one session: by fork, by exec, many and short.
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, plugin};
-use dormouse_e2e::trace::check;
 
 use crate::{AMPLE, TRACED};
 

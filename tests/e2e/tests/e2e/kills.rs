@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::Record;
-use dormouse_e2e::{seed, trace};
+use dormouse_e2e::seed;
 
 use crate::{AMPLE, TINY, TRACED};
 
@@ -23,7 +24,7 @@ fn kill(budget: &str, rseq: bool, context: &str) {
     let place = record.place().to_str().expect("a path of text").to_owned();
     let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
     let recording = record.run(&command).succeeded();
-    let (trace, events, lost) = trace::check(&recording);
+    let (trace, events, lost) = check(&recording);
     let steps = trace.steps();
     let none = Vec::new();
     let mut in_flight = 0;
@@ -70,7 +71,7 @@ fn a_flight_recorder_survives_its_programs() {
         let place = record.place().to_str().expect("a path of text").to_owned();
         let command = [TRACED, "kill", &place, &seed.to_string(), &ROUNDS.to_string(), &EVENTS.to_string()];
         let recording = record.run(&command).succeeded();
-        let (trace, events, _) = trace::check(&recording);
+        let (trace, events, _) = check(&recording);
         let steps = trace.steps();
         assert_eq!(steps.values().map(Vec::len).sum::<usize>(), events as usize);
         for (round, victim) in recording.numbers("victim").into_iter().enumerate() {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::Record;
-use dormouse_e2e::trace::{Steps, check};
+use dormouse_e2e::trace::Steps;
 
 use crate::{AMPLE, TINY, TRACED};
 

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Recording};
 use dormouse_e2e::seed;
-use dormouse_e2e::trace::{self, Trace};
+use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, skip};
 
 /// The program that kills.
@@ -55,7 +56,7 @@ fn siblings(recording: &Recording) -> Vec<(u32, u64)> {
 
 /// Everything that was finished is in the trace or counted as lost; of each victim, there may be one event more.
 fn check_discard(recording: &Recording) {
-    let (trace, events, lost) = trace::check(recording);
+    let (trace, events, lost) = check(recording);
     let mut steps = trace.steps();
     let victims = victims(recording);
     let (mut finished_all, mut lost_all, mut missing) = (0, 0, 0);
@@ -81,7 +82,7 @@ fn check_discard(recording: &Recording) {
 
 /// Each snapshot is whole, and has the newest events of everybody who wrote since the one before.
 fn check_overwrite(recording: &Recording) {
-    trace::check(recording).0.steps();
+    check(recording).0.steps();
     let siblings = siblings(recording);
     let lines = recording.stdout.lines().filter_map(|line| line.strip_prefix("snapshot ")?.split_once('\t'));
     let mut count = 0;

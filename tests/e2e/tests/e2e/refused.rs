@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, Recording, dormouse};
-use dormouse_e2e::trace::check;
 
 use crate::failures::SmallDisk;
 

@@ -228,7 +228,7 @@ fn a_proper_end_leaves_no_buffers() {
     let path = shm.path().join("buffers");
     let record = || Record::new().option("--buffers").option(&path);
     let recording = record().run(&[TRACED, "numbers", "1", "1000"]).succeeded();
-    assert_eq!(dormouse_e2e::trace::check(&recording).1, 1_000);
+    assert_eq!(dormouse_e2e::check::check(&recording).1, 1_000);
     assert_eq!(std::fs::read_dir(shm.path()).unwrap().count(), 0);
     assert!(!recording.dir.join(".session").exists());
     let ended = salvage(&recording.dir, &recording.place().join("salvaged"));

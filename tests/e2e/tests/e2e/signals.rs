@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, dormouse};
-use dormouse_e2e::trace::check;
 use rustix::process::Signal;
 
 use crate::{AMPLE, TINY, TRACED};

@@ -1,7 +1,8 @@
 //! Every kind of value, from every kind of place, comes back as it was.
 
+use dormouse_e2e::check::check;
 use dormouse_e2e::run::{Record, babeltrace2_lines};
-use dormouse_e2e::trace::{Trace, check};
+use dormouse_e2e::trace::Trace;
 
 use crate::VALUES;
 

@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::erf::erfc;
 
+use crate::figures::{Measurement, Ratio};
 use crate::statistics::{RESAMPLES, Uncertain, median, middle_95};
 
 /// Below this many rounds the normal approximation of the rank test is not to be trusted.
@@ -22,24 +23,38 @@ const Z_95: f64 = 1.959_964;
 
 /// A figure as a result has it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Figure<'a> {
-    pub(super) value: f64,
-    pub(super) ci95: [f64; 2],
-    pub(super) mad: f64,
-    pub(super) n: usize,
-    pub(super) samples: &'a [f64],
+pub(crate) struct Figure<'a> {
+    pub(crate) value: f64,
+    pub(crate) ci95: [f64; 2],
+    pub(crate) mad: f64,
+    pub(crate) n: usize,
+    pub(crate) samples: &'a [f64],
 }
 
 /// How two figures compare.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Compared {
-    pub(super) difference: f64,
-    pub(super) difference_ci95: [f64; 2],
-    pub(super) ratio: Option<(f64, [f64; 2])>,
-    pub(super) p: f64,
+pub(crate) struct Compared {
+    pub(crate) difference: f64,
+    pub(crate) difference_ci95: [f64; 2],
+    pub(crate) ratio: Option<(f64, [f64; 2])>,
+    pub(crate) p: f64,
 }
 
 impl Figure<'_> {
+    pub(crate) fn of_measurement(measurement: &Measurement) -> Figure<'_> {
+        Figure {
+            value: measurement.median,
+            ci95: measurement.ci95,
+            mad: measurement.mad,
+            n: measurement.n,
+            samples: &measurement.samples,
+        }
+    }
+
+    pub(crate) fn of_ratio(ratio: &Ratio) -> Figure<'_> {
+        Figure { value: ratio.value, ci95: ratio.ci95, mad: 0.0, n: 1, samples: &[] }
+    }
+
     /// Standard errors below and above.
     fn errors(&self) -> [f64; 2] {
         let [low, high] = [self.value - self.ci95[0], self.ci95[1] - self.value].map(|half| half / Z_95);
@@ -99,7 +114,7 @@ fn rank_test(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Compares B with A.
-pub(super) fn compare(a: Figure<'_>, b: Figure<'_>) -> Compared {
+pub(crate) fn compare(a: Figure<'_>, b: Figure<'_>) -> Compared {
     let mut rng = SmallRng::seed_from_u64(0xD0_12_30_05);
     let (drawn_a, drawn_b) = (a.draws(&mut rng), b.draws(&mut rng));
     let pairs = || drawn_a.iter().zip(&drawn_b);
@@ -122,7 +137,7 @@ pub(super) fn compare(a: Figure<'_>, b: Figure<'_>) -> Compared {
 }
 
 /// Holm's correction: what each probability amounts to, considering how many were looked at.
-pub(super) fn holm(probabilities: &[f64]) -> Vec<f64> {
+pub(crate) fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     let at = |index: usize| probabilities.get(index).copied().unwrap_or(1.0);
     order.sort_by(|&x, &y| at(x).total_cmp(&at(y)));
@@ -135,6 +150,11 @@ pub(super) fn holm(probabilities: &[f64]) -> Vec<f64> {
         }
     }
     adjusted
+}
+
+/// The second in terms of the first, with its 95 % interval; none where the first may be nothing.
+pub(crate) fn ratio_of(a: &Measurement, b: &Measurement) -> Option<(f64, [f64; 2])> {
+    compare(Figure::of_measurement(a), Figure::of_measurement(b)).ratio
 }
 
 #[cfg(test)]

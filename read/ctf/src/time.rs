@@ -1,0 +1,91 @@
+//! The clock of a trace, and dates.
+
+/// The clock that all timestamps of a trace come from (clause 8).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clock {
+    /// An identifier, such as `monotonic` or `tsc`; other characters become `_`.
+    pub name: String,
+    /// For people.
+    pub description: String,
+    /// Ticks per second, not 0.
+    pub frequency_hz: u64,
+    /// Seconds from the epoch (1970-01-01 UTC) to tick 0.
+    pub offset_s: i64,
+    /// Ticks to add to `offset_s`.
+    pub offset_cycles: u64,
+}
+
+impl Clock {
+    /// Nanoseconds since the epoch. Times that an `i64` cannot hold (before 1678, after 2262) become the nearest that it
+    /// can.
+    ///
+    /// Unless the clock runs at 1 GHz this is a division in `f64`, exactly as in `babeltrace2`, so that both print the same
+    /// digits. It never decreases with `timestamp`, and is rounded down but for the error of `f64`, which is at most 1.5 ns
+    /// for each 52 days (2^52 ns) that the clock has run.
+    pub fn epoch_ns(&self, timestamp: u64) -> i64 {
+        let ns = |ticks: u64| match self.frequency_hz {
+            1_000_000_000 => ticks,
+            hz => (1e9 * ticks as f64 / hz as f64) as u64,
+        };
+        let hz = self.frequency_hz.max(1);
+        let offset_s = i128::from(self.offset_s) + i128::from(self.offset_cycles / hz);
+        let sum = offset_s * 1_000_000_000 + i128::from(ns(self.offset_cycles % hz)) + i128::from(ns(timestamp));
+        sum.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+}
+
+/// `20261121T140305+0000`, as `trace_creation_datetime` in `env` has it, from seconds since the epoch.
+pub(crate) fn utc_datetime(epoch_s: i64) -> String {
+    let Civil { year, month, day, hour, minute, second } = Civil::new(epoch_s);
+    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}+0000")
+}
+
+/// A date with its time.
+pub(crate) struct Civil {
+    pub(crate) year: i64,
+    pub(crate) month: i64,
+    pub(crate) day: i64,
+    pub(crate) hour: i64,
+    pub(crate) minute: i64,
+    pub(crate) second: i64,
+}
+
+impl Civil {
+    /// Proleptic Gregorian date and time. Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms",
+    /// `civil_from_days`: years begin in March, eras have 400 years.
+    pub(crate) fn new(epoch_s: i64) -> Civil {
+        let days = epoch_s.div_euclid(86_400) + 719_468;
+        let second_of_day = epoch_s.rem_euclid(86_400);
+        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+        Civil {
+            year: era * 400 + year_of_era + i64::from(month <= 2),
+            month,
+            day: day_of_year - (153 * month_from_march + 2) / 5 + 1,
+            hour: second_of_day / 3_600,
+            minute: second_of_day / 60 % 60,
+            second: second_of_day % 60,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        for (epoch_s, expected) in [
+            (0, "19700101T000000+0000"),
+            (-1, "19691231T235959+0000"),
+            (951_782_400, "20000229T000000+0000"),
+            (1_700_000_000, "20231114T221320+0000"),
+            (4_107_542_400, "21000301T000000+0000"),
+        ] {
+            assert_eq!(utc_datetime(epoch_s), expected);
+        }
+    }
+}
