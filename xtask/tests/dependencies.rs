@@ -27,12 +27,12 @@ const E2E: [&str; 11] = {
 };
 
 /// Every room, and the harness of engines.
-const LAB: [&str; 11] = {
+const LAB: [&str; 12] = {
     let [a, b, c, d, e, f, g, h, i, j] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, "dormouse-lab-harness"]
+    [a, b, c, d, e, f, g, h, i, j, "dormouse-lab-harness", "dormouse-vring-coherence"]
 };
 
-const RULES: [Rule; 28] = [
+const RULES: [Rule; 29] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
@@ -43,6 +43,8 @@ const RULES: [Rule; 28] = [
     ("dormouse-relay", &["dormouse-abi"]),
     ("dormouse-relay-chain", &[]),
     ("dormouse-vring", &["dormouse-abi"]),
+    // Beside the mechanism: what its memory traffic is, by a model.
+    ("dormouse-vring-coherence", &["dormouse-abi", "dormouse-vring"]),
     ("dormouse-backing", &["dormouse-abi"]),
     // Beside both sides: virtqueues with processes that nobody here wrote.
     ("dormouse-vring-vhost", &["dormouse-backing", "dormouse-vring"]),

@@ -1,7 +1,7 @@
 //! What the queues' model of two caches counts: it needs no counters, and is the same on each machine.
 
-use dormouse_vring::coherence::{Counts, Protocol, Side, Workload, run_packed, run_split};
 use dormouse_vring::{Area, Features, Refined, RefinedUnshadowed, RingError};
+use dormouse_vring_coherence::{Counts, Protocol, Side, Workload, run_packed, run_split};
 
 use crate::Measurement;
 use crate::plan::labels;

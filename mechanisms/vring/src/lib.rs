@@ -29,7 +29,8 @@
 //! | [`packed::Driver`], [`packed::Device`] | one thread each | the same, in fewer lines of memory |
 //! | [`split::PlannedDriver`] | any number of threads and processes | a hand-over that a killed driver does not stop |
 //!
-//! [`DriverSide`] and [`DeviceSide`] are the common interface of the first two. [`coherence`] counts the lines that they move.
+//! [`DriverSide`] and [`DeviceSide`] are the common interface of the first two. The crate `dormouse-vring-coherence`
+//! counts the cache lines that they move, by a model.
 //!
 //! # Example
 //! ```
@@ -130,7 +131,6 @@ mod arch;
 mod area;
 mod buffer;
 mod bus;
-pub mod coherence;
 mod error;
 mod features;
 mod memory;

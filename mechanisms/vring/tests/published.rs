@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use dormouse_vring::coherence::{Memory, Side};
 use dormouse_vring::{Area, Bus, Chain, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split};
+use dormouse_vring_coherence::{Memory, Side};
 
 const SEGMENT: [Segment; 1] = [Segment { addr: 0x1000, len: 8 }];
 

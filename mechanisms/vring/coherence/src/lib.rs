@@ -30,7 +30,6 @@
 mod protocol;
 mod workload;
 
-use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::AddAssign;
 use core::sync::atomic::Ordering;
@@ -40,10 +39,7 @@ use dormouse_abi::vring::RingLayout;
 pub use protocol::{Moves, Protocol};
 pub use workload::{Schedule, Workload, run, run_packed, run_split};
 
-use crate::area::Area;
-use crate::bus::{Bus, Word};
-use crate::error::RingError;
-use crate::{packed, split};
+use dormouse_vring::{Area, Bus, RingError, Word, packed, split};
 use protocol::Caches;
 
 /// Bytes of a line.

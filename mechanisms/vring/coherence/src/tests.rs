@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::protocol::State;
 use super::*;
-use crate::{
+use dormouse_vring::{
     Cached, CachedUnshadowed, Features, Refined, RefinedUnshadowed, Refinement, Shadowed, Unshadowed, packed, split,
 };
 

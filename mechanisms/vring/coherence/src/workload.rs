@@ -1,10 +1,8 @@
+use dormouse_vring::{
+    Chain, DeviceSide, DriverSide, Features, NoMemory, Refinement, RingError, Segment, packed, split,
+};
+
 use super::{Counts, Memory, Side};
-use crate::buffer::{Chain, Segment};
-use crate::error::RingError;
-use crate::features::{Features, Refinement};
-use crate::memory::NoMemory;
-use crate::side::{DeviceSide, DriverSide};
-use crate::{packed, split};
 
 /// How far the driver goes ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
