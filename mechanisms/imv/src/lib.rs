@@ -189,7 +189,7 @@ impl StaticKey {
 
 const _: () = assert!(size_of::<StaticKey>() == 4 && align_of::<StaticKey>() == 4);
 
-/// Why an update is not, or not wholly, done. The program is right in any case.
+/// Why an update is not, or not completely, done. The program is correct in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// The calling thread is amid an update already: it is in a signal handler that interrupted one. Nothing was changed.

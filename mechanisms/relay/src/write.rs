@@ -136,7 +136,7 @@ impl Form {
 pub enum Written {
     /// Committed.
     Done = 0,
-    /// Preempted, migrated or interrupted: nothing happened, try again from the choice of the processor on.
+    /// Preempted, migrated or interrupted: nothing happened, try again from the choice of the CPU on.
     Aborted = 1,
     /// No room in the current page, or the page spans too much time: switch pages.
     Full = 2,

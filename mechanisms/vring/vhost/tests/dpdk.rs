@@ -1,4 +1,4 @@
-//! DPDK's virtio-user, a driver that nobody here wrote, of a network device of ours: split and packed queues, in order and not.
+//! DPDK's virtio-user, an independent driver, with a network device of ours: split and packed queues, in order and not.
 //!
 //! The device fills each buffer that it gets for a received packet at once, with a packet that has a number. `dpdk-testpmd` sends them all back,
 //! and the device checks what comes.
