@@ -723,7 +723,7 @@ fn locked_memory_is_locked_or_an_error_names_the_limit() {
 }
 
 #[test]
-fn memory_comes_from_a_processors_node() {
+fn memory_comes_from_a_cpus_node() {
     // One that this process may run on.
     let cpu = rustix::thread::sched_getcpu() as u32;
     let node = node_of_cpu(cpu).unwrap();

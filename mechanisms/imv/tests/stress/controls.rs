@@ -90,7 +90,7 @@ fn rewrite(at: *mut u8, states: [u64; 2], call: impl Fn() -> bool + Sync) -> boo
 fn is_uniprocessor() -> bool {
     let alone = thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if alone {
-        skip(Lack::machine("with one processor nothing can be torn", "a machine with two"));
+        skip(Lack::machine("with one CPU nothing can be torn", "a machine with two"));
     }
     alone
 }

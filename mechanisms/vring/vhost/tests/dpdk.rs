@@ -102,7 +102,7 @@ fn dpdk_drives_our_device() {
         return;
     }
     if std::thread::available_parallelism().is_ok_and(|count| count.get() < 2) {
-        return skip(Lack::machine(format!("{PROGRAM} needs two processors"), "a machine with two"));
+        return skip(Lack::machine(format!("{PROGRAM} needs two CPUs"), "a machine with two"));
     }
     for (packed, in_order) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let dir = tempfile::tempdir().unwrap();
