@@ -50,7 +50,7 @@
 //! there are only [`chain`] and [`copy`].
 //!
 //! # Source
-//! Mathieu Desnoyers, Zhaolei and Lai Jiangshan, "LTTng optimize write to page function", 2009. Restartable sequences: Linux 4.18.
+//! M. Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
 
 #![cfg_attr(not(test), no_std)]
 
