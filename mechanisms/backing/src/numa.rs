@@ -60,7 +60,7 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
         return Ok(());
     }
     let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
-    Err(BackingError::System { purpose: "have the memory come from a processor's NUMA node", errno })
+    Err(BackingError::System { purpose: "take the memory from a CPU's NUMA node", errno })
 }
 
 /// Whether the memory of a range of addresses is on the requested node.

@@ -68,7 +68,7 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
         // SAFETY: inside the mapping, of which no reference exists.
         unsafe { pool.base().wrapping_add(offset).write_volatile((offset >> 12) as u8) };
     }
-    // Whether there are any is the kernel's affair.
+    // The kernel decides whether there are any.
     let huge = pool.use_huge_pages(0..pool.size_bytes());
     assert!([0, 2 << 20, 4 << 20].contains(&huge));
     assert_eq!(pool.unbacked_os_pages(0..pool.size_bytes()), Ok(0));
@@ -308,7 +308,7 @@ fn every_way_tells_what_pages_are() {
         assert!(kinds(&table, shared.0.clone())[2].is(FILE_PAGE), "{way:?}");
         let unbacked = unbacked_by(&table, memory.0.clone()).unwrap();
         assert_eq!(unbacked, if way.sees_zero() { 600 } else { 596 }, "{way:?}");
-        // Nothing is told of what is not mapped.
+        // Unmapped addresses have no runs.
         let gone = memory.0.end..memory.0.end;
         assert!(kinds(&table, gone).is_empty());
     }
@@ -574,7 +574,7 @@ fn memory_grows_in_place_and_never_shows_others_a_sigbus() {
     let options = MemoryOptions::new().capacity_bytes(8 << 20);
     let mut pool = Pool::new("dormouse-test", 2 * os_page, options).unwrap();
     let mut private = PrivatePool::new(2 * os_page, options).unwrap();
-    // Whoever maps the file before it has grown may read all of it: holes are zeroes.
+    // A process that maps the file before it has grown may read all of it: holes are zeroes.
     let other = Mapping::map(&pool, false).unwrap();
     assert_eq!((other.len(), pool.capacity_bytes(), private.capacity_bytes()), (8 << 20, 8 << 20, 8 << 20));
     let read = |offset: usize| {
@@ -722,7 +722,7 @@ fn locked_memory_is_locked_or_an_error_names_the_limit() {
 }
 
 #[test]
-fn memory_comes_from_a_processors_node() {
+fn memory_comes_from_a_cpus_node() {
     // One that this process may run on.
     let cpu = rustix::thread::sched_getcpu() as u32;
     let node = node_of_cpu(cpu).unwrap();

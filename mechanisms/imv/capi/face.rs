@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use dormouse_abi::site::SiteRecord;
 use dormouse_imv::{Change, Error, StaticKey, Width};
 
-/// `struct dormouse_imv_state`. Texts are NUL-terminated, and cut where they are too long.
+/// `struct dormouse_imv_state`. Texts are NUL-terminated, and cut if they are too long.
 #[repr(C)]
 pub struct State {
     writer: [c_char; 16],
@@ -25,41 +25,41 @@ fn errno_of(answer: Result<(), Error>) -> c_int {
     }
 }
 
-/// [`dormouse_imv::register_object`]; answers 0 or a negative errno.
+/// [`dormouse_imv::register_object`]; returns 0 or a negative errno.
 ///
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_imv_register(start: *const SiteRecord, stop: *const SiteRecord) -> c_int {
-    // An archive's own constructor may not have been linked; what it refuses, the next line is refused too.
+    // An archive's own constructor may not have been linked. If this call is refused, so is the next one.
     let _ = dormouse_imv::ensure_registered();
     // SAFETY: handed on to the caller.
     errno_of(unsafe { dormouse_imv::register_object(start, stop) })
 }
 
-/// [`dormouse_imv::unregister_object`]; answers 0 or a negative errno.
+/// [`dormouse_imv::unregister_object`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_imv_unregister(start: *const SiteRecord) -> c_int {
     errno_of(dormouse_imv::unregister_object(start))
 }
 
-/// [`dormouse_imv::enable`]; answers 0 or a negative errno.
+/// [`dormouse_imv::enable`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_static_key_enable(key: &'static StaticKey) -> c_int {
     errno_of(dormouse_imv::enable(key))
 }
 
-/// [`dormouse_imv::disable`]; answers 0 or a negative errno.
+/// [`dormouse_imv::disable`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_static_key_disable(key: &'static StaticKey) -> c_int {
     errno_of(dormouse_imv::disable(key))
 }
 
-/// [`dormouse_imv::update`]; answers 0 or a negative errno.
+/// [`dormouse_imv::update`]; returns 0 or a negative errno.
 ///
 /// # Safety
-/// `changes` are `count` changes, which nobody else uses meanwhile. What they name are static keys, and variables that the library
-/// alone changes, and stays loaded.
+/// `changes` are `count` changes, which nobody else uses during the call. They name static keys, and variables that only the library
+/// changes, all of which stay loaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_imv_update(changes: *const Change, count: usize) -> c_int {
     if count == 0 {
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn dormouse_imv_update(changes: *const Change, count: usiz
     errno_of(dormouse_imv::update(changes))
 }
 
-/// [`dormouse_imv::set_raw`]; answers 0 or a negative errno.
+/// [`dormouse_imv::set_raw`]; returns 0 or a negative errno.
 ///
 /// # Safety
 /// As there, and `value` points to `size_bytes` bytes.
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn dormouse_imv_set(variable: *mut c_void, value: *const c
     errno_of(unsafe { dormouse_imv::set_raw(variable, width, u64::from_le_bytes(bits)) })
 }
 
-/// [`dormouse_imv::status`]; answers 0 or a negative errno.
+/// [`dormouse_imv::status`]; returns 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_imv_status(state: &mut State) -> c_int {
     let status = match dormouse_imv::status() {
@@ -107,7 +107,7 @@ pub extern "C" fn dormouse_imv_status(state: &mut State) -> c_int {
     0
 }
 
-/// `text`, cut to what fits in front of a NUL.
+/// `text`, cut to what fits before a NUL.
 fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
     let mut chars = [0; LEN];
     let room = LEN - 1;

@@ -1,4 +1,4 @@
-//! Which objects have sites, and the one place where their bytes change.
+//! The objects that have sites, and the only code that changes their bytes.
 
 use core::borrow::Borrow;
 use core::cell::{Cell, UnsafeCell};
@@ -20,7 +20,7 @@ use crate::{Error, StaticKey, arch};
 struct Object {
     sites: &'static [SiteRecord],
     text: Segment,
-    /// During an update: from the first site that it concerns to the last. Others lie between them, if they do.
+    /// During an update: from the first site that it concerns to the last. Other sites may lie between them.
     concerned: Range<usize>,
 }
 
@@ -114,7 +114,7 @@ impl Registry {
                 let stores = object.concerned_sites(concerned).filter_map(|site| arch::next_store(site, bytes_only));
                 let Some(span) = span_of(stores.clone()) else { continue };
                 tried |= self.ladder.writer != Writer::None;
-                // `stores` looks at the text anew, so a write that failed half-way leaves the next rung only the rest.
+                // `stores` reads the text again, so after a write that failed half-way the next rung writes only the rest.
                 self.ladder.write(&object.text, span, stores);
             }
             if !tried {
@@ -163,7 +163,7 @@ pub unsafe fn register_object(start: *const SiteRecord, stop: *const SiteRecord)
         let index = registry.object_count;
         *registry.objects.get_mut(index).ok_or(Error::TooManyObjects)? = object;
         registry.object_count += 1;
-        // An object that was just born reads its variables.
+        // A newly registered object reads its variables.
         registry.patch(index..index + 1, |_| true);
         Ok(())
     })?
@@ -200,7 +200,7 @@ pub fn ensure_registered() -> Result<(), Error> {
         return Ok(());
     }
     let (start, stop) = arch::own_sites();
-    // The lock is taken once even if this object has no sites: the first time prepares the writer while threads are few.
+    // The lock is taken once even if this object has no sites: the first time prepares the writer while there are few threads.
     // SAFETY: the linker's bounds of this object's own records, which live as long as this registry.
     let answer = with(|_| ()).and_then(|()| unsafe { register_object(start, stop) });
     if answer == Err(Error::Reentered) {
@@ -226,7 +226,7 @@ unsafe extern "C" fn after_fork_in_child() {
 #[unsafe(link_section = ".init_array")]
 static REGISTER_AT_LOAD: extern "C" fn() = {
     extern "C" fn register_at_load() {
-        // What failed is in `status`: the program goes on with sites that read their keys.
+        // A failure is reported by `status`: the program goes on with sites that read their keys.
         let _ = ensure_registered();
     }
     register_at_load
@@ -244,24 +244,24 @@ pub struct Change {
     operation: u32,
     /// Of the value.
     size_bytes: u32,
-    /// The value that was there before, while an update runs.
+    /// The value before, while an update runs.
     former: Cell<u64>,
 }
 
 /// [`Change::operation`]: the variable gets a value.
 const SET: u32 = 0;
-/// [`Change::operation`]: one more wants the key's branches taken.
+/// [`Change::operation`]: one user more wants the key's branches taken.
 const ENABLE: u32 = 1;
-/// [`Change::operation`]: one less.
+/// [`Change::operation`]: one user less.
 const DISABLE: u32 = 2;
 
 impl Change {
-    /// Counts one more who wants the key's branches taken.
+    /// Adds one to the users who want the key's branches taken.
     pub fn enable(key: &'static StaticKey) -> Change {
         Change::key(key, true)
     }
 
-    /// Counts one less.
+    /// Takes one away.
     pub fn disable(key: &'static StaticKey) -> Change {
         Change::key(key, false)
     }
@@ -276,8 +276,8 @@ impl Change {
         Change { address, bits, operation: SET, size_bytes: width.bytes() as u32, former: Cell::new(0) }
     }
 
-    /// Whether the operation and the size are known and the variable is aligned: of a change that C made. Another one is passed
-    /// over by [`update`].
+    /// Whether the operation and the size are known and the variable is aligned, for a change that C made. [`update`] ignores
+    /// invalid ones.
     pub fn is_valid(&self) -> bool {
         let aligned = |bytes| self.address != 0 && self.address.is_multiple_of(bytes);
         match self.operation {
@@ -314,7 +314,7 @@ impl Change {
 
 /// Changes several keys and values, with one change of protection per object and one synchronisation of the cores.
 ///
-/// When this returns `Ok`, every later execution of a site answers the new state. Until then each site on its own may answer the
+/// When this returns `Ok`, every later execution of a site gives the new state. Until then each site separately may give the
 /// old one or the new one. A later change of the same key or value in `changes` follows an earlier one.
 ///
 /// Errors: [`Error::Reentered`] (nothing was changed); [`Error::Unbalanced`] (those keys were left out, all else is
@@ -332,7 +332,7 @@ pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
     // A change refers to its key by address, and does not outlive this call.
     let changes = || changes.iter().map(|(key, enable)| Change::key(key, *enable));
     match elsewhere() {
-        // One by one, for there is nowhere to gather them; one of the errors is told.
+        // One by one, because there is no memory to gather them; one of the errors is returned.
         Some(elsewhere) => {
             let mut answer = Ok(());
             for change in changes() {
@@ -352,7 +352,7 @@ pub(crate) struct Elsewhere(ForeignUpdate);
 
 static ELSEWHERE: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has every later change made by another copy of this crate in the process: the one that objects gave their sites to, when
+/// Makes another copy of this crate in the process do every later change: the copy that objects gave their sites to, when
 /// two libraries with the same functions are loaded. Wait-free; async-signal-safe.
 ///
 /// # Safety
@@ -389,7 +389,7 @@ where
 }
 
 impl Registry {
-    /// [`update`], by whoever holds the lock.
+    /// [`update`], for the holder of the lock.
     pub(crate) fn update<C, I>(&mut self, changes: impl Fn() -> I) -> Result<(), Error>
     where
         C: Borrow<Change>,
@@ -422,7 +422,7 @@ impl Registry {
             let all = 0..registry.object_count;
             let concerned = |address| changes().any(|change| change.borrow().address == address);
             if !registry.patch(all.clone(), concerned) {
-                // Better the old value everywhere than two of them.
+                // The old value everywhere is better than two values.
                 let mut stale = false;
                 for change in changes().rev() {
                     if let Some((variable, _)) = change.borrow().value_change() {
@@ -450,12 +450,12 @@ pub fn disable(key: &StaticKey) -> Result<(), Error> {
     apply(&[(key, false)])
 }
 
-/// Sites and how many of them stand as their key wants (the rest read their key).
+/// Sites, and how many of them are in the state that their key requires (the rest read their key).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SiteCount {
     /// Registered sites.
     pub sites: usize,
-    /// Those of them whose instruction agrees with the key or value: asleep when disabled, jumping when enabled, and the value
+    /// Sites whose instruction agrees with the key or value: dormant if it is disabled, a jump if it is enabled, or the value
     /// as an immediate.
     pub patched: usize,
 }
@@ -469,12 +469,12 @@ impl SiteCount {
     }
 }
 
-/// What the registry can say about itself.
+/// The state of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// How sites are written.
     pub writer: Writer,
-    /// Why this writer, for people.
+    /// Why this writer, as text for people.
     pub reason: &'static str,
     /// Registered objects that have sites.
     pub objects: usize,
@@ -502,8 +502,8 @@ pub(crate) fn sites_of(address: usize) -> Result<SiteCount, Error> {
     with(|registry| registry.sites_of(address))
 }
 
-/// Shows `visit` the address and the bytes of each gate of one key. `visit` runs under the lock: whatever it asks of this
-/// crate is refused. Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is.
+/// Calls `visit` with the address and the bytes of each gate of one key. `visit` runs under the lock: its calls of this
+/// crate fail. Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is.
 pub fn visit_key_sites(key: &StaticKey, mut visit: impl FnMut(usize, &[u8])) -> Result<(), Error> {
     let address = core::ptr::from_ref(key).addr();
     with(|registry| {

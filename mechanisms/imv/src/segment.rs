@@ -16,13 +16,13 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Holds no address.
+    /// Contains no address.
     pub(crate) const EMPTY: Segment = Segment { addresses: 0..0, protection: MprotectFlags::empty() };
 }
 
-/// The executable segment that holds `address`, or [`Segment::EMPTY`].
+/// The executable segment that contains `address`, or [`Segment::EMPTY`].
 ///
-/// Takes the loader's lock (recursive in glibc): not async-signal-safe, and not to be called under this crate's lock.
+/// Takes the loader's lock (recursive in glibc): not async-signal-safe; do not call it under this crate's lock.
 pub(crate) fn executable_segment_of(address: usize) -> Segment {
     let mut search = Search { address, found: Segment::EMPTY };
     let data = (&raw mut search).cast::<c_void>();

@@ -1,4 +1,4 @@
-//! A site and the variable that it stands for.
+//! A site and its variable.
 
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -73,8 +73,7 @@ impl Width {
     }
 }
 
-/// A value's variable. All access is relaxed: a value is a number of its own, and what has to come with it is ordered by whoever
-/// sets it.
+/// A value's variable. All access is relaxed: a value stands alone, and whoever sets it orders the data that belongs to it.
 #[derive(Clone, Copy)]
 pub(crate) enum Variable<'a> {
     Byte(&'a AtomicU8),
@@ -127,7 +126,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// What a record says; `None` for forms that this version does not know.
+    /// The site of a record; `None` for forms that this version does not know.
     pub(crate) fn of(record: &SiteRecord) -> Option<Site> {
         if record.kind & SITE_FORM_MASK > SITE_GATED_VALUE {
             return None;
@@ -151,7 +150,7 @@ impl Site {
         }
     }
 
-    /// What the site should hold: 0 or 1 of a key, or a value's bits as they are in a register.
+    /// The value that the site should have: 0 or 1 for a key, or a value's bits as they are in a register.
     pub(crate) fn wanted(self) -> u64 {
         if self.form() == Form::Branch {
             // SAFETY: whoever registered the object vouched that its records name static keys that stay loaded.
@@ -165,7 +164,7 @@ impl Site {
         if self.kind & SITE_SIGNED != 0 { variable.load_signed() } else { variable.load() }
     }
 
-    /// The bytes of code as they are now.
+    /// The current bytes of code.
     pub(crate) fn bytes<const LEN: usize>(self) -> [u8; LEN] {
         // SAFETY: whoever registered the object vouched that its records name readable sites that stay loaded; no caller
         // asks for more bytes than the form has. Volatile, because other threads' view of code is outside the language;
@@ -177,9 +176,9 @@ impl Site {
 /// One change of program text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// A byte, which may be anywhere.
+    /// A byte at any address.
     Byte(usize, u8),
-    /// Four bytes, which may be anywhere and may appear in any order.
+    /// Four bytes at any address, which may become visible in any order.
     #[allow(dead_code, reason = "of architectures with such instructions")]
     Loose(usize, [u8; 4]),
     /// Four bytes, aligned.

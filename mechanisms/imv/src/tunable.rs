@@ -1,4 +1,4 @@
-//! Tunables: keys and values that a program exports to whoever operates it.
+//! Tunables: keys and values that a program exports to its operators.
 //!
 //! ```text
 //!    object                                            registry, under its lock
@@ -9,8 +9,8 @@
 //!   └─────────────────────────────────────────┘       └────────────────────────────────────┘
 //! ```
 //!
-//! Whoever sets one gives name and text; type and range are checked here, by the program that owns the variable. What is set
-//! together is one update: all of it holds when it returns, or nothing has changed.
+//! A caller that sets one gives name and text; type and range are checked here, by the program that owns the variable. What is set
+//! together is one update: when it returns, all of it holds, or nothing has changed.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -64,7 +64,7 @@ fn width_of(value_type: TunableType) -> Width {
 }
 
 /// Registers the tunables of one object. `start` and `stop` bound its `dormouse_tunables` section. Registering the same start
-/// again changes nothing. Records of types that this version does not know, and with names that are none, are passed over.
+/// again changes nothing. Records of types that this version does not know, or with invalid names, are ignored.
 ///
 /// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; these tunables are not exported then. Blocking; async-signal-safe.
 ///
@@ -85,7 +85,7 @@ pub unsafe fn register_tunables(start: *const TunableRecord, stop: *const Tunabl
 
 /// Forgets an object's tunables, before it is unloaded. Unknown starts are ignored.
 ///
-/// Errors: [`Error::Reentered`]. Blocking (it waits for whoever is setting one); async-signal-safe.
+/// Errors: [`Error::Reentered`]. Blocking (it waits for a thread that is setting one); async-signal-safe.
 pub fn unregister_tunables(start: *const TunableRecord) -> Result<(), Error> {
     with(|registry| registry.tunables.remove(start))
 }
@@ -96,14 +96,14 @@ pub fn unregister_tunables(start: *const TunableRecord) -> Result<(), Error> {
 static REGISTER_AT_LOAD: extern "C" fn() = {
     extern "C" fn register_at_load() {
         let (start, stop) = own_tunables();
-        // What is refused is not exported; nobody could be told. The registry goes with the object.
+        // What is refused is not exported; there is nobody to report it to. The registry goes with the object.
         // SAFETY: the linker's bounds of this object's own records.
         let _ = unsafe { register_tunables(start, stop) };
     }
     register_at_load
 };
 
-/// A tunable as it is now.
+/// A tunable with its current value.
 #[derive(Debug, Clone, Copy)]
 pub struct Tunable<'a> {
     /// Its name.
@@ -120,10 +120,10 @@ pub struct Tunable<'a> {
     pub address: usize,
 }
 
-/// Shows `visit` every tunable, in the order of registration. A name may come several times, with another variable each.
+/// Calls `visit` with every tunable, in the order of registration. A name may occur several times, each time for another variable.
 ///
-/// `visit` runs under the registry's lock. What it asks of this crate is refused; and it must neither allocate nor ask the
-/// loader, whose locks others may hold while they wait for this one. What it is shown may be gone once this returns.
+/// `visit` runs under the registry's lock. Its calls of this crate fail; and it must neither allocate nor call the
+/// loader, whose locks others may hold while they wait for this one. What it is given may be invalid once this returns.
 ///
 /// Errors: [`Error::Reentered`]. Blocking; async-signal-safe if `visit` is. Cost: tunables × sites comparisons.
 pub fn visit_tunables(mut visit: impl FnMut(Tunable<'_>)) -> Result<(), Error> {
@@ -144,7 +144,7 @@ pub fn visit_tunables(mut visit: impl FnMut(Tunable<'_>)) -> Result<(), Error> {
     })
 }
 
-/// A name and what it is to be set to; afterwards also what it was and is.
+/// A name and what it is to be set to; afterwards also the value before and the value now.
 #[derive(Debug)]
 pub struct Assignment<'a> {
     name: &'a str,
@@ -152,7 +152,7 @@ pub struct Assignment<'a> {
     /// Of the variable.
     address: usize,
     change: Option<Change>,
-    /// A key that the change turns, and whether on.
+    /// A key that the change enables or disables, and which of the two.
     turned: Option<(&'static StaticKey, bool)>,
     former: Option<TunableValue>,
     value: Option<TunableValue>,
@@ -164,7 +164,7 @@ impl<'a> Assignment<'a> {
         Assignment { name, text, address: 0, change: None, turned: None, former: None, value: None }
     }
 
-    /// What the variable held before, and what it holds now; `None` before it was set.
+    /// The value before, and the value now; `None` before it was set.
     pub fn outcome(&self) -> Option<(TunableValue, TunableValue)> {
         self.former.zip(self.value)
     }
@@ -206,7 +206,7 @@ impl<'a> Assignment<'a> {
         *self = Assignment::new(self.name, self.text);
     }
 
-    /// One line for whoever gave name and text.
+    /// One line for the user who gave name and text.
     pub fn explain(&self, refusal: Refusal) -> impl fmt::Display {
         Explained { name: self.name, text: self.text, refusal }
     }
@@ -219,13 +219,13 @@ fn turn((key, on): (&'static StaticKey, bool)) -> Change {
 /// Why an [`Assignment`] cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nothing has that name.
+    /// No tunable has that name.
     Unknown,
     /// The name has several variables, in several objects.
     Ambiguous,
-    /// The text is no value of the type, or beyond the range.
+    /// The text is not a value of the type, or out of range.
     Unfit(TunableRange, Unfit),
-    /// The key is to be turned off, but so many parts of the program want it on.
+    /// The key is to be disabled, but so many parts of the program want it enabled.
     Held(i32),
     /// Another assignment of the same batch is to the same variable.
     Twice,
@@ -262,7 +262,7 @@ impl fmt::Display for Explained<'_> {
     }
 }
 
-/// Why tunables were not set. None of them was.
+/// Why tunables were not set. None of them was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunableError {
     /// One assignment cannot be made.
@@ -278,8 +278,8 @@ pub enum TunableError {
 
 /// Sets several tunables by name, all of them or none: one [`update`](crate::update), with one synchronisation of the cores.
 ///
-/// When this returns `Ok`, every later execution of a site answers the new state. A key that is to be on is enabled once, if it
-/// is not; a key that is to be off is disabled, if it was enabled once.
+/// When this returns `Ok`, every later execution of a site gives the new state. A key that is to be on is enabled once, if it
+/// is off; a key that is to be off is disabled, if it was enabled once.
 ///
 /// Errors: [`TunableError`]. Blocking; async-signal-safe. Does not allocate.
 ///
@@ -296,8 +296,8 @@ pub enum TunableError {
 /// assert_eq!(format!("{former} → {value}"), "16 → 64");
 /// ```
 pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableError> {
-    // Names are looked up under this registry's lock, and the other one's must not be taken within it: `fork` takes both, in an order
-    // of its own.
+    // Names are looked up under this registry's lock, and the other registry's lock must not be taken inside it: `fork` takes both, in its own
+    // order.
     if elsewhere().is_some() {
         return Err(TunableError::Update(Error::Elsewhere));
     }
@@ -313,8 +313,8 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
         let assignments = &*assignments;
         let done = registry.update(|| assignments.iter().filter_map(|assignment| assignment.change.as_ref()));
         let done = done.or_else(|error| {
-            // An update that fails takes its values back, and leaves its keys turned. Turning one back may fail in turn, where
-            // text can be written no more: some of its sites sleep then.
+            // An update that fails takes its values back, and leaves its keys changed. Changing one back may fail too, if
+            // text can no longer be written: some of its sites are then dormant.
             let turned = || assignments.iter().filter_map(|assignment| assignment.turned);
             registry.update(|| turned().map(|(key, on)| turn((key, !on)))).and(Err(error))
         });
@@ -325,13 +325,13 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
         if answer.is_err() {
             assignment.reset();
         }
-        // They name what may be unloaded from now on.
+        // They name objects that may be unloaded from now on.
         (assignment.change, assignment.turned) = (None, None);
     }
     answer
 }
 
-/// Sets one tunable, and gives what it was and is: [`set_tunables`] of a single assignment.
+/// Sets one tunable, and returns the value before and the value now: [`set_tunables`] of a single assignment.
 pub fn set_tunable(name: &str, text: &str) -> Result<(TunableValue, TunableValue), TunableError> {
     let mut assignments = [Assignment::new(name, text)];
     set_tunables(&mut assignments)?;
@@ -339,7 +339,7 @@ pub fn set_tunable(name: &str, text: &str) -> Result<(TunableValue, TunableValue
     assignments[0].outcome().ok_or(unknown)
 }
 
-/// What an [`Imv`] may hold to be a tunable: `bool`, integers and floats.
+/// Types that an [`Imv`] may have to be a tunable: `bool`, integers and floats.
 pub trait Scalar: Value {
     /// Its type.
     const TYPE: TunableType;
@@ -374,12 +374,12 @@ impl Export for StaticKey {
     const TYPE: TunableType = TunableType::Key;
 }
 
-/// What [`tunable!`](crate::tunable) computes while it compiles.
+/// What [`tunable!`](crate::tunable) computes at compile time.
 #[doc(hidden)]
 pub mod tunable_parts {
     use super::*;
 
-    /// All that the variable can hold.
+    /// All values of the variable's type.
     pub const fn whole<E: Export>(_: &E) -> TunableRange {
         TunableRange::whole(E::TYPE)
     }
@@ -401,7 +401,7 @@ pub mod tunable_parts {
         range
     }
 
-    /// The bits of the type's widest relative.
+    /// The value as 64 bits: `u64` for unsigned types, `i64` for signed ones, `f64` for floats.
     const fn widen<T: Scalar>(value: &T) -> u64 {
         let value = core::ptr::from_ref(value);
         macro_rules! read {
@@ -462,12 +462,12 @@ pub mod tunable_parts {
 ///   tunable!(VARIABLE, "name", "what it is for, in one line", least..=greatest);
 /// ```
 ///
-/// An item, for the path of a `static` [`Imv`](crate::Imv) of `bool`, an integer or a float, with a range of that type if need be;
+/// An item, for the path of a `static` [`Imv`](crate::Imv) of `bool`, an integer or a float, with a range of that type if needed;
 /// or of a `static` [`StaticKey`](crate::StaticKey), which is on or off. Name, description and range are constants. The name has 1 to
-/// 255 visible ASCII characters and no blanks, and should be the program's own in the process: two variables of one name are
+/// 255 visible ASCII characters and no blanks, and should be unique in the process: two variables with one name are
 /// both shown, and neither can be set.
 ///
-/// The range is what operators may set. The program's own [`Imv::set`](crate::Imv::set) is not held to it.
+/// The range limits what operators may set. It does not limit the program's own [`Imv::set`](crate::Imv::set).
 ///
 /// ```
 /// use dormouse_imv::{Refusal, StaticKey, TunableError, imv, set_tunable, static_branch, tunable};
@@ -516,14 +516,14 @@ macro_rules! tunable {
     };
     (@record $variable:path, $name:expr, $description:expr, $range:expr) => {
         const _: () = {
-            // Names of this block, which are not to be the variable's.
+            // Names of this block, which must differ from the variable's.
             static TUNABLE_NAME_: [u8; $name.len() + 1] = $crate::tunable_parts::name($name);
             static TUNABLE_DESCRIPTION_: [u8; $description.len() + 1] = $crate::tunable_parts::description($description);
             const TUNABLE_RANGE_: $crate::TunableRange = $range;
             fn tunable_record_() {
                 $crate::__tunable_record!(TUNABLE_NAME_, TUNABLE_DESCRIPTION_, $variable, TUNABLE_RANGE_)
             }
-            // Whoever links the object links this, and with it the record.
+            // Whatever links the object links this function, and with it the record.
             #[used]
             static TUNABLE_RECORD_: fn() = tunable_record_;
         };

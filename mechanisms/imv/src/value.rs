@@ -8,7 +8,7 @@ use crate::registry::{Change, update};
 use crate::site::Width;
 use crate::{Error, SiteCount};
 
-/// What an immediate may hold: a plain value of 1, 2, 4 or 8 bytes.
+/// The type of an immediate: a plain value of 1, 2, 4 or 8 bytes.
 ///
 /// Implemented for integers, `bool`, `char`, floats, raw pointers, and function pointers without and with one argument.
 /// [`imv_enum!`](crate::imv_enum) implements it for enumerations without fields.
@@ -17,16 +17,16 @@ use crate::{Error, SiteCount};
 /// The type has 1, 2, 4 or 8 bytes, none of them padding, and `from_bits(to_bits(value))` is `value`, whatever the bits above the
 /// type's own.
 pub unsafe trait Value: Copy + Send + Sync + 'static {
-    /// Whether a register holds it extended by its sign.
+    /// Whether a register contains it sign-extended.
     const SIGNED: bool = false;
 
     /// Its bits, in the lowest bytes.
     fn to_bits(self) -> u64;
 
-    /// The value with these bits, whose upper part, beyond the type's width, means nothing.
+    /// The value with these bits; those beyond the type's width are ignored.
     ///
     /// # Safety
-    /// The lower part is that of a value.
+    /// The lower part is that of a valid value.
     unsafe fn from_bits(bits: u64) -> Self;
 }
 
@@ -87,7 +87,7 @@ unsafe impl Value for f64 {
     }
 }
 
-/// An address that is read by many threads; what it points to is its owner's affair.
+/// An address that many threads read; its owner is responsible for what it points to.
 #[repr(transparent)]
 pub struct Address<T: 'static>(pub *mut T);
 
@@ -183,7 +183,7 @@ macro_rules! imv_enum {
 #[repr(C)]
 pub struct Imv<T: Value> {
     value: UnsafeCell<T>,
-    /// What changes at once is aligned to its size, also where the type is not.
+    /// Aligned to its size, also where the type is not, because it changes by one store.
     aligned: [AtomicU64; 0],
 }
 
@@ -202,8 +202,8 @@ impl<T: Value> Imv<T> {
         Imv { value: UnsafeCell::new(value), aligned: [] }
     }
 
-    /// The variable's value, by an atomic load: for code that runs before the constructors or not often enough to matter, and
-    /// for all that does not know which immediate it reads. Wait-free; async-signal-safe.
+    /// The variable's value, by an atomic load: for code that runs before the constructors or too seldom to matter, and
+    /// for code that does not know which immediate it reads. Wait-free; async-signal-safe.
     #[inline(always)]
     pub fn read(&self) -> T {
         // SAFETY: the value is aligned to its width, and changes atomically only.
@@ -212,12 +212,12 @@ impl<T: Value> Imv<T> {
         unsafe { T::from_bits(bits) }
     }
 
-    /// Sets the value. When this returns `Ok`, every later read, in whatever thread, gives it; until then threads may see the
-    /// old one or the new one.
+    /// Sets the value. When this returns `Ok`, every later read in every thread gives it; until then threads may see the
+    /// old value or the new one.
     ///
-    /// Nothing else is ordered: what has to be there before somebody reads the new value needs an order of its own.
+    /// It orders nothing else: data that must be visible before somebody reads the new value needs an ordering of its own.
     ///
-    /// Errors: [`Error::Reentered`], [`Error::Stale`]; the value is the old one then. Blocking; async-signal-safe.
+    /// Errors: [`Error::Reentered`], [`Error::Stale`]; then the value is the old one. Blocking; async-signal-safe.
     pub fn set(&'static self, value: T) -> Result<(), Error> {
         update(&[self.to(value)])
     }
@@ -249,7 +249,7 @@ impl<T: Value + fmt::Debug> fmt::Debug for Imv<T> {
 /// As there.
 ///
 /// # Safety
-/// `variable` is aligned to its width and stays loaded, and everybody who changes it does so by this crate.
+/// `variable` is aligned to its width and stays loaded, and is changed only by this crate.
 pub unsafe fn set_raw(variable: *mut core::ffi::c_void, width: Width, bits: u64) -> Result<(), Error> {
     update(&[Change::value(variable.addr(), width, bits)])
 }

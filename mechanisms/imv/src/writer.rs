@@ -1,11 +1,11 @@
-//! How a byte gets into the text of a running program.
+//! How a byte is written into the text of a running program.
 //!
 //! ```text
 //!   Unprobed ──first write──▶ Mprotect ──refused──▶ ProcMem ──refused──▶ None
 //! ```
 //!
-//! The ladder is only ever descended. What worked is remembered; when it is refused later (a sandbox closed after start,
-//! say), the next rung is tried in the same update.
+//! The ladder is only ever descended. The way that worked is remembered; if it is refused later (for example by a sandbox that closed after
+//! start), the next rung is tried in the same update.
 
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
@@ -23,13 +23,13 @@ use crate::site::Store;
 /// How sites are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// Nothing has had to be written yet.
+    /// Nothing had to be written yet.
     Unprobed,
-    /// The pages of the batch are made writable, and stay executable, for the time of the stores.
+    /// The pages of the batch are made writable, and stay executable, during the stores.
     Mprotect,
     /// `/proc/self/mem`, opened anew for every update.
     ProcMem,
-    /// Sites stay as they were born and read their key.
+    /// Sites stay as linked and read their key.
     None,
 }
 
@@ -49,7 +49,7 @@ impl Writer {
 pub(crate) struct Ladder {
     pub(crate) writer: Writer,
     pub(crate) reason: &'static str,
-    /// Chosen by `DORMOUSE_IMV_WRITER`: tried alone.
+    /// Chosen by `DORMOUSE_IMV_WRITER`: no other is tried.
     forced: bool,
 }
 
@@ -64,7 +64,7 @@ impl Ladder {
 
     /// Reads `DORMOUSE_IMV_WRITER` and registers for the barrier, without which nothing may be written.
     ///
-    /// Registration costs microseconds while the process has one thread and milliseconds later: hence at start.
+    /// Registration costs microseconds while the process has one thread, and milliseconds later. So it is done at start.
     pub(crate) fn prepare(&mut self) {
         if self.writer == Writer::None {
             return;
@@ -85,7 +85,7 @@ impl Ladder {
         }
     }
 
-    /// Writes `stores`, which lie within `span`, as far as the system lets it. The caller looks at the sites afterwards.
+    /// Writes `stores`, which lie within `span`, as far as the system allows. The caller checks the sites afterwards.
     pub(crate) fn write(&mut self, segment: &Segment, span: Range<usize>, stores: impl Iterator<Item = Store> + Clone) {
         if matches!(self.writer, Writer::Unprobed | Writer::Mprotect) {
             match write_by_mprotect(segment, span, stores.clone()) {
@@ -96,7 +96,7 @@ impl Ladder {
                     return;
                 }
                 Err(Refusal::ForeignSpan) => {
-                    // This object only: where it is refused, its sites read their keys.
+                    // Only for this object: if it is refused, its sites read their keys.
                     if !self.forced {
                         let _ = write_by_proc_mem(stores);
                     }
@@ -126,9 +126,9 @@ impl Ladder {
 }
 
 enum Refusal {
-    /// The kernel said no.
+    /// The kernel refused.
     Kernel,
-    /// The sites are not all in the object's own text, so the protection to go back to is not known.
+    /// Some site is not in the object's own text, so the protection to restore is not known.
     ForeignSpan,
 }
 
@@ -150,7 +150,7 @@ fn write_by_mprotect(
     protect(&pages, rwx).map_err(|_| Refusal::Kernel)?;
     for store in stores {
         // (C) No acquire partner: the bytes are fetched as code. Release keeps them behind the key's new value; the
-        // barrier of the update makes them binding.
+        // barrier of the update makes them effective.
         match store {
             Store::Byte(address, byte) => {
                 // SAFETY: the address is a site's, inside `pages`, which are writable now, and aligned to the store's size;
@@ -174,7 +174,7 @@ fn write_by_mprotect(
         }
         publish_store(store);
     }
-    // Where going back is refused the pages stay rwx: less hardened, but the stores are done.
+    // If restoring is refused the pages stay rwx: less hardened, but the stores are done.
     let _ = protect(&pages, segment.protection);
     Ok(())
 }
@@ -185,7 +185,7 @@ fn protect(pages: &Range<usize>, protection: MprotectFlags) -> Result<(), Errno>
 }
 
 /// The kernel's write ignores page protection. An inherited descriptor would write the parent's text, so each update
-/// opens its own. Nobody promises in what order the bytes of a longer write appear, so stores that need one are left undone.
+/// opens its own. The order in which the bytes of a longer write become visible is unspecified, so stores that need one are left out.
 fn write_by_proc_mem(stores: impl Iterator<Item = Store>) -> Result<(), Errno> {
     let memory = rustix::fs::open(c"/proc/self/mem", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     for store in stores {
@@ -208,7 +208,7 @@ fn register_barrier() -> Result<(), Errno> {
 pub(crate) fn synchronise_cores() -> bool {
     let barrier = || membarrier(MembarrierCommand::PrivateExpeditedSyncCore);
     match barrier() {
-        // Not registered: the registration did not come along to this address space.
+        // Not registered: the registration was not inherited by this address space.
         Err(Errno::PERM) => register_barrier().and_then(|()| barrier()).is_ok(),
         answer => answer.is_ok(),
     }

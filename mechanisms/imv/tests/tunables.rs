@@ -65,7 +65,7 @@ fn turn() -> impl Drop {
 /// Every tunable as a line, less its sites.
 fn listed() -> Vec<String> {
     let mut lines = Vec::new();
-    // The test's allocator is no affair of the registry's lock.
+    // The test's allocations do not concern the registry's lock.
     visit_tunables(|tunable: Tunable<'_>| {
         let Tunable { name, description, value, range, .. } = tunable;
         let kind = value.value_type.name();

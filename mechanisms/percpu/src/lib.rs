@@ -115,9 +115,8 @@
 //! * `cpu_id` excludes other processes of one kernel, not other virtual machines that share memory.
 //!
 //! # Source
-//! Ravikiran G. Thirumalai, "Re: \[PATCH 4/3\] Replace dynamic percpu implementation", 22 May 2003, compares per-CPU allocators and leaves one as
-//! "todo": pointer arithmetic with interlacing, the layout here. The kernel's `rseq(2)` ABI; the conventions of librseq (pseudo-code names,
-//! injection points).
+//! K. Thirumalai's comparison of per-CPU allocators (2003), whose "todo", pointer arithmetic with interlacing, is the
+//! layout here; the kernel's `rseq(2)` ABI; the conventions of librseq (pseudo-code names, injection points).
 #![cfg_attr(not(test), no_std)]
 
 mod alloc;

@@ -10,8 +10,8 @@ use crate::Memory;
 
 /// A run of bytes to copy into a record.
 ///
-/// The critical section copies `words` × 8 bytes and then `tail` single bytes; the next run begins `advance` bytes on.
-/// So a run whose source is padded may be copied by whole words ([`Segment::padded`]); any other run is copied exactly.
+/// The critical section copies `words` × 8 bytes and then `tail` single bytes, and the next run begins `advance` bytes on.
+/// So a run whose source is padded may be copied by whole words ([`Segment::padded`]); any other is copied exactly.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
@@ -136,7 +136,7 @@ impl Form {
 pub enum Written {
     /// Committed.
     Done = 0,
-    /// Preempted, migrated or interrupted: nothing happened, try again and choose the CPU anew.
+    /// Preempted, migrated or interrupted: nothing happened, try again from the choice of the CPU on.
     Aborted = 1,
     /// No room in the current page, or the page spans too much time: switch pages.
     Full = 2,

@@ -107,7 +107,7 @@ fn a_stream_that_nobody_uses_costs_no_memory() {
         bench.memory.use_stream(stream);
     }
     assert_eq!(bench.memory.used_streams().collect::<Vec<_>>(), [0, 63, 64, 130, 215]);
-    // Whoever scribbles over the bits names no stream that there is not.
+    // A process that overwrites the bits cannot name a stream that does not exist.
     for word in &bench.memory.header().used_streams {
         word.store(u64::MAX, Ordering::Relaxed);
     }

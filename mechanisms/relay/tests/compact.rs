@@ -132,14 +132,14 @@ impl Bench {
 }
 
 /// Stays on CPU 0. None where there are no sections.
-fn on_one_processor() -> Option<Rseq> {
+fn on_one_cpu() -> Option<Rseq> {
     let rseq = Rseq::detect();
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
     if rseq.is_none() {
         skip(Lack::machine("there are no restartable sequences here", "a kernel that has rseq(2), and no emulator"));
     } else if rustix::thread::sched_setaffinity(None, &set).is_err() {
-        skip(Lack::machine("this process may not run on processor 0", "`taskset -c 0-` before the tests"));
+        skip(Lack::machine("this process may not run on CPU 0", "`taskset -c 0-` before the tests"));
         return None;
     }
     rseq
@@ -164,7 +164,7 @@ fn write(id: u32, len: usize) -> bool {
 
 #[test]
 fn records_are_written_or_go_the_slow_way() {
-    let Some(rseq) = on_one_processor() else { return };
+    let Some(rseq) = on_one_cpu() else { return };
     let bench = Bench::new(RecordKind::Compact);
     let start = page::HEADER_SIZE_BYTES;
     let now = || epoch(timestamp());

@@ -169,7 +169,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..200)
 }
 
-/// A page switch as the tracer makes it. False when no page is to be had.
+/// A page switch as the tracer makes it. False if no page is free.
 fn switch(bench: &mut Bench, oracles: &mut [Oracle], stream: u32, break_off_after: Option<usize>) -> bool {
     let memory = bench.memory;
     let state = bench.control(stream).state.load(Ordering::Relaxed);

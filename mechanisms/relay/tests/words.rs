@@ -126,7 +126,7 @@ fn records_are_written_or_go_the_slow_way() {
     let mut set = rustix::thread::CpuSet::new();
     set.set(0);
     if rustix::thread::sched_setaffinity(None, &set).is_err() {
-        return skip(Lack::machine("this process may not run on processor 0", "`taskset -c 0-` before the tests"));
+        return skip(Lack::machine("this process may not run on CPU 0", "`taskset -c 0-` before the tests"));
     }
     let control = memory.stream(0);
     let unit = memory.draw(3, 0, |_| 0).expect("a page");

@@ -55,9 +55,9 @@ impl Features {
 /// Batched publishing is not among them: a caller that publishes after each buffer does without. A packed queue has no index of the other
 /// side to read, and no free list: only [`Refinement::PREFETCH`] matters to it.
 pub trait Refinement: 'static {
-    /// Indexes and flags that this side writes are in private memory too, and are not read back. Without it, a split driver reads
-    /// `avail.idx` for each entry and each time it publishes, and `avail.flags` for each buffer that it takes back, as Linux did before
-    /// Srinivas's change of 2015 (`drivers/virtio/virtio_ring.c`).
+    /// Indexes and flags that this side writes are kept in private memory too, and not read back. Without it, a split driver reads
+    /// `avail.idx` for each entry and each time it publishes, and `avail.flags` for each buffer that it takes back, as Linux's did before
+    /// the seed's change (`drivers/virtio/virtio_ring.c`).
     const SHADOW: bool;
     /// The index that the other side writes is read only when everything that was last seen is done, not each time.
     const CACHED_PEER: bool;
@@ -125,7 +125,7 @@ refinement!(
     false
 );
 refinement!(
-    /// The ring after Srinivas's change of 2015: the shadow alone.
+    /// What the seed's change made of the ring: the shadow alone.
     Shadowed,
     true,
     false,
@@ -133,7 +133,7 @@ refinement!(
     false
 );
 refinement!(
-    /// The ring before that change.
+    /// What the seed began with.
     Unshadowed,
     false,
     false,

@@ -32,7 +32,7 @@ enum Fault {
     Releases,
     /// Looking acquires nothing.
     Acquires,
-    /// Whoever has said that it wants to be woken does not look again.
+    /// A side that has said that it wants to be woken does not look again.
     Look,
 }
 
@@ -334,7 +334,7 @@ fn packed_queues_lose_neither() {
     }
 }
 
-/// The plain comparison is right as long as nothing wraps, which is why it is not noticed for 65,536 buffers, or for a lap.
+/// The plain comparison is correct as long as nothing wraps, so the error does not show for 65,536 buffers, or for a lap.
 #[test]
 fn a_plain_comparison_is_right_before_the_wrap() {
     split::<Plain>(EVENTS, Fault::None, TWO, 0);

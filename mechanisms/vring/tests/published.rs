@@ -1,4 +1,4 @@
-//! Drivers know what they have published, however long ago: a buffer that the device cannot know is a lie, and an old one is none.
+//! Drivers know what they have published, however long ago: a used buffer that was never published is a protocol violation, an old one is not.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -46,7 +46,7 @@ struct Buffer {
 struct Announced {
     old: i64,
     new: i64,
-    /// `None`: whoever does without event indexes wants it never.
+    /// `None`: the other side never wants it; so it is without event indexes.
     wish: Option<i64>,
 }
 

@@ -162,7 +162,7 @@ impl core::fmt::Display for ClassError {
 
 impl core::error::Error for ClassError {}
 
-/// Text from a program, made safe to print: one line, of limited length, without control characters that move a terminal's cursor.
+/// Text of a program as a person reads it: in one line, none too long, and nothing in it moves a terminal's cursor.
 pub fn shown(text: &str) -> String {
     let mut chars = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
     let mut shown: String = chars.by_ref().take(300).collect();

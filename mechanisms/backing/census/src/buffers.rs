@@ -1,4 +1,4 @@
-//! Buffers on the zero page: which, how much of each at its worst, and whether that is too much.
+//! Buffers on the zero page: which they are, the greatest part of each that was the zero page, and whether that is too much.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::{Area, Census, Name};
 /// Buffers that are remembered, the largest.
 const COUNT_MAX: usize = 1000;
 
-/// What a buffer is to a person.
+/// The name of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum What {
@@ -20,24 +20,24 @@ pub enum What {
         /// The object that it is in.
         path: PathBuf,
     },
-    /// A mapping, but for variables in it.
+    /// A mapping, without the variables in it.
     Mapping {
         /// Its name.
         name: Name,
     },
 }
 
-/// When a buffer is reported as read from the zero page. Both have to hold.
+/// When a buffer is reported as read from the zero page. Both limits must be exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Limits {
-    /// Of all that its process has touched, in percent: at least so much is the zero page in this buffer.
+    /// Share of everything that its process has touched, in percent, that is the zero page in this buffer.
     pub share_percent: f64,
-    /// At least so many bytes.
+    /// Bytes that are the zero page in this buffer.
     pub size_bytes: u64,
 }
 
 impl Default for Limits {
-    /// A tenth, and 64 KiB: what a loader and a language's own data read as zeroes stays below.
+    /// 10 % and 64 KiB: what a loader and a language's own data read as zeroes stays below.
     fn default() -> Limits {
         Limits { share_percent: 10.0, size_bytes: 64 << 10 }
     }
@@ -56,19 +56,19 @@ pub struct Buffer {
     pub address: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// Bytes of it that were the zero page when these were most.
+    /// The greatest number of its bytes that were the zero page.
     pub zero: u64,
     /// When that was, in milliseconds from the command's start.
     pub time_ms: f64,
     /// Bytes of it that were the zero page in the last census.
     pub zero_at_end: u64,
-    /// Most of it was the huge zero page.
+    /// Whether most of it was the huge zero page.
     pub is_huge: bool,
-    /// All that the process had touched when `zero` was counted: bytes of the zero page and of memory of its own.
+    /// Bytes that the process had touched when `zero` was counted: of the zero page and of memory of its own.
     pub touched: u64,
-    /// What of that was `zero`, in percent.
+    /// The share of `zero` in these, in percent.
     pub share_percent: f64,
-    /// Beyond the limits.
+    /// Whether it exceeds the limits.
     pub is_found: bool,
 }
 
@@ -86,7 +86,7 @@ impl Buffers {
             let end = address + size;
             let is_same = |old: &&mut Buffer| match (&old.what, &what) {
                 (What::Variable { .. }, What::Variable { .. }) => old.address == address && old.what == what,
-                // It grows and shrinks, and may be called otherwise once more is known.
+                // A mapping grows and shrinks, and may get another name once more is known.
                 (What::Mapping { .. }, What::Mapping { .. }) => old.address < end && address < old.address + old.size,
                 _ => false,
             };
@@ -109,7 +109,7 @@ impl Buffers {
                 is_found,
             };
             match known {
-                // Beyond the limits is worse than more of it within them.
+                // Exceeding the limits is worse than having more bytes within them.
                 Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => *old = new,
                 Some(old) => old.zero_at_end = zero,
                 None => self.0.push(new),
@@ -118,7 +118,7 @@ impl Buffers {
         has_found
     }
 
-    /// Adds another process's; the worst stay.
+    /// Adds another process's buffers; the worst ones stay.
     pub(crate) fn append(&mut self, other: Buffers) {
         self.0.extend(other.0);
         self.0.sort_by(|a, b| (b.is_found, b.zero, a.pid, a.address).cmp(&(a.is_found, a.zero, b.pid, b.address)));
@@ -141,13 +141,13 @@ fn on_zero_page(census: &Census) -> Vec<(What, u64, u64, u64, bool)> {
         found.push((what, variable.address, variable.size, variable.zero, is_huge));
     }
     for area in census.areas.iter().filter(|area| area.pages.zero > 0) {
-        // The first one of an object's may begin in the page before, which the file fills.
+        // The first variable of an object may begin in the page before, which the file fills.
         let inside = |variable: &&crate::ZeroVariable| {
             variable.address < area.end && area.start < variable.address + variable.size
         };
         let named: u64 = census.zero_variables.iter().filter(inside).map(|variable| variable.zero).sum();
         let zero = area.pages.zero.saturating_sub(named);
-        // Less is the rest of a page that a variable begins or ends in.
+        // Less than a page is the rest of a page in which a variable begins or ends.
         if zero >= dormouse_backing::os_page_size() as u64 {
             let what = What::Mapping { name: area.name.clone() };
             found.push((what, area.start, area.end - area.start, zero, is_huge(area)));

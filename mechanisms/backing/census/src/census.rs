@@ -1,4 +1,4 @@
-//! The census: each mapping, by the name that a person knows, and what its pages are.
+//! The census: each mapping, by a name that a person knows, and the state of its pages.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,15 +17,15 @@ use crate::{process, stacks};
 
 pub(crate) const HUGE_PAGE_SIZE_BYTES: u64 = 2 << 20;
 
-/// What a mapping is to a person.
+/// The name of a mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Name {
-    /// What an object has in its file: code, constants, initialised variables.
+    /// The part of an object that its file contains: code, constants, initialised variables.
     Object {
         /// The object.
         path: PathBuf,
-        /// `r-x` and its like.
+        /// Access rights, such as `r-x`.
         access: String,
     },
     /// Variables of an object that begin as zeroes.
@@ -47,19 +47,19 @@ pub enum Name {
         /// Its path.
         path: PathBuf,
     },
-    /// Memory that is shared with other processes and has no place in a file system: memfd, System V, anonymous.
+    /// Memory that is shared with other processes and is in no file system: memfd, System V, anonymous.
     Shared {
-        /// As the kernel has it.
+        /// The kernel's name for it.
         name: String,
     },
-    /// Memory of the process alone, with the name that it gave it (`PR_SET_VMA_ANON_NAME`) or none.
+    /// Memory of this process only, with the name that the process gave it (`PR_SET_VMA_ANON_NAME`) or none.
     Anonymous {
         /// The name, or nothing.
         name: String,
     },
-    /// The kernel's own: vdso and its like.
+    /// Mappings of the kernel, such as the vdso.
     Kernel {
-        /// As the kernel has it.
+        /// The kernel's name for it.
         name: String,
     },
 }
@@ -124,7 +124,7 @@ impl Pages {
 pub struct Area {
     /// Its first byte.
     pub start: u64,
-    /// Behind its last.
+    /// Behind its last byte.
     pub end: u64,
     /// `rw-p`, as the kernel has it.
     pub access: String,
@@ -162,7 +162,7 @@ pub struct Census {
     pub total: Pages,
     /// Largest share of the zero page first.
     pub zero_variables: Vec<ZeroVariable>,
-    /// Whether the zero page can be told from other memory; otherwise it counts as that.
+    /// Whether the zero page is distinguished from other memory; if not, it is counted as other memory.
     pub sees_zero: bool,
     /// What this census cannot see, one line each.
     pub unseen: Vec<String>,
@@ -182,8 +182,8 @@ impl Default for Options {
 }
 
 impl Census {
-    /// Of a process: one's own, or as root anybody's. It goes on meanwhile; what it maps or gives back while it is looked at may be in the
-    /// census or not.
+    /// The census of a process: of the same user, or as root of any user. The process goes on running; what it maps or gives back during the
+    /// census may be in it or not.
     ///
     /// # Errors
     /// See [`PagesError`].
@@ -193,12 +193,12 @@ impl Census {
 }
 
 impl Pages {
-    /// Bytes that the process itself has brought about: read or written, and not a file's or others' too.
+    /// Bytes that the process itself has touched: read or written, and neither a file's nor shared with others.
     pub fn touched(&self) -> u64 {
         self.zero + self.resident().saturating_sub(self.shared)
     }
 
-    /// Faults by which that came, where nobody has read ahead: one for each page, small or huge.
+    /// The page faults for these, without read-ahead: one for each page, small or huge.
     pub(crate) fn touches(&self) -> u64 {
         let huge = self.huge.min(self.resident().saturating_sub(self.shared)) + self.huge_zero;
         let small = self.touched().saturating_sub(huge);
@@ -206,12 +206,12 @@ impl Pages {
     }
 }
 
-/// How much is found out of a mapping's name.
+/// How exactly mappings are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Names {
     /// Everything.
     All,
-    /// All but whose stack it is, for which each thread has to be asked.
+    /// Everything except the owners of stacks, for which each thread has to be asked.
     ButStacks,
 }
 
@@ -222,7 +222,7 @@ pub(crate) struct Surveyor {
     /// How the kernel was asked for the last census.
     way: Option<Way>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
-    /// Time that went into reading them, all together.
+    /// Total time spent on reading object files.
     pub(crate) reading: Duration,
 }
 
@@ -236,7 +236,7 @@ impl Surveyor {
         self.way
     }
 
-    /// Of process `pid`, whose memory is looked at through `task`, one of its threads: the first one may have ended before the others.
+    /// The census of process `pid`, whose memory is read through `task`, one of its threads: the first thread may have ended before the others.
     ///
     /// # Errors
     /// See [`PagesError`].
@@ -246,7 +246,7 @@ impl Surveyor {
         self.way = Some(table.way());
         let maps = maps::read(task).map_err(|error| PagesError::of_io(pid, error))?;
         if maps.is_empty() {
-            // A thread of the kernel's, or one that has ended and is not yet waited for.
+            // A thread of the kernel, or one that has ended and was not waited for yet.
             return Err(PagesError::NoMemory { pid });
         }
         let objects = self.objects(task, &maps);
@@ -254,7 +254,7 @@ impl Surveyor {
         let (mut areas, mut zero, mut total) = (Vec::new(), Vec::new(), Pages::default());
         for map in &maps {
             let mut pages = Pages { unbacked: map.range.end - map.range.start, ..Pages::default() };
-            // The vsyscall page is in nobody's page table.
+            // The vsyscall page is in no process's page table.
             if map.range.end <= i64::MAX as u64 {
                 table
                     .runs(map.range.clone(), &mut |run| {
@@ -278,13 +278,13 @@ impl Surveyor {
         Ok(Census { pid, command, areas, total, zero_variables, sees_zero, unseen })
     }
 
-    /// The objects that are mapped, and how much further on than in its file each lies.
+    /// The mapped objects, and how far from its address in the file each lies.
     fn objects(&mut self, task: u32, maps: &[Map]) -> Objects {
         let mut objects = Objects::default();
         for map in maps {
             let Some(path) = map.path().filter(|path| !objects.0.contains_key(path)) else { continue };
             let file = self.files.entry((path.clone(), map.inode)).or_insert_with(|| {
-                // As the process sees it: its root may be another one, and the file may have been replaced.
+                // By the process's own root, which may be a different one; the file may have been replaced.
                 let start = Instant::now();
                 let range = format!("/proc/{task}/map_files/{:x}-{:x}", map.range.start, map.range.end);
                 let file = ObjectFile::read(range.as_ref())
@@ -299,7 +299,7 @@ impl Surveyor {
     }
 }
 
-/// What cannot be seen by this way, of any process.
+/// What this way cannot see, for any process.
 pub(crate) fn unseen_by(way: Way) -> Option<String> {
     match way {
         Way::Scan => None,
@@ -342,14 +342,14 @@ impl Objects {
         self.0.iter().find(|(_, object)| object.as_ref().is_some_and(has_it)).map(|(path, _)| path.clone())
     }
 
-    /// Variables that overlap these ranges, which ascend, with as many bytes as do. Of several names of one variable, the first.
+    /// Variables that overlap these ascending ranges, with the number of bytes that overlap. If a variable has several names, the first.
     fn variables_in(&self, zero: &[Range<u64>]) -> Vec<ZeroVariable> {
         let mut found: Vec<ZeroVariable> = Vec::new();
         for (path, (bias, file)) in self.0.iter().filter_map(|(path, object)| Some((path, object.as_ref()?))) {
             for variable in &file.variables {
                 let (start, end) = (variable.range.start.wrapping_add(*bias), variable.range.end.wrapping_add(*bias));
                 if end <= start {
-                    // No honest file has it.
+                    // Only a damaged file has it.
                     continue;
                 }
                 let first = zero.partition_point(|range| range.end <= start);
@@ -371,7 +371,7 @@ fn name(map: &Map, objects: &Objects, stacks: &mut Vec<stacks::Stack>) -> Name {
     let text = String::from_utf8_lossy(&map.name).into_owned();
     if let Some(path) = map.path() {
         return match () {
-            // Of MAP_HUGETLB: a file for the kernel alone.
+            // A mapping of MAP_HUGETLB: only the kernel treats it as a file.
             () if text.starts_with("/anon_hugepage") && !map.is_shared() => Name::Anonymous { name: "hugetlb".into() },
             () if text.starts_with("/anon_hugepage") => Name::Shared { name: "hugetlb".into() },
             () if text.starts_with("/memfd:") || text.starts_with("/SYSV") || text.starts_with("/dev/zero") => {
@@ -397,7 +397,7 @@ fn name(map: &Map, objects: &Objects, stacks: &mut Vec<stacks::Stack>) -> Name {
         _ => match text.strip_prefix("[anon:").or_else(|| text.strip_prefix("[anon_shmem:")) {
             Some(given) => {
                 let given = given.trim_end_matches(']').to_string();
-                // What the dynamic linker has named itself is what it is all the same.
+                // A name that the dynamic linker has set does not change what the mapping is.
                 let bss = objects.with_bss(&map.range).filter(|_| !map.is_shared());
                 bss.map_or(Name::Anonymous { name: given }, |path| Name::Bss { path })
             }

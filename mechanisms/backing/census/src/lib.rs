@@ -1,8 +1,8 @@
-//! What stands behind every mapping of a process, by the names that a person knows, and which variables are the zero page.
+//! What stands behind every mapping of a process, by names that a person knows, and which variables are the zero page.
 //!
 //! # The problem
 //! A benchmark that reads an array which nobody has written reads one page of zeroes, over and over, from the first-level cache. It
-//! looks fast, and says nothing. Nothing in the program shows it; the page table does.
+//! looks fast, and its result is meaningless. The program does not show it; the page table does.
 //!
 //! # The picture
 //! ```text
@@ -15,29 +15,29 @@
 //! ```
 //!
 //! # A command
-//! [`run`] starts a command, takes a census of each of its processes as it is about to end, and if asked also from time to time
-//! ([`RunOptions::period`]). Three threads have a part in it:
+//! [`run`] starts a command and takes a census of each of its processes just before it ends; on request also periodically
+//! ([`RunOptions::period`]). Three threads work together:
 //! ```text
-//!   supervisor   traces the command and its descendants (`trace.rs`), stops one that ends until it was looked at
-//!   watcher      the caller: takes censuses, keeps of each buffer the worst, counts faults
+//!   supervisor   traces the command and its descendants (`trace.rs`), stops one that ends until its census is taken
+//!   watcher      the caller: takes censuses, keeps the worst state of each buffer, counts faults
 //!   forwarder    passes on signals that another process sends to this one
 //! ```
-//! Only the supervisor waits for processes, only the watcher has state; what happens comes to it over a channel, in its order. `README.md`
+//! Only the supervisor waits for processes, and only the watcher has state; events reach it over a channel, in their order. `README.md`
 //! shows programs in which this has found something, and how it is measured.
 //!
 //! # Cost
-//! A census reads the page table once: some 10 ns for each page that is there. Samples take at most a twentieth of a processor. A traced
+//! A census reads the page table once: some 10 ns for each present page. Samples take at most a twentieth of a CPU. A traced
 //! command stops where a thread or process begins or ends, at an exec and at a signal, and nowhere else.
 //!
 //! # Limits
-//! The process goes on meanwhile: each mapping is as of a moment of its own. Variables are known where the object has a symbol table; a
-//! stripped one has only those that it exports. Memory that is read, and then written or given back between two samples, is not seen; what
-//! a process had before an exec is as of the last sample. That a page is the zero page says that it was read since it was mapped, not when.
+//! The process goes on running: the state of each mapping is that of a moment of its own. Variables are known if the object has a symbol table;
+//! a stripped object has only those that it exports. Memory that is read, and then written or given back between two samples, is not seen. The
+//! memory that a process had before an exec is that of the last sample. A page that is the zero page was read since it was mapped; when is not known.
 //!
 //! # Source
 //! `ptrace(2)`, `proc(5)`, the kernel's `Documentation/admin-guide/mm/pagemap.rst`; C. Chen's report on the zero page (2008).
 
-// Who calls says what there is to say.
+// The caller prints; this crate does not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod buffers;
@@ -63,16 +63,16 @@ pub use watch::{Counts, Other, Run, RunOptions, Sample, Verdict, run};
 use dormouse_backing::BackingError;
 use rustix::io::Errno;
 
-/// Why there is no census. Each says what to do.
+/// Why there is no census. Each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum PagesError {
-    /// Nobody has that id.
+    /// No process has that id.
     #[error("there is no process {pid}")]
     NoProcess {
         /// The id.
         pid: u32,
     },
-    /// It is another user's, or has made itself invisible.
+    /// It belongs to another user, or has raised its privileges.
     #[error(
         "process {pid} may not be looked into: it is another user's, or has raised its privileges; run this as root or as that user"
     )]

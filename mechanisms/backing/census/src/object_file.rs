@@ -1,4 +1,4 @@
-//! What an object file says of its mappings: where its variables are.
+//! The mappings of an object file: where its variables are.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,23 +9,23 @@ use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Variable {
     pub(crate) name: String,
-    /// As the file has it.
+    /// Its addresses in the file.
     pub(crate) range: Range<u64>,
 }
 
 /// What is known of an object file.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ObjectFile {
-    /// Address of the first byte that the file has loaded, as the file has it.
+    /// The address in the file of the first byte that is loaded.
     pub(crate) base: u64,
-    /// Addresses, as the file has them, of what the file does not hold: `.bss`.
+    /// Addresses in the file of what the file does not contain: `.bss`.
     pub(crate) bss: Vec<Range<u64>>,
     /// Sorted by address.
     pub(crate) variables: Vec<Variable>,
 }
 
 impl ObjectFile {
-    /// Reads symbols and segments; nothing of a file that is none or cannot be read.
+    /// Reads symbols and segments; `None` for a file that is no object file or cannot be read.
     pub(crate) fn read(path: &Path) -> Option<ObjectFile> {
         let cache = ReadCache::new(std::fs::File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;

@@ -1,13 +1,13 @@
-//! What `/proc` says of a process, but for its memory.
+//! What `/proc` says about a process, except its memory.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Numbers of `/proc/PID/stat`, counted from one as its documentation does; from the third on.
+/// Numbers of `/proc/PID/stat`, from the third field on; fields are counted from one, as in proc(5).
 fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Option<[u64; N]> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);
-    // Behind the name, which may hold anything.
+    // Behind the name, which may contain anything.
     let (_, rest) = text.rsplit_once(") ")?;
     let words: Vec<&str> = rest.split_ascii_whitespace().collect();
     let mut numbers = [0; N];
@@ -17,7 +17,7 @@ fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Option<[u64; N]> {
     Some(numbers)
 }
 
-/// A name that a program gave itself, which may hold any byte, so that it moves no cursor.
+/// A name that a program gave itself. It may contain any byte; control characters are replaced.
 pub(crate) fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -27,7 +27,7 @@ pub(crate) fn first_stack(pid: u32) -> Option<u64> {
     stat(pid, [28]).map(|[pointer]| pointer)
 }
 
-/// Page faults of all of its threads: those that the kernel answered from memory, and those that waited for a disk.
+/// Page faults of all of its threads: minor ones, which the kernel answered from memory, and major ones, which waited for a disk.
 pub(crate) fn faults(pid: u32) -> Option<[u64; 2]> {
     stat(pid, [10, 12])
 }
@@ -48,7 +48,8 @@ pub(crate) fn ignored_signals() -> u64 {
     status(std::process::id(), "SigIgn:").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
 }
 
-/// Whether the whole process ends with this thread, which is about to: it is the first one, or that has ended or is being killed.
+/// Whether the process ends with this thread, which is about to end: it is the first thread, or that has ended, or the process is being
+/// killed.
 pub(crate) fn ends_with(pid: u32, thread: u32) -> bool {
     const KILLED: u64 = 1 << (libc::SIGKILL - 1);
     let is_killed = || u64::from_str_radix(&status(pid, "SigPnd:")?, 16).ok().map(|mask| mask & KILLED != 0);
@@ -56,7 +57,7 @@ pub(crate) fn ends_with(pid: u32, thread: u32) -> bool {
     thread == pid || is_killed() == Some(true) || has_ended()
 }
 
-/// A process and all that it and its children have started and that is still theirs.
+/// A process and its descendants, except those that have got another parent.
 pub(crate) fn family(pid: u32) -> BTreeSet<u32> {
     let (mut found, mut next) = (BTreeSet::new(), vec![pid]);
     while let Some(pid) = next.pop() {

@@ -1,4 +1,4 @@
-//! Signals that are meant for the command.
+//! Signals that were meant for the command.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -11,7 +11,7 @@ use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
 const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT];
 
-/// Signals caught so that this process stays to tell of the command: from before that is started, so that none is lost.
+/// Caught signals, so that this process survives to report. Set up before the command is started, so that none is lost.
 pub(crate) struct Caught(SignalsInfo<WithOrigin>);
 
 /// Passes them on until it is dropped.
@@ -22,7 +22,7 @@ pub(crate) struct Forwarder {
 
 impl Caught {
     pub(crate) fn new() -> io::Result<Caught> {
-        // What `nohup` or a shell has had ignored, the command is to find ignored.
+        // Signals that `nohup` or a shell made this process ignore are ignored in the command too.
         let ignored = crate::process::ignored_signals();
         let caught = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         SignalsInfo::new(caught).map(Caught)
@@ -43,7 +43,7 @@ impl Caught {
     }
 }
 
-/// By a process. A terminal's reach the command as well, which is of the same group.
+/// Whether a process has sent it. Signals of a terminal reach the command as well, which is in the same group.
 fn is_sent(origin: &Origin) -> bool {
     matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue))
 }

@@ -1,4 +1,4 @@
-//! How much faster the zero page is read than memory: measured here and now.
+//! How much faster the zero page is read than memory: measured on this machine.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -7,13 +7,13 @@ use dormouse_backing::page_table::{PageKind, PageTable};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use serde::Serialize;
 
-/// Memory that is read in a round, at least, so that a clock can tell its time.
+/// Least memory that is read in a round, so that a clock can measure the time.
 const ROUND_SIZE_BYTES: usize = 32 << 20;
-/// Memory that is taken, at most.
+/// Most memory that is used.
 const SIZE_BYTES_MAX: u64 = 256 << 20;
 const HUGE_PAGE_SIZE_BYTES: usize = crate::census::HUGE_PAGE_SIZE_BYTES as usize;
 const ROUNDS: usize = 21;
-/// Of sorted rounds: between these the median lies with 97 %, whatever their distribution (binomial, 21 rounds).
+/// Indexes of sorted rounds between which the median lies with 97 %, whatever their distribution (binomial, 21 rounds).
 const INTERVAL: [usize; 2] = [5, 15];
 
 /// The zero page beside memory of the same size that was written, each read from its beginning to its end, in turn.
@@ -21,9 +21,9 @@ const INTERVAL: [usize; 2] = [5, 15];
 pub struct Speed {
     /// Bytes of each.
     pub size: u64,
-    /// As many as the buffer has; otherwise so many were too many for this machine or this measurement.
+    /// Whether the size is that of the buffer; otherwise the buffer was too large for this machine or this measurement.
     pub is_whole: bool,
-    /// In huge pages, both.
+    /// Whether both are in huge pages.
     pub is_huge: bool,
     /// Gigabytes in a second from the zero page; median.
     pub zero_gb_per_s: f64,
@@ -31,14 +31,14 @@ pub struct Speed {
     pub written_gb_per_s: f64,
     /// How many times as fast the zero page is read: median of the rounds.
     pub factor: f64,
-    /// A 95 % interval of that median, free of assumptions on how rounds are distributed.
+    /// A 95 % interval of that median, without assumptions about the distribution of rounds.
     pub factor_ci95: [f64; 2],
     /// Rounds.
     pub rounds: usize,
 }
 
 impl Speed {
-    /// For a buffer of `size` bytes. It takes as much memory, up to 256 MiB and to a quarter of what is available, and about a second.
+    /// For a buffer of `size` bytes. It takes that much memory, up to 256 MiB and a quarter of what is available, and about a second.
     ///
     /// # Errors
     /// One line: there is no memory, or this kernel has no zero page there.
@@ -56,7 +56,7 @@ impl Speed {
             });
             (used * passes) as f64 / start.elapsed().as_secs_f64().max(1e-9) / 1e9
         };
-        // First touches fault: they are not what is measured.
+        // First touches fault, and are not measured.
         std::hint::black_box([&zero, &written].map(Region::sum));
         zero.check()?;
         let rounds: Vec<[f64; 2]> = (0..ROUNDS).map(|_| [time(&zero), time(&written)]).collect();
@@ -111,7 +111,7 @@ impl Region {
         let advice = if is_huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: advice about huge pages changes no content; the mapping is this function's.
         let advised = unsafe { madvise(address, len, advice) };
-        // A kernel without huge pages need not be told.
+        // A kernel without huge pages need not be told to use none.
         advised.or_else(|errno| if is_huge { Err(failed(errno)) } else { Ok(()) })?;
         Ok(region)
     }
@@ -122,7 +122,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.start, self.size / size_of::<u64>()) }
     }
 
-    /// Something else in each word, so that no page is like another.
+    /// A different value in each word, so that no two pages are alike.
     fn write(&mut self) {
         // SAFETY: as in `words`, and nobody else has the mapping.
         let words = unsafe { std::slice::from_raw_parts_mut(self.start, self.size / size_of::<u64>()) };
@@ -132,7 +132,7 @@ impl Region {
     }
 
     fn sum(&self) -> u64 {
-        // Eight sums, so that one addition need not wait for the one before.
+        // Eight sums, so that an addition does not wait for the one before.
         let (lines, rest) = std::hint::black_box(self.words()).as_chunks::<8>();
         let mut sums = [0_u64; 8];
         for line in lines {
@@ -143,7 +143,7 @@ impl Region {
         sums.iter().chain(rest).fold(0, |sum, word| sum.wrapping_add(*word))
     }
 
-    /// Whether it is the zero page as far as the kernel tells.
+    /// Whether it is the zero page, as far as the kernel tells.
     fn check(&self) -> Result<(), String> {
         let failed = |error: &dyn std::fmt::Display| format!("cannot look into this process's own page table: {error}");
         let table = PageTable::of(None).map_err(|error| failed(&error))?;

@@ -1,4 +1,4 @@
-//! Which stack is whose.
+//! Which stack belongs to which thread.
 
 use std::fs;
 
@@ -13,8 +13,8 @@ pub(crate) struct Stack {
     pub(crate) pointer: u64,
 }
 
-/// Of all threads whose stack pointer the kernel tells: those that wait, where this process may look into the other; for a thread
-/// that runs it has none. The first thread's stack has an address of its own.
+/// The stacks of all threads whose stack pointer the kernel tells: threads that wait, in processes that this one may inspect. For a thread
+/// that runs it tells none. The address of the first thread's stack is known from elsewhere.
 pub(crate) fn of(pid: u32) -> Vec<Stack> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stack = |task: fs::DirEntry| {

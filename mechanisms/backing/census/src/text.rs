@@ -1,4 +1,4 @@
-//! A census for people.
+//! A census as text for people.
 //!
 //! ```text
 //!   NAME                                 size  unbacked   zero   small  huge  swapped
@@ -26,17 +26,17 @@ use crate::{Buffer, Census, Counts, Name, Pages, Run, Sample, Verdict, What};
 /// Columns of figures, and how wide each is.
 const COLUMNS: [&str; 6] = ["size", "unbacked", "zero", "small", "huge", "swapped"];
 const COLUMN_WIDTH: usize = 10;
-/// Columns that a name has at least.
+/// Least width of a name's column.
 const NAME_WIDTH_MIN: usize = 24;
-/// Variables that are listed, and buffers, and processes.
+/// Most variables, buffers and processes that are listed.
 const VARIABLES_MAX: usize = 20;
 /// Buffers that are smaller are listed only if they were found.
 const LISTED_BYTES_MIN: u64 = 16 << 10;
 /// Bars of a series over time.
 const BARS: usize = 48;
 
-/// The census as a table of at most `columns` columns, with a line break at its end. Neighbours of the same name are one line, or with
-/// `is_each` as many as there are.
+/// The census as a table of at most `columns` columns, with a line break at its end. Neighbours with the same name are one line, or with
+/// `is_each` a line each.
 pub fn table(census: &Census, columns: usize, is_each: bool) -> String {
     let name_width = columns.saturating_sub(COLUMNS.len() * COLUMN_WIDTH).max(NAME_WIDTH_MIN);
     let mut text = format!("{}, process {}\n\n{:name_width$}", census.command, census.pid, "");
@@ -90,7 +90,7 @@ fn unseen(text: &mut String, lines: &[String]) {
     }
 }
 
-/// What became of a command, in at most `columns` columns: with samples, what was read from the zero page and what it did to figures; without,
+/// The result of a command, in at most `columns` columns: with samples, what was read from the zero page and how that changes figures; without,
 /// its census at its end.
 pub fn run_table(run: &Run, columns: usize, is_each: bool) -> String {
     if run.period_ms.is_some() { watched(run) } else { at_end(run, columns, is_each) }
@@ -104,7 +104,7 @@ pub(crate) fn time_text(ms: f64) -> String {
 fn at_end(run: &Run, columns: usize, is_each: bool) -> String {
     let mut text = String::new();
     if let Some(census) = &run.census {
-        // What is not seen stands below, with what concerns all processes.
+        // What is not seen is printed below, with what concerns all processes.
         text = table(&Census { unseen: Vec::new(), ..census.clone() }, columns, is_each);
     }
     if !run.others.is_empty() {
@@ -218,7 +218,7 @@ fn counts_text(run: &Run) -> String {
     text
 }
 
-/// Page faults in a second, of `count` parts of the time between the start and the end. Between two samples they are taken as steady.
+/// Page faults per second, for `count` parts of the time between start and end. Between two samples the rate is taken as constant.
 pub(crate) fn fault_rates(samples: &[Sample], duration_ms: f64, count: usize) -> Vec<f64> {
     let step = duration_ms / count as f64;
     if samples.len() < 2 || step <= 0.0 {
@@ -248,7 +248,7 @@ impl std::fmt::Display for What {
     }
 }
 
-/// The last part of a path, by which a person knows it.
+/// The last part of a path.
 fn file_name(path: &Path) -> std::path::Display<'_> {
     path.file_name().map_or(path, Path::new).display()
 }
@@ -270,7 +270,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The end of a text that is too long, which tells more of a path than its beginning.
+/// The end of a text that is too long: the end of a path says more than its beginning.
 fn shortened(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {

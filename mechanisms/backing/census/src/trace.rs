@@ -1,4 +1,4 @@
-//! A command and all that it starts, under `ptrace(2)`: told of each process, and stopped where one is about to lose its memory.
+//! A command and its descendants under `ptrace(2)`: it reports each process, and stops a process that is about to lose its memory.
 //!
 //! ```text
 //!   supervisor (a thread of its own: the kernel knows a tracer by its thread)        watcher
@@ -7,11 +7,11 @@
 //!              exec: the memory is another ───── Execed ──────────────────────────────▶ │
 //!              about to exit, stopped ────────── Exiting ──▶ it looks, and lets go ───▶ │
 //!              gone ──────────────────────────── Gone ────────────────────────────────▶ │
-//!              a signal ─▶ passed on;  a stop ─▶ left as it is, until somebody continues it
+//!              a signal ─▶ passed on;  a stop ─▶ not changed, until somebody continues it
 //!              the command itself is gone ────── Ended ───────────────────────────────▶ │
 //! ```
-//! No system call is traced, so the command runs at its own speed between these events. When the supervisor ends, the kernel lets what is
-//! left of the command's descendants go on by itself (`ptrace(2)`, "Attaching and detaching").
+//! No system call is traced, so the command runs at its own speed between these events. When the supervisor ends, the kernel lets the
+//! remaining descendants go on by themselves (`ptrace(2)`, "Attaching and detaching").
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,30 +31,30 @@ pub(crate) enum Event {
     /// The command runs.
     Started {
         pid: u32,
-        /// Page faults of this program's until it had become the command: minor and major ones.
+        /// Page faults of this process before it became the command: minor and major ones.
         faults: [u64; 2],
         /// Why it is not traced, if it is not.
         untraced: Option<String>,
     },
     /// It could not be started.
     Failed(io::Error),
-    /// There is another process.
+    /// A new process.
     Forked {
         pid: u32,
-        /// It has its parent's memory, not a copy of it.
+        /// Whether it shares its parent's memory rather than having a copy.
         is_shared: bool,
     },
     /// A process has become another program.
     Execed { pid: u32 },
     /// A thread is about to end, and waits until the answer is dropped.
     Exiting { pid: u32, thread: u32, answer: SyncSender<()> },
-    /// A process is no more.
+    /// A process has ended.
     Gone { pid: u32 },
-    /// The command is no more, and neither is the supervisor.
+    /// The command has ended, and so does the supervisor.
     Ended(ExitStatus),
 }
 
-/// Starts the command and stays with it until it ends. Whoever reads the events may stop to do so.
+/// Starts the command and stays with it until it ends. The reader of the events may stop reading.
 pub(crate) fn supervise(command: Command, is_traced: bool, events: &Sender<Event>) {
     let end = match start(command, is_traced) {
         Ok(started) => {
@@ -78,13 +78,13 @@ struct Started {
     untraced: Option<String>,
 }
 
-/// A request as this libc declares it.
+/// The type of a request in this libc.
 #[cfg(not(target_env = "musl"))]
 type Request = libc::c_uint;
 #[cfg(target_env = "musl")]
 type Request = c_int;
 
-/// Without an address: what `ptrace(2)` is asked here has none.
+/// Without an address, which none of the requests used here needs.
 fn ptrace(request: Request, thread: pid_t, data: usize) -> io::Result<()> {
     // SAFETY: no request that is made here has the kernel write to this process's memory, but PTRACE_GETEVENTMSG, whose caller below
     // gives the address of a word; the tracee's memory is its own.
@@ -100,7 +100,7 @@ fn event_message(thread: pid_t) -> io::Result<c_ulong> {
     Ok(message)
 }
 
-/// The next that happens to a child or tracee of this thread (`-1`), or to this one.
+/// The next event of a child or tracee of this thread (`-1`), or of this one.
 fn wait(pid: pid_t, options: c_int) -> io::Result<(pid_t, c_int)> {
     loop {
         let mut status = 0;
@@ -125,10 +125,10 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE;
 
-/// Starts it, and holds it before its first instruction until it is traced.
+/// Starts it, and stops it before its first instruction until it is traced.
 ///
-/// Only `PTRACE_SEIZE` leaves stops by a terminal or a shell to these, and only another process can seize: so the child asks to be traced,
-/// which stops it at the exec; there it is let go into an ordinary stop, seized, and continued.
+/// Only `PTRACE_SEIZE` does not interfere with stops by a terminal or a shell, and only another process can seize. So the child asks to be
+/// traced, which stops it at the exec; there it is put into an ordinary stop, seized, and continued.
 fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     if !is_traced {
         let pid = command.spawn()?.id() as pid_t;
@@ -137,9 +137,9 @@ fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     let (reader, writer) = io::pipe()?;
     let told = writer.try_clone()?;
     let ask = move || {
-        // A signal would stop it before the exec, where nobody continues it.
+        // A signal would stop it before the exec, where nobody would continue it.
         block_signals(true);
-        // Where it is forbidden, the command runs all the same.
+        // If tracing is forbidden, the command runs without it.
         let answer = ptrace(libc::PTRACE_TRACEME, 0, 0);
         let errno = answer.err().and_then(|error| error.raw_os_error()).unwrap_or(0);
         if errno != 0 {
@@ -174,7 +174,7 @@ fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     Ok(Started { pid, faults, untraced: seized.err().map(|error| error.to_string()) })
 }
 
-/// All signals of this thread, or none; but that which tells of the exec.
+/// Blocks all signals of this thread, or none; SIGTRAP, which reports the exec, is never blocked.
 fn block_signals(are_blocked: bool) {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     let fill: unsafe extern "C" fn(*mut libc::sigset_t) -> c_int =
@@ -196,12 +196,12 @@ fn set_signal_mask(thread: pid_t, mask: u64) -> io::Result<()> {
     }
 }
 
-/// An error for a command that was killed before it ran: nobody would be told of it again.
+/// An error for a command that was killed before it ran, because its end is not reported again.
 fn alive(status: c_int) -> io::Result<()> {
     if libc::WIFSTOPPED(status) { Ok(()) } else { Err(io::Error::other(ExitStatus::from_raw(status).to_string())) }
 }
 
-/// Of a command that is not traced.
+/// The end of a command that is not traced.
 fn end_of(pid: pid_t) -> io::Result<ExitStatus> {
     wait(pid, libc::__WALL).map(|(_, status)| ExitStatus::from_raw(status))
 }
@@ -221,7 +221,7 @@ impl Supervisor<'_> {
                 self.stopped(thread, libc::WSTOPSIG(status), status >> 16);
                 continue;
             }
-            // Of a process, the last of its threads to be told of is the first.
+            // The first thread of a process is reported last.
             self.threads.remove(&thread);
             if thread == self.main {
                 return Ok(ExitStatus::from_raw(status));
@@ -230,19 +230,19 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A thread has stopped: says why, and lets it go on.
+    /// A thread has stopped: reports the reason, and continues it.
     fn stopped(&mut self, thread: pid_t, signal: c_int, event: c_int) {
         let is_stop = matches!(signal, libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
         let (request, data) = match event {
             0 => (libc::PTRACE_CONT, signal),
-            // Stopped by a terminal or a shell, and stays so until they continue it.
+            // Stopped by a terminal or a shell: it stays stopped until they continue it.
             libc::PTRACE_EVENT_STOP if is_stop => (libc::PTRACE_LISTEN, 0),
             _ => {
                 self.tell(thread, event);
                 (libc::PTRACE_CONT, 0)
             }
         };
-        // A thread that was killed meanwhile is not there any more; its end is yet to be told.
+        // A thread that was killed in between no longer exists; its end will be reported.
         let _ = ptrace(request, thread, data as usize);
     }
 
@@ -259,14 +259,14 @@ impl Supervisor<'_> {
                 let Some(other) = message() else { return };
                 let of = process::of_thread(other as u32).map(|pid| pid as pid_t).unwrap_or(other);
                 self.threads.insert(other, of);
-                // Without either of fork's names it may be a process with memory in common, as posix_spawn makes them.
+                // A clone event may be a process that shares memory, as posix_spawn makes them.
                 if of != pid {
                     let is_shared = event != libc::PTRACE_EVENT_FORK;
                     let _ = self.events.send(Event::Forked { pid: of as u32, is_shared });
                 }
             }
             libc::PTRACE_EVENT_EXEC => {
-                // Whichever thread it was, it is the first one by now, and alone.
+                // Whichever thread it was, it is now the first one, and the only one.
                 self.threads.retain(|_, process| *process != pid);
                 self.threads.insert(pid, pid);
                 let _ = self.events.send(Event::Execed { pid: pid as u32 });

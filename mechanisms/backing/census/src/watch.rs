@@ -1,4 +1,4 @@
-//! A command, looked at while it runs and as each of its processes ends.
+//! A command, watched while it runs and as each of its processes ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -16,25 +16,25 @@ use crate::speed::Speed;
 use crate::trace::{Event, supervise};
 use crate::{PagesError, process};
 
-/// Samples that are kept. When there are more, every other one is given up, again and again.
+/// Samples that are kept. When there are more, every other one is dropped, repeatedly.
 const SAMPLES_MAX: usize = 2048;
-/// Of a processor's time, looking takes at most one part in so many.
+/// Taking samples uses at most one part in this many of a CPU's time.
 const LOOKING_PART: u32 = 20;
-/// Other processes that are told of, those that touched most.
+/// Other processes that are reported: those that touched most.
 const OTHERS_MAX: usize = 100;
 
-/// How a command is run and looked at.
+/// How a command is run and watched.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// How a census is taken.
     pub census: Options,
-    /// From one sample to the next; longer where a sample takes more than a twentieth of it. `None`: only as each process ends.
+    /// Time from one sample to the next; longer if a sample takes more than a twentieth of it. `None`: only as each process ends.
     pub period: Option<Duration>,
-    /// By `ptrace(2)`, so that each process is looked at as it ends. Otherwise by samples alone, with or without a period.
+    /// Whether `ptrace(2)` is used, so that a census is taken as each process ends. Otherwise there are only samples, with or without a period.
     pub is_traced: bool,
-    /// The measured time: from when, counted from the command's start.
+    /// Beginning of the measured time, counted from the command's start.
     pub from: Duration,
-    /// Until when; `None`: its end.
+    /// End of the measured time; `None`: the command's end.
     pub until: Option<Duration>,
     /// What is reported.
     pub limits: Limits,
@@ -58,17 +58,17 @@ impl RunOptions {
     pub const PERIOD: Duration = Duration::from_millis(10);
 }
 
-/// What was counted, of all processes together.
+/// Counts over all processes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counts {
     /// Page faults that the kernel answered from memory: first touches, first writes to what was read, and what files have.
     pub faults_minor: u64,
     /// Page faults that waited for a disk.
     pub faults_major: u64,
-    /// Of these, first touches of memory of a process's own, at least: what came and went between two looks is not in it,
-    /// nor what a forked child had when it was looked at first.
+    /// Of these, first touches of a process's own memory, at least: it excludes what came and went between two looks,
+    /// and what a forked child had when it was looked at first.
     pub first_touches: u64,
-    /// Bytes that were touched for the first time, as far as that.
+    /// Bytes that were touched for the first time, with the same exclusions.
     pub touched: u64,
 }
 
@@ -90,7 +90,7 @@ pub struct Sample {
     pub time_ms: f64,
     /// Processes.
     pub process_count: usize,
-    /// What stood behind their memory. What several of them have mapped counts for each.
+    /// What stood behind their memory. Memory that several of them map counts for each.
     pub pages: Pages,
     /// All that was counted from the command's start to this moment.
     pub counts: Counts,
@@ -107,7 +107,7 @@ pub struct Other {
     pub total: Pages,
 }
 
-/// What became of a command, and of its memory.
+/// The result of a command, and of its memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Run {
     /// The command and its arguments.
@@ -116,29 +116,29 @@ pub struct Run {
     pub exit_code: i32,
     /// From its start to its end.
     pub duration_ms: f64,
-    /// The command's own process at its end; nothing if it was never seen.
+    /// The command's own process at its end; nothing if no census of it was taken.
     pub census: Option<Census>,
-    /// A process when most of its memory was the zero page, if a buffer was found in it then. Of the measured time.
+    /// A process when most of its memory was the zero page, if a buffer was found in it then. In the measured time.
     pub worst: Option<Census>,
     /// The other processes, those that touched most memory first; a hundred at most.
     pub others: Vec<Other>,
-    /// Variables and mappings that were the zero page, the worst first; a thousand at most. Of the measured time.
+    /// Variables and mappings that were the zero page, the worst first; a thousand at most. In the measured time.
     pub buffers: Vec<Buffer>,
     /// Limits beyond which a buffer counts as found.
     pub limits: Limits,
     /// Beginning and end of the measured time, in milliseconds from the command's start.
     pub measured_ms: [f64; 2],
-    /// Of the measured time.
+    /// Counts of the measured time.
     pub measured: Counts,
     /// From the command's start to its end.
     pub whole: Counts,
     /// The sampling period in milliseconds, as asked for; nothing if there was none.
     pub period_ms: Option<f64>,
-    /// Looks that were taken.
+    /// Number of samples.
     pub sample_count: usize,
-    /// Some of them at even distances: all, if there were few enough.
+    /// Some of them at equal distances: all, if there were few enough.
     pub samples: Vec<Sample>,
-    /// What the zero page does to figures on this machine; if a buffer was found.
+    /// How the zero page changes figures on this machine; only if a buffer was found.
     pub speed: Option<Speed>,
     /// What was not seen, one line each.
     pub unseen: Vec<String>,
@@ -152,14 +152,14 @@ pub struct Run {
 pub enum Verdict {
     /// It did.
     Found,
-    /// It did not, as far as it was looked at.
+    /// It did not, as far as was seen.
     NotFound,
-    /// The zero page cannot be told from other memory here, or the command was never seen.
+    /// The zero page cannot be distinguished from other memory here, or no census of the command was taken.
     Unknown,
 }
 
 /// Runs `command` (program and arguments) to its end. Its input, output and signals are its own; signals that another process sends to this
-/// one are passed on to it.
+/// process are passed on to it.
 ///
 /// # Errors
 /// [`PagesError::Start`], [`PagesError::Signals`]. What happens to the command later is no error.
@@ -201,9 +201,9 @@ struct Space {
     /// The last one.
     census: Option<Census>,
     buffers: Buffers,
-    /// First touches and bytes touched, as of the last one.
+    /// First touches and bytes touched, at the last census.
     touched: Option<[u64; 2]>,
-    /// It is another process's too, which is looked at anyway.
+    /// Whether another process, which is watched anyway, shares it.
     is_shared: bool,
 }
 
@@ -213,9 +213,9 @@ struct Watcher {
     is_traced: bool,
     surveyor: Surveyor,
     start: Instant,
-    /// Those that live.
+    /// Processes that live.
     spaces: BTreeMap<u32, Space>,
-    /// Faults of processes that live, and of those that have ended under 0.
+    /// Faults of processes that live; under 0, those of all that have ended.
     faults: BTreeMap<u32, [u64; 2]>,
     /// Faults of the command's process before it was the command.
     faults_before: [u64; 2],
@@ -225,9 +225,9 @@ struct Watcher {
     edges: [Option<Counts>; 2],
     samples: Vec<Sample>,
     sample_count: usize,
-    /// Every so many are kept.
+    /// One sample in so many is kept.
     sample_step: usize,
-    /// Of the command's process, the last program.
+    /// The census of the last program in the command's process.
     census: Option<Census>,
     worst: Option<Census>,
     others: Vec<Other>,
@@ -264,7 +264,7 @@ impl Watcher {
 
     /// Until the command has ended.
     fn watch(&mut self, events: &Receiver<Event>) -> std::io::Result<ExitStatus> {
-        // Without a tracer nobody says when to look.
+        // Without tracing, nobody says when to look.
         let period = self.options.period.or((!self.is_traced).then_some(RunOptions::PERIOD));
         let mut next = period.map(|period| self.start + period);
         loop {
@@ -282,7 +282,7 @@ impl Watcher {
                 Err(RecvTimeoutError::Timeout) => {
                     let (before, reading) = (Instant::now(), self.surveyor.reading);
                     self.sample();
-                    // A file is read once: that says nothing of the looks to come.
+                    // An object file is read only once, so that time says nothing about later samples.
                     let cost = before.elapsed().saturating_sub(self.surveyor.reading - reading);
                     next = period.map(|period| before + period.max(LOOKING_PART * cost));
                 }
@@ -295,7 +295,7 @@ impl Watcher {
 
     fn event(&mut self, event: Event) {
         match event {
-            // A child that was quick may have become another program before its parent is heard of.
+            // A child that was quick may have become another program before its parent's fork is reported.
             Event::Forked { pid, is_shared } => {
                 self.spaces.entry(pid).or_insert(Space { is_shared, ..Space::default() });
             }
@@ -314,7 +314,7 @@ impl Watcher {
                 drop(answer);
             }
             Event::Gone { pid } => self.close(pid, true),
-            // Both are the others' business.
+            // Handled elsewhere.
             Event::Started { .. } | Event::Failed(_) | Event::Ended(_) => {}
         }
     }
@@ -328,7 +328,7 @@ impl Watcher {
         now >= self.options.from && self.edges[1].is_none()
     }
 
-    /// Looks at every process.
+    /// Takes a census of every process.
     fn sample(&mut self) {
         if !self.is_traced {
             let family = process::family(self.main);
@@ -346,7 +346,7 @@ impl Watcher {
         self.count();
     }
 
-    /// A census of a process, if there is one to be had.
+    /// Takes a census of a process, if possible.
     fn look(&mut self, pid: u32, task: u32, names: Names) {
         let (time_ms, is_measured) = (self.time_ms(), self.is_measured());
         let mut faults = process::faults(task);
@@ -360,7 +360,7 @@ impl Watcher {
         }
         let census = match self.surveyor.census(pid, task, names) {
             Ok(census) => census,
-            // It has ended, perhaps before its parent was heard of, or will be heard of itself.
+            // It has ended, perhaps before its parent's fork was reported, or its end will be reported.
             Err(PagesError::NoProcess { .. }) if pid != self.main => return self.close(pid, true),
             Err(PagesError::NoProcess { .. } | PagesError::NoMemory { .. }) => return,
             Err(error) => {
@@ -370,7 +370,7 @@ impl Watcher {
         };
         let space = self.spaces.entry(pid).or_default();
         let touched = [census.total.touches(), census.total.touched()];
-        // What a child has from its parent was not touched by it.
+        // A child has not touched what it has from its parent.
         let before = space.touched.replace(touched).unwrap_or(touched);
         for (all, (now, before)) in self.touched.iter_mut().zip(touched.into_iter().zip(before)) {
             *all += now.saturating_sub(before);
@@ -391,7 +391,7 @@ impl Watcher {
         Counts { faults_minor: sum(0), faults_major: sum(1), first_touches, touched }
     }
 
-    /// Enters what is known now.
+    /// Adds up what is known now.
     fn count(&mut self) {
         let (now, counts) = (self.start.elapsed(), self.counts());
         let edges = [Some(self.options.from), self.options.until];
@@ -418,7 +418,7 @@ impl Watcher {
         }
     }
 
-    /// What a process had in memory is gone, and the process itself too, or not.
+    /// The memory of a process is gone; the process itself may go on.
     fn close(&mut self, pid: u32, is_gone: bool) {
         if is_gone && let Some([minor, major]) = self.faults.remove(&pid) {
             let ended = self.faults.entry(0).or_default();

@@ -78,7 +78,7 @@ struct dormouse_imv_state {
 #ifndef DORMOUSE_I_GENERIC
 
 /*
- * Makes changes together, with one synchronisation of the processors. When it returns 0, every later read gives the
+ * Makes changes together, with one synchronisation of the CPUs. When it returns 0, every later read gives the
  * new value, and every later execution of a gate the new answer; until then each on its own may give either.
  *
  * Errors: -EDEADLK  called by a signal handler that interrupted an update of the same thread; nothing was changed

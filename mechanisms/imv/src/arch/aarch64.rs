@@ -22,7 +22,7 @@ pub(crate) fn os_page_bytes() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// Makes a store to text visible to the fetching of instructions, which does not look into the data cache.
+/// Makes a store to text visible to instruction fetches, which do not read the data cache.
 ///
 /// ```text
 ///   clean the data line to the point of unification; wait; invalidate the instruction line everywhere; wait
@@ -52,8 +52,8 @@ fn seen(site: Site) -> u32 {
     u32::from_le_bytes(site.bytes())
 }
 
-/// The store that brings a gate in line with its key, if it needs one and is in a state to take one. Four bytes change, so none
-/// does where only single bytes can be written.
+/// The store that makes a gate agree with its key, if it needs one and is in a state that allows one. All four bytes change, so there is
+/// none if only single bytes can be written.
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     if bytes_only || site.form() != Form::Branch || !site.address.is_multiple_of(4) {
         return None;
@@ -63,12 +63,12 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     (seen != wanted && (seen == NOP || seen == jump(site))).then_some(Store::Word(site.address, wanted))
 }
 
-/// Whether a gate answers what its key does not say.
+/// Whether a gate gives another answer than its key.
 pub(crate) fn is_stale(site: Site) -> bool {
     site.form() == Form::Branch && site.wanted() != 0 && seen(site) == NOP
 }
 
-/// Whether a gate stands as its key wants it.
+/// Whether a gate is in the state that its key requires.
 pub(crate) fn is_in_line(site: Site) -> bool {
     site.form() == Form::Branch && seen(site) == if site.wanted() != 0 { jump(site) } else { NOP }
 }

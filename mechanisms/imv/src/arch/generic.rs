@@ -22,12 +22,12 @@ pub(crate) fn next_store(_site: Site, _bytes_only: bool) -> Option<Store> {
     None
 }
 
-/// Whether a site answers what its variable does not say: none does.
+/// Whether a site gives another answer than its variable: none does.
 pub(crate) fn is_stale(_site: Site) -> bool {
     false
 }
 
-/// Whether a site stands as its variable wants it.
+/// Whether a site is in the state that its variable requires.
 pub(crate) fn is_in_line(_site: Site) -> bool {
     false
 }

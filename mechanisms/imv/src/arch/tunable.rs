@@ -1,4 +1,4 @@
-//! Where an object keeps the records of its tunables. No instruction: the same for every architecture.
+//! Where an object has the records of its tunables. No instruction, so it is the same for every architecture.
 
 use core::arch::asm;
 
@@ -34,7 +34,7 @@ pub(crate) fn own_tunables() -> (*const TunableRecord, *const TunableRecord) {
     (&raw const START, &raw const STOP)
 }
 
-/// What [`tunable!`](crate::tunable) leaves behind, from within a function that the linker keeps:
+/// The record that [`tunable!`](crate::tunable) makes, from inside a function that the linker keeps:
 ///
 /// ```text
 ///   section dormouse_tunables += { name, description, variable, type, 0, min, max }      retained

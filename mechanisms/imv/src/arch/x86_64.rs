@@ -20,12 +20,12 @@ pub(crate) const fn os_page_bytes() -> usize {
     4096
 }
 
-/// Makes a store to text visible to the fetching of instructions. To a processor every store is. valgrind executes translations of the
-/// text, and has to be told: this is its client request to forget some (valgrind.h, `VALGRIND_DISCARD_TRANSLATIONS`).
+/// Makes a store to text visible to instruction fetches. For a CPU every store is visible. valgrind executes translations of the
+/// text, and has to be told: this is its client request to discard some (valgrind.h, `VALGRIND_DISCARD_TRANSLATIONS`).
 ///
 /// ```text
-///   rotate rdi by 3 + 13 + 61 + 51 = 128 bits; exchange rbx with itself      to a processor: nothing
-///                                                                            to valgrind: rdx := answer to the request at rax
+///   rotate rdi by 3 + 13 + 61 + 51 = 128 bits; exchange rbx with itself      for a CPU: nothing
+///                                                                            for valgrind: rdx := answer to the request at rax
 /// ```
 pub(crate) fn publish_store(store: Store) {
     const DISCARD_TRANSLATIONS: u64 = 0x1002;
@@ -46,10 +46,10 @@ pub(crate) fn publish_store(store: Store) {
     }
 }
 
-/// The store that brings a site nearer to what its variable says, if it needs one and is in a state to take one (anything
-/// else, a debugger's breakpoint, say, is left alone). A branch may need three and a gated value two, one after the other.
+/// The store that brings a site nearer to its variable's state, if it needs one and is in a state that allows one (any other
+/// state, for example a debugger's breakpoint, is not changed). A branch may need three and a gated value two, one after the other.
 ///
-/// With `bytes_only`, nobody promises that more than one byte changes at once. A branch asks for no more. A value's instruction
+/// With `bytes_only`, only one byte changes at a time for certain. That is enough for a branch. A value's instruction
 /// then stays as it is, because a thread may be about to execute it, and a gated value is read behind its gate.
 pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     let wanted = site.wanted();
@@ -77,7 +77,7 @@ pub(crate) fn next_store(site: Site, bytes_only: bool) -> Option<Store> {
     }
 }
 
-/// Whether a site answers what its variable does not say. One that reads the variable never does.
+/// Whether a site gives another answer than its variable. A site that reads the variable never does.
 pub(crate) fn is_stale(site: Site) -> bool {
     let wanted = site.wanted();
     match site.form() {
@@ -90,7 +90,7 @@ pub(crate) fn is_stale(site: Site) -> bool {
     }
 }
 
-/// Whether a site stands as its variable wants it, without reading it where that can be.
+/// Whether a site is in the state that its variable requires, without reading the variable if that is possible.
 pub(crate) fn is_in_line(site: Site) -> bool {
     !is_stale(site)
         && match site.form() {
@@ -117,8 +117,8 @@ fn with_opcode(opcode: u8, rest: [u8; 4]) -> [u8; X86_BRANCH_LEN] {
 ///   nop = 0F 1F 44 00 00 ◀──first byte──▶ A9 1F 44 00 00 ◀──the others──▶ A9 distance ◀──first byte──▶ E9 distance = jmp slow
 ///                                                     test eax, …
 /// ```
-/// In each state the five bytes are one instruction, and each step changes its first byte or an immediate that nobody looks at:
-/// so the others may change one by one, a writer of single bytes will do, and the site may lie across two cache lines. Every core
+/// In each state the five bytes are one instruction, and each step changes its first byte or an immediate that has no effect.
+/// So the others may change one by one, a writer of single bytes is enough, and the site may lie across two cache lines. Every core
 /// serialises between two steps.
 fn branch_store(site: Site, armed: bool) -> Option<Store> {
     let seen: [u8; X86_BRANCH_LEN] = site.bytes();
@@ -147,7 +147,7 @@ const REX_B: u8 = 1;
 const REX_R: u8 = 4;
 const MOV_IMMEDIATE: u8 = 0xC7;
 
-/// Whether the eight bytes of a value are the form that is written here.
+/// Whether the eight bytes of a value have the form that is written here.
 fn is_immediate(bytes: [u8; X86_VALUE_LEN]) -> bool {
     bytes[0] == PREFIX && bytes[1] & !REX_B == REX && bytes[2] == MOV_IMMEDIATE && bytes[3] & 0xF8 == 0xC0
 }
@@ -167,7 +167,7 @@ fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; 
             [PREFIX, rex, 0x8B, ..] | [rex, 0x0F, 0xB6 | 0xB7 | 0xBE | 0xBF, ..] if is_rex(rex) => rex,
             _ => return None,
         };
-        // Relative to the instruction pointer, and nothing else.
+        // Relative to the instruction pointer, and no other addressing mode.
         if bytes[3] & 0xC7 != 0x05 {
             return None;
         }
@@ -234,10 +234,10 @@ pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
 ///
 /// Why these operands and options:
 ///
-/// * Not `pure`: the answer changes behind the compiler's back, so the block may not be merged with another or moved
+/// * Not `pure`: the answer changes without the compiler's knowledge, so the block may not be merged with another or moved
 ///   out of a loop.
 /// * `nomem`: the site itself reads and writes no memory that the program knows. The compiler may keep values in
-///   registers and move accesses across a *dormant* answer; that is what makes the gate cheap, and it is right, because
+///   registers and move accesses across a *dormant* answer. That makes the gate cheap, and is correct, because
 ///   a dormant answer synchronises with nothing, like a relaxed load. An *armed* answer passes through the slow block,
 ///   whose acquire load of the key is ordinary Rust and orders everything after it.
 /// * `nostack`: nothing is pushed, so the red zone is safe in both states.
@@ -325,9 +325,9 @@ macro_rules! static_branch {
 ///   section dormouse_sites += { site - ., form, width and sign, variable - ., 0 }
 /// ```
 ///
-/// Why these operands and options: as for [`static_branch!`](crate::static_branch). A read orders nothing, like a relaxed
-/// load; until a setter returns, threads may see the old value or the new, and never a mixture. `3E` is a prefix that means nothing to
-/// these instructions; with it they have the length and the alignment that one store can replace, without a `nop`.
+/// The operands and options have the same reasons as those of [`static_branch!`](crate::static_branch). A read orders nothing, like a relaxed
+/// load; until a setter returns, threads may see the old value or the new one, never a mixture. The prefix `3E` has no effect on
+/// these instructions; it gives them the length and the alignment that one store can replace, without a `nop`.
 ///
 /// Wait-free; async-signal-safe.
 ///

@@ -12,7 +12,7 @@ use crate::alone;
 
 /// Where a cache line ends.
 const LINE: usize = 64;
-/// Tears or crashes come within milliseconds; who has not seen one after so long does not look.
+/// Tears or crashes come within milliseconds; a run that has seen none after so long cannot detect them.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Code of the test's own, writable and executable, full of undefined instructions.
@@ -35,7 +35,7 @@ fn scratch_code() -> *mut u8 {
     code
 }
 
-/// One store, wherever it lies, as the processor does it.
+/// One store, wherever it lies, as the CPU does it.
 fn store_anywhere(at: *mut u8, value: u64) {
     // SAFETY: the callers' own mapping.
     unsafe {
@@ -86,11 +86,11 @@ fn rewrite(at: *mut u8, states: [u64; 2], call: impl Fn() -> bool + Sync) -> boo
     wrong.load(Ordering::SeqCst) > 0
 }
 
-/// The negative controls need two processors.
+/// The negative controls need two CPUs.
 fn is_uniprocessor() -> bool {
     let alone = thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if alone {
-        skip(Lack::machine("with one processor nothing can be torn", "a machine with two"));
+        skip(Lack::machine("with one CPU nothing can be torn", "a machine with two"));
     }
     alone
 }

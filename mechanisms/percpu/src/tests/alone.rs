@@ -166,7 +166,7 @@ fn a_forked_child_keeps_its_registration() {
     work();
     let (_, status) = rustix::process::waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
     assert_eq!(status.exit_status(), Some(0));
-    assert!(aborted() > before, "two on one processor, and no section was ever aborted");
+    assert!(aborted() > before, "two on one CPU, and no section was ever aborted");
     let words = (0..shared.area.count()).map(|cpu| shared.area.ptr(word, cpu).unwrap());
     // SAFETY: inside the area; both writers have ended.
     assert_eq!(words.map(|word| unsafe { word.read() }).sum::<u64>(), 40_000);

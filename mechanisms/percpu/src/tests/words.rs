@@ -272,7 +272,7 @@ mod schemes {
     /// Sized by the affinity of the moment, which has changed since.
     pub(super) fn a_pool_of_too_few_cpus_says_so<S: Scheme>() {
         let Some(cpu) = cpus().last().copied().filter(|cpu| *cpu > 0) else {
-            return skip(Lack::machine("there is one processor only", "a machine with two"));
+            return skip(Lack::machine("there is only one CPU", "a machine with two"));
         };
         let pool = Pool::<S>::new(&PoolOptions { cpu_count: cpu as u32, ..options() }).unwrap();
         let object = pool.alloc(layout()).unwrap();

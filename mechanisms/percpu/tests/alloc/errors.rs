@@ -72,7 +72,7 @@ fn exhausted_by_its_limit<S: Scheme>() {
         false => "16384 bytes more would pass the limit of 49153, of which it has 49152",
     };
     assert_eq!(text(error), format!("no room for 1024 bytes per CPU, aligned to 8: {cause}"));
-    // What is freed is to be had again.
+    // Freed memory can be allocated again.
     assert_eq!(free(&pool, objects[1]), Ok(()));
     assert!(pool.alloc(layout(1000, 4)).is_ok());
     assert_eq!(pool.alloc(layout(1024, 8)), Err(error));

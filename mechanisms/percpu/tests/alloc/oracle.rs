@@ -278,7 +278,7 @@ impl<S: Scheme> Bench<S> {
         assert_eq!(self.pool.audit(), Ok(()));
         let usage = self.pool.usage();
         if usage.withdrawn_bytes == 0 {
-            // All of it is to be had again, without growth.
+            // All of it can be allocated again, without growth.
             let objects: Vec<_> = (0..usage.chunk_count)
                 .map(|_| self.pool.alloc(layout(self.size_bytes_max.min(2000), 1)).unwrap())
                 .collect();

@@ -18,7 +18,7 @@
 //! length comes before that.
 //!
 //! # Source
-//! Mathieu Desnoyers, Zhaolei and Lai Jiangshan, "LTTng optimize write to page function", 2009: single stores, 8 bytes on 32-bit machines
+//! M. Desnoyers, Zhaolei and Lai Jiangshan, "LTTng optimize write to page function", 2009: single stores, 8 bytes on 32-bit machines
 //! too, and the fallback that tests alignment and copies byte by byte.
 
 /// A way to copy bytes. Wait-free; async-signal-safe.
@@ -34,8 +34,8 @@ pub trait CopyBytes {
 #[derive(Debug, Clone, Copy)]
 pub struct Specialised;
 
-/// The method of Desnoyers (2009) for machines where unaligned access is slow or forbidden: single stores if both addresses are aligned, byte
-/// by byte if they are not, `memcpy` for more than 8 bytes.
+/// As the seed has it for machines where unaligned access is slow or forbidden: single stores where both addresses are aligned, byte by
+/// byte where they are not, `memcpy` for what is longer than 8 bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Aligned;
 

@@ -49,7 +49,7 @@
 //! Chains work within one process, because links are addresses.
 //!
 //! # Source
-//! Mathieu Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
+//! M. Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -421,8 +421,8 @@ impl<'a, P: Pages<'a>> Drop for Chain<'a, P> {
     }
 }
 
-/// Writes by a function call, as before and between the changes of Desnoyers (2009). Not generic, so that no compiler makes
-/// copies of them for the lengths that a program uses.
+/// Writes that are called, as the seed has them before and between its changes. Not generic, so that no compiler makes
+/// copies of them for the lengths that a program has.
 macro_rules! called {
     ($pages:ident) => {
         impl<'a> Chain<'a, $pages<'a>> {

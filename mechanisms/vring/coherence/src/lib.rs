@@ -23,9 +23,8 @@
 //! and caches that two CPUs share. The model gives counts and no time: what a transfer costs depends on the machine.
 //!
 //! # Source
-//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI. For [`Protocol::Migratory`]:
-//! Venkatesh Srinivas, "virtio_ring: Shadow available ring flags & index", 2015, and section 11.6 of AMD's *Software Optimization Guide for
-//! Family 15h*.
+//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of V. Srinivas's
+//! change and section 11.6 of AMD's *Software Optimization Guide for Family 15h* for [`Protocol::Migratory`].
 
 mod protocol;
 mod workload;

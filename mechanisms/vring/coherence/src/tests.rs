@@ -261,7 +261,7 @@ proptest! {
                 let before = (*caches, *moves);
                 caches.access(protocol, side, is_store, moves);
                 let [here, there] = [side, side.other()].map(|side| caches.0[side as usize]);
-                // Whoever has accessed it has it, and if it may write, alone.
+                // The side that has accessed the line has it, and alone if it may write.
                 prop_assert_ne!(here, Invalid);
                 if is_store {
                     prop_assert_eq!((here, there), (Modified, Invalid));

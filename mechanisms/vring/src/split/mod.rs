@@ -170,7 +170,7 @@ pub fn init(bus: &impl Bus, size: u32) -> Result<(), RingError> {
     start_at(bus, size, 0)
 }
 
-/// Makes a ring all of whose buffers up to `index` have come and gone, as if it had been used so often.
+/// Makes a ring whose indexes are at `index`, as if so many buffers had been used and taken back.
 ///
 /// # Errors
 /// [`RingError::Size`] and [`RingError::Area`].

@@ -44,7 +44,7 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
     // Buffers that were offered, popped, offered back and taken: each a number, in order, since the device keeps the order here.
     let (mut offered, mut popped, mut returned, mut taken) = (0, 0, 0, 0);
     let mut held = std::collections::VecDeque::new();
-    // What the driver held when it last found nothing in a row, so often.
+    // Buffers that the driver held while it found nothing, and how many times in a row it found nothing.
     let mut vain = 0;
     // What was offered until the driver last had everything back, and how much of it since the time before.
     let (mut settled, mut expected) = (0, 1);
@@ -124,7 +124,7 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
         let is_idle = driver.side().in_flight() == 0;
         assert!(!is_idle || is_unaware || u64::from(driver.held()) < expected, "held while the device has nothing");
     }
-    // Whoever goes on polling on both sides, and does nothing else, gets everything.
+    // If both sides poll and do nothing else, everything is published.
     for _ in 0..2 * u32::from(PATIENCE) + 4 * u32::from(size) + 8 {
         if device.pop(&NoMemory, &mut chain).unwrap() {
             popped += 1;

@@ -21,7 +21,7 @@ fn go(driver: &mut impl DriverSide, device: &mut impl DeviceSide, count: u32) {
     }
 }
 
-/// Who wants to be notified of the next buffer is, once, at whatever number somebody asks.
+/// A side that wants to be notified of the next buffer is notified once, at any index.
 fn check(mut driver: impl DriverSide, mut device: impl DeviceSide, size: u32) {
     let laps = (1..=4).flat_map(|laps| [laps * size - 1, laps * size, laps * size + 1]);
     let wraps = [65_535, 65_536, 65_537, 131_072];

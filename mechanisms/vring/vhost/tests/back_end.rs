@@ -1,4 +1,4 @@
-//! Our device: driven by ourselves, by the crate `virtio-driver`, which nobody here wrote, and by liars.
+//! Our device: driven by ourselves, by the crate `virtio-driver`, and by drivers that violate the protocol.
 
 mod common;
 
@@ -535,10 +535,10 @@ fn what_is_not_to_be_believed_is_refused() {
     assert_eq!(device.back_end.counters().refused, refused + 1);
 }
 
-/// A header, what is read, what is written, whether it is a lie, and the status if there is a place for it.
+/// A header, what is read, what is written, whether it violates the protocol, and the status if there is a place for it.
 type Case = ([u8; 16], Vec<Segment>, Vec<Segment>, bool, Option<Status>);
 
-/// Buffers that no honest driver makes: each comes back, is counted, and changes nothing.
+/// Buffers that violate the protocol: each comes back, is counted, and changes nothing.
 #[test]
 fn buffers_that_lie_come_back() {
     let device = Device::start(1, BackEndOptions::default());

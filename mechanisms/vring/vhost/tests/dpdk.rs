@@ -1,4 +1,4 @@
-//! DPDK's virtio-user, a driver that nobody here wrote, of a network device of ours: split and packed queues, in order and not.
+//! DPDK's virtio-user, an independent driver, with a network device of ours: split and packed queues, in order and not.
 //!
 //! The device fills each buffer that it gets for a received packet at once, with a packet that has a number. `dpdk-testpmd` sends them all back,
 //! and the device checks what comes.
@@ -102,7 +102,7 @@ fn dpdk_drives_our_device() {
         return;
     }
     if std::thread::available_parallelism().is_ok_and(|count| count.get() < 2) {
-        return skip(Lack::machine(format!("{PROGRAM} needs two processors"), "a machine with two"));
+        return skip(Lack::machine(format!("{PROGRAM} needs two CPUs"), "a machine with two"));
     }
     for (packed, in_order) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let dir = tempfile::tempdir().unwrap();

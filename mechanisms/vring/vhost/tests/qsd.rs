@@ -1,4 +1,4 @@
-//! A `qemu-storage-daemon`, which nobody here wrote, as the device.
+//! A `qemu-storage-daemon`, an independent implementation, as the device.
 
 mod common;
 

@@ -2,8 +2,8 @@
 /*
  * libdormouse, for C11 and C++. Programs that trace include <dormouse/event.h>; this header is what lies below it.
  *
- * How a program is traced is not its own affair: `dormouse record -e 'PATTERN' -- PROGRAM` and `dormouse arm PID
- * 'PATTERN'` decide. DORMOUSE_LISTEN=0 in its environment keeps it from listening, DORMOUSE_NO_RSEQ=1 forces the path
+ * What is traced is decided outside the program, by `dormouse record -e 'PATTERN' -- PROGRAM` and `dormouse arm PID
+ * 'PATTERN'`. DORMOUSE_LISTEN=0 in its environment keeps it from listening, DORMOUSE_NO_RSEQ=1 forces the path
  * for machines without restartable sequences.
  */
 #ifndef DORMOUSE_DORMOUSE_H

@@ -3,7 +3,7 @@
  * Tunables for C11 and C++11 (gcc and clang): immediate values and static keys that a program exports to its operators.
  *
  *     DORMOUSE_TUNABLE_RANGE(batch_size, "server.batch_size", "requests handled at once", 1, 1024);
- *     DORMOUSE_TUNABLE(scale, "server.scale", "what prices are multiplied by");
+ *     DORMOUSE_TUNABLE(scale, "server.scale", "factor of all prices");
  *     DORMOUSE_TUNABLE_KEY(audit, "server.audit", "note who asks for what");
  *
  *     $ dormouse imv list PID
@@ -12,13 +12,13 @@
  * At file scope, after the definition or the declaration: batch_size and scale are variables of bool, an integer type, float
  * or double which only the library changes, aligned to their size; audit is a struct dormouse_static_key. All lie in the object
  * (program or shared library) that exports them. The type is inferred. Name and description are literals: 1 to 255 visible
- * ASCII characters without blanks, and one line of UTF-8; a variable with another name is not shown. Names are the whole
- * process's: of two variables of one name both are shown, and neither can be set.
+ * ASCII characters without blanks, and one line of UTF-8; a variable with another name is not shown. A name should be unique in
+ * the process: two variables with one name are both shown, and neither can be set.
  *
- * The range is what operators may set; the program itself is not held to it. A key that is on because the program has enabled it
- * more than once stays on.
+ * The range limits what operators may set; it does not limit the program itself. A key that the program has enabled more than once
+ * cannot be switched off.
  *
- * Link with -ldormouse, whose socket operators talk to. With DORMOUSE_DISABLE defined there are no tunables, and no library is
+ * Link with -ldormouse, which has the socket for operators. With DORMOUSE_DISABLE defined there are no tunables, and no library is
  * needed.
  */
 #ifndef DORMOUSE_TUNABLE_H

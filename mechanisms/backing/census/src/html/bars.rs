@@ -8,11 +8,11 @@ use crate::{Census, Pages};
 
 /// Units across a bar's picture.
 const WIDTH: f64 = 1000.0;
-/// A part that is there is seen.
+/// A part that exists must be visible.
 const PART_WIDTH_MIN: f64 = 4.0;
 /// Bars; the table has every mapping.
 const BARS_MAX: usize = 2000;
-/// Empty stretches that are said.
+/// Empty stretches of at least this size are mentioned.
 const GAP_BYTES_MIN: u64 = 1 << 30;
 
 /// Neighbours of one name, as one.
@@ -70,7 +70,7 @@ fn bar(row: &Row, size_max: u64) -> String {
     let parts: Vec<_> = parts.into_iter().filter(|(.., bytes)| *bytes > 0).collect();
     let widths: Vec<f64> =
         parts.iter().map(|(.., bytes)| (whole * *bytes as f64 / row.size.max(1) as f64).max(PART_WIDTH_MIN)).collect();
-    // As long as it was to be, with small parts made visible.
+    // As long as intended, with small parts made visible.
     let scale = whole / widths.iter().sum::<f64>().max(whole);
     let (mut rects, mut x) = (String::new(), 0.0);
     for ((name, colour, bytes), width) in parts.iter().zip(&widths) {

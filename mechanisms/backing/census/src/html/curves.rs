@@ -23,7 +23,7 @@ pub(super) fn draw(body: &mut String, run: &Run) {
         line(body, "<p class=\"quiet\">It ended before there was a second sample.</p>");
         return;
     }
-    // What is unbacked is the address space's, and would hide the others.
+    // Unbacked addresses would hide the rest.
     let kinds: Vec<_> = KINDS.iter().filter(|(_, colour, _)| *colour != "unbacked").collect();
     legend(body, kinds.iter().map(|(name, colour, _)| (*name, *colour)).chain([("page faults", "faults")]));
     let step = run.samples.len().div_ceil(POINTS_MAX);

@@ -1,11 +1,11 @@
-//! A census as a page that opens anywhere: one file, without scripts, that asks the network for nothing.
+//! A census as an HTML page: one file, without scripts, that loads nothing from the network.
 //!
 //! ```text
 //!   Census ──▶ bars: one for each mapping, longer for larger ones, in parts by what is behind it ──┐
 //!   Run    ──▶ curves: memory and faults over time; buffers on the zero page                       ├─▶ one file
 //!   both   ──▶ tables with every figure                                                          ──┘
 //! ```
-//! Names of processes, files and variables are text wherever they appear: they are escaped, and the page's policy refuses every load
+//! Names of processes, files and variables are escaped wherever they appear, and the page's policy refuses every load
 //! and every script.
 
 mod bars;
@@ -18,14 +18,14 @@ use crate::{Census, Pages, Run, Verdict, run_table};
 
 const CSS: &str = include_str!("page.css");
 
-/// A browser that obeys it makes no request for this page, and runs nothing.
+/// A browser that follows it makes no request for this page, and runs nothing.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
-/// What is behind a mapping: how it is called, its colour in the style sheet, and how many bytes it is.
+/// A kind of memory behind a mapping: its name, its colour in the style sheet, and the function that counts its bytes.
 pub(crate) type Kind = (&'static str, &'static str, fn(&Pages) -> u64);
 
-/// In the order in which bars have them. `small` and `huge` are without what is shared, so that all are together the whole.
+/// In the order of the bars. `small` and `huge` exclude what is shared, so that all kinds together are the whole.
 pub(crate) const KINDS: [Kind; 6] = [
     ("zero page", "zero", |pages| pages.zero),
     ("small pages", "small", |pages| pages.small.saturating_sub(pages.shared)),
@@ -212,7 +212,7 @@ fn legend<'a>(body: &mut String, entries: impl Iterator<Item = (&'a str, &'a str
     line(body, &format!("<ul class=\"legend\" aria-label=\"Colours\">{}</ul>", entries.map(entry).collect::<String>()));
 }
 
-/// Text within HTML, also within a quoted attribute. Control characters are none of HTML's.
+/// Text for HTML, also in a quoted attribute. Control characters are not allowed in HTML.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -314,7 +314,7 @@ mod tests {
             for text in ["ink", "quiet"] {
                 assert!(contrast(text, "paper") >= 4.5 && contrast(text, "page") >= 4.5, "{text}");
             }
-            // What stands for something is told from the ground by 3 : 1 (WCAG 2.2, 1.4.11); unbacked memory has an edge.
+            // Colours with a meaning contrast with the background by 3 : 1 (WCAG 2.2, 1.4.11); unbacked memory has an edge.
             for colour in ["zero", "small", "huge", "shared", "swapped", "edge"] {
                 assert!(contrast(colour, "paper") >= 3.0, "{colour}: {}", contrast(colour, "paper"));
             }
