@@ -4,10 +4,10 @@ use std::io::Write;
 
 use anyhow::anyhow;
 use clap::Args;
-use dormouse_consumer::{ask_for_budget, find_session, parse_size};
+use dormouse_consumer::{ask_for_budget, find_session};
 use serde_json::json;
 
-use crate::output::Output;
+use dormouse_terminal::{Output, parse_size};
 
 /// Show a live session's memory, or make it larger or smaller
 ///

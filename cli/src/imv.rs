@@ -11,8 +11,8 @@ use dormouse_consumer::{Program, Tunables};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::output::Output;
-use crate::style::{BAD, BOLD};
+use dormouse_terminal::Output;
+use dormouse_terminal::style::{BAD, BOLD};
 
 /// See and set the tunables of a program that runs
 ///

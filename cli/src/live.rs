@@ -12,9 +12,9 @@ use dormouse_abi::wire::{ClassStatus, Message};
 use dormouse_consumer::{Program, process_name, stop_session};
 use serde::Serialize;
 
-use crate::output::{Output, classes};
-use crate::patterns::{instead, say_unmatched};
+use crate::patterns::{classes, instead, say_unmatched};
 use crate::record::{Memory, Records, default_dir};
+use dormouse_terminal::Output;
 
 /// List the events of a program that runs, and which of them are armed
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use dormouse_consumer::TraceFiles;
 use dormouse_ctf::Problem;
 use dormouse_ctf::text::{ClockFormat, Formatter};
 
-use crate::output::{Output, say};
+use dormouse_terminal::{Output, say};
 
 /// Print a trace's events in the order of time, as babeltrace2 does
 #[derive(Debug, Args)]

@@ -11,12 +11,12 @@ use clap::{Args, ValueEnum};
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
     Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library,
-    parse_size, why_not_preloaded,
+    why_not_preloaded,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::output::{Output, classes, say};
-use crate::patterns::{say_unmatched, unmatched};
+use crate::patterns::{classes, say_unmatched, unmatched};
+use dormouse_terminal::{Output, parse_size, say};
 
 /// Run a command and record the events of all its processes, or join a program that runs already
 ///

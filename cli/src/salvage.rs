@@ -8,7 +8,7 @@ use clap::Args;
 use dormouse_consumer::salvage;
 use serde_json::json;
 
-use crate::output::Output;
+use dormouse_terminal::Output;
 
 /// Make a valid trace of what is left of a session whose `dormouse record` was killed
 ///

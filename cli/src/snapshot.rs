@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use dormouse_consumer::{Take, ask_for_snapshot, find_session, parse_size};
+use dormouse_consumer::{Take, ask_for_snapshot, find_session};
 use serde_json::json;
 
-use crate::output::{Output, say};
 use crate::record::default_dir;
+use dormouse_terminal::{Output, parse_size, say};
 
 /// Write what a flight recorder holds now as a trace, while it goes on
 ///
