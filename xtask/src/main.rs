@@ -1,8 +1,9 @@
-//! Automation of the project: `cargo xtask demo`, `test`, `fuzz`, `lab`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `install`, `test`, `fuzz`, `lab`, `ci`.
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
-//!   test       every test of the workspace, counted; again and again, or beside busy processes
+//!   install    everything that a user needs, below a prefix
+//!   test       every test of both workspaces, counted; again and again, or beside busy processes
 //!   fuzz       what the fuzz targets find in a while
 //!   lab        every experiment, beside the tracers that people use
 //!   peers      those tracers' engines alone: builds them
@@ -16,6 +17,7 @@ mod ci;
 mod demo;
 mod fuzz;
 mod headers;
+mod install;
 mod lab;
 mod load;
 mod lua;
@@ -42,7 +44,9 @@ struct Arguments {
 enum Task {
     /// Trace a real build, a Rust program and a C program, and check the traces against babeltrace2
     Demo,
-    /// Run every test of the workspace
+    /// Install the command, the C libraries, manual pages and completions below a directory
+    Install(install::Install),
+    /// Run every test of both workspaces
     Test(test::Test),
     /// Run the fuzz targets, each for a while
     Fuzz(fuzz::Fuzz),
@@ -69,6 +73,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Demo => demo::run(),
+        Task::Install(install) => install.run(),
         Task::Test(test) => test.run(),
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Lab(lab) => lab.run(),

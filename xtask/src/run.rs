@@ -64,17 +64,6 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Builds the command, the libraries and the example that the demo runs; they are then in `release` of the target directory.
-///
-/// # Errors
-/// Something does not build.
-pub(crate) fn build_release() -> Result<()> {
-    let packages = ["dormouse-cli", "dormouse-preload", "dormouse-capi"];
-    let packages = packages.iter().flat_map(|name| ["--package", name]);
-    succeed(cargo(["build", "--quiet", "--release"]).args(packages))?;
-    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse", "--example", "bakery"]))
-}
-
 /// Builds the laboratory with its engines, and what it preloads.
 ///
 /// # Errors

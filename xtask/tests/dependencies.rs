@@ -34,7 +34,7 @@ const LAB: [&str; 12] = {
     [a, b, c, d, e, f, g, h, i, "dormouse-lab-harness", "dormouse-doctor", "dormouse-terminal"]
 };
 
-const RULES: [Rule; 29] = [
+const RULES: [Rule; 30] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
@@ -106,7 +106,8 @@ const RULES: [Rule; 29] = [
     ("dormouse-e2e", &E2E),
     ("dormouse-e2e-plugin", &EVERYTHING),
     ("dormouse-fuzz", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-relay", "dormouse-vring"]),
-    ("xtask", &["dormouse-testing"]),
+    ("dormouse-install", &[]),
+    ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];
 
 /// A package with those packages of the workspace that it depends on and the rules are about.

@@ -36,5 +36,50 @@ pub(crate) fn write(command: Command, prefix: &Path) -> Result<()> {
         }
     }
     let pages = dir("share/man/man1")?;
-    clap_mangen::generate_to(command, &pages).with_context(|| format!("cannot write to {}", pages.display()))
+    clap_mangen::generate_to(command, &pages).with_context(|| format!("cannot write to {}", pages.display()))?;
+    for entry in pages.read_dir()? {
+        let page = entry?.path();
+        let text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
+        fs::write(&page, in_ascii(&laid_out(&text))).with_context(|| format!("cannot write {}", page.display()))?;
+    }
+    Ok(())
+}
+
+/// A manual page whose section of what stands below the help (`EXTRA`) keeps its examples and tables, which are the lines that begin with
+/// blanks, as they are.
+fn laid_out(page: &str) -> String {
+    let (mut text, mut is_extra, mut is_kept) = (String::new(), false, false);
+    for line in page.lines() {
+        if line.starts_with(".SH") {
+            is_extra = line == ".SH EXTRA";
+        }
+        if is_kept != (is_extra && line.starts_with("  ")) {
+            text += if is_kept { ".fi\n" } else { ".nf\n" };
+            is_kept = !is_kept;
+        }
+        text += if line == ".SH EXTRA" { ".SH NOTES" } else { line };
+        text.push('\n');
+    }
+    text
+}
+
+/// A manual page whose other characters are groff's escapes: what groff takes its input for depends on how it is called.
+fn in_ascii(page: &str) -> String {
+    let ascii = |c: char| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) };
+    page.chars().map(ascii).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn examples_keep_their_lines() {
+        let page = ".SH OPTIONS\n  a\n.SH EXTRA\nExamples:\n  b\n  c\nd\n  e\n.SH VERSION\n";
+        let wanted = ".SH OPTIONS\n  a\n.SH NOTES\nExamples:\n.nf\n  b\n  c\n.fi\nd\n.nf\n  e\n.fi\n.SH VERSION\n";
+        assert_eq!(super::laid_out(page), wanted);
+    }
+
+    #[test]
+    fn pages_are_ascii() {
+        assert_eq!(super::in_ascii("SIZE[,SIZE…]"), r"SIZE[,SIZE\[u2026]]");
+    }
 }

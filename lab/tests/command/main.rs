@@ -4,6 +4,7 @@ mod common;
 mod compare;
 mod doctor;
 mod flight_recorder;
+mod install;
 mod output;
 mod relay_write;
 mod report;

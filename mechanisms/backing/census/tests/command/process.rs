@@ -9,7 +9,10 @@ static FRAME: [std::sync::atomic::AtomicU8; 1 << 20] = [const { std::sync::atomi
 
 #[test]
 fn a_process_is_shown_with_what_is_behind_its_memory() {
-    let sum: u64 = FRAME.iter().map(|byte| u64::from(byte.load(std::sync::atomic::Ordering::Relaxed))).sum();
+    let sum: u64 = std::hint::black_box(&FRAME)
+        .iter()
+        .map(|byte| u64::from(byte.load(std::sync::atomic::Ordering::Relaxed)))
+        .sum();
     assert_eq!(sum, 0);
     let pid = std::process::id().to_string();
     let output = Command::new(PAGES).arg(&pid).output().unwrap();

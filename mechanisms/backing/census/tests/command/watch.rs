@@ -256,7 +256,7 @@ impl Running {
     fn new(arguments: &[&str], command: &[&Path], dir: &Path) -> Running {
         let report = dir.join("report");
         let mut dormouse = Command::new(PAGES);
-        dormouse.args(["pages", "--watch", "--output"]).arg(&report).args(arguments).arg("--").args(command);
+        dormouse.args(["--watch", "--output"]).arg(&report).args(arguments).arg("--").args(command);
         // A group of its own, with a parent in another one: what stops programs at a terminal (TSTP) is ignored in a group that has none.
         dormouse.process_group(0);
         // Whoever was started in the background of a script ignores SIGINT, and so does all that it starts.
@@ -342,7 +342,7 @@ fn a_stop_is_left_to_who_stopped_it() {
 fn who_outlives_the_command_is_let_go() {
     let script = "exec 3<&0; cat <&3 & echo $!";
     let mut dormouse = Command::new(PAGES);
-    dormouse.args(["pages", "--watch", "--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    dormouse.args(["--watch", "--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = dormouse.stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
