@@ -34,13 +34,13 @@ enum ImvCommand {
 /// List the tunables of a program, with their values
 #[derive(Debug, Args)]
 #[command(after_help = "\
-RANGE is what may be set; `any` is every value of the type. SITES says how many of the places in the program's code that read
-the tunable hold it as an immediate value: 3/3 means all. Where program text cannot be patched, the other places read a variable,
-which is slower and has the same value; the first line says why, and `dormouse doctor` says what to do. 0/0 means that no place in
+RANGE is what may be set; `any` is every value of the type. SITES says how many of the places in the program's code that read \
+the tunable hold it as an immediate value: 3/3 means all. Where program text cannot be patched, the other places read a variable, \
+which is slower and has the same value; the first line says why, and `dormouse doctor` says what to do. 0/0 means that no place in \
 the code reads the tunable as an immediate value.
 
-JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`,
-`sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`,
+JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`, \
+`sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`, \
 `sites_patched`, `description` and `object`, the file that its variable lies in.
 
 Exit code: 0, or 2 if the program cannot be reached.")]
@@ -58,7 +58,7 @@ struct List {
 /// program reads all of the new values. If one of them is refused, none is set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or
+Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or \
 hexadecimal after 0x.
 
 Examples:

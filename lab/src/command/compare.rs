@@ -11,7 +11,7 @@ use dormouse_terminal::style::{BAD, BOLD, GOOD, KNOW, wrap};
 /// Compare two results: what differs, how sure that is, and what to suspect
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Suspects are what differs between the two machines and runs, ordered by how likely it explains figures of the kind
+Suspects are what differs between the two machines and runs, ordered by how likely it explains figures of the kind \
 that differ. Each comes with a test that would strike it out.
 
 Exit code: 0, whatever differs; 2 if a file cannot be read.")]

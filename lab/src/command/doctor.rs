@@ -24,12 +24,12 @@ Examples:
   dormouse lab doctor --compare fast.json     on the machine, or at the time, that is slow: the cause
   dormouse lab doctor --compare result.json   against the machine of `dormouse lab run --json result.json`
 
-JSON is an array of objects: `group` (processor, clock, kernel, memory, permissions, tracing), `fact`, `mark` (ok, note,
-warning), `value` (starts with `not told: ` where nothing could be read), `meaning`, `remedy` (or null) and
-`prevents_tracing`. With --compare it is an object: `judged`, an array of suspects with `verdict` (differs, undecided, struck_out,
+JSON is an array of objects: `group` (processor, clock, kernel, memory, permissions, tracing), `fact`, `mark` (ok, note, \
+warning), `value` (starts with `not told: ` where nothing could be read), `meaning`, `remedy` (or null) and \
+`prevents_tracing`. With --compare it is an object: `judged`, an array of suspects with `verdict` (differs, undecided, struck_out, \
 not_measured) and `figures`; `suspects`, settings that differ; `notes`, what was seen here.
 
-Exit code: 0 if tracing works; 1 if it does not, or if sites cannot be patched; 2 on an error. With --compare: 0 if no suspect
+Exit code: 0 if tracing works; 1 if it does not, or if sites cannot be patched; 2 on an error. With --compare: 0 if no suspect \
 differs, 3 if one does, 2 on an error.")]
 pub(crate) struct Doctor {
     /// Print JSON

@@ -33,19 +33,19 @@ Examples:
 
 Columns: unbacked: the next access faults; zero: the zero page; small, huge: memory, in pages of 4 KiB or of 2 MiB.
 
-What --watch counts: SHARE is the size of a buffer's part on the zero page, divided by all that its process had touched at that time
-(zero page and memory of its own, without files). It is of the sample in which that part was largest; AT END is what was left of it,
-so a buffer that is written later is shown too. FIRST TOUCHES are the minor faults that brought memory of the process's own or the
-zero page; NEW MEMORY is their size. Not counted are pages that came and went between two samples, and pages that a forked child had
-before its first sample. After the command has ended, up to 256 MiB are read in order, to measure how many times faster reads of the
+What --watch counts: SHARE is the size of a buffer's part on the zero page, divided by all that its process had touched at that time \
+(zero page and memory of its own, without files). It is of the sample in which that part was largest; AT END is what was left of it, \
+so a buffer that is written later is shown too. FIRST TOUCHES are the minor faults that brought memory of the process's own or the \
+zero page; NEW MEMORY is their size. Not counted are pages that came and went between two samples, and pages that a forked child had \
+before its first sample. After the command has ended, up to 256 MiB are read in order, to measure how many times faster reads of the \
 zero page are on this machine.
 
-The command and all processes that it starts are traced by ptrace(2), without stops at system calls, so that memory is read just before
-each of them ends. Under ptrace a program cannot raise its privileges. A program that debugs others, or has a leak checker that does,
+The command and all processes that it starts are traced by ptrace(2), without stops at system calls, so that memory is read just before \
+each of them ends. Under ptrace a program cannot raise its privileges. A program that debugs others, or has a leak checker that does, \
 needs --no-ptrace.
 
-Exit code: 0; 2 if the process may not be read, the command cannot be run, or (--watch) the kernel does not tell which pages are the
-zero page. With a command, the command's own; 128 + N if signal N ended it. With --watch, 3 if the command ended with 0 and a buffer was
+Exit code: 0; 2 if the process may not be read, the command cannot be run, or (--watch) the kernel does not tell which pages are the \
+zero page. With a command, the command's own; 128 + N if signal N ended it. With --watch, 3 if the command ended with 0 and a buffer was \
 found. The last line says what was found.")]
 struct Pages {
     /// Process id; a process of another user only as root
