@@ -6,8 +6,9 @@
 //!                                                      ▼
 //!                                                  Verification   arrived + lost = emitted, or 0 < arrived ≤ emitted of a ring
 //! ```
-//! Their programs are built by `cargo xtask peers` into the directory `peers` beside this program (or installed, see [`find_part`]), and describe their configuration
-//! at their top: `lab/peers`. One that is not there, with the reason for it, is reported and left out.
+//! Their programs are built by `cargo xtask peers` into the directory `peers` beside this program, or put by `cargo xtask install` where an
+//! installed lab finds them. They describe their configuration at their top: `lab/peers`. One that is not there is reported, with the reason
+//! for it, and left out.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
