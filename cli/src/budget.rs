@@ -4,22 +4,22 @@ use std::io::Write;
 
 use anyhow::anyhow;
 use clap::Args;
-use dormouse_consumer::{ask_for_budget, find_session, parse_size};
+use dormouse_consumer::{ask_for_budget, find_session};
 use serde_json::json;
 
-use crate::output::Output;
+use dormouse_terminal::{Output, parse_size};
 
-/// Show a live session's memory, or make it larger or smaller
+/// Show the memory of a live session, or change its size
 ///
-/// All processors draw their pages from one budget. It may grow up to what the session was made for (`--budget-max`); when it shrinks,
-/// pages go back to the system as soon as nobody needs them, and a flight recorder keeps its newest ones.
+/// All CPUs take their pages from one budget. It can grow up to the maximum with which the session was started (`--budget-max`). When it
+/// shrinks, pages are returned to the system as soon as they are not in use; a flight recorder keeps its newest pages.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dormouse budget                    of the only session there is
   dormouse budget 1234 --set 64M     of the session that process 1234 is in
 
-Exit code: 0; 2 if there is no such session, or the budget stays as it was.")]
+Exit code: 0; 2 if there is no such session, or the budget was not changed.")]
 pub(crate) struct Budget {
     /// A process in the session, the session's owner, or its socket [default: the only session there is]
     #[arg(value_name = "PID|SESSION")]

@@ -1,4 +1,4 @@
-//! `dormouse imv`: the tunables of programs that run.
+//! `dormouse imv`: the tunables of running programs.
 
 use std::io::Write;
 
@@ -11,14 +11,14 @@ use dormouse_consumer::{Program, Tunables};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::output::Output;
-use crate::style::{BAD, BOLD};
+use dormouse_terminal::Output;
+use dormouse_terminal::style::{BAD, BOLD};
 
-/// See and set the tunables of a program that runs
+/// List and set the tunables of a running program
 ///
-/// A tunable is a value or a switch that the program has exported to whoever operates it (`tunable!` in Rust, DORMOUSE_TUNABLE in C
-/// and C++). The program reads it from its own instructions, so it costs nothing to have; setting one rewrites these
-/// instructions while the program runs, without a restart. The program must be yours, unless you are root.
+/// A tunable is a value or a switch that a program exports to its operator (`tunable!` in Rust, DORMOUSE_TUNABLE in C and C++). The program
+/// reads it as an immediate value in its instructions, so that it costs no load from memory. Setting a tunable rewrites these instructions
+/// while the program runs. The program must be yours, unless you are root.
 #[derive(Debug, Args)]
 pub(crate) struct Imv {
     #[command(subcommand)]
@@ -34,13 +34,13 @@ enum ImvCommand {
 /// List the tunables of a program, with their values
 #[derive(Debug, Args)]
 #[command(after_help = "\
-RANGE is what may be set; `any` is whatever the type holds. SITES says how many of the places in the
-program's code that read the tunable hold it as an immediate: 3/3 is as it should be. Where text
-cannot be patched, the others read a variable, which is slower and just as right; the first line
-says why, and `dormouse doctor` what to do. 0/0 is a tunable that nothing reads in this way.
+RANGE is what may be set; `any` is every value of the type. SITES says how many of the places in the program's code that read \
+the tunable hold it as an immediate value: 3/3 means all. Where program text cannot be patched, the other places read a variable, \
+which is slower and has the same value; the first line says why, and `dormouse doctor` says what to do. 0/0 means that no place in \
+the code reads the tunable as an immediate value.
 
-JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`,
-`sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`,
+JSON is an array with an object for each tracer in the process: `writer`, `reason`, `sites`, \
+`sites_patched` and `tunables`, each with `name`, `type`, `value`, `min`, `max`, `sites`, \
 `sites_patched`, `description` and `object`, the file that its variable lies in.
 
 Exit code: 0, or 2 if the program cannot be reached.")]
@@ -54,11 +54,11 @@ struct List {
 
 /// Set tunables of a program: all of those named, or none
 ///
-/// The program itself checks type and range. What is given together is set together: when the command returns, every thread of the
-/// program reads all of the new values, and if one of them is refused, none is set.
+/// The program checks type and range. Values that are given together are set together: when the command returns, every thread of the
+/// program reads all of the new values. If one of them is refused, none is set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or
+Keys and bools take `on`, `off`, `true`, `false`, `1` and `0`; whole numbers are decimal, or \
 hexadecimal after 0x.
 
 Examples:

@@ -1,4 +1,4 @@
-//! `dormouse list`, `arm` and `disarm`: programs that run.
+//! `dormouse list`, `arm` and `disarm`: programs that already run.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,11 +12,11 @@ use dormouse_abi::wire::{ClassStatus, Message};
 use dormouse_consumer::{Program, process_name, stop_session};
 use serde::Serialize;
 
-use crate::output::{Output, classes};
-use crate::patterns::{instead, say_unmatched};
+use crate::patterns::{classes, instead, say_unmatched};
 use crate::record::{Memory, Records, default_dir};
+use dormouse_terminal::Output;
 
-/// List the events of a program that runs, and which of them are armed
+/// List the events of a running program, and which of them are armed
 #[derive(Debug, Args)]
 pub(crate) struct List {
     /// Process id
@@ -26,17 +26,20 @@ pub(crate) struct List {
     json: bool,
 }
 
-/// Arm events of a program that runs
+/// Arm events of a running program
 ///
-/// If the program is in no session, one is started in the background, which records into DIR until everything is disarmed
-/// again or the program ends. If it is in one, events are armed in that, which stays as it was made.
+/// If the program is in no session, one is started in the background. It records into DIR until the last event is disarmed or the
+/// program ends. If the program is in a session, events are armed in that session, whose options do not change.
+///
+/// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may be written either way.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 0; 2 if no event matches, or options cannot be followed because the program is in a session already: then nothing is armed.")]
+Exit code: 0; 2 if no event matches, or if options are given that only a new session can have and the program is in a session: then \
+nothing is armed.")]
 pub(crate) struct Arm {
     /// Process id
     pid: u32,
-    /// Patterns of `provider:name`; `*` and `?` are wild
+    /// Patterns of `provider:name`; `*` and `?` are wildcards
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
     /// Directory of the trace, if a session is started [default: dormouse-TIME]
@@ -48,14 +51,14 @@ pub(crate) struct Arm {
     records: Records,
 }
 
-/// Disarm events of a program that runs
+/// Disarm events of a running program
 ///
-/// Disarming the last event of a session that `dormouse arm` has started ends it and completes the trace.
+/// When the last event of a session that `dormouse arm` started is disarmed, the session ends and its trace is complete.
 #[derive(Debug, Args)]
 pub(crate) struct Disarm {
     /// Process id
     pid: u32,
-    /// Patterns of `provider:name`; `*` and `?` are wild
+    /// Patterns of `provider:name`; `*` and `?` are wildcards
     #[arg(required = true, value_name = "PATTERN")]
     patterns: Vec<String>,
 }
@@ -193,7 +196,7 @@ fn check_matched(program: &Program, patterns: &[String], matched: u32) -> anyhow
     Ok(())
 }
 
-/// The names that exist, so that a pattern that matches none can be mended.
+/// The names that exist, for the user whose pattern matches none.
 fn known_names(program: &Program) -> Vec<String> {
     let answers = program.ask(&Message::List).unwrap_or_default();
     let mut names: Vec<String> = answers

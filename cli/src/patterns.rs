@@ -1,11 +1,16 @@
-//! What is said of a pattern that no event class matches.
+//! Patterns of event classes, and what is said of one that matches none.
 
 use dormouse_abi::wire::matches;
 
-use crate::output::say;
+use dormouse_terminal::say;
 
 /// Names that a line lists. Of more it tells the nearest.
 const NAMES_SHOWN_MAX: usize = 8;
+
+/// A number of event classes.
+pub(crate) fn classes(count: u32) -> String {
+    format!("{count} event class{}", if count == 1 { "" } else { "es" })
+}
 
 /// Those of the patterns that match none of the names.
 pub(crate) fn unmatched<'a>(patterns: &[&'a str], names: &[String]) -> Vec<&'a str> {

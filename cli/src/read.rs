@@ -8,16 +8,16 @@ use dormouse_consumer::TraceFiles;
 use dormouse_ctf::Problem;
 use dormouse_ctf::text::{ClockFormat, Formatter};
 
-use crate::output::{Output, say};
+use dormouse_terminal::{Output, say};
 
-/// Print a trace's events in the order of time, as babeltrace2 does
+/// Print the events of a trace in order of time, as babeltrace2 does
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A session that ends says in the metadata what each stream holds. Streams that are missing, empty, short or doubled are \
-                  told of on standard error; in a trace that was not closed (the session is live, or was killed), nobody knows which \
-                  are missing.\n\n\
+    after_help = "When a session ends, it writes into the metadata what each stream holds. Streams that are missing, empty, too short or \
+                  duplicated are named on standard error. In a trace that was not closed (the session is live, or was killed), missing \
+                  streams cannot be noticed.\n\n\
                   Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is printed); 2 if it cannot be read. \
-                  Where the reader of the output closes it, `view` stops: 0, unless there was damage before."
+                  If the reader of the output closes it, `view` stops with 0, or with 1 if there was damage before."
 )]
 pub(crate) struct View {
     /// Directory of the trace
@@ -37,18 +37,18 @@ enum ClockArgument {
     Seconds,
 }
 
-/// Print what a trace holds: events by class, by processor and by process, losses by class, span
+/// Print what a trace holds: events by class, by CPU and by process, losses by class, time span
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Lost events are counted by class when a session ends: a trace whose session was killed has their sum alone. The \
-                  classes' counts can stay below the sum: a program that was killed amid an event has not said which it was, and \
-                  what did not fit on the disk is not counted by class.\n\n\
-                  NAME is what the process called itself last, as ps shows it; a name that it took in its last tenth of a second may not be \
-                  known. Several links to one PROGRAM are several names.\n\n\
-                  A class that the session refused, because no trace can hold it or nothing was left for it, is named with its program \
-                  and the reason: its events are neither recorded nor counted.\n\n\
-                  Streams that are missing, empty, short or doubled are told of, unless the trace was not closed (the session is live, or \
-                  was killed): then nobody knows which are missing.\n\n\
+    after_help = "Lost events are counted by class when a session ends; a trace whose session was killed has only their sum. The counts \
+                  of the classes can add up to less than the sum: the class of an event is not known if its program was killed while \
+                  writing it, and events that did not fit on the disk are not counted by class.\n\n\
+                  NAME is the last name of the process, as ps shows it; a name that it took in its last tenth of a second may be missing. \
+                  A PROGRAM that is started by several links has several names.\n\n\
+                  A class that the session refused is named with its program and the reason: its events are neither recorded nor \
+                  counted.\n\n\
+                  Streams that are missing, empty, too short or duplicated are named, unless the trace was not closed (the session is \
+                  live, or was killed): then missing streams cannot be noticed.\n\n\
                   Exit code: 0; 1 if the trace is damaged or something is missing (what can be read is counted), or classes were refused; \
                   2 if it cannot be read."
 )]

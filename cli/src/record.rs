@@ -11,45 +11,46 @@ use clap::{Args, ValueEnum};
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
     Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library,
-    parse_size, why_not_preloaded,
+    why_not_preloaded,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::output::{Output, classes, say};
-use crate::patterns::{say_unmatched, unmatched};
+use crate::patterns::{classes, say_unmatched, unmatched};
+use dormouse_terminal::{Output, parse_size, say};
 
-/// Run a command and record the events of all its processes, or join a program that runs already
+/// Run a command and record the events of all its processes, or record a program that already runs
 ///
-/// The trace is a directory in the Common Trace Format 1.8: `dormouse view`, `dormouse stats` and
-/// babeltrace2 read it. The command's input, output, signals and exit code are its own; a line on standard error at the end
-/// tells what was recorded.
+/// The trace is a directory in the Common Trace Format 1.8: `dormouse view`, `dormouse stats` and babeltrace2 read it. The command keeps
+/// its input, output, signals and exit code. At the end a line on standard error says what was recorded.
+///
+/// An event is named `provider:name`. Rust's macro writes `provider.name`; patterns may be written either way.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dormouse record -- ./server                     all events of an instrumented program
   dormouse record -e 'http:*' -e db:query -- ./server
   dormouse record --libc -o trace -- make -j2     malloc, open, read, … of a whole build
-  dormouse record --context none -- ./server      events without process and thread: small ones take half the space
+  dormouse record --context none -- ./server      events without process and thread id: small events take half the space
   dormouse record --mode overwrite --snapshot-on crash,USR2 -- ./server
                                                   a flight recorder; `dormouse snapshot` at any time
-  dormouse record --attach 1234 -e 'http:*'       a program that runs; Ctrl-C ends it
+  dormouse record --attach 1234 -e 'http:*'       a program that already runs; Ctrl-C ends the recording
 
-Triggers by event:
-  event:shop:order_failed                         an event of this class; `*` and `?` are wild
+An event can trigger a snapshot (--snapshot-on):
+  event:shop:order_failed                         an event of this class; `*` and `?` are wildcards
   'duration:shop:order_begin..shop:order_end>50ms'
                                                   in one thread, more than 50 ms from the last begin to an end
-Their classes are armed too. The event is in the snapshot. Each trigger of each process asks at most once a second, and ever more
-seldom, down to once an hour, while it goes on firing; a snapshot's record says how often it fired since the one before. All
-processes together get 32 such snapshots, and one more each minute.
+The classes of a trigger are armed, and the event that triggers is in the snapshot. A trigger of a process requests at most one \
+snapshot a second; while it keeps firing, the interval grows, up to an hour, and each snapshot says how often the trigger fired since \
+the one before. All processes of a session together get 32 such snapshots, and one more each minute.
 
-A pattern that no event has matched is named at the end.
+At the end, patterns that matched no event are named.
 
-Exit code: the command's; 128 and the signal's number if a signal ended it; 2 if there was nothing to run or record.")]
+Exit code: the command's; 128 + N if signal N ended it; 2 if there was nothing to run or record.")]
 pub(crate) struct Record {
     /// Directory of the trace, new or empty [default: dormouse-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Arm the events that match `provider:name`; `*` and `?` are wild; may be repeated [default: all]
+    /// Arm the events that match `provider:name`; `*` and `?` are wildcards; may be given several times [default: all]
     #[arg(short, long = "event", value_name = "PATTERN")]
     events: Vec<String>,
     /// Also trace malloc, open, read, write, close, mutexes … of unmodified programs (events libc:*)
@@ -59,12 +60,12 @@ pub(crate) struct Record {
     memory: Memory,
     #[command(flatten)]
     records: Records,
-    /// Have the traced programs ask for a snapshot, written beside the trace, when this happens: `crash`, `panic` (of Rust),
-    /// `exit`, a signal such as `USR2`, an event, or too long a duration between two (see below); several are separated by
-    /// commas. Needs `--mode overwrite`; not for `--attach`, because programs are told as they start
+    /// Write a snapshot beside the trace when this happens in a traced program: `crash`, `panic` (of Rust), `exit`, a signal such as
+    /// `USR2`, an event, or too long a duration between two events (see below); several are separated by commas. Needs
+    /// `--mode overwrite`. Not with `--attach`, because a program reads its triggers when it starts
     #[arg(long, value_name = "TRIGGER", value_delimiter = ',', value_parser = Trigger::parse, conflicts_with = "attach")]
     snapshot_on: Vec<Trigger>,
-    /// Join the program PID instead of running a command
+    /// Record the program PID, which already runs, instead of running a command
     #[arg(long, value_name = "PID", conflicts_with_all = ["libc", "command"])]
     attach: Option<u32>,
     /// Say `ready` on standard output once the program has joined, and let go of the terminal (for `dormouse arm`)
@@ -88,19 +89,19 @@ pub(crate) struct Memory {
     /// Memory for events that are not on disk yet, such as 512K, 16M or 1G [default: 16M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) budget: Option<u64>,
-    /// What the budget may grow to while the session is live (`dormouse budget --set`) [default: four times the budget; on
-    /// machines with more than 32 possible processors the budget itself]
+    /// The largest budget that can be set while the session is live (`dormouse budget --set`) [default: four times the budget; on
+    /// machines with more than 32 possible CPUs the budget itself]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) budget_max: Option<u64>,
-    /// As if the machine had so many processors, of which so many are online
+    /// Behave as on a machine with so many possible CPUs, of which so many are online
     #[arg(long, value_name = "POSSIBLE:ONLINE", value_parser = parse_cpus, hide = true)]
     pub(crate) pretend_cpus: Option<(u32, u32)>,
-    /// When the memory is full: drop and count new events, or overwrite the oldest and keep the end of the story [default: discard]
+    /// When the memory is full: drop and count new events, or overwrite the oldest events [default: discard]
     #[arg(long, value_enum)]
     pub(crate) mode: Option<ModeArgument>,
-    /// Keep that memory in FILE, new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that `dormouse
-    /// salvage` finds it even if this command and the programs are killed. A proper end removes it. Whoever cuts the file short
-    /// kills the programs, and on a disk they may wait for it
+    /// Keep the memory in FILE, which must be new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that
+    /// `dormouse salvage` finds it even if this command and the programs are killed. A session that ends removes it. If the file is
+    /// truncated, programs that map it get SIGBUS. With a file on a disk, a write to the memory may wait for the disk
     #[arg(long, value_name = "FILE")]
     pub(crate) buffers: Option<PathBuf>,
 }
@@ -140,7 +141,7 @@ impl Memory {
 /// Records of a session.
 #[derive(Debug, Args)]
 pub(crate) struct Records {
-    /// What each event tells of its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
+    /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
     /// [default: ids]
     #[arg(long, value_enum, hide_possible_values = true)]
     pub(crate) context: Option<ContextArgument>,
@@ -241,7 +242,7 @@ impl Record {
         let pattern_count = self.snapshot_on.iter().flat_map(Trigger::patterns).count();
         if pattern_count > PATTERN_COUNT_MAX {
             bail!(
-                "--snapshot-on has {pattern_count} patterns of events; leave out some, or join some by `*`: {PATTERN_COUNT_MAX} are possible"
+                "--snapshot-on has {pattern_count} patterns of events, and at most {PATTERN_COUNT_MAX} are possible; leave some out, or join some by `*`"
             );
         }
         let preload = if self.libc { Some(find_libc_library()?) } else { None };
@@ -290,7 +291,7 @@ impl Record {
     }
 
     fn attach(self, pid: u32, dir: &Path, out: &mut Output) -> anyhow::Result<u8> {
-        // Found before anything is made.
+        // Before anything is made.
         let program = Program::find(pid)?;
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {

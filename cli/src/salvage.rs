@@ -8,27 +8,26 @@ use clap::Args;
 use dormouse_consumer::salvage;
 use serde_json::json;
 
-use crate::output::Output;
+use dormouse_terminal::Output;
 
-/// Make a valid trace of what is left of a session whose `dormouse record` was killed
+/// Make a valid trace of a session whose `dormouse record` was killed
 ///
-/// A recorder that is killed (kill -9, the OOM killer) leaves a directory with the events that had reached the disk, perhaps
-/// with a torn packet at the end. The others are in the session's memory, and that outlives it: programs that are alive still
-/// have it mapped, and with `dormouse record --buffers` it is a file, which outlives the programs too. Salvage puts both
-/// together into a new trace; the old directory stays as it is.
+/// A recorder that is killed (kill -9, the OOM killer) leaves a directory with the events that were written to disk, perhaps with an
+/// incomplete packet at the end. The other events are in the session's memory. Programs that are alive still map this memory; with
+/// `dormouse record --buffers` it is a file, which also remains when the programs have ended. Salvage puts both together into a new trace,
+/// and does not change the old directory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What can be had:
-  programs alive                 every event that they and those before them had finished
+What is recovered:
+  programs alive                 every event that was committed
   programs dead, --buffers FILE  the same, from FILE
-  programs dead, no --buffers    what had reached the disk; in overwrite mode nothing has
-Events that were lost while the session ran stay lost, and counted. Nothing is guessed: a packet \
-that is damaged is left out, or its end is, and the trace says so: the event `dormouse:salvage`, \
-which `dormouse view` shows and `dormouse stats` warns of.
+  programs dead, no --buffers    what was written to disk; in overwrite mode that is nothing
+Events that were lost while the session ran stay lost, and are counted. A damaged packet is left out, or its damaged end is; the event \
+`dormouse:salvage` in the trace says so, `dormouse view` shows it, and `dormouse stats` warns.
 
-Programs that are alive go on writing into the lost session, until its memory is full or, in overwrite \
-mode, for ever. `dormouse disarm PID '*'` stops one; it can be salvaged again afterwards. `dormouse arm` \
-has it join a new session, and gives the old memory up.
+Programs that are alive continue to write into the lost session until its memory is full or, in overwrite mode, without end. \
+`dormouse disarm PID '*'` stops a program; the session can be salvaged again afterwards. `dormouse arm` makes the program join a new \
+session; the old memory is then lost.
 
 Examples:
   dormouse salvage trace                          into trace-salvaged
@@ -36,7 +35,7 @@ Examples:
   dormouse record --buffers /dev/shm -o trace -- ./server
                                                   survives the recorder and the server
 
-Exit code: 0 if all was had that was committed; 1 if something was not (the trace is valid, and says what); \
+Exit code: 0 if everything that was committed was recovered; 1 if something was not (the trace is valid, and says what is missing); \
 2 if there was nothing to salvage, the session is alive, or the new trace cannot be written.")]
 pub(crate) struct Salvage {
     /// Directory that the session was recorded into
@@ -45,7 +44,7 @@ pub(crate) struct Salvage {
     /// Directory of the new trace, new or empty [default: TRACE-salvaged]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Remove the buffers' file (see `dormouse record --buffers`) if all was had
+    /// Remove the buffers' file (see `dormouse record --buffers`) if everything was recovered
     #[arg(long)]
     remove_buffers: bool,
     /// Print JSON
@@ -116,7 +115,7 @@ impl Salvage {
         if let Some(path) = buffers {
             writeln!(
                 out,
-                "the buffers are still in {}; remove the file when you have all that you want",
+                "the buffers are still in {}; remove the file when you do not need it any more",
                 path.display()
             )?;
         }

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use dormouse_consumer::{Take, ask_for_snapshot, find_session, parse_size};
+use dormouse_consumer::{Take, ask_for_snapshot, find_session};
 use serde_json::json;
 
-use crate::output::{Output, say};
 use crate::record::default_dir;
+use dormouse_terminal::{Output, parse_size, say};
 
-/// Write what a flight recorder holds now as a trace, while it goes on
+/// Write the events that a flight recorder holds as a trace
 ///
-/// The session has to be in overwrite mode, in which it keeps its newest events in memory. No program is stopped, and the session
-/// goes on with all that it holds.
+/// The session must be in overwrite mode, in which it keeps its newest events in memory. No program is stopped. The session continues
+/// and keeps its events.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,9 +23,9 @@ Examples:
   dormouse snapshot                                               of the only session there is
   dormouse snapshot 1234 --last 5s -o slow-request                of the session that process 1234 is in
 
-`--last` is kept to the event, `--max-size` by whole pages (64 KiB with the default budget).
+`--last` is exact to an event; `--max-size` counts whole pages (64 KiB with the default budget).
 
-Exit code: 0; 2 if there was nothing to take or nowhere to write it.")]
+Exit code: 0; 2 if there is no such session, it holds no events, or the trace cannot be written.")]
 pub(crate) struct Snapshot {
     /// A process in the session, the session's owner, or its socket [default: the only session there is]
     #[arg(value_name = "PID|SESSION")]
@@ -33,10 +33,10 @@ pub(crate) struct Snapshot {
     /// Directory of the trace, new or empty [default: dormouse-snapshot-TIME]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Leave out what is older, such as 500ms, 5s or 2m
+    /// Leave out events that are older, such as 500ms, 5s or 2m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     last: Option<Duration>,
-    /// Take no more than the newest SIZE, such as 512K or 16M; goes before `--last`
+    /// Take no more than the newest SIZE, such as 512K or 16M; takes precedence over `--last`
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
     /// Print JSON

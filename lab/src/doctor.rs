@@ -12,87 +12,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dormouse_doctor::Findings;
+pub use dormouse_doctor::{Finding, Mark, tracing_works};
 use serde::{Deserialize, Serialize};
 
 use crate::SCHEMA;
-
 use crate::host::source::list_text;
 use crate::host::{Availability, Fact, Host};
 use crate::neighbours::Neighbours;
-
-/// How much a fact matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mark {
-    /// Nothing to do.
-    Ok,
-    /// To be known when figures are read.
-    Note,
-    /// Figures suffer, or tracing does.
-    Warning,
-}
-
-impl Mark {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mark::Ok => "ok",
-            Mark::Note => "note",
-            Mark::Warning => "warning",
-        }
-    }
-}
-
-/// What a fact is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Group {
-    /// The processor.
-    Processor,
-    /// Clocks.
-    Clock,
-    /// The kernel and its load.
-    Kernel,
-    /// Memory.
-    Memory,
-    /// What this user may do.
-    Permissions,
-    /// What events go by.
-    Tracing,
-}
-
-impl Group {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Group::Processor => "processor",
-            Group::Clock => "clock",
-            Group::Kernel => "kernel",
-            Group::Memory => "memory",
-            Group::Permissions => "permissions",
-            Group::Tracing => "tracing",
-        }
-    }
-}
-
-/// One fact, judged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What it is about.
-    pub group: Group,
-    /// Its name.
-    pub fact: String,
-    /// How much it matters.
-    pub mark: Mark,
-    /// What was found; starts with `not told: ` where nothing was.
-    pub value: String,
-    /// What it means.
-    pub meaning: String,
-    /// What to do.
-    pub remedy: Option<String>,
-    /// Whether nothing can be traced, or dormant events are not patched.
-    pub prevents_tracing: bool,
-}
 
 /// Reads the machine and watches its neighbours for a second.
 pub fn examine() -> Host {
@@ -116,7 +43,7 @@ pub enum HostFileError {
     },
     /// It is something else.
     #[error(
-        "{path} is no host: {reason}; `dormouse doctor --save {path}` writes one, and `dormouse lab run --json {path}` too"
+        "{path} is no host: {reason}; `dormouse lab doctor --save {path}` writes one, and `dormouse lab run --json {path}` too"
     )]
     NoHost {
         /// Its path.
@@ -126,7 +53,7 @@ pub enum HostFileError {
     },
     /// Nothing was measured of it.
     #[error(
-        "{path} has facts of its host and no measurements; write it again with `dormouse doctor --save {path}` there"
+        "{path} has facts of its host and no measurements; write it again with `dormouse lab doctor --save {path}` there"
     )]
     NotMeasured {
         /// Its path.
@@ -174,35 +101,6 @@ pub fn examine_and_measure() -> Host {
     host
 }
 
-/// Whether programs can be traced here, with patched sites.
-pub fn tracing_works(findings: &[Finding]) -> bool {
-    !findings.iter().any(|finding| finding.prevents_tracing)
-}
-
-#[derive(Default)]
-struct Findings(Vec<Finding>);
-
-impl Findings {
-    fn add(&mut self, group: Group, fact: &str, mark: Mark, value: impl ToString, meaning: &str, remedy: &str) {
-        self.0.push(Finding {
-            group,
-            fact: fact.into(),
-            mark,
-            value: value.to_string(),
-            meaning: meaning.into(),
-            remedy: (!remedy.is_empty()).then(|| remedy.into()),
-            prevents_tracing: false,
-        });
-    }
-
-    /// The last one added prevents tracing.
-    fn prevents(&mut self, prevents: bool) {
-        if let Some(last) = self.0.last_mut() {
-            last.prevents_tracing = prevents;
-        }
-    }
-}
-
 /// Judges every fact, in groups.
 pub fn diagnose(host: &Host) -> Vec<Finding> {
     let mut findings = Findings::default();
@@ -211,15 +109,15 @@ pub fn diagnose(host: &Host) -> Vec<Finding> {
     kernel(host, &mut findings);
     memory(host, &mut findings);
     permissions(host, &mut findings);
-    tracing(host, &mut findings);
+    dormouse_doctor::diagnose(&host.tracing, &mut findings);
     findings.0
 }
 
 fn processor(host: &Host, findings: &mut Findings) {
-    use Group::Processor;
+    const PROCESSOR: &str = "processor";
     use Mark::{Note, Ok, Warning};
     findings.add(
-        Processor,
+        PROCESSOR,
         "model",
         Ok,
         &host.cpu,
@@ -232,7 +130,7 @@ fn processor(host: &Host, findings: &mut Findings) {
     let (allowed, online) = (cpus(&processor.allowed), cpus(&processor.online));
     let is_alone = host.cpu_count < 2;
     findings.add(
-        Processor,
+        PROCESSOR,
         "processors",
         if is_alone { Warning } else { Ok },
         format!("{allowed} of {online}, {} sockets, {} NUMA nodes", processor.sockets, processor.numa_nodes),
@@ -250,7 +148,7 @@ fn processor(host: &Host, findings: &mut Findings) {
         caches.iter().map(cache).collect::<Vec<_>>().join(", ")
     });
     findings.add(
-        Processor,
+        PROCESSOR,
         "caches",
         if caches.told().is_some() { Ok } else { Note },
         &caches,
@@ -259,10 +157,10 @@ fn processor(host: &Host, findings: &mut Findings) {
     );
     match processor.threads_per_core {
         Fact::Told(1) => {
-            findings.add(Processor, "SMT", Ok, "one thread for each core", "No sibling takes part of a core.", "")
+            findings.add(PROCESSOR, "SMT", Ok, "one thread for each core", "No sibling takes part of a core.", "")
         }
         Fact::Told(threads) => findings.add(
-            Processor,
+            PROCESSOR,
             "SMT",
             Note,
             format!("{threads} threads for each core"),
@@ -270,7 +168,7 @@ fn processor(host: &Host, findings: &mut Findings) {
             "For figures, keep the sibling idle, or: echo off | sudo tee /sys/devices/system/cpu/smt/control",
         ),
         Fact::NotTold(_) => findings.add(
-            Processor,
+            PROCESSOR,
             "SMT",
             Note,
             &processor.threads_per_core,
@@ -281,7 +179,7 @@ fn processor(host: &Host, findings: &mut Findings) {
     match &host.governor {
         Fact::Told(governor) if governor == "performance" => {
             findings.add(
-                Processor,
+                PROCESSOR,
                 "governor",
                 Ok,
                 governor,
@@ -291,7 +189,7 @@ fn processor(host: &Host, findings: &mut Findings) {
             );
         }
         Fact::Told(governor) => findings.add(
-            Processor,
+            PROCESSOR,
             "governor",
             Warning,
             governor,
@@ -299,7 +197,7 @@ fn processor(host: &Host, findings: &mut Findings) {
             "sudo cpupower frequency-set -g performance",
         ),
         hidden => findings.add(
-            Processor,
+            PROCESSOR,
             "governor",
             Note,
             hidden,
@@ -309,9 +207,9 @@ fn processor(host: &Host, findings: &mut Findings) {
         ),
     }
     match processor.boost {
-        Fact::Told(false) => findings.add(Processor, "turbo", Ok, "off", "The core keeps its nominal frequency.", ""),
+        Fact::Told(false) => findings.add(PROCESSOR, "turbo", Ok, "off", "The core keeps its nominal frequency.", ""),
         Fact::Told(true) => findings.add(
-            Processor,
+            PROCESSOR,
             "turbo",
             Note,
             "on",
@@ -321,7 +219,7 @@ fn processor(host: &Host, findings: &mut Findings) {
              tee /sys/devices/system/cpu/intel_pstate/no_turbo)",
         ),
         Fact::NotTold(_) => findings.add(
-            Processor,
+            PROCESSOR,
             "turbo",
             Note,
             processor.boost.clone().map(|_| ""),
@@ -332,7 +230,7 @@ fn processor(host: &Host, findings: &mut Findings) {
     }
     if host.virtualised {
         findings.add(
-            Processor,
+            PROCESSOR,
             "hypervisor",
             Note,
             &host.hypervisor,
@@ -341,11 +239,11 @@ fn processor(host: &Host, findings: &mut Findings) {
             "For figures to publish, use a machine without hypervisor; ratios are good here.",
         );
     } else {
-        findings.add(Processor, "hypervisor", Ok, &host.hypervisor, "The machine is its own.", "");
+        findings.add(PROCESSOR, "hypervisor", Ok, &host.hypervisor, "The machine is its own.", "");
     }
     let isolated = processor.isolated.told().is_some_and(|cpus| !cpus.is_empty());
     findings.add(
-        Processor,
+        PROCESSOR,
         "isolated",
         Ok,
         format!("{}; without tick: {}", cpus(&processor.isolated), cpus(&processor.nohz_full)),
@@ -359,12 +257,12 @@ fn processor(host: &Host, findings: &mut Findings) {
 }
 
 fn clock(host: &Host, findings: &mut Findings) {
-    use Group::Clock;
+    const CLOCK: &str = "clock";
     use Mark::{Note, Ok, Warning};
     match host.clock_source.as_str() {
-        "tsc" => findings.add(Clock, "source", Ok, "tsc", "Reading the time takes no system call.", ""),
+        "tsc" => findings.add(CLOCK, "source", Ok, "tsc", "Reading the time takes no system call.", ""),
         source @ ("kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter") => findings.add(
-            Clock,
+            CLOCK,
             "source",
             Note,
             source,
@@ -372,10 +270,10 @@ fn clock(host: &Host, findings: &mut Findings) {
             "",
         ),
         source if source.starts_with("not told") => {
-            findings.add(Clock, "source", Note, source, "What reading the time costs is not known.", "");
+            findings.add(CLOCK, "source", Note, source, "What reading the time costs is not known.", "");
         }
         source => findings.add(
-            Clock,
+            CLOCK,
             "source",
             Warning,
             source,
@@ -388,7 +286,7 @@ fn clock(host: &Host, findings: &mut Findings) {
     let hz = host.clock.tsc_hz.clone().map(|hz| format!("{:.1} MHz", hz as f64 / 1e6));
     match (&host.clock.tsc_constant, &host.clock.tsc_nonstop) {
         (Fact::Told(true), Fact::Told(true)) => findings.add(
-            Clock,
+            CLOCK,
             "timestamp counter",
             Ok,
             format!("constant, nonstop, {hz}"),
@@ -396,7 +294,7 @@ fn clock(host: &Host, findings: &mut Findings) {
             "",
         ),
         (Fact::Told(constant), Fact::Told(nonstop)) => findings.add(
-            Clock,
+            CLOCK,
             "timestamp counter",
             Warning,
             format!("constant: {constant}, nonstop: {nonstop}"),
@@ -404,7 +302,7 @@ fn clock(host: &Host, findings: &mut Findings) {
             "In a virtual machine, let the hypervisor show the invariant counter (QEMU: -cpu host,+invtsc).",
         ),
         (constant, _) => findings.add(
-            Clock,
+            CLOCK,
             "timestamp counter",
             Note,
             constant.clone().map(|_| ""),
@@ -415,7 +313,7 @@ fn clock(host: &Host, findings: &mut Findings) {
 }
 
 fn kernel(host: &Host, findings: &mut Findings) {
-    use Group::Kernel;
+    const KERNEL: &str = "kernel";
     use Mark::{Note, Ok, Warning};
     let details = &host.kernel_details;
     let options = details
@@ -423,7 +321,7 @@ fn kernel(host: &Host, findings: &mut Findings) {
         .clone()
         .map(|all| if all.is_empty() { "no options that bear on figures".into() } else { all.join(" ") });
     findings.add(
-        Kernel,
+        KERNEL,
         "release",
         Ok,
         format!("{}; {options}", host.kernel),
@@ -440,7 +338,7 @@ fn kernel(host: &Host, findings: &mut Findings) {
         )
     });
     findings.add(
-        Kernel,
+        KERNEL,
         "mitigations",
         Note,
         mitigations,
@@ -450,7 +348,7 @@ fn kernel(host: &Host, findings: &mut Findings) {
     let load = host.load.parse::<f64>().ok();
     let is_loaded = load.is_some_and(|load| load > 0.5 * host.cpu_count as f64);
     findings.add(
-        Kernel,
+        KERNEL,
         "load",
         if is_loaded { Warning } else { Ok },
         format!("{} for {} processors", host.load, host.cpu_count),
@@ -466,7 +364,7 @@ fn kernel(host: &Host, findings: &mut Findings) {
     let names = names.collect::<Vec<_>>().join(", ");
     let is_quiet = host.neighbours.is_empty();
     findings.add(
-        Kernel,
+        KERNEL,
         "neighbours",
         if is_quiet { Ok } else { Warning },
         if is_quiet { "none above 5 % of a processor".into() } else { names },
@@ -479,7 +377,7 @@ fn kernel(host: &Host, findings: &mut Findings) {
     );
     let is_stolen = host.steal_share.told().is_some_and(|share| *share >= 0.01);
     findings.add(
-        Kernel,
+        KERNEL,
         "steal",
         if is_stolen { Warning } else { Ok },
         host.steal_share.clone().map(|share| format!("{:.1} %", share * 100.0)),
@@ -489,7 +387,7 @@ fn kernel(host: &Host, findings: &mut Findings) {
     let limits = &host.limits;
     let is_limited = limits.cpu.told().is_some_and(|limit| limit != "none");
     findings.add(
-        Kernel,
+        KERNEL,
         "control group",
         if is_limited { Warning } else { Ok },
         format!("processor time {}, memory {}, processors {}", limits.cpu, limits.memory, limits.cpuset),
@@ -507,11 +405,11 @@ fn kernel(host: &Host, findings: &mut Findings) {
 }
 
 fn memory(host: &Host, findings: &mut Findings) {
-    use Group::Memory;
+    const MEMORY: &str = "memory";
     use Mark::{Note, Ok};
     let memory = &host.memory;
     findings.add(
-        Memory,
+        MEMORY,
         "size",
         Ok,
         memory.total_bytes.clone().map(|bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
@@ -520,7 +418,7 @@ fn memory(host: &Host, findings: &mut Findings) {
     );
     let is_disabled = memory.thp_process.told().is_some_and(|state| state == "disabled");
     findings.add(
-        Memory,
+        MEMORY,
         "huge pages",
         if is_disabled || memory.thp.told().is_none_or(|thp| thp == "always") { Note } else { Ok },
         format!(
@@ -544,7 +442,7 @@ fn memory(host: &Host, findings: &mut Findings) {
         },
     );
     findings.add(
-        Memory,
+        MEMORY,
         "address randomisation",
         Ok,
         host.kernel_details.address_randomisation.clone().map(|level| format!("level {level}")),
@@ -552,7 +450,7 @@ fn memory(host: &Host, findings: &mut Findings) {
         "",
     );
     findings.add(
-        Memory,
+        MEMORY,
         "PAGEMAP_SCAN",
         if host.tracing.pagemap_scan.is_available() { Ok } else { Note },
         &host.tracing.pagemap_scan,
@@ -566,7 +464,7 @@ fn memory(host: &Host, findings: &mut Findings) {
 }
 
 fn permissions(host: &Host, findings: &mut Findings) {
-    use Group::Permissions;
+    const PERMISSIONS: &str = "permissions";
     use Mark::{Note, Ok};
     let (available, missing): (Vec<_>, Vec<_>) = host.counters.iter().partition(|(_, state)| state.is_available());
     let names = |counters: &[(&String, &Availability)]| {
@@ -574,7 +472,7 @@ fn permissions(host: &Host, findings: &mut Findings) {
         if names.is_empty() { "none".to_string() } else { names.join(", ") }
     };
     findings.add(
-        Permissions,
+        PERMISSIONS,
         "counters",
         if missing.is_empty() { Ok } else { Note },
         names(&available),
@@ -597,7 +495,7 @@ fn permissions(host: &Host, findings: &mut Findings) {
             ""
         };
         findings.add(
-            Permissions,
+            PERMISSIONS,
             "counters that are missing",
             Note,
             format!("{}: {cause}", names(&of)),
@@ -607,7 +505,7 @@ fn permissions(host: &Host, findings: &mut Findings) {
     }
     let is_allowed = host.fifo_scheduling.is_available();
     findings.add(
-        Permissions,
+        PERMISSIONS,
         "real-time scheduling",
         if is_allowed { Ok } else { Note },
         &host.fifo_scheduling,
@@ -622,87 +520,6 @@ fn permissions(host: &Host, findings: &mut Findings) {
             "Raise the limit (ulimit -r 1; /etc/security/limits.conf: rtprio), or add CAP_SYS_NICE."
         },
     );
-}
-
-fn tracing(host: &Host, findings: &mut Findings) {
-    use Group::Tracing;
-    use Mark::{Note, Ok, Warning};
-    let tracing = &host.tracing;
-    let is_patched = tracing.patching.told().is_some_and(|writer| writer != "none");
-    let is_architecture = cfg!(target_arch = "x86_64");
-    findings.add(
-        Tracing,
-        "patching",
-        match tracing.patching.told().map(String::as_str) {
-            Some("mprotect") => Ok,
-            Some("procmem") => Note,
-            _ => Warning,
-        },
-        match &tracing.patching_reason {
-            Fact::Told(reason) => format!("{}: {reason}", tracing.patching),
-            Fact::NotTold(_) => tracing.patching.to_string(),
-        },
-        if is_patched {
-            "A dormant event is a `nop` of five bytes, patched when it is armed."
-        } else {
-            "Sites stay as they were built: a dormant event reads a variable. Events are recorded all the same."
-        },
-        match (is_patched, is_architecture) {
-            (true, _) => "",
-            (false, false) => "Patching is for x86-64.",
-            (false, true) => {
-                "Unset DORMOUSE_IMV_WRITER; permit writing to program text (SELinux: execmod; systemd: no \
-                 MemoryDenyWriteExecute=; a kernel without proc_mem.force_override=never)."
-            }
-        },
-    );
-    findings.prevents(!is_patched);
-    let is_barrier = tracing.membarrier.is_available();
-    findings.add(
-        Tracing,
-        "membarrier",
-        if is_barrier { Ok } else { Warning },
-        &tracing.membarrier,
-        if is_barrier { "Other threads see a patched site at once." } else { "Without it no site may be patched." },
-        if is_barrier { "" } else { "Linux 4.16 or later has it; in a sandbox, allow membarrier(2) (seccomp)." },
-    );
-    findings.prevents(!is_barrier);
-    let is_rseq = tracing.rseq.is_available();
-    findings.add(
-        Tracing,
-        "restartable sequences",
-        if is_rseq { Ok } else { Warning },
-        &tracing.rseq,
-        if is_rseq {
-            "An armed event is committed by one plain store."
-        } else {
-            "An armed event takes the slower path, with locked instructions; nothing is lost by it."
-        },
-        if is_rseq {
-            ""
-        } else {
-            "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
-                GLIBC_TUNABLES."
-        },
-    );
-    let is_writable = tracing.sockets.is_available();
-    findings.add(
-        Tracing,
-        "socket directory",
-        if is_writable { Ok } else { Warning },
-        &tracing.sockets,
-        if is_writable {
-            "Programs listen here for `dormouse list` and `arm`, and sessions for their programs."
-        } else {
-            "No program can be reached, and no session can be made."
-        },
-        if is_writable {
-            ""
-        } else {
-            "Set XDG_RUNTIME_DIR to a directory of your own, for dormouse and the traced programs alike."
-        },
-    );
-    findings.prevents(!is_writable);
 }
 
 #[cfg(test)]

@@ -13,13 +13,20 @@ use crate::LabError;
 /// How long an answer may take before the engine is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where an engine of ours is: beside this program.
+/// Where a part of the lab is: beside this program or, for tests, one directory further up, or where `cargo xtask install` puts it. `None`:
+/// nowhere.
+pub(crate) fn find_part(name: &str) -> Option<PathBuf> {
+    let dir = std::env::current_exe().ok()?.parent()?.to_owned();
+    let places = [dir.join(name), dir.join("..").join(name), dir.join("../lib/dormouse/lab").join(name)];
+    places.into_iter().find(|path| path.exists())
+}
+
+/// Where an engine of ours is.
 ///
 /// # Errors
 /// It is not there.
 pub(crate) fn engine_path(name: &str) -> Result<PathBuf, LabError> {
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(name)));
-    beside.filter(|path| path.is_file()).ok_or_else(|| LabError::NoEngine(name.into()))
+    find_part(name).ok_or_else(|| LabError::NoEngine(name.into()))
 }
 
 /// A running engine. It ends when this is dropped.

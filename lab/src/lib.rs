@@ -132,7 +132,9 @@ pub enum LabError {
     #[error("there is no experiment `{0}`; `dormouse lab list` names them")]
     Unknown(String),
     /// The engine is missing.
-    #[error("cannot find {0}; build it with `cargo build --release -p dormouse-lab`")]
+    #[error(
+        "cannot find {0}; `cargo xtask lab` builds it and runs the lab, `cargo xtask install --prefix DIR --with-lab` installs both"
+    )]
     NoEngine(String),
     /// The engine did not do its work.
     #[error("the engine failed: {0}")]

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::fact::{Fact, tolerant};
+use dormouse_doctor::{Fact, tolerant};
 
 /// The least time between two samples.
 const INTERVAL: Duration = Duration::from_millis(200);

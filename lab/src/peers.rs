@@ -6,8 +6,9 @@
 //!                                                      ▼
 //!                                                  Verification   arrived + lost = emitted, or 0 < arrived ≤ emitted of a ring
 //! ```
-//! Their programs are built by `cargo xtask peers` into the directory `peers` beside this program, and describe their configuration
-//! at their top: `lab/peers`. One that is not there, with the reason for it, is reported and left out.
+//! Their programs are built by `cargo xtask peers` into the directory `peers` beside this program, or put by `cargo xtask install` where an
+//! installed lab finds them. They describe their configuration at their top: `lab/peers`. One that is not there is reported, with the reason
+//! for it, and left out.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +16,7 @@ use std::process::Command;
 use dormouse_lab_harness::{Arrived, COUNTS};
 
 use crate::LabError;
+use crate::engine::find_part;
 use crate::lttng::{LttngMode, LttngSession};
 
 /// How a peer treats a full buffer.
@@ -63,7 +65,7 @@ const PEERS: [(&str, &str, &[PeerMode], Reader); 10] = [
     ("queues", "vring", &[PeerMode::Overwrite], Reader::Engine),
 ];
 
-/// Environment variable with the directory of the peers' programs, instead of the one beside this program.
+/// Environment variable with the directory of the peers' programs, instead of the one that is built or installed.
 pub const DIRECTORY: &str = "DORMOUSE_LAB_PEERS";
 
 /// The events of the LTTng engine that are armed.
@@ -74,8 +76,7 @@ pub fn all(experiment: &str, is_wanted: bool) -> Vec<Peer> {
     if !is_wanted {
         return Vec::new();
     }
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("peers"));
-    let dir = std::env::var_os(DIRECTORY).map(PathBuf::from).or_else(beside).unwrap_or_default();
+    let dir = std::env::var_os(DIRECTORY).map(PathBuf::from).or_else(|| find_part("peers")).unwrap_or_default();
     let mut peers = all_in(&dir);
     peers.retain(|peer| peer.experiment == experiment);
     peers

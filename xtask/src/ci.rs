@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::lab::Lab;
-use crate::run::{cargo, succeed};
+use crate::run::{LAB, WORKSPACES, cargo, succeed};
 use crate::test::Test;
 use crate::{demo, fuzz, headers, peers, test};
 
@@ -16,12 +16,12 @@ type Step = (&'static str, fn() -> Result<()>);
 const STEPS: [Step; 11] = [
     // First of all, so that every compiler sees the headers.
     ("tools", test::tools),
-    ("fetch", || succeed(&mut cargo(["fetch", "--locked", "--target", TARGET]))),
+    ("fetch", || in_each(&["fetch", "--locked", "--target", TARGET], &[])),
     ("format", format),
-    ("clippy", || succeed(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))),
+    ("clippy", || in_each(&["clippy", "--workspace", "--all-targets"], &["--", "-D", "warnings"])),
     ("headers", headers::check),
     ("test", || Test::default().run()),
-    ("doc", || succeed(cargo(["doc", "--no-deps", "--workspace"]).env("RUSTDOCFLAGS", "-D warnings"))),
+    ("doc", doc),
     ("fuzz", fuzz::ci),
     ("peers", peers),
     ("lab", lab),
@@ -31,8 +31,18 @@ const STEPS: [Step; 11] = [
 /// The platform that everything is for.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// Runs cargo in each workspace.
+fn in_each(arguments: &[&str], last: &[&str]) -> Result<()> {
+    WORKSPACES.iter().try_for_each(|manifest| succeed(cargo(arguments).args(["--manifest-path", manifest]).args(last)))
+}
+
+fn doc() -> Result<()> {
+    let doc = |manifest| cargo(["doc", "--no-deps", "--workspace", "--manifest-path", manifest]);
+    WORKSPACES.iter().try_for_each(|manifest| succeed(doc(manifest).env("RUSTDOCFLAGS", "-D warnings")))
+}
+
 fn format() -> Result<()> {
-    succeed(&mut cargo(["fmt", "--all", "--check"]))?;
+    in_each(&["fmt", "--all", "--check"], &[])?;
     succeed(&mut cargo(["fmt", "--check", "--manifest-path", fuzz::MANIFEST]))?;
     succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))
 }
@@ -43,7 +53,7 @@ fn peers() -> Result<()> {
         peers::lint()?;
     }
     // Those that are built answer, and what they emit arrives.
-    succeed(&mut cargo(["test", "--quiet", "--package", "dormouse-lab", "--test", "peers"]))
+    succeed(cargo(["test", "--quiet", "--package", "dormouse-lab", "--test", "peers"]).args(["--manifest-path", LAB]))
 }
 
 /// Runs every experiment once, quickly: that they work, not what they measure, is asked here.

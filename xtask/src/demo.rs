@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::install::Install;
 use crate::lua;
-use crate::run::{self, line};
+use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, BABELTRACE2, CC, MAKE};
 
 /// How long the live programs run, and how long they are armed.
@@ -29,7 +30,7 @@ const LINES_SHOWN: usize = 8;
 /// Runs the demo.
 pub(crate) fn run() -> Result<()> {
     system::ensure(&[CC, MAKE, BABELTRACE2])?;
-    run::build_release()?;
+    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse", "--example", "bakery"]))?;
     let mut demo = Demo::new()?;
     let started = Instant::now();
     demo.compile()?;
@@ -42,7 +43,7 @@ pub(crate) fn run() -> Result<()> {
 struct Demo {
     /// Commands run here, so paths are short.
     dir: PathBuf,
-    /// `PATH` of commands: first what has been built.
+    /// `PATH` of commands: first what has been installed.
     path: std::ffi::OsString,
     checks: usize,
     failed: Vec<String>,
@@ -57,8 +58,9 @@ impl Demo {
         }
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let inherited = std::env::var_os("PATH").unwrap_or_default();
-        let release = target.join("release");
-        let dirs = [release.clone(), release.join("examples"), dir.clone()];
+        let prefix = dir.join("prefix");
+        Install { prefix: prefix.clone(), with_lab: false, uninstall: false, debug: false }.run()?;
+        let dirs = [prefix.join("bin"), target.join("release/examples"), dir.clone()];
         let path = std::env::join_paths(dirs.into_iter().chain(std::env::split_paths(&inherited)))?;
         Ok(Demo { dir, path, checks: 0, failed: Vec::new() })
     }
@@ -98,7 +100,6 @@ impl Demo {
     /// 3. A C program that runs already.
     fn shop(&mut self) -> Result<()> {
         heading("A C program that runs already");
-        self.quietly(&["dormouse-install", "--prefix", "prefix"])?;
         let source = run::root().join("record/capi/examples/shop.c");
         fs::copy(&source, self.dir.join("shop.c")).with_context(|| format!("cannot copy {}", source.display()))?;
         let flags =

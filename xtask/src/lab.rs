@@ -50,7 +50,7 @@ impl Lab {
     /// The task.
     pub(crate) fn run(self) -> Result<()> {
         test::tools()?;
-        run::build_release()?;
+        run::build_lab()?;
         peers::build()?;
         if !self.quick && (self.experiments.is_empty() || self.experiments.iter().any(|name| name == "compile-job")) {
             variants()?;
@@ -58,8 +58,8 @@ impl Lab {
         let target = run::target_dir()?;
         let project = target.join("lab/lua");
         lua::fetch(&project)?;
-        let mut command = Command::new(target.join("release/dormouse"));
-        command.args(["lab", "run"]).args(&self.experiments).env("DORMOUSE_LAB_PROJECT", &project);
+        let mut command = Command::new(target.join("release/dormouse-lab"));
+        command.arg("run").args(&self.experiments).env("DORMOUSE_LAB_PROJECT", &project);
         if self.quick {
             command.arg("--quick");
         }

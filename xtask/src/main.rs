@@ -1,8 +1,9 @@
-//! Automation of the project: `cargo xtask demo`, `test`, `fuzz`, `lab`, `lines`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `ci`.
 //!
 //! ```text
 //!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
-//!   test       every test of the workspace, counted; again and again, or beside busy processes
+//!   install    everything that a user needs, below a prefix
+//!   test       every test of both workspaces, counted; again and again, or beside busy processes
 //!   soak       the tests that draw at random, for hours
 //!   fuzz       what the fuzz targets find in a while
 //!   lab        every experiment, beside the tracers that people use
@@ -18,6 +19,7 @@ mod ci;
 mod demo;
 mod fuzz;
 mod headers;
+mod install;
 mod lab;
 mod lines;
 mod load;
@@ -46,7 +48,9 @@ struct Arguments {
 enum Task {
     /// Trace a real build, a Rust program and a C program, and check the traces against babeltrace2
     Demo,
-    /// Run every test of the workspace
+    /// Install the command, the C libraries, manual pages and completions below a directory
+    Install(install::Install),
+    /// Run every test of both workspaces
     Test(test::Test),
     /// Run the tests that draw at random, or look at one case of many, in their exhaustive form
     Soak(soak::Soak),
@@ -76,6 +80,7 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().task {
         Task::Demo => demo::run(),
+        Task::Install(install) => install.run(),
         Task::Test(test) => test.run(),
         Task::Soak(soak) => soak.run(),
         Task::Fuzz(fuzz) => fuzz.run(),

@@ -58,7 +58,8 @@ pub(crate) fn lint() -> Result<()> {
 pub(crate) fn build() -> Result<Vec<&'static str>> {
     let optional = |tool: system::Tool| system::Tool { is_required: false, ..tool };
     system::ensure(&[optional(CC), optional(CPP), BABELTRACE2, LTTNG, LTTNG_UST, SDT])?;
-    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse-lab-harness"]))?;
+    let harness = ["--package", "dormouse-lab-harness", "--manifest-path", run::LAB];
+    succeed(cargo(["build", "--quiet", "--release"]).args(harness))?;
     let target = run::target_dir()?;
     let dir = target.join("release/peers");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;

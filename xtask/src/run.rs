@@ -18,6 +18,13 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
+/// The workspaces that are built and tested together, by their manifests: that of the product, and the laboratory's. Both build into one
+/// target directory.
+pub(crate) const WORKSPACES: [&str; 2] = ["Cargo.toml", LAB];
+
+/// The laboratory's.
+pub(crate) const LAB: &str = "lab/Cargo.toml";
+
 /// Cargo, to be run in the workspace.
 pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -57,16 +64,13 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Builds the commands, the libraries and the example that the demo and the lab run; they are then in `release` of the
-/// target directory.
+/// Builds the laboratory with its engines, and what it preloads.
 ///
 /// # Errors
 /// Something does not build.
-pub(crate) fn build_release() -> Result<()> {
-    let packages = ["dormouse-cli", "dormouse-lab", "dormouse-lab-account", "dormouse-preload", "dormouse-capi"];
-    let packages = packages.iter().flat_map(|name| ["--package", name]);
-    succeed(cargo(["build", "--quiet", "--release"]).args(packages))?;
-    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse", "--example", "bakery"]))
+pub(crate) fn build_lab() -> Result<()> {
+    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse-preload"]))?;
+    succeed(&mut cargo(["build", "--quiet", "--release", "--workspace", "--manifest-path", LAB]))
 }
 
 #[cfg(test)]

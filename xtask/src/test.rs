@@ -1,15 +1,15 @@
 //! `cargo xtask test`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use cargo_metadata::Message;
+use cargo_metadata::{Message, MetadataCommand};
 
 use crate::aarch64;
 use crate::load::Load;
-use crate::run::{cargo, line, root, target_dir};
+use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
     self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG, STORAGE_DAEMON,
     Tool, VALGRIND,
@@ -86,11 +86,17 @@ pub(crate) fn tools() -> Result<()> {
 
 /// Builds all that tests run (commands, libraries) and the tests. The source of each test program, by its file name.
 fn build() -> Result<BTreeMap<String, String>> {
+    let mut sources = BTreeMap::new();
+    WORKSPACES.iter().try_for_each(|manifest| build_workspace(manifest, &mut sources))?;
+    Ok(sources)
+}
+
+fn build_workspace(manifest: &str, sources: &mut BTreeMap<String, String>) -> Result<()> {
     let mut command = cargo(["build", "--workspace", "--all-targets", "--message-format=json-render-diagnostics"]);
+    command.args(["--manifest-path", manifest]);
     show(&format!("$ {}", line(&command)));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
-    let mut sources = BTreeMap::new();
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
         let Message::CompilerArtifact(artifact) = message.context("cannot read what cargo says")? else { continue };
         let file = artifact.executable.as_ref().filter(|_| artifact.profile.test).and_then(|path| path.file_name());
@@ -103,7 +109,18 @@ fn build() -> Result<BTreeMap<String, String>> {
     if !status.success() {
         bail!("`{}` failed: {status}", line(&command));
     }
-    Ok(sources)
+    Ok(())
+}
+
+/// A workspace's packages, and the files of `tests/` of those that are chosen; none chosen: of all.
+fn contents(manifest: &str, chosen: &[String]) -> Result<(BTreeSet<String>, BTreeSet<String>)> {
+    let metadata = MetadataCommand::new().manifest_path(root().join(manifest)).no_deps().exec();
+    let metadata = metadata.with_context(|| format!("cannot read {manifest}"))?;
+    let of_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|package| package == name);
+    let packages = metadata.packages.iter().filter(|package| of_chosen(&package.name));
+    let targets = packages.flat_map(|package| &package.targets).filter(|target| target.is_test());
+    let targets = targets.map(|target| target.name.clone()).collect();
+    Ok((metadata.packages.iter().map(|package| package.name.to_string()).collect(), targets))
 }
 
 impl Test {
@@ -125,6 +142,7 @@ impl Test {
     /// # Errors
     /// Something cannot be installed or built. [`Failed`]: a test failed, or there was none.
     pub(crate) fn run(&self) -> Result<()> {
+        self.check_names()?;
         tools()?;
         let sources = build()?;
         let is_required = TOOLS.iter().all(Tool::is_installed);
@@ -163,22 +181,48 @@ impl Test {
         Ok(())
     }
 
+    /// # Errors
+    /// A package or a file of tests is in no workspace.
+    fn check_names(&self) -> Result<()> {
+        let (mut packages, mut targets) = (BTreeSet::new(), BTreeSet::new());
+        for manifest in WORKSPACES {
+            let (more_packages, more_targets) = contents(manifest, &self.packages)?;
+            packages.extend(more_packages);
+            targets.extend(more_targets);
+        }
+        for (given, known, what) in [(&self.packages, packages, "package"), (&self.targets, targets, "test")] {
+            if let Some(name) = given.iter().find(|name| !known.contains(*name)) {
+                bail!("there is no {what} `{name}`; there are {}", known.into_iter().collect::<Vec<_>>().join(", "));
+            }
+        }
+        Ok(())
+    }
+
     fn run_once(&self, tally: &mut Tally, is_required: bool) -> Result<()> {
         let is_all = self.packages.is_empty() && self.targets.is_empty() && self.filters.is_empty();
-        let mut tests = cargo(["test", "--no-fail-fast"]);
-        if self.packages.is_empty() {
-            tests.arg("--workspace");
+        for manifest in WORKSPACES {
+            let (packages, targets) = contents(manifest, &self.packages)?;
+            // What is not in this workspace is in the other one: `check_names` has refused all else.
+            let packages: Vec<&String> = self.packages.iter().filter(|name| packages.contains(*name)).collect();
+            let targets: Vec<&String> = self.targets.iter().filter(|name| targets.contains(*name)).collect();
+            if packages.is_empty() != self.packages.is_empty() || targets.is_empty() != self.targets.is_empty() {
+                continue;
+            }
+            let mut tests = cargo(["test", "--no-fail-fast", "--manifest-path", manifest]);
+            if packages.is_empty() {
+                tests.arg("--workspace");
+            }
+            tests.args(packages.into_iter().flat_map(|package| ["--package", package]));
+            tests.args(targets.into_iter().flat_map(|target| ["--test", target]));
+            tests.arg("--").args(&self.filters);
+            tests.envs(self.variable);
+            // Those that run other packages' programs need not build them.
+            tests.env("DORMOUSE_BUILT", "1");
+            if is_required {
+                tests.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
+            }
+            tally.run(&mut tests)?;
         }
-        tests.args(self.packages.iter().flat_map(|package| ["--package", package]));
-        tests.args(self.targets.iter().flat_map(|target| ["--test", target]));
-        tests.arg("--").args(&self.filters);
-        tests.envs(self.variable);
-        // Those that run other packages' programs need not build them.
-        tests.env("DORMOUSE_BUILT", "1");
-        if is_required {
-            tests.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
-        }
-        tally.run(&mut tests)?;
         if is_all {
             aarch64::test(tally)?;
         }

@@ -1,8 +1,11 @@
 //! Dependencies point one way: what each room may depend on is one table, and cargo's metadata is held against it.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-/// A package, and the packages of the workspace that it may depend on, for its library and programs and to build them.
+/// A package, and the packages of both workspaces that it may depend on, for its library and programs and to build them.
 /// What tests need (`dev-dependencies`) is not ruled.
 type Rule = (&'static str, &'static [&'static str]);
 
@@ -26,13 +29,15 @@ const E2E: [&str; 11] = {
     [a, b, c, d, e, f, g, h, i, j, "dormouse-testing"]
 };
 
-/// Every room, and the harness of engines.
-const LAB: [&str; 12] = {
+/// Every room, the harness of engines, the model of cache lines, and what commands share.
+const LAB: [&str; 14] = {
     let [a, b, c, d, e, f, g, h, i, j] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, "dormouse-lab-harness", "dormouse-vring-coherence"]
+    let beside = ["dormouse-lab-harness", "dormouse-vring-coherence", "dormouse-doctor", "dormouse-terminal"];
+    let [k, l, m, n] = beside;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n]
 };
 
-const RULES: [Rule; 29] = [
+const RULES: [Rule; 32] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
@@ -47,7 +52,7 @@ const RULES: [Rule; 29] = [
     ("dormouse-vring-coherence", &["dormouse-abi", "dormouse-vring"]),
     ("dormouse-backing", &["dormouse-abi"]),
     // Beside both sides: virtqueues with processes that nobody here wrote.
-    ("dormouse-vring-vhost", &["dormouse-backing", "dormouse-vring"]),
+    ("dormouse-vring-vhost", &["dormouse-backing", "dormouse-terminal", "dormouse-vring"]),
     // The write side.
     (
         "dormouse",
@@ -83,18 +88,21 @@ const RULES: [Rule; 29] = [
     ("dormouse-ctf", &["dormouse-abi"]),
     ("dormouse-consumer", &["dormouse-abi", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"]),
     // Beside both too: what stands behind any process's memory.
-    ("dormouse-pages", &["dormouse-backing"]),
+    ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
+    // The command. What is large or apart is a program of its own, which it runs.
+    ("dormouse-terminal", &[]),
     (
-        "dormouse-cli",
+        "dormouse-doctor",
         &[
             "dormouse-abi",
+            "dormouse-backing",
             "dormouse-consumer",
-            "dormouse-ctf",
-            "dormouse-lab",
-            "dormouse-pages",
-            "dormouse-vring-vhost",
+            "dormouse-imv",
+            "dormouse-percpu",
+            "dormouse-terminal",
         ],
     ),
+    ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-doctor", "dormouse-terminal"]),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
     // Peers are measured by it too: no tracer, but what tells whether memory is there.
@@ -104,11 +112,19 @@ const RULES: [Rule; 29] = [
     ("dormouse-e2e", &E2E),
     ("dormouse-e2e-plugin", &EVERYTHING),
     ("dormouse-fuzz", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-relay", "dormouse-vring"]),
-    ("xtask", &["dormouse-testing"]),
+    ("dormouse-install", &[]),
+    ("xtask", &["dormouse-install", "dormouse-testing"]),
 ];
 
 /// A package with those packages of the workspace that it depends on and the rules are about.
 type Package = (String, Vec<String>);
+
+/// The product's workspace, and the laboratory's.
+const MANIFESTS: [&str; 2] = ["Cargo.toml", "lab/Cargo.toml"];
+
+fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)
+}
 
 /// What breaks the rules, one line each.
 fn violations(packages: &[Package], rules: &[Rule]) -> Vec<String> {
@@ -124,13 +140,18 @@ fn violations(packages: &[Package], rules: &[Rule]) -> Vec<String> {
     lines
 }
 
-/// The packages of this workspace.
-fn workspace() -> Vec<Package> {
-    let metadata = MetadataCommand::new().no_deps().exec().expect("cargo tells its metadata");
-    let members: Vec<&str> = metadata.packages.iter().map(|package| package.name.as_str()).collect();
+/// The packages of both workspaces.
+fn workspaces() -> Vec<Package> {
+    let packages: Vec<_> = MANIFESTS
+        .iter()
+        .flat_map(|manifest| {
+            let metadata = MetadataCommand::new().manifest_path(path(manifest)).no_deps().exec();
+            metadata.expect("cargo tells its metadata").packages
+        })
+        .collect();
+    let members: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let is_ruled = |kind| matches!(kind, DependencyKind::Normal | DependencyKind::Build);
-    metadata
-        .packages
+    packages
         .iter()
         .map(|package| {
             let dependencies = package.dependencies.iter().filter(|dependency| is_ruled(dependency.kind));
@@ -142,18 +163,37 @@ fn workspace() -> Vec<Package> {
 
 #[test]
 fn dependencies_point_one_way() {
-    let lines = violations(&workspace(), &RULES);
+    let lines = violations(&workspaces(), &RULES);
     assert!(lines.is_empty(), "{}", lines.join("\n"));
 }
 
 #[test]
-fn the_workspace_is_seen() {
-    let packages = workspace();
+fn the_workspaces_are_seen() {
+    let packages = workspaces();
     let dependencies = |name: &str| {
         packages.iter().find(|(package, _)| package == name).map(|(_, dependencies)| dependencies.as_slice())
     };
     assert!(dependencies("dormouse").is_some_and(|dependencies| dependencies.contains(&"dormouse-imv".to_owned())));
+    assert!(dependencies("dormouse-lab").is_some_and(|dependencies| dependencies.contains(&"dormouse-imv".to_owned())));
     assert!(dependencies("dormouse-abi").is_some_and(|dependencies| dependencies.is_empty()));
+}
+
+/// Both workspaces build into one target directory. A library that they have in different versions would be compiled twice.
+#[test]
+fn the_workspaces_have_the_same_versions_of_what_they_share() {
+    let versions = |manifest: &str| -> BTreeSet<(String, String)> {
+        let text = std::fs::read_to_string(path(manifest).with_extension("lock")).expect("a workspace has a lock");
+        let value = |line: &str, key: &str| Some(line.strip_prefix(key)?.trim_matches('"').to_owned());
+        let lines: Vec<&str> = text.lines().collect();
+        let pairs =
+            lines.windows(2).filter_map(|pair| Some((value(pair[0], "name = ")?, value(pair[1], "version = ")?)));
+        pairs.collect()
+    };
+    let [product, lab] = MANIFESTS.map(versions);
+    assert!(product.len() > 50 && lab.len() > 50, "{} and {}", product.len(), lab.len());
+    let is_in_product = |name: &str| product.iter().any(|(other, _)| other == name);
+    let wrong: Vec<_> = lab.iter().filter(|package| is_in_product(&package.0) && !product.contains(package)).collect();
+    assert!(wrong.is_empty(), "only in lab/Cargo.lock: {wrong:?}; `cargo update --precise` makes the versions equal");
 }
 
 /// The table itself has no way round: following it from any package never leads back.
@@ -185,6 +225,8 @@ fn what_points_the_wrong_way_is_found() {
         ("dormouse-consumer", "dormouse"),
         ("dormouse-consumer", "dormouse-cli"),
         ("dormouse-cli", "dormouse"),
+        ("dormouse-cli", "dormouse-lab"),
+        ("dormouse-cli", "dormouse-vring-vhost"),
         ("dormouse-lab", "dormouse-cli"),
     ];
     for (from, to) in wrong {
@@ -200,7 +242,7 @@ fn what_points_the_wrong_way_is_found() {
 #[test]
 fn the_write_side_asks_libc_for_what_the_auxiliary_vector_tells() {
     const READERS: [&str; 3] = ["rustix::param", "rustix::time", "sched_getcpu"];
-    fn visit(dir: &std::path::Path, wrong: &mut Vec<String>) {
+    fn visit(dir: &Path, wrong: &mut Vec<String>) {
         for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
                 visit(&path, wrong);
@@ -213,7 +255,7 @@ fn the_write_side_asks_libc_for_what_the_auxiliary_vector_tells() {
         }
     }
     let mut wrong = Vec::new();
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mechanisms = ["backing", "imv", "percpu", "relay", "vring"].map(|room| format!("mechanisms/{room}"));
     let record = ["abi", "capi", "locks", "preload", "tracer"].map(|room| format!("record/{room}"));
     for room in mechanisms.iter().chain(&record) {

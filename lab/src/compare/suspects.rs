@@ -159,7 +159,7 @@ const PRIORS: &[Prior] = &[
         fact: "dormouse_build", title: "build of Dormouse", prior: 0.95, fit: [0.3, 0.8, 1.0, 0.8, 0.8],
         read: |host| told(&host.dormouse_build), size: setting,
         why: "a debug build does not inline the path of an event, and checks what a release build does not",
-        test: "measure both with `cargo build --release -p dormouse-lab -p dormouse-cli`",
+        test: "measure both with `cargo xtask lab`",
     },
     Prior {
         fact: "tracing.rseq", title: "restartable sequences", prior: 0.95, fit: ARMED,

@@ -22,82 +22,22 @@
 //! `admin-guide/cgroup-v2.rst`; `proc(5)`, `perf_event_open(2)`, `membarrier(2)`.
 
 mod counters;
-pub(crate) mod fact;
 mod processor;
 pub(crate) mod source;
 mod system;
-mod tracing;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+pub(crate) use dormouse_doctor::tolerant;
+pub use dormouse_doctor::{Availability, Fact, Tracing};
 use serde::{Deserialize, Serialize};
 
-pub use fact::Fact;
-pub(crate) use fact::tolerant;
 pub use processor::{Cache, Processor};
 use source::Source;
 pub use system::{Clock, Kernel, Limits, Memory};
-pub use tracing::Tracing;
 
 use crate::neighbours::{Findings, Neighbour};
 use crate::probes::Probes;
-
-/// Whether something can be had here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub enum Availability {
-    /// It was tried, and works.
-    Available,
-    /// Why not.
-    Not(String),
-}
-
-impl Availability {
-    /// Whether it works.
-    pub fn is_available(&self) -> bool {
-        *self == Availability::Available
-    }
-
-    /// Why it does not.
-    pub fn cause(&self) -> Option<&str> {
-        match self {
-            Availability::Available => None,
-            Availability::Not(cause) => Some(cause),
-        }
-    }
-}
-
-impl Default for Availability {
-    fn default() -> Availability {
-        Availability::Not("this result does not have it".into())
-    }
-}
-
-impl fmt::Display for Availability {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Availability::Available => formatter.write_str("available"),
-            Availability::Not(cause) => write!(formatter, "not available: {cause}"),
-        }
-    }
-}
-
-impl From<String> for Availability {
-    fn from(text: String) -> Availability {
-        match text.strip_prefix("not available: ") {
-            Some(cause) => Availability::Not(cause.into()),
-            None if text == "available" => Availability::Available,
-            None => Availability::Not(text),
-        }
-    }
-}
-
-impl From<Availability> for String {
-    fn from(availability: Availability) -> String {
-        availability.to_string()
-    }
-}
 
 /// What a reader needs to place a figure. Every member may be missing in a result that is read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

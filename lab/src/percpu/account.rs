@@ -10,10 +10,11 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::compile_job::project::{Products, Project};
 use crate::compile_job::{find_project, order, progress};
+use crate::engine::find_part;
 use crate::statistics::{measurement, ratio};
 use crate::{Experiment, LabError, Labels, RunOptions};
 
@@ -59,12 +60,6 @@ impl Ledger {
     }
 }
 
-fn library() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?;
-    // Programs are in a directory of cargo's target directory, tests one further down.
-    program.ancestors().skip(1).take(2).map(|dir| dir.join(LIBRARY)).find(|path| path.is_file())
-}
-
 /// One way's rounds.
 #[derive(Debug, Default)]
 struct Rounds {
@@ -80,10 +75,8 @@ struct Rounds {
 /// See [`LabError`]: a build fails, or gives another result.
 pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(), LabError> {
     let notes = &mut experiment.notes;
-    let Some(library) = library() else {
-        notes.push(format!(
-            "a build's accounting not available: no {LIBRARY} beside this program; `cargo build --release` makes it"
-        ));
+    let Some(library) = find_part(LIBRARY) else {
+        notes.push(format!("a build's accounting not available: cannot find {LIBRARY}; `cargo xtask lab` builds it"));
         return Ok(());
     };
     let source = match find_project(options.project.as_deref()) {

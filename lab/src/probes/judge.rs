@@ -30,7 +30,7 @@ pub const SUSPECTS: [KnownSuspect; 6] = [
     KnownSuspect {
         name: "caches",
         why: "a smaller or shared cache, or slower memory, slows down whoever has more data than fit",
-        remedy: "look who else uses the cache (dormouse doctor names neighbours), and what size of it this machine may use",
+        remedy: "look who else uses the cache (dormouse lab doctor names neighbours), and what size of it this machine may use",
         facts: &["caches", "processor.numa_nodes"],
     },
     KnownSuspect {

@@ -15,7 +15,7 @@ use dormouse_relay::Segment;
 use dormouse_testing::{Lack, has, has_part, skip_part};
 
 mod common;
-use common::{install, pkg_config, stdout, succeed};
+use common::{dormouse, install, pkg_config, stdout, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -25,24 +25,10 @@ struct Installed {
     dormouse: PathBuf,
 }
 
-/// Installs once for all tests. The command is built as this test was: it belongs to another package.
+/// Installs once for all tests.
 fn installed() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
-        let prefix = install("capi-prefix");
-        let profile_dir = Path::new(env!("CARGO_BIN_EXE_dormouse-install")).parent().unwrap();
-        // Unless `cargo xtask test` has.
-        if std::env::var_os("DORMOUSE_BUILT").is_none() {
-            succeed(
-                Command::new(env!("CARGO"))
-                    .args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"])
-                    .arg(profile_dir.parent().unwrap())
-                    .args(profile_dir.ends_with("release").then_some("--release"))
-                    .current_dir(env!("CARGO_MANIFEST_DIR")),
-            );
-        }
-        Installed { prefix, dormouse: profile_dir.join("dormouse") }
-    })
+    INSTALLED.get_or_init(|| Installed { prefix: install("capi-prefix"), dormouse: dormouse().into() })
 }
 
 /// C and C++ compilers.

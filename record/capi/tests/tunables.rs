@@ -10,31 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dormouse_testing::{has_part, include_dirs};
 use tempfile::TempDir;
 
+#[allow(dead_code, reason = "pkg-config is other tests' matter")]
+mod common;
+use common::succeed;
+
 const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 
 /// Where libdormouse is installed, and the command `dormouse`, built as this test was.
 fn installed() -> &'static (PathBuf, PathBuf) {
     static INSTALLED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
-    INSTALLED.get_or_init(|| {
-        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tunables-prefix");
-        let install = Path::new(env!("CARGO_BIN_EXE_dormouse-install"));
-        succeed(Command::new(install).env("CARGO", env!("CARGO")).arg("--prefix").arg(&prefix));
-        let profile_dir = install.parent().unwrap();
-        // Unless `cargo xtask test` has.
-        if std::env::var_os("DORMOUSE_BUILT").is_none() {
-            let mut build = Command::new(env!("CARGO"));
-            build.args(["build", "--quiet", "--package", "dormouse-cli", "--target-dir"]);
-            build.arg(profile_dir.parent().unwrap()).args(profile_dir.ends_with("release").then_some("--release"));
-            succeed(build.current_dir(env!("CARGO_MANIFEST_DIR")));
-        }
-        (prefix, profile_dir.join("dormouse"))
-    })
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
-    output
+    INSTALLED.get_or_init(|| (common::install("tunables-prefix"), common::dormouse().into()))
 }
 
 /// C and C++ compilers.

@@ -31,7 +31,10 @@ pub enum CommandError {
         error: std::io::Error,
     },
     /// The preload library is missing.
-    #[error("cannot find {LIBC_LIBRARY} (looked in {looked}); set {ENV_LIBC_LIBRARY} to its path")]
+    #[error(
+        "cannot find {LIBC_LIBRARY} (looked for {looked}); `cargo xtask install --prefix DIR` in Dormouse's sources installs it with the \
+         command, or set {ENV_LIBC_LIBRARY} to its path"
+    )]
     NoLibrary {
         /// Where it was looked for.
         looked: String,

@@ -65,7 +65,7 @@ pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library, why_not
 pub use files::{OpenError, TraceFiles, Window};
 pub use program::{Program, ProgramError, process_name, socket_dir, stop_session};
 pub use salvage::{Salvage, SalvageError, salvage};
-pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary, parse_size};
+pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary};
 pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};
 pub use trace::Refusal;
 pub use tunable::{TunableError, Tunables};

@@ -54,6 +54,15 @@ pub fn dormouse() -> &'static Path {
     PATH.get_or_init(|| build(&["dormouse-cli"]).join("dormouse"))
 }
 
+/// The command `dormouse`, with the programs beside it that `dormouse vring` and `dormouse pages` run, built once.
+pub fn dormouse_with_programs() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        ["dormouse-vring-vhost", "dormouse-pages"].iter().for_each(|package| drop(build(&[package, "--bins"])));
+        dormouse().into()
+    })
+}
+
 /// The library that traces libc, built once.
 pub fn libc_library() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
@@ -64,12 +73,6 @@ pub fn libc_library() -> &'static Path {
 pub fn pantry() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build(&["dormouse", "--example", "pantry"]).join("examples/pantry"))
-}
-
-/// The engines of the lab, built once.
-pub fn lab_engines() {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["dormouse-lab", "--bins"]));
 }
 
 /// The program of many names with another of the tracer's ways to write, a feature of its own. It is built apart, also where the whole

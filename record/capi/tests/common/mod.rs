@@ -2,14 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// Installs into a directory of this name, anew.
 pub fn install(name: &str) -> PathBuf {
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&prefix);
-    let install = Path::new(env!("CARGO_BIN_EXE_dormouse-install"));
-    succeed(Command::new(install).env("CARGO", env!("CARGO")).arg("--prefix").arg(&prefix));
+    dormouse_install::install_libraries(profile_dir(), &prefix).unwrap();
     prefix
+}
+
+/// The directory of what cargo has built with the profile of this test.
+fn profile_dir() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| std::env::current_exe().unwrap().ancestors().nth(2).unwrap().into())
 }
 
 pub fn succeed(command: &mut Command) -> Output {
@@ -33,9 +39,9 @@ pub fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
 /// The command `dormouse`, built as this test was: it belongs to another package.
 #[allow(dead_code, reason = "some tests run no command")]
 pub fn dormouse() -> &'static Path {
-    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        let profile_dir = Path::new(env!("CARGO_BIN_EXE_dormouse-install")).parent().unwrap();
+        let profile_dir = profile_dir();
         // Unless `cargo xtask test` has.
         if std::env::var_os("DORMOUSE_BUILT").is_none() {
             succeed(

@@ -1,0 +1,170 @@
+//! What the facts mean, and what to do.
+
+use serde::Serialize;
+
+use crate::fact::Fact;
+use crate::tracing::Tracing;
+
+/// How much a fact matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// Nothing to do.
+    Ok,
+    /// To be known when figures are read.
+    Note,
+    /// Figures suffer, or tracing does.
+    Warning,
+}
+
+impl Mark {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mark::Ok => "ok",
+            Mark::Note => "note",
+            Mark::Warning => "warning",
+        }
+    }
+}
+
+/// One fact, judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it is about.
+    pub group: &'static str,
+    /// Its name.
+    pub fact: String,
+    /// How much it matters.
+    pub mark: Mark,
+    /// What was found; starts with `not told: ` where nothing was.
+    pub value: String,
+    /// What it means.
+    pub meaning: String,
+    /// What to do.
+    pub remedy: Option<String>,
+    /// Whether nothing can be traced, or dormant events are not patched.
+    pub prevents_tracing: bool,
+}
+
+/// Findings, as they are made.
+#[derive(Default)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Findings {
+    /// Adds one that does not prevent tracing. An empty remedy is none.
+    pub fn add(
+        &mut self,
+        group: &'static str,
+        fact: &str,
+        mark: Mark,
+        value: impl ToString,
+        meaning: &str,
+        remedy: &str,
+    ) {
+        self.0.push(Finding {
+            group,
+            fact: fact.into(),
+            mark,
+            value: value.to_string(),
+            meaning: meaning.into(),
+            remedy: (!remedy.is_empty()).then(|| remedy.into()),
+            prevents_tracing: false,
+        });
+    }
+
+    /// The last one added prevents tracing.
+    fn prevents(&mut self, prevents: bool) {
+        if let Some(last) = self.0.last_mut() {
+            last.prevents_tracing = prevents;
+        }
+    }
+}
+
+/// Whether programs can be traced here, with patched sites.
+pub fn tracing_works(findings: &[Finding]) -> bool {
+    !findings.iter().any(|finding| finding.prevents_tracing)
+}
+
+/// The group of what tracing needs.
+const TRACING: &str = "tracing";
+
+/// Judges what tracing needs.
+pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
+    use Mark::{Note, Ok, Warning};
+    let is_patched = tracing.patching.told().is_some_and(|writer| writer != "none");
+    let is_architecture = cfg!(target_arch = "x86_64");
+    findings.add(
+        TRACING,
+        "patching",
+        match tracing.patching.told().map(String::as_str) {
+            Some("mprotect") => Ok,
+            Some("procmem") => Note,
+            _ => Warning,
+        },
+        match &tracing.patching_reason {
+            Fact::Told(reason) => format!("{}: {reason}", tracing.patching),
+            Fact::NotTold(_) => tracing.patching.to_string(),
+        },
+        if is_patched {
+            "A dormant event is a `nop` of five bytes, patched when it is armed."
+        } else {
+            "Sites stay as they were built: a dormant event reads a variable. Events are recorded all the same."
+        },
+        match (is_patched, is_architecture) {
+            (true, _) => "",
+            (false, false) => "Patching is for x86-64.",
+            (false, true) => {
+                "Unset DORMOUSE_IMV_WRITER; permit writing to program text (SELinux: execmod; systemd: no \
+                 MemoryDenyWriteExecute=; a kernel without proc_mem.force_override=never)."
+            }
+        },
+    );
+    findings.prevents(!is_patched);
+    let is_barrier = tracing.membarrier.is_available();
+    findings.add(
+        TRACING,
+        "membarrier",
+        if is_barrier { Ok } else { Warning },
+        &tracing.membarrier,
+        if is_barrier { "Other threads see a patched site at once." } else { "Without it no site may be patched." },
+        if is_barrier { "" } else { "Linux 4.16 or later has it; in a sandbox, allow membarrier(2) (seccomp)." },
+    );
+    findings.prevents(!is_barrier);
+    let is_rseq = tracing.rseq.is_available();
+    findings.add(
+        TRACING,
+        "restartable sequences",
+        if is_rseq { Ok } else { Warning },
+        &tracing.rseq,
+        if is_rseq {
+            "An armed event is committed by one plain store."
+        } else {
+            "An armed event takes the slower path, with locked instructions; nothing is lost by it."
+        },
+        if is_rseq {
+            ""
+        } else {
+            "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
+                GLIBC_TUNABLES."
+        },
+    );
+    let is_writable = tracing.sockets.is_available();
+    findings.add(
+        TRACING,
+        "socket directory",
+        if is_writable { Ok } else { Warning },
+        &tracing.sockets,
+        if is_writable {
+            "Programs listen here for `dormouse list` and `arm`, and sessions for their programs."
+        } else {
+            "No program can be reached, and no session can be made."
+        },
+        if is_writable {
+            ""
+        } else {
+            "Set XDG_RUNTIME_DIR to a directory of your own, for dormouse and the traced programs alike."
+        },
+    );
+    findings.prevents(!is_writable);
+}

@@ -1,0 +1,92 @@
+//! What a command prints: the one place that knows what a closed or a full standard output means.
+//!
+//! A reader that has seen enough (`head`) closes its pipe. That is no error: what is left is not printed, nothing is said, the command does all that
+//! it would have done, and exits with the same code. Any other failure, such as a full disk, is an error of the command. It is told at the end, when
+//! the rest is done.
+
+use std::io::{ErrorKind, StdoutLock, Write};
+
+use anstream::AutoStream;
+use anyhow::Context;
+use serde::Serialize;
+
+/// Standard output. Writing to it never fails; [`Output::finish`] tells whether it has.
+pub struct Output {
+    stream: StdoutLock<'static>,
+    error: Option<std::io::Error>,
+}
+
+impl Output {
+    /// Locks it.
+    #[expect(clippy::new_without_default, reason = "it locks standard output: that is to be seen where it is done")]
+    pub fn new() -> Output {
+        Output { stream: std::io::stdout().lock(), error: None }
+    }
+
+    /// Whether nothing that is written arrives any more.
+    pub fn is_over(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// For text with colour, which arrives on a terminal and without `NO_COLOR` alone.
+    pub fn styled(&mut self) -> AutoStream<&mut (dyn Write + 'static)> {
+        let choice = AutoStream::choice(&std::io::stdout());
+        AutoStream::new(self, choice)
+    }
+
+    /// Prints a value as JSON.
+    ///
+    /// # Errors
+    /// It has a map whose keys are no text.
+    pub fn json(&mut self, value: &impl Serialize) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(value)?;
+        Ok(writeln!(self, "{text}")?)
+    }
+
+    /// Whatever else has written to standard output came to this.
+    pub fn note(&mut self, result: std::io::Result<()>) {
+        if let Err(error) = result {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// # Errors
+    /// When something could not be written although somebody reads.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.flush()?;
+        unless_closed(self.error.map_or(Ok(()), Err)).context("cannot write to standard output")
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if !self.is_over() {
+            let result = self.stream.write_all(bytes);
+            self.note(result);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let result = self.stream.flush();
+        self.note(result);
+        Ok(())
+    }
+}
+
+fn unless_closed(result: std::io::Result<()>) -> std::io::Result<()> {
+    result.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+}
+
+/// Prints a line on standard error. Where that fails, there is no other place to report it.
+pub fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "dormouse: {line}");
+}
+
+/// Prints a report on standard error, because standard output belongs to the command that is run.
+///
+/// # Errors
+/// When it could not be written although somebody reads.
+pub fn report(text: &str) -> anyhow::Result<()> {
+    unless_closed(std::io::stderr().write_all(text.as_bytes())).context("cannot write to standard error")
+}

@@ -1,0 +1,114 @@
+//! `dormouse X` runs `dormouse-X`, from beside itself or from `PATH`, where X is none of its own sub-commands.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+use crate::DORMOUSE;
+
+/// A copy of the command in a directory of its own, and another directory, which is all of `PATH`.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        ["bin", "path"].iter().for_each(|name| std::fs::create_dir(dir.path().join(name)).unwrap());
+        std::fs::copy(DORMOUSE, dir.path().join("bin/dormouse")).unwrap();
+        Place { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn script(&self, name: &str, text: &str) {
+        write(&self.path(name), text, 0o755);
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(self.path("bin/dormouse"));
+        command.args(arguments).env("PATH", self.path("path")).output().unwrap()
+    }
+}
+
+fn write(path: &Path, text: &str, mode: u32) {
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn arguments_and_exit_code_pass_through() {
+    let place = Place::new();
+    place.script("path/dormouse-greet", "printf '%s|' \"$@\"; exit 7");
+    let output = place.run(&["greet", "--version", "two words", "-x"]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "--version|two words|-x|"));
+    // `help X` is X's own help.
+    assert_eq!(stdout(&place.run(&["help", "greet"])), "--help|");
+    // What lies beside the command goes first.
+    place.script("bin/dormouse-greet", "echo beside");
+    assert_eq!(stdout(&place.run(&["greet"])), "beside\n");
+}
+
+#[test]
+fn own_commands_and_paths_are_no_programs() {
+    let place = Place::new();
+    place.script("path/dormouse-list", "echo external");
+    place.script("path/dormouse-help", "echo external");
+    place.script("greet", "echo external");
+    for arguments in [&["list", "--help"][..], &["help"], &["../../greet"], &["--version"], &[]] {
+        let output = place.run(arguments);
+        assert!(!stdout(&output).contains("external"), "{arguments:?}: {output:?}");
+    }
+    write(&place.path("path/dormouse-note"), "echo external", 0o644);
+    let output = place.run(&["note"]);
+    assert!(
+        output.status.code() == Some(2) && stderr(&output).contains("unrecognized subcommand 'note'"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn what_is_found_is_in_the_help_and_suggested() {
+    let place = Place::new();
+    let help = stdout(&place.run(&["--help"]));
+    assert!(help.contains("record") && !help.contains("vring"), "{help}");
+    place.script("path/dormouse-vring", "");
+    place.script("bin/dormouse-greet", "");
+    place.script("bin/dormouse-lab-engine", "");
+    let help = stdout(&place.run(&["--help"]));
+    for part in ["  vring ", "Share virtqueues", "  greet ", "Run "] {
+        assert!(help.contains(part), "{part} is not in {help}");
+    }
+    assert!(!help.contains("engine"), "{help}");
+    for (wrong, right) in [("vrnig", "vring"), ("recrod", "record")] {
+        let output = place.run(&[wrong]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stderr(&output).contains(&format!("'{right}'")), "{output:?}");
+    }
+}
+
+#[test]
+fn a_program_that_is_not_installed_is_named_with_the_remedy() {
+    let place = Place::new();
+    for (name, remedy) in [("lab", "--with-lab"), ("vring", "cargo xtask install"), ("pages", "cargo build --release")]
+    {
+        for arguments in [&[name, "run"][..], &["help", name]] {
+            let output = place.run(arguments);
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            let error = stderr(&output);
+            assert!(error.lines().count() == 1 && error.contains(remedy), "{error}");
+        }
+    }
+}

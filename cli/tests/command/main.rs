@@ -1,0 +1,8 @@
+//! The command `dormouse`.
+
+mod damage;
+mod doctor;
+mod external;
+mod stats;
+
+const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");

@@ -1,0 +1,68 @@
+//! A difference that is planted between two real results of one machine is the first suspect.
+//!
+//! What is planted is inherited over `exec`: a `prctl` that forbids huge pages, and a tunable that switches restartable
+//! sequences off. The machine may be as loud as it likes meanwhile.
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{LAB, refuse, succeed};
+
+/// A result of a short run, in an environment that `plant` changes.
+fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
+    let path = dir.join(name);
+    let mut command = Command::new(LAB);
+    command.args(["run", "event", "--quick", "--json"]).arg(&path).env_remove("GLIBC_TUNABLES");
+    plant(&mut command);
+    succeed(&mut command);
+    path
+}
+
+fn compare(a: &Path, b: &Path) -> Value {
+    let output = succeed(Command::new(LAB).args(["compare", "--json"]).args([a, b]));
+    serde_json::from_slice(&output.stdout).expect("a comparison is JSON")
+}
+
+#[track_caller]
+fn assert_first_suspect(comparison: &Value, fact: &str) {
+    let suspects = comparison["suspects"].as_array().expect("a list");
+    assert_eq!(suspects.first().map(|suspect| &suspect["fact"]), Some(&Value::from(fact)), "{suspects:#?}");
+}
+
+#[test]
+fn planted_differences_are_the_first_suspects() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let plain = result(dir.path(), "plain.json", |_| ());
+    let without_huge_pages = result(dir.path(), "thp.json", |command| {
+        let disable = || rustix::thread::disable_transparent_huge_pages(true).map_err(std::io::Error::from);
+        // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
+        unsafe { command.pre_exec(disable) };
+    });
+    let without_rseq = result(dir.path(), "rseq.json", |command| {
+        command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+    });
+
+    assert_first_suspect(&compare(&plain, &without_huge_pages), "memory.thp_process");
+    assert_first_suspect(&compare(&without_huge_pages, &plain), "memory.thp_process");
+    let text = succeed(Command::new(LAB).arg("compare").args([&plain, &without_huge_pages]));
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("  1. transparent huge pages of the process: allowed → disabled"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colour where there is no terminal: {text}");
+
+    let host: Value = serde_json::from_slice(&std::fs::read(&plain).expect("written")).expect("JSON");
+    if host["host"]["tracing"]["rseq"] == "available" {
+        assert_first_suspect(&compare(&plain, &without_rseq), "tracing.rseq");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_result_is_named() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("poem.json");
+    std::fs::write(&path, "[\"no result\"]").expect("written");
+    let error = refuse(Command::new(LAB).arg("compare").args([&path, &path]));
+    assert!(error.contains("poem.json is no result"), "{error}");
+}

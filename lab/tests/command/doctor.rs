@@ -1,0 +1,85 @@
+//! `dormouse lab doctor --save` and `--compare`: who differs is named and is in the exit code, and a file that is no host is refused.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::common::LAB;
+
+fn compare(path: &Path) -> Output {
+    Command::new(LAB).args(["doctor", "--json", "--compare"]).arg(path).output().unwrap()
+}
+
+fn verdicts(output: &Output) -> Vec<(String, String)> {
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let text = |value: &serde_json::Value, member: &str| value[member].as_str().unwrap().to_string();
+    json["judged"].as_array().unwrap().iter().map(|judged| (text(judged, "suspect"), text(judged, "verdict"))).collect()
+}
+
+#[test]
+fn a_saved_host_is_compared_with_this_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let saved = dir.path().join("host.json");
+    let output = Command::new(LAB).args(["doctor", "--save"]).arg(&saved).output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    let output = compare(&saved);
+    let found = verdicts(&output);
+    let mut names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["caches", "clock source", "core clock", "interruptions", "page backing", "scheduler"]);
+    // Whether somebody disturbs this machine meanwhile is not ours to say; the exit code has to.
+    let differs = found.iter().any(|(_, verdict)| verdict == "differs");
+    assert_eq!(output.status.code(), Some(if differs { 3 } else { 0 }), "{output:?}");
+
+    // A machine whose core is ten times as fast.
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&saved).unwrap()).unwrap();
+    for figure in json["host"]["probes"]["figures"].as_array_mut().unwrap() {
+        if figure["name"] == "core clock.addition" {
+            let tenth = |value: &mut serde_json::Value| *value = (value.as_f64().unwrap() / 10.0).into();
+            tenth(&mut figure["median"]);
+            figure["samples"].as_array_mut().unwrap().iter_mut().for_each(tenth);
+            figure["ci95"].as_array_mut().unwrap().iter_mut().for_each(tenth);
+        }
+    }
+    std::fs::write(&saved, json.to_string()).unwrap();
+    let output = compare(&saved);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(verdicts(&output)[0], ("core clock".into(), "differs".into()), "{output:?}");
+    let output = Command::new(LAB).args(["doctor", "--compare"]).arg(&saved).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("suspects that remain: core clock"), "{text}");
+}
+
+#[test]
+fn what_is_no_measured_host_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("host.json");
+    for (text, part) in [
+        ("no JSON", "is no host"),
+        ("{\"schema\":1,\"host\":{\"cpu\":\"a\"}}", "has facts of its host and no measurements"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let output = compare(&path);
+        assert_eq!(output.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(part) && output.stdout.is_empty(), "{error}");
+    }
+    assert_eq!(compare(&dir.path().join("none")).status.code(), Some(2));
+}
+
+#[test]
+fn the_doctor_answers_for_every_group() {
+    let output = Command::new(LAB).args(["doctor", "--json"]).output().expect("dormouse runs");
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).expect("findings are JSON");
+    let findings = findings.as_array().expect("an array");
+    for group in ["processor", "clock", "kernel", "memory", "permissions", "tracing"] {
+        assert!(findings.iter().any(|finding| finding["group"] == group), "{group}");
+    }
+    let works = !findings.iter().any(|finding| finding["prevents_tracing"] == true);
+    assert_eq!(output.status.code(), Some(i32::from(!works)));
+
+    let output = Command::new(LAB).arg("doctor").env("DORMOUSE_IMV_WRITER", "none").output().expect("dormouse runs");
+    assert_eq!(output.status.code(), Some(1), "unpatched");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("warning  patching: none"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}

@@ -1,0 +1,31 @@
+//! The lab as `cargo xtask install --with-lab` installs it: it finds its engines there.
+
+use std::path::Path;
+use std::process::Command;
+
+use dormouse_install::Installation;
+
+use crate::common::{LAB, succeed};
+
+#[test]
+fn an_installed_lab_finds_its_engines() {
+    let prefix = tempfile::tempdir().unwrap();
+    let built = Path::new(LAB).parent().unwrap();
+    // The application of `percpu` is another package's.
+    let library = built.join("libdormouse_lab_account.so");
+    if !library.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "dormouse-lab-account", "--manifest-path"]);
+        build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).arg("--target-dir").arg(built.parent().unwrap());
+        succeed(build.args(built.ends_with("release").then_some("--release")));
+    }
+    Installation::run(built, prefix.path(), Installation::lab).unwrap();
+    let lab = prefix.path().join("bin/dormouse-lab");
+    let text = succeed(Command::new(&lab).args(["run", "relay-write", "--quick", "--no-peers"]));
+    assert!(String::from_utf8_lossy(&text.stdout).contains("write.memcpy.8-bytes"), "{text:?}");
+    for text in ["man/man1/dormouse-lab-run.1", "bash-completion/completions/dormouse-lab"] {
+        assert!(prefix.path().join("share").join(text).is_file(), "{text}");
+    }
+    dormouse_install::uninstall(prefix.path()).unwrap();
+    assert_eq!(std::fs::read_dir(prefix.path()).unwrap().count(), 0);
+}

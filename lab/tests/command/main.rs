@@ -1,0 +1,13 @@
+//! The command `dormouse-lab`, which `dormouse lab` runs.
+
+mod common;
+mod compare;
+mod doctor;
+mod flight_recorder;
+mod install;
+mod output;
+mod relay_write;
+mod report;
+mod run;
+mod vring;
+mod zero_page;

@@ -1,0 +1,69 @@
+//! Nobody reads what the lab prints, or it cannot be written: the work is done all the same, and the exit code says which.
+
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
+
+use crate::common::LAB;
+
+/// Where both outputs of a command go.
+fn run(words: &[&str], stdout: Stdio, stderr: Stdio) -> Output {
+    Command::new(LAB).args(words).stdin(Stdio::null()).stdout(stdout).stderr(stderr).output().unwrap()
+}
+
+fn closed() -> Stdio {
+    rustix::pipe::pipe().unwrap().1.into()
+}
+
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+const FULL: &str = "dormouse: cannot write to standard output: No space left on device (os error 28)";
+
+#[test]
+fn a_command_that_nobody_reads_ends_as_one_that_somebody_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let (result, page) = (path("result.json"), path("page.html"));
+    std::fs::write(&result, r#"{"schema":1,"host":{},"experiments":[]}"#).unwrap();
+    for words in [
+        &["--help"][..],
+        &["--version"],
+        &["list"],
+        &["report", &result, "-o", &page],
+        &["compare", &result, &result],
+        &["compare", &result, &result, "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["run", "--help"],
+    ] {
+        let read = run(words, Stdio::piped(), Stdio::piped());
+        for (output, is_full) in [
+            (run(words, closed(), Stdio::piped()), false),
+            (run(words, closed(), closed()), false),
+            (run(words, full(), Stdio::piped()), true),
+        ] {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let code = if is_full { Some(2) } else { read.status.code() };
+            assert_eq!((output.status.code(), text.lines().last() == Some(FULL)), (code, is_full), "{words:?}: {text}");
+            assert!(!text.contains("panicked"), "{words:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn figures_that_nobody_reads_are_in_their_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let (file, host) = (path("result.json"), path("host.json"));
+    let run_percpu = ["run", "percpu", "--quick", "--no-peers", "--json", &file];
+    let output = run(&run_percpu, full(), Stdio::piped());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && text.lines().last() == Some(FULL), "{text}");
+    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(figures["experiments"][0]["name"], "percpu");
+    for (option, codes) in [("--save", &[0, 1][..]), ("--compare", &[0, 3])] {
+        let output = run(&["doctor", option, &host], closed(), closed());
+        assert!(output.status.code().is_some_and(|code| codes.contains(&code)), "{option}: {:?}", output.status);
+    }
+}

@@ -1,0 +1,44 @@
+//! `dormouse lab run relay-write`: every way of every record is measured, and what was written was read back.
+
+use std::process::Command;
+
+use dormouse_lab::Report;
+
+use crate::common::{LAB, succeed};
+
+#[test]
+fn relay_write_has_its_table_and_its_figures() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let json = dir.path().join("result.json");
+    let output = succeed(Command::new(LAB).args(["run", "relay-write", "--quick", "--json"]).arg(&json));
+    let text = std::fs::read_to_string(&json).expect("the figures are written");
+    let report: Report = serde_json::from_str(&text).expect("they are a result");
+    let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
+    let has = |name: String| {
+        assert!(experiment.measurements.iter().any(|found| found.name == name), "there is no {name}");
+    };
+    for way in ["memcpy", "specialised", "inlined"] {
+        for record in ["1-byte", "2-bytes", "4-bytes", "8-bytes", "16-bytes", "64-bytes", "256-bytes", "mix"] {
+            has(format!("write.{way}.{record}"));
+            if record != "1-byte" {
+                has(format!("write.{way}.{record}.unaligned"));
+            }
+        }
+        for pages in ["table", "large-list", "large-table", "huge-list"] {
+            has(format!("write.{way}.mix.unaligned.{pages}"));
+        }
+        if report.host.l2_bytes().is_some() {
+            has(format!("write.{way}.mix.unaligned.L2"));
+        }
+    }
+    for ratio in ["inlined_vs_memcpy", "specialised_vs_memcpy"] {
+        assert!(experiment.ratios.iter().any(|found| found.name == ratio), "{ratio}");
+    }
+    let is_verified =
+        |note: &String| note.contains("records written; the buffers of 117 cases were read back and are right");
+    assert!(experiment.notes.iter().any(is_verified), "{:#?}", experiment.notes);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    for figure in ["82.103", "84.667", "91.135", "90.440", "89.614"] {
+        assert!(stdout.contains(figure), "{figure} is not in {stdout}");
+    }
+}

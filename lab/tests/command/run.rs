@@ -1,0 +1,264 @@
+//! `dormouse lab run`: what it writes, whom it names, and what it refuses before it measures.
+//!
+//! One run of `event`, beside a neighbour that is busy on purpose, serves for all that is said of a run. Whatever the neighbour does
+//! to the figures, what they are of and how they were counted stays the same. One of `imv` has tables and counts of its own.
+
+use std::collections::HashSet;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use dormouse_lab::{Experiment, Report, RunOptions};
+use serde_json::Value;
+
+use crate::common::{LAB, refuse, succeed};
+
+/// As the kernel has it: the name of the file that is run.
+const NOISY: &str = "noisy-tester";
+
+/// A program that does nothing, busily. It is no descendant of the lab, and ends with this value or, at the latest, with this process.
+struct Neighbour(Child);
+
+impl Neighbour {
+    fn start(dir: &Path) -> Neighbour {
+        let program = dir.join(NOISY);
+        symlink("/bin/sh", &program).expect("a link in a directory of ours");
+        let mut command = Command::new(program);
+        command.args(["-c", "while kill -0 $PPID; do :; done"]).stderr(Stdio::null());
+        Neighbour(command.spawn().expect("a shell runs"))
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        // Fails only when it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_run_has_its_figures_and_names_its_noisy_neighbour() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
+    let neighbour = Neighbour::start(dir.path());
+    let mut command = Command::new(LAB);
+    command.args(["run", "event", "--quick", "--no-peers", "--json"]).arg(&json).arg("--html").arg(&html);
+    let output = succeed(&mut command);
+    let pid = neighbour.0.id();
+    drop(neighbour);
+
+    let text = std::fs::read_to_string(&json).expect("the figures are written");
+    let written: Value = serde_json::from_str(&text).expect("they are JSON");
+    let report: Report = serde_json::from_value(written.clone()).expect("and a result");
+    assert_members(&written);
+    let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
+    assert_figures(experiment);
+    assert_cases(experiment, &report);
+    assert_counts(&experiment.notes);
+
+    let found = report.host.neighbours.iter().find(|neighbour| neighbour.pid == pid);
+    assert_eq!(found.map(|neighbour| neighbour.command.as_str()), Some(NOISY), "{:?}", report.host.neighbours);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let named = stdout.lines().find(|line| line.contains("noisy neighbour") && line.contains(NOISY));
+    let named = named.unwrap_or_else(|| panic!("nobody names {NOISY}: {stdout}"));
+    assert!(named.contains(&format!("pid {pid}")) && named.contains("stop it"), "{named}");
+    assert!(std::fs::read_to_string(&html).expect("the report is written").contains(NOISY));
+}
+
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// The members that readers of other versions rely on.
+fn assert_members(report: &Value) {
+    assert_eq!(keys(report).into_iter().collect::<HashSet<_>>(), HashSet::from(["schema", "host", "experiments"]));
+    assert_eq!(report["schema"], 1);
+    for member in ["cpu", "caches", "kernel", "clock", "governor", "virtualised", "counters"] {
+        assert!(!report["host"][member].is_null(), "host.{member}");
+    }
+    let experiment = &report["experiments"][0];
+    assert_eq!(experiment["name"], "event");
+    assert_eq!(
+        keys(experiment).into_iter().collect::<HashSet<_>>(),
+        HashSet::from(["name", "measurements", "ratios", "notes"])
+    );
+    for (list, members) in [
+        ("measurements", ["name", "unit", "n", "median", "mad", "mean", "stddev", "ci95"].as_slice()),
+        ("ratios", ["name", "value", "ci95"].as_slice()),
+    ] {
+        for row in experiment[list].as_array().expect("a list") {
+            for member in members {
+                // What is no finite number is written as null.
+                assert!(!row[member].is_null(), "{list}: {member} of {row}");
+            }
+        }
+    }
+}
+
+fn assert_unique<'a>(names: impl Iterator<Item = &'a String>) {
+    let mut seen = HashSet::new();
+    for name in names {
+        assert!(seen.insert(name), "{name} is there twice");
+    }
+}
+
+/// Whatever the figures are, they are figures.
+fn assert_figures(experiment: &Experiment) {
+    assert_unique(experiment.measurements.iter().map(|measurement| &measurement.name));
+    assert_unique(experiment.ratios.iter().map(|ratio| &ratio.name));
+    for measurement in &experiment.measurements {
+        let [low, high] = measurement.ci95;
+        let all = [measurement.median, measurement.mad, measurement.mean, measurement.stddev, low, high];
+        assert!(all.iter().all(|figure| figure.is_finite()), "{measurement:?}");
+        assert!(measurement.n > 0 && measurement.n == measurement.samples.len(), "{measurement:?}");
+        assert!(low <= measurement.median && measurement.median <= high, "{measurement:?}");
+        // A cost may come to nothing or less, by noise; a loop takes its time.
+        let is_loop = measurement.labels.get("state").is_some_and(|state| state == "empty");
+        assert!(!is_loop || low > 0.0, "{measurement:?}");
+    }
+    for ratio in &experiment.ratios {
+        assert!(ratio.value.is_finite() && ratio.ci95[0] <= ratio.ci95[1], "{ratio:?}");
+    }
+}
+
+/// The cases that the documents speak of are there, as far as this machine has what they need.
+fn assert_cases(experiment: &Experiment, report: &Report) {
+    let mut cases = vec![
+        "dormouse.armed.u64",
+        "dormouse.dormant.u64",
+        "floor.armed.u64",
+        "dormouse.armed.u64.discard",
+        "dormouse.armed.u64.1000-sites",
+    ];
+    if RunOptions::new(true).cpus.len() > 1 {
+        cases.push("dormouse.armed.u64.2-threads");
+    }
+    if report.host.l2_bytes().is_some() {
+        cases.push("dormouse.dormant.u64.L2");
+    }
+    for case in cases {
+        assert!(experiment.measurements.iter().any(|measurement| measurement.name == case), "there is no {case}");
+    }
+    // Noise may be so great that there is none: that is said.
+    let has_ratio = experiment.ratios.iter().any(|ratio| ratio.name == "armed_vs_floor");
+    let is_explained = || experiment.notes.iter().any(|note| note.starts_with("armed_vs_floor: no ratio"));
+    assert!(has_ratio || is_explained(), "{:?}", experiment.ratios);
+}
+
+/// The numbers in a note that begins so.
+fn numbers(notes: &[String], start: &str) -> Vec<u64> {
+    let note = notes.iter().find(|note| note.starts_with(start));
+    let note = note.unwrap_or_else(|| panic!("no note begins with `{start}`: {notes:#?}"));
+    note.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+}
+
+/// What was emitted is in the trace, or known to be lost.
+fn assert_counts(notes: &[String]) {
+    let [emitted, kept] = numbers(notes, "dormouse, overwrite: ")[..] else { panic!("two counts: {notes:#?}") };
+    assert!(0 < kept && kept <= emitted, "{kept} of {emitted}");
+    let [emitted, kept, lost] = numbers(notes, "dormouse, discard: ")[..] else { panic!("three counts: {notes:#?}") };
+    assert!(0 < emitted && kept + lost == emitted, "{kept} and {lost} of {emitted}");
+}
+
+#[test]
+fn imv_has_its_tables_and_its_figures() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
+    let mut command = Command::new(LAB);
+    command.args(["run", "imv", "--quick", "--no-peers", "--json"]).arg(&json).arg("--html").arg(&html);
+    // Not on the processor that `event` is measured on meanwhile.
+    let cpus: Vec<String> = RunOptions::new(true).cpus.iter().rev().map(u32::to_string).collect();
+    command.args(["--cpu", &cpus.join(",")]);
+    let output = succeed(&mut command);
+    let text = std::fs::read_to_string(&json).expect("the figures are written");
+    let report: Report = serde_json::from_str(&text).expect("they are a result");
+    let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
+    assert_eq!(experiment.name, "imv");
+    assert_figures(experiment);
+    assert_imv_cases(experiment, &report);
+
+    // Each update was followed by a question to a gate, and every site is as it should be.
+    let updates = numbers(&experiment.notes, "dormouse: a key enabled and disabled ");
+    let [emitted, right, patched, sites, ..] = updates[..] else { panic!("four counts: {:#?}", experiment.notes) };
+    assert!(0 < emitted && right == emitted, "{right} of {emitted}");
+    let is_patched = experiment.notes.iter().any(|note| note.contains("writer mprotect"));
+    assert!(!is_patched || (sites > 1000 && patched == sites), "{patched} of {sites}");
+
+    // For people, the tables come first.
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    // A warning, which comes before everything, may name a case.
+    let at = |part: &str| stdout.find(part).unwrap_or_else(|| panic!("{part} in {stdout}"));
+    assert!(at("The loop of 2008: 20 runs of 100,000 branches") < at("\n  branch.static-branch "));
+    for row in ["instruction stream: immediate value, branch", "15348000/s", "getppid, two variables and branches"] {
+        assert!(at(row) < at("\n  branch.static-branch "), "{row}");
+    }
+    let html = std::fs::read_to_string(&html).expect("the report is written");
+    for part in ["The loop of 2008", "Distribution of the rounds: branch", "Cost against sites: update"] {
+        assert!(html.contains(part), "{part}");
+    }
+}
+
+/// The cases that the documents speak of, and the ratios or why there are none.
+fn assert_imv_cases(experiment: &Experiment, report: &Report) {
+    let find = |name: &str| experiment.measurements.iter().find(|measurement| measurement.name == name);
+    let has = |name: &str| assert!(find(name).is_some(), "there is no {name}");
+    for tool in ["none", "static-branch", "immediate-value", "variable"] {
+        has(&format!("loop.{tool}"));
+        has(&format!("getppid.{tool}"));
+    }
+    ["loop.variable-in-memory", "loop.variable-awaited", "getppid.timestamps"].into_iter().for_each(has);
+    assert_eq!(find("loop.none").map(|measurement| measurement.n), Some(20));
+    assert_eq!(find("getppid.none").map(|measurement| measurement.n), Some(10));
+    let mut ratios = vec!["branch_hot_vs_global", "value_hot_vs_global", "update_1000_sites_vs_1"];
+    let mut pressures = vec![""];
+    if report.host.l2_bytes().is_some() {
+        ["getppid.variable.L2", "getppid.variable.linear-L2", "branch.variable.linear-L2.16-sites"]
+            .into_iter()
+            .for_each(has);
+        ratios.extend(["branch_cold_vs_global", "branch_cold_code_vs_global", "value_cold_vs_global"]);
+        pressures.push(".L2");
+    }
+    for pressure in pressures {
+        for tool in ["static-branch", "variable"] {
+            has(&format!("branch.{tool}{pressure}"));
+            has(&format!("branch.{tool}{pressure}.16-sites"));
+            has(&format!("call.{tool}{pressure}.1000-sites"));
+        }
+        for width in ["u8", "u16", "i32", "u64"] {
+            has(&format!("value.immediate-value.{width}{pressure}.16-sites"));
+            has(&format!("value.variable.{width}{pressure}.16-sites"));
+        }
+    }
+    for sites in ["", ".100-sites", ".1000-sites"] {
+        has(&format!("update.static-branch{sites}"));
+        if RunOptions::new(true).cpus.len() > 1 {
+            has(&format!("update.static-branch{sites}.busy"));
+        }
+    }
+    for ratio in ratios {
+        let is_explained = || experiment.notes.iter().any(|note| note.starts_with(&format!("{ratio}: no ratio")));
+        assert!(experiment.ratios.iter().any(|found| found.name == ratio) || is_explained(), "{ratio}");
+    }
+}
+
+#[test]
+fn an_unknown_experiment_is_refused_before_the_others_run() {
+    let error = refuse(Command::new(LAB).args(["run", "event", "evnet"]));
+    assert!(error.contains("`evnet`") && error.contains("`dormouse lab list`"), "{error}");
+}
+
+#[test]
+fn a_cpu_that_is_not_there_is_refused() {
+    let error = refuse(Command::new(LAB).args(["run", "event", "--cpu", "4096"]));
+    assert!(error.contains("CPU 4096"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_anything_runs() {
+    let file = "/nonexistent/dir/f";
+    for option in ["--json", "--html"] {
+        let error = refuse(Command::new(LAB).args(["run", "event", option, file]));
+        assert!(error.contains(&format!("cannot write {file}")), "{error}");
+    }
+}

@@ -1,0 +1,49 @@
+//! `dormouse lab run vring`: every buffer came to the other side and back, and the figures are there, with the seed's and the model's.
+
+use std::process::Command;
+
+use dormouse_lab::Report;
+
+use crate::common::{LAB, succeed};
+
+#[test]
+fn vring_has_its_figures_and_the_models() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let json = dir.path().join("result.json");
+    let mut command = Command::new(LAB);
+    let output = succeed(command.args(["run", "vring", "--quick", "--no-peers", "--json"]).arg(&json));
+    let text = std::fs::read_to_string(&json).expect("the figures are written");
+    let report: Report = serde_json::from_str(&text).expect("they are a result");
+    let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
+    let notes = &experiment.notes;
+    let has_note = |part: &str| notes.iter().any(|note| note.contains(part));
+    assert!(has_note("model, shadow-private: lines that go from cache to cache"), "{notes:#?}");
+    if has_note("nothing is measured") {
+        assert_eq!(report.host.cpu_count, 1, "{notes:#?}");
+        return;
+    }
+    assert!(has_note("each loop's buffers came to the device, and back, all of them once"), "{notes:#?}");
+    // Of circumstances in which the processors hardly were there are no figures; of others, all.
+    let is_there = |name: &str| experiment.measurements.iter().any(|found| found.name == name);
+    for (words, suffix) in [("near", ""), ("crowded", ".crowded"), ("far", ".far")] {
+        let what = format!(", {words}: a line takes");
+        let is_measured = notes.iter().any(|note| note.contains(&what) && !note.contains("too few turns"));
+        for shape in ["stream", "lockstep"] {
+            for ring in ["noshadow", "shadow", "shadow-private", "in-order", "packed", "adaptive", "packed-adaptive"] {
+                for batch in ["1", "4", "16", "64"] {
+                    let name = format!("{shape}.{ring}.{batch}{suffix}");
+                    assert_eq!(is_there(&name), is_measured, "{name}: {notes:#?}");
+                }
+            }
+        }
+        let has_ratio = |name: &str| experiment.ratios.iter().any(|found| found.name == name);
+        for ratio in ["shadow_vs_noshadow_1", "adaptive_vs_plain_64", "packed_vs_split"] {
+            let name = format!("{ratio}{}", suffix.replace('.', "_"));
+            assert_eq!(has_ratio(&name), is_measured, "{name}");
+        }
+    }
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("The seed's two rings, 2015 and here"),
+        "the seed's table"
+    );
+}

@@ -1,0 +1,180 @@
+//! The command `dormouse-pages`, which `dormouse pages` runs: arguments in, text out.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use dormouse_pages::{Census, Limits, Options, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
+use dormouse_terminal::{Output, parse_size, report, style};
+
+/// Show what backs a program's memory: pages of its own, the zero page, or nothing
+///
+/// Memory that was read and never written is the zero page, one physical page for all of it. It fits in the first-level cache, and a
+/// benchmark that reads such a buffer measures that. Mappings are shown by name, and so are variables that lie on the zero page.
+///
+/// With a command, the command is run and its memory is read just before it ends; with --watch also while it runs. The command keeps
+/// its input, output and signals; the report goes to standard error.
+#[derive(Debug, Parser)]
+#[command(name = "dormouse-pages", bin_name = "dormouse pages", version, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  dormouse pages 1234             every mapping of process 1234
+  dormouse pages 1234 --each      with addresses, and neighbours of the same name apart
+  dormouse pages 1234 --json      for scripts
+  dormouse pages -- ./codec       what ./codec has in memory when it ends
+  dormouse pages --watch -- ./benchmark --size 64M
+                                  which buffers it reads from the zero page; for a test of your own project
+  dormouse pages --watch --from 2s --until 10s --html pages.html -- ./benchmark
+                                  of the time that is measured alone, with a picture
+
+Columns: unbacked: the next access faults; zero: the zero page; small, huge: memory, in pages of 4 KiB or of 2 MiB.
+
+What --watch counts: SHARE is the size of a buffer's part on the zero page, divided by all that its process had touched at that time \
+(zero page and memory of its own, without files). It is of the sample in which that part was largest; AT END is what was left of it, \
+so a buffer that is written later is shown too. FIRST TOUCHES are the minor faults that brought memory of the process's own or the \
+zero page; NEW MEMORY is their size. Not counted are pages that came and went between two samples, and pages that a forked child had \
+before its first sample. After the command has ended, up to 256 MiB are read in order, to measure how many times faster reads of the \
+zero page are on this machine.
+
+The command and all processes that it starts are traced by ptrace(2), without stops at system calls, so that memory is read just before \
+each of them ends. Under ptrace a program cannot raise its privileges. A program that debugs others, or has a leak checker that does, \
+needs --no-ptrace.
+
+Exit code: 0; 2 if the process may not be read, the command cannot be run, or (--watch) the kernel does not tell which pages are the \
+zero page. With a command, the command's own; 128 + N if signal N ended it. With --watch, 3 if the command ended with 0 and a buffer was \
+found. The last line says what was found.")]
+struct Pages {
+    /// Process id; a process of another user only as root
+    #[arg(value_name = "PID", conflicts_with_all = ["command", "watch"], required_unless_present = "command")]
+    pid: Option<u32>,
+    /// Read the memory also while the command runs, and report buffers on the zero page
+    #[arg(long, requires = "command")]
+    watch: bool,
+    /// Time between two samples, such as 5ms; longer where a sample takes long, so that sampling takes at most 5 % of a CPU
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10ms", requires = "watch")]
+    period: Duration,
+    /// The measured time begins this long after the command's start, so that warm-up does not count
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0s", requires = "watch")]
+    from: Duration,
+    /// The measured time ends this long after the command's start [default: at its end]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "watch")]
+    until: Option<Duration>,
+    /// Report a buffer if its part on the zero page is at least this share of what its process has touched
+    #[arg(long, value_name = "PERCENT", value_parser = parse_share, default_value = "10", requires = "watch")]
+    share: f64,
+    /// Report a buffer if its part on the zero page is at least this size, such as 64K
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64K", requires = "watch")]
+    size: u64,
+    /// Do not use ptrace: what the command does after the last sample is not seen
+    #[arg(long, requires = "command")]
+    no_ptrace: bool,
+    /// Show each mapping by itself, with its address
+    #[arg(long)]
+    each: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Write the report to FILE
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Also write a picture of the address space as HTML: one file that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// As on a kernel before Linux 6.7
+    #[arg(long, hide = true)]
+    without_scan: bool,
+    /// The command and its arguments
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// `500us`, `10ms`, `2s`, `1.5s`, `1m`
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time, such as 10ms, 1.5s or 2m");
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?);
+    let seconds = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.trim_end_matches('%').trim_end().parse().ok();
+    share.filter(|share| (0.0..=100.0).contains(share)).ok_or_else(|| format!("`{text}` is not a share from 0 to 100"))
+}
+
+fn main() -> ExitCode {
+    dormouse_terminal::main(std::convert::identity, Pages::run)
+}
+
+impl Pages {
+    fn census_options(&self) -> Options {
+        if self.without_scan { Options { ways: vec![Way::WordsAndFlags, Way::Words] } } else { Options::default() }
+    }
+
+    fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        // Found out before a benchmark runs.
+        for file in self.output.iter().chain(&self.html) {
+            write(file, "")?;
+        }
+        if let Some(pid) = self.pid {
+            let census = Census::of(pid, &self.census_options())?;
+            self.html_file(&html(&census))?;
+            let text = if self.json { json(&census)? } else { table(&census, style::columns(), self.each) };
+            match &self.output {
+                Some(file) => write(file, &text)?,
+                None => write!(out, "{text}")?,
+            }
+            return Ok(0);
+        }
+        if self.until.is_some_and(|until| until <= self.from) {
+            bail!("the measured time would end before it begins: --until has to be later than --from");
+        }
+        let options = RunOptions {
+            census: self.census_options(),
+            period: self.watch.then_some(self.period),
+            is_traced: !self.no_ptrace,
+            from: self.from,
+            until: self.until,
+            limits: Limits { share_percent: self.share, size_bytes: self.size },
+        };
+        let run = dormouse_pages::run(&self.command, &options)?;
+        self.html_file(&html_of_run(&run))?;
+        let text = if self.json { json(&run)? } else { run_table(&run, style::columns(), self.each) };
+        match &self.output {
+            Some(file) => write(file, &text)?,
+            // Standard output is the command's.
+            None => report(&text)?,
+        }
+        Ok(self.exit_code(&run))
+    }
+
+    fn exit_code(&self, run: &Run) -> u8 {
+        match (run.exit_code, run.verdict) {
+            (0, Verdict::Found) if self.watch => 3,
+            (0, Verdict::Unknown) if self.watch => 2,
+            (code, _) => code as u8,
+        }
+    }
+
+    fn html_file(&self, page: &str) -> anyhow::Result<()> {
+        self.html.as_ref().map_or(Ok(()), |file| write(file, page))
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}

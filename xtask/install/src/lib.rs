@@ -1,0 +1,304 @@
+//! Puts what cargo has built where users need it, and takes it away again: for `cargo xtask install`, and for tests of C and C++ programs.
+//!
+//! ```text
+//!   Installation::begin ──▶ libraries · command · lab ──▶ finish            each file is listed in the manifest
+//!   uninstall: what the manifest lists
+//!
+//!   DIR/bin/dormouse, dormouse-vring, dormouse-pages         the command, and the programs that it runs
+//!   DIR/bin/dormouse-lab                                     with the lab
+//!   DIR/lib/dormouse/libdormouse_libc.so                     what `dormouse record --libc` preloads
+//!   DIR/lib/dormouse/lab/…                                   the lab's engines, its peers' engines in peers/
+//!   DIR/include/dormouse/…                                   headers for C and C++
+//!   DIR/lib/libdormouse.so.0, .so -> .so.0, libdormouse.a    libraries, likewise libdormouse_imv, _relay, _vring, _backing
+//!   DIR/lib/pkgconfig/dormouse.pc, …                         each finds its prefix from where it lies
+//!   DIR/lib/cmake/Dormouse/…                                 likewise
+//!   DIR/share/man/man1/dormouse.1, …; man3/dormouse-imv.3, … manual pages of the commands and of the libraries
+//!   DIR/share/bash-completion/…, zsh/…, fish/…               completions
+//!   DIR/share/dormouse/manifest                              files and directories that were made, one on a line
+//! ```
+//! The tree may be moved afterwards: nothing in it names `DIR`, and the manifest's paths are relative.
+
+mod manifest;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use manifest::Manifest;
+
+/// C libraries, with the package that each is built from.
+pub const LIBRARIES: [(&str, &str); 5] = [
+    ("libdormouse", "dormouse-capi"),
+    ("libdormouse_imv", "dormouse-imv-capi"),
+    ("libdormouse_relay", "dormouse-relay-capi"),
+    ("libdormouse_vring", "dormouse-vring-capi"),
+    ("libdormouse_backing", "dormouse-backing-capi"),
+];
+
+/// Commands, with the package that each is built from.
+pub const COMMANDS: [(&str, &str); 3] =
+    [("dormouse", "dormouse-cli"), ("dormouse-vring", "dormouse-vring-vhost"), ("dormouse-pages", "dormouse-pages")];
+
+/// What `dormouse record --libc` preloads, with its package.
+pub const PRELOADED: (&str, &str) = ("libdormouse_libc.so", "dormouse-preload");
+
+/// The lab's command.
+const LAB: &str = "dormouse-lab";
+/// What the lab runs and preloads.
+const LAB_PARTS: [&str; 7] = [
+    "dormouse-lab-engine",
+    "dormouse-lab-engine-imv",
+    "dormouse-lab-engine-pages",
+    "dormouse-lab-engine-percpu",
+    "dormouse-lab-engine-relay",
+    "dormouse-lab-engine-vring",
+    "libdormouse_lab_account.so",
+];
+/// Where these lie.
+const LAB_DIR: &str = "lib/dormouse/lab";
+
+/// Folders of `mechanisms/` with headers and a manual page.
+const MECHANISMS: [&str; 5] = ["backing", "imv", "percpu", "relay", "vring"];
+
+/// Number in the shared libraries' sonames, which the packages' `build.rs` give.
+const SOVERSION: &str = "0";
+
+/// What Rust's standard library needs of the system (`rustc --print native-static-libs`), but for the unwinder and libc: those every
+/// compiler adds by itself, and with `-static` it takes libgcc_eh, for there is no static libgcc_s.
+const SYSTEM_LIBRARIES: [&str; 5] = ["util", "rt", "pthread", "m", "dl"];
+
+/// The sources: this checkout.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Builds the C libraries and installs them with headers, manual pages, pkg-config and CMake files. For tests: `built` is the directory of
+/// what cargo has built with the profile of the test, such as `target/debug`.
+///
+/// # Errors
+/// They do not build, or a file cannot be written.
+pub fn install_libraries(built: &Path, prefix: &Path) -> Result<()> {
+    let target_dir = built.parent().context("no target directory")?;
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--quiet", "--lib"]).args(LIBRARIES.iter().flat_map(|(_, package)| ["--package", package]));
+    build.arg("--target-dir").arg(target_dir).args(built.ends_with("release").then_some("--release"));
+    let status = build.current_dir(root()).status().context("cannot run cargo")?;
+    ensure!(status.success(), "the libraries do not build");
+    Installation::run(built, prefix, Installation::libraries).map(drop)
+}
+
+/// An installation that is being made.
+#[derive(Debug)]
+pub struct Installation {
+    /// What cargo has built.
+    built: PathBuf,
+    prefix: PathBuf,
+    manifest: Manifest,
+}
+
+impl Installation {
+    /// Removes the files of an earlier installation, then installs what `steps` say, and lists it. How many files there are then.
+    ///
+    /// # Errors
+    /// A file is missing in `built`, or cannot be written. What was installed before that is listed all the same, so it can be removed.
+    pub fn run(built: &Path, prefix: &Path, steps: impl FnOnce(&mut Installation) -> Result<()>) -> Result<usize> {
+        let mut manifest = Manifest::read(prefix)?;
+        manifest.remove_files(prefix)?;
+        let mut installation = Installation { built: built.into(), prefix: prefix.into(), manifest };
+        let result = steps(&mut installation);
+        let written = installation.manifest.write(prefix);
+        result.and(written)?;
+        Ok(installation.manifest.file_count())
+    }
+
+    /// The C libraries with headers, manual pages, pkg-config and CMake files.
+    ///
+    /// # Errors
+    /// As [`Installation::run`].
+    pub fn libraries(&mut self) -> Result<()> {
+        let root = root();
+        let mechanisms = MECHANISMS.map(|name| root.join("mechanisms").join(name));
+        for room in mechanisms.iter().chain(&[root.join("record/abi"), root.join("record/capi")]) {
+            self.copy_tree(&room.join("include"), "include")?;
+        }
+        for mechanism in &mechanisms {
+            self.copy_tree(&mechanism.join("man"), "share/man/man3")?;
+        }
+        for (name, _) in LIBRARIES {
+            let versioned = format!("{name}.so.{SOVERSION}");
+            self.copy(&self.built.join(format!("{name}.a")), &format!("lib/{name}.a"))?;
+            self.copy(&self.built.join(format!("{name}.so")), &format!("lib/{versioned}"))?;
+            let link = self.place(&format!("lib/{name}.so"))?;
+            symlink(&versioned, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
+        }
+        let flags = SYSTEM_LIBRARIES.map(|name| format!("-l{name}")).join(" ");
+        for name in ["backing", "imv", "relay", "vring"] {
+            let template = root.join(format!("mechanisms/{name}/capi/dormouse-{name}.pc.in"));
+            self.fill(&template, &format!("lib/pkgconfig/dormouse-{name}.pc"), &flags)?;
+        }
+        self.fill(&root.join("record/capi/pkgconfig/dormouse.pc.in"), "lib/pkgconfig/dormouse.pc", &flags)?;
+        let list = SYSTEM_LIBRARIES.join(";");
+        for name in ["DormouseConfig.cmake", "DormouseConfigVersion.cmake"] {
+            let template = root.join(format!("record/capi/cmake/{name}.in"));
+            self.fill(&template, &format!("lib/cmake/Dormouse/{name}"), &list)?;
+        }
+        Ok(())
+    }
+
+    /// The command with the programs that it runs, what it preloads, manual pages and completions.
+    ///
+    /// # Errors
+    /// As [`Installation::run`]; or a command does not write its texts.
+    pub fn command(&mut self) -> Result<()> {
+        let (library, _) = PRELOADED;
+        self.copy(&self.built.join(library), &format!("lib/dormouse/{library}"))?;
+        COMMANDS.iter().try_for_each(|(name, _)| self.program(name))?;
+        // The command's own come first: it has a page for each program that it finds, and that program a better one.
+        COMMANDS.iter().try_for_each(|(name, _)| self.texts(name))
+    }
+
+    /// The lab, its engines, and those of its peers that are built.
+    ///
+    /// # Errors
+    /// As [`Installation::command`].
+    pub fn lab(&mut self) -> Result<()> {
+        self.program(LAB)?;
+        for part in LAB_PARTS {
+            self.copy(&self.built.join(part), &format!("{LAB_DIR}/{part}"))?;
+        }
+        let peers = self.built.join("peers");
+        if peers.is_dir() {
+            self.copy_tree(&peers, &format!("{LAB_DIR}/peers"))?;
+        }
+        self.texts(LAB)
+    }
+
+    fn program(&mut self, name: &str) -> Result<()> {
+        self.copy(&self.built.join(name), &format!("bin/{name}"))
+    }
+
+    /// Manual pages and completions of an installed command, which writes them itself.
+    fn texts(&mut self, name: &str) -> Result<()> {
+        let stage = self.built.join(format!("texts-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&stage);
+        let mut command = Command::new(self.prefix.join("bin").join(name));
+        // What else is on PATH here is not on the user's.
+        let output = command.arg("--write-texts").arg(&stage).env("PATH", "").output();
+        let output = output.with_context(|| format!("cannot run {name}"))?;
+        ensure!(output.status.success(), "{name} writes no texts: {}", String::from_utf8_lossy(&output.stderr).trim());
+        let copied = self.copy_tree(&stage, "");
+        let _ = fs::remove_dir_all(&stage);
+        copied
+    }
+
+    /// Where a file is to be, after its directory is made and it is listed. What is there is removed: a running program may have the old
+    /// file mapped, so it is replaced and not overwritten.
+    fn place(&mut self, name: &str) -> Result<PathBuf> {
+        let path = self.prefix.join(name);
+        self.manifest.make_dirs(&self.prefix, Path::new(name))?;
+        self.manifest.add_file(name);
+        let _ = fs::remove_file(&path);
+        Ok(path)
+    }
+
+    fn copy(&mut self, from: &Path, name: &str) -> Result<()> {
+        let to = self.place(name)?;
+        fs::copy(from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        Ok(())
+    }
+
+    fn copy_tree(&mut self, from: &Path, name: &str) -> Result<()> {
+        for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), Path::new(name).join(entry.file_name()));
+            let name = name.to_str().with_context(|| format!("{} is no text", name.display()))?;
+            if path.is_dir() { self.copy_tree(&path, name)? } else { self.copy(&path, name)? }
+        }
+        Ok(())
+    }
+
+    /// Copies a template with its `@NAMES@` filled in.
+    fn fill(&mut self, template: &Path, name: &str, system_libraries: &str) -> Result<()> {
+        let text = fs::read_to_string(template).with_context(|| format!("cannot read {}", template.display()))?;
+        let text = text
+            .replace("@VERSION@", env!("CARGO_PKG_VERSION"))
+            .replace("@SOVERSION@", SOVERSION)
+            .replace("@SYSTEM_LIBRARIES@", system_libraries);
+        let to = self.place(name)?;
+        fs::write(&to, text).with_context(|| format!("cannot write {}", to.display()))
+    }
+}
+
+/// Removes what was installed: the files and directories that the manifest lists, the latter if they are empty. How many files there were.
+///
+/// # Errors
+/// Nothing is installed there, or something cannot be removed.
+pub fn uninstall(prefix: &Path) -> Result<usize> {
+    let mut manifest = Manifest::read(prefix)?;
+    let count = manifest.file_count();
+    ensure!(count > 0, "nothing of Dormouse is installed in {}: it has no {}", prefix.display(), manifest::PATH);
+    manifest.remove_files(prefix)?;
+    manifest.remove_dirs(prefix)?;
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn install(built: &Path, prefix: &Path, names: &[&str]) {
+        let steps = |installation: &mut Installation| {
+            names.iter().try_for_each(|name| installation.copy(&built.join("file"), name))
+        };
+        assert_eq!(Installation::run(built, prefix, steps).unwrap(), names.len() + 1);
+    }
+
+    #[test]
+    fn what_was_there_before_stays_and_nothing_else_does() {
+        let (built, prefix) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (built, prefix) = (built.path(), prefix.path());
+        fs::write(built.join("file"), "new").unwrap();
+        fs::create_dir_all(prefix.join("bin")).unwrap();
+        fs::create_dir_all(prefix.join("lib/own")).unwrap();
+        fs::write(prefix.join("lib/own/file"), "own").unwrap();
+        install(built, prefix, &["bin/a", "lib/x/y/b", "share/c"]);
+        // Another version, which has one file less; its directories are still known.
+        install(built, prefix, &["bin/a"]);
+        assert!(prefix.join("bin/a").exists() && !prefix.join("lib/x/y/b").exists());
+        assert_eq!(uninstall(prefix).unwrap(), 2);
+        assert!(prefix.join("bin").is_dir() && prefix.join("lib/own/file").is_file());
+        assert!(!prefix.join("lib/x").exists() && !prefix.join("share").exists());
+        assert!(uninstall(prefix).unwrap_err().to_string().contains("nothing of Dormouse is installed"));
+    }
+
+    #[test]
+    fn what_a_user_has_put_into_our_directories_stays() {
+        let (built, prefix) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(built.path().join("file"), "new").unwrap();
+        let moved = prefix.path().join("moved");
+        install(built.path(), &prefix.path().join("here"), &["bin/a"]);
+        fs::rename(prefix.path().join("here"), &moved).unwrap();
+        fs::write(moved.join("bin/own"), "own").unwrap();
+        uninstall(&moved).unwrap();
+        assert_eq!(fs::read_dir(&moved).unwrap().count(), 1);
+        assert!(moved.join("bin/own").is_file());
+    }
+
+    #[test]
+    fn an_installation_that_fails_can_be_removed() {
+        let prefix = tempfile::tempdir().unwrap();
+        let built = tempfile::tempdir().unwrap();
+        fs::write(built.path().join("file"), "new").unwrap();
+        let steps = |installation: &mut Installation| {
+            installation.copy(&built.path().join("file"), "bin/a")?;
+            installation.copy(&built.path().join("missing"), "bin/b")
+        };
+        let error = Installation::run(built.path(), prefix.path(), steps).unwrap_err();
+        assert!(format!("{error:#}").contains("missing"), "{error:#}");
+        uninstall(prefix.path()).unwrap();
+        assert_eq!(fs::read_dir(prefix.path()).unwrap().count(), 0);
+    }
+}

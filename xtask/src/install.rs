@@ -1,0 +1,83 @@
+//! `cargo xtask install`: builds what users need, and puts it below a prefix.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use dormouse_install::{COMMANDS, Installation, LIBRARIES, PRELOADED, uninstall};
+
+use crate::run::{self, cargo, succeed};
+
+/// What to install, and where.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask install --prefix ~/.local              the command, C libraries and headers, manual pages, completions
+  cargo xtask install --prefix ~/.local --with-lab   and the lab; `cargo xtask peers` before it adds the tracers that it compares with
+  cargo xtask install --prefix ~/.local --uninstall
+
+The directory may be moved afterwards. DIR/share/dormouse/manifest lists what was installed; an installation replaces an earlier one.")]
+pub(crate) struct Install {
+    /// Directory below which everything goes: DIR/bin, DIR/lib, DIR/include, DIR/share
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix: PathBuf,
+    /// Install the lab and its engines, too: `dormouse lab`
+    #[arg(long)]
+    pub(crate) with_lab: bool,
+    /// Remove what was installed, and nothing else
+    #[arg(long, conflicts_with_all = ["with_lab", "debug"])]
+    pub(crate) uninstall: bool,
+    /// Install a debug build: built sooner, and slow
+    #[arg(long)]
+    pub(crate) debug: bool,
+}
+
+impl Install {
+    /// The task.
+    ///
+    /// # Errors
+    /// Something does not build, or cannot be written or removed.
+    pub(crate) fn run(self) -> Result<()> {
+        let prefix = std::path::absolute(&self.prefix).context("--prefix is no path")?;
+        if self.uninstall {
+            println!("removed {} files from {}", uninstall(&prefix)?, prefix.display());
+            return Ok(());
+        }
+        let release = (!self.debug).then_some("--release");
+        let packages = COMMANDS.iter().chain(&LIBRARIES).chain([&PRELOADED]);
+        let packages = packages.flat_map(|(_, package)| ["--package", package]);
+        succeed(cargo(["build"]).args(release).args(packages))?;
+        if self.with_lab {
+            succeed(cargo(["build", "--workspace", "--manifest-path", run::LAB]).args(release))?;
+        }
+        let built = run::target_dir()?.join(if self.debug { "debug" } else { "release" });
+        let count = Installation::run(&built, &prefix, |installation| {
+            installation.libraries()?;
+            installation.command()?;
+            if self.with_lab { installation.lab() } else { Ok(()) }
+        })?;
+        println!("installed {count} files in {}", prefix.display());
+        println!("`cargo xtask install --prefix {} --uninstall` removes them", prefix.display());
+        advise(&prefix);
+        Ok(())
+    }
+}
+
+/// What a shell does not find yet, each with a line that mends it.
+fn advise(prefix: &Path) {
+    let lists = |name: &str, dir: &Path| {
+        std::env::var_os(name).is_some_and(|value| std::env::split_paths(&value).any(|listed| listed == dir))
+    };
+    let is_of_system = [Path::new("/usr"), Path::new("/usr/local")].contains(&prefix);
+    // Manual pages are found from PATH.
+    for (name, place, is_known) in [
+        ("PATH", "bin", false),
+        ("PKG_CONFIG_PATH", "lib/pkgconfig", is_of_system),
+        ("LD_LIBRARY_PATH", "lib", is_of_system),
+    ] {
+        let dir = prefix.join(place);
+        if !is_known && !lists(name, &dir) {
+            println!("export {name}=\"{}${{{name}:+:${name}}}\"", dir.display());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! `cargo xtask install`: what it installs works from there, from another place too, and `--uninstall` removes all of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use dormouse_testing::has_part;
+
+#[track_caller]
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let Output { status, stdout, stderr } = output;
+    assert!(status.success(), "{command:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr)
+}
+
+/// Files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+fn xtask(prefix: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["install", "--prefix"]).arg(prefix).args(arguments);
+    command
+}
+
+/// A program with a tracepoint.
+const PROGRAM: &str =
+    "#include <dormouse/event.h>\nint main(void) { DORMOUSE_EVENT(shop, order, (id, 7u)); return 0; }\n";
+const CMAKE: &str = "cmake_minimum_required(VERSION 3.13)\nproject(shop C)\nfind_package(Dormouse REQUIRED)\n\
+                     add_executable(shop shop.c)\ntarget_link_libraries(shop Dormouse::dormouse)\n";
+
+/// A trace of a command has an event.
+#[track_caller]
+fn records(prefix: &Path, options: &[&str], command: &Path, event: &str) {
+    let dormouse = prefix.join("bin/dormouse");
+    let trace = tempfile::tempdir().unwrap();
+    let mut record = Command::new(&dormouse);
+    record.arg("record").args(options).arg("-o").arg(trace.path()).arg("--").arg(command);
+    succeed(record.env("LD_LIBRARY_PATH", prefix.join("lib")));
+    let text = succeed(Command::new(&dormouse).arg("view").arg(trace.path()));
+    assert!(text.contains(event), "{text}");
+}
+
+/// Compiles a program by pkg-config and by CMake, and records it.
+fn c_programs(prefix: &Path, dir: &Path) {
+    fs::write(dir.join("shop.c"), PROGRAM).unwrap();
+    fs::write(dir.join("CMakeLists.txt"), CMAKE).unwrap();
+    if has_part("pkg-config") && has_part("cc") {
+        let mut pkg_config = Command::new("pkg-config");
+        pkg_config.args(["--cflags", "--libs", "dormouse"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        let flags = succeed(&mut pkg_config);
+        let mut cc = Command::new("cc");
+        succeed(cc.current_dir(dir).args(["shop.c", "-o", "shop"]).args(flags.split_whitespace()));
+        records(prefix, &[], &dir.join("shop"), "shop:order");
+    }
+    if has_part("cmake") && has_part("make") && has_part("cc") {
+        let mut configure = Command::new("cmake");
+        configure.current_dir(dir).args(["-G", "Unix Makefiles", "-S", ".", "-B", "built"]);
+        succeed(configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
+        succeed(Command::new("cmake").current_dir(dir).args(["--build", "built"]));
+        records(prefix, &[], &dir.join("built/shop"), "shop:order");
+    }
+}
+
+/// Completions are accepted by their shells, manual pages by groff, and there is one of each for each command.
+fn texts(prefix: &Path) {
+    let share = prefix.join("share");
+    for (shell, check, place) in [
+        ("bash", &["-n"][..], "bash-completion/completions/NAME"),
+        ("zsh", &["-n"], "zsh/site-functions/_NAME"),
+        ("fish", &["--no-execute"], "fish/vendor_completions.d/NAME.fish"),
+    ] {
+        for name in ["dormouse", "dormouse-pages", "dormouse-vring"] {
+            let file = share.join(place.replace("NAME", name));
+            assert!(fs::read_to_string(&file).unwrap().contains(name), "{}", file.display());
+            // Few have all of these shells; bash is everywhere.
+            if dormouse_testing::is_installed(shell) {
+                let said = succeed(Command::new(shell).args(check).arg(&file));
+                assert_eq!(said, "", "{}", file.display());
+            }
+        }
+    }
+    for page in ["man1/dormouse.1", "man1/dormouse-record.1", "man1/dormouse-vring-bench.1", "man3/dormouse-imv.3"] {
+        assert!(share.join("man").join(page).is_file(), "{page}");
+    }
+    if has_part("groff") {
+        for page in files(&share.join("man/man1")) {
+            let output = Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(&page).output().unwrap();
+            assert!(output.status.success() && output.stderr.is_empty(), "{}: {output:?}", page.display());
+        }
+    }
+}
+
+#[test]
+fn what_is_installed_works_wherever_it_lies_and_can_be_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, prefix) = (dir.path().join("first"), dir.path().join("moved"));
+    let text = succeed(&mut xtask(&first, &["--debug"]));
+    assert!(text.contains("installed ") && text.contains("--uninstall"), "{text}");
+    fs::rename(&first, &prefix).unwrap();
+    let dormouse = prefix.join("bin/dormouse");
+
+    // The command, what it preloads, and the programs that it runs.
+    records(&prefix, &["--libc"], Path::new("ls"), "libc:");
+    for program in ["vring", "pages"] {
+        let help = succeed(Command::new(&dormouse).args([program, "--help"]));
+        assert!(help.contains(&format!("Usage: dormouse {program}")), "{help}");
+    }
+    let help = succeed(Command::new(&dormouse).arg("--help").env("PATH", ""));
+    assert!(help.contains("  vring ") && !help.contains("  lab "), "{help}");
+
+    c_programs(&prefix, dir.path());
+    texts(&prefix);
+
+    // Another installation over it, then none.
+    let count = files(&prefix).len();
+    fs::write(prefix.join("bin/own"), "own").unwrap();
+    succeed(&mut xtask(&prefix, &["--debug"]));
+    assert_eq!(files(&prefix).len(), count + 1);
+    let text = succeed(&mut xtask(&prefix, &["--uninstall"]));
+    assert!(text.contains(&format!("removed {count} files")), "{text}");
+    assert_eq!(files(&prefix), [prefix.join("bin/own")]);
+    assert_eq!(fs::read_dir(&prefix).unwrap().count(), 1);
+    let again = xtask(&prefix, &["--uninstall"]).output().unwrap();
+    assert!(!again.status.success());
+}
