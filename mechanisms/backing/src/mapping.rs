@@ -295,7 +295,7 @@ impl Mapping {
             errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         })?;
         obtained.missing_bytes = obtained.size_bytes - obtained.huge_bytes() - obtained.small_bytes;
-        obtained.nodes = numa::whereabouts(start..end, self.options.place);
+        obtained.nodes = numa::nodes_of(start..end, self.options.place);
         Ok(obtained)
     }
 

@@ -64,7 +64,7 @@ pub(crate) fn bind(start: *mut u8, len: usize, place: Place) -> Result<(), Backi
 }
 
 /// Whether the memory of a range of addresses is on the requested node.
-pub(crate) fn whereabouts(range: Range<usize>, place: Place) -> Nodes {
+pub(crate) fn nodes_of(range: Range<usize>, place: Place) -> Nodes {
     let cpu = match place {
         Place::Anywhere => return Nodes::NotAsked,
         Place::Near(cpu) | Place::At(cpu) => cpu,

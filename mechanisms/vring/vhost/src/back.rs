@@ -41,17 +41,22 @@ pub trait Served: Send + Sync + 'static {
     ///
     /// # Errors
     /// The buffer is not valid, or not in the driver's memory. It goes back to the driver nevertheless.
-    fn serve(&self, queue: u16, chain: &Chain, memory: &Memory, scratch: &mut Vec<u8>)
-    -> std::result::Result<u32, Lie>;
+    fn serve(
+        &self,
+        queue: u16,
+        chain: &Chain,
+        memory: &Memory,
+        scratch: &mut Vec<u8>,
+    ) -> std::result::Result<u32, InvalidBuffer>;
 }
 
-/// The driver has violated the protocol.
+/// A buffer that no driver may make, or that is not in the driver's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lie;
+pub struct InvalidBuffer;
 
-impl From<NotThere> for Lie {
-    fn from(_: NotThere) -> Lie {
-        Lie
+impl From<NotThere> for InvalidBuffer {
+    fn from(_: NotThere) -> InvalidBuffer {
+        InvalidBuffer
     }
 }
 

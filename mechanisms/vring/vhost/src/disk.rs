@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use dormouse_vring::Chain;
 
-use crate::back::{Lie, Served};
+use crate::back::{InvalidBuffer, Served};
 use crate::blk::{self, Config, HEADER_BYTES, ID_BYTES, Operation, SECTOR_BYTES, Status};
 use crate::served::{Cursor, Memory};
 
@@ -139,7 +139,7 @@ impl<S: Storage> Disk<S> {
         to: &mut Cursor<'_>,
         writable_len: u64,
         scratch: &mut Vec<u8>,
-    ) -> Result<(Status, u64), Lie> {
+    ) -> Result<(Status, u64), InvalidBuffer> {
         let inside = |len: u64| {
             let end = sector.checked_mul(SECTOR_BYTES.into())?.checked_add(len)?;
             (len.is_multiple_of(SECTOR_BYTES.into()) && end <= self.storage.len_bytes()).then(|| end - len)
@@ -199,10 +199,10 @@ impl<S: Storage + 'static> Served for Disk<S> {
     }
 
     /// 5.2.6.1: the last byte is the status, and what is in front of it the data.
-    fn serve(&self, _queue: u16, chain: &Chain, memory: &Memory, scratch: &mut Vec<u8>) -> Result<u32, Lie> {
+    fn serve(&self, _queue: u16, chain: &Chain, memory: &Memory, scratch: &mut Vec<u8>) -> Result<u32, InvalidBuffer> {
         let mut from = Cursor::readable(chain, memory);
         let mut to = Cursor::writable(chain, memory);
-        let Some(writable_len) = chain.writable_len().checked_sub(1) else { return Err(Lie) };
+        let Some(writable_len) = chain.writable_len().checked_sub(1) else { return Err(InvalidBuffer) };
         let mut status_at = to.clone();
         status_at.skip(writable_len);
         let mut header = [0; HEADER_BYTES];
@@ -211,7 +211,7 @@ impl<S: Storage + 'static> Served for Disk<S> {
                 let readable_len = chain.readable_len() - HEADER_BYTES as u64;
                 self.execute(blk::parse_header(header), &mut from, readable_len, &mut to, writable_len, scratch)
             }
-            Ok(false) | Err(_) => Err(Lie),
+            Ok(false) | Err(_) => Err(InvalidBuffer),
         };
         let (status, len) = executed.unwrap_or((Status::IoError, 0));
         status_at.store(&[status.code()])?;

@@ -72,7 +72,7 @@ mod ring;
 mod served;
 mod shared;
 
-pub use back::{BackEnd, BackEndCounters, BackEndOptions, Lie, Served};
+pub use back::{BackEnd, BackEndCounters, BackEndOptions, InvalidBuffer, Served};
 pub use bench::{BenchOptions, BenchReport, Latency, bench};
 pub use blk::{Config, ID_BYTES, Operation, SECTOR_BYTES, Status};
 pub use device::{BlockDevice, BlockQueue, Completed, DriverOptions, Negotiated, QueueCounters, Request};

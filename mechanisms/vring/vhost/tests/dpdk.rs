@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_testing::{Lack, has, skip};
 use dormouse_vring::{Chain, Features};
-use dormouse_vring_vhost::{BackEnd, BackEndOptions, Cursor, Lie, Memory, Served};
+use dormouse_vring_vhost::{BackEnd, BackEndOptions, Cursor, InvalidBuffer, Memory, Served};
 
 const PROGRAM: &str = "dpdk-testpmd";
 /// How long anything may take before the test says that it hangs.
@@ -56,7 +56,7 @@ impl Served for Packets {
         vec![2, 0, 0, 0, 0, 1]
     }
 
-    fn serve(&self, queue: u16, chain: &Chain, memory: &Memory, _scratch: &mut Vec<u8>) -> Result<u32, Lie> {
+    fn serve(&self, queue: u16, chain: &Chain, memory: &Memory, _scratch: &mut Vec<u8>) -> Result<u32, InvalidBuffer> {
         let mut header = [0; HEADER_BYTES];
         if queue == 0 {
             // 5.1.6.4.1: in one buffer.
@@ -65,7 +65,7 @@ impl Served for Packets {
             let number = self.sent.fetch_add(1, Relaxed);
             return match (to.store(&header)?, to.store(&packet(number))?) {
                 (true, true) => Ok((HEADER_BYTES + PACKET_BYTES) as u32),
-                _ => Err(Lie),
+                _ => Err(InvalidBuffer),
             };
         }
         let mut from = Cursor::readable(chain, memory);

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use dormouse_vring::{Chain, Features};
 use dormouse_vring_vhost::{
-    BackEnd, BackEndOptions, BenchOptions, BlockDevice, Cursor, Disk, DriverOptions, Error, Lie, Memory, MemoryStorage,
-    Served, Status, Storage, bench,
+    BackEnd, BackEndOptions, BenchOptions, BlockDevice, Cursor, Disk, DriverOptions, Error, InvalidBuffer, Memory,
+    MemoryStorage, Served, Status, Storage, bench,
 };
 use tempfile::TempDir;
 
@@ -189,7 +189,7 @@ impl Served for Rude {
     }
 
     /// Of four requests one is given back as it was, one gets a status that does not exist, and one a length beyond its end.
-    fn serve(&self, _queue: u16, chain: &Chain, memory: &Memory, _scratch: &mut Vec<u8>) -> Result<u32, Lie> {
+    fn serve(&self, _queue: u16, chain: &Chain, memory: &Memory, _scratch: &mut Vec<u8>) -> Result<u32, InvalidBuffer> {
         let mut header = [0; 16];
         Cursor::readable(chain, memory).load(&mut header)?;
         let len = chain.writable_len() - 1;
