@@ -15,6 +15,19 @@ use dormouse_imv::{
 };
 use dormouse_testing::{Lack, skip};
 
+#[test]
+fn a_panic_under_the_lock_gives_it_back() {
+    static KEY: StaticKey = StaticKey::new();
+    let gate = || static_branch!(KEY);
+    let visited = std::panic::catch_unwind(|| visit_key_sites(&KEY, |_, _| panic!("on purpose")));
+    assert!(visited.is_err(), "{visited:?}");
+    // For the thread itself, and for others.
+    assert_eq!(enable(&KEY), Ok(()));
+    assert!(gate());
+    assert_eq!(thread::spawn(|| disable(&KEY)).join().expect("it ends"), Ok(()));
+    assert!(!gate());
+}
+
 /// Toggles a key while two threads run through its gate. Between updates the phase is even: 0 modulo 4 while the key is
 /// disabled, 2 while it is enabled. A thread that sees the same even phase before and after its gate knows the answer.
 /// SeqCst throughout: the test orders itself, so that only the gate can be wrong.
