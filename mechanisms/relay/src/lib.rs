@@ -50,7 +50,7 @@
 //! others there are [`chain`] and [`copy`] alone.
 //!
 //! # Source
-//! M. Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
+//! Mathieu Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
 
 #![cfg_attr(not(test), no_std)]
 

@@ -49,7 +49,7 @@
 //! In one process: links are addresses.
 //!
 //! # Source
-//! M. Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
+//! Mathieu Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
 
 mod budget;
 mod free;
@@ -418,7 +418,7 @@ impl<'a, P: Pages<'a>> Drop for Chain<'a, P> {
     }
 }
 
-/// Writes that are called, as the seed has them before and between its changes. Not generic, so that no compiler makes
+/// Writes that are called, as Desnoyers (2009) has them before and between his changes. Not generic, so that no compiler makes
 /// copies of them for the lengths that a program has.
 macro_rules! called {
     ($pages:ident) => {

@@ -23,7 +23,7 @@
 //! and caches that two processors share. It is counts that come of it, and no time: what a transfer costs is the machine's matter.
 //!
 //! # Source
-//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of V. Srinivas's
+//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of Venkatesh Srinivas's
 //! change and section 11.6 of AMD's *Software Optimization Guide for Family 15h* for [`Protocol::Migratory`].
 
 mod protocol;
