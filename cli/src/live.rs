@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_abi::class::FieldType;
-use dormouse_abi::wire::{ClassStatus, Message};
+use dormouse_abi::wire::{ClassStatus, Message, printable};
 use dormouse_consumer::{Program, process_name, stop_session};
 use serde::Serialize;
 
@@ -135,7 +135,8 @@ fn print_tracer(out: &mut Output, pid: u32, tracer: &TracerJson) -> std::io::Res
         Some(session) => format!("in the session {session}"),
         None => "in no session".into(),
     };
-    writeln!(out, "process {pid} ({}), {session}; {}", tracer.name, tracer.patching)?;
+    let head = format!("process {pid} ({}), {session}; {}", tracer.name, tracer.patching);
+    writeln!(out, "{}", printable(&head))?;
     let width = tracer.classes.iter().map(|class| class.name.len()).max().unwrap_or(0);
     for class in &tracer.classes {
         let state = if class.armed { "armed  " } else { "dormant" };
@@ -309,7 +310,7 @@ impl Disarm {
             for session in &changed.sessions {
                 // A session that `record` has started with its command goes on, and says so: nothing to tell.
                 if let Ok(summary) = stop_session(Path::new(session)) {
-                    writeln!(out, "{summary}")?;
+                    writeln!(out, "{}", printable(&summary))?;
                 }
             }
         }

@@ -86,21 +86,21 @@ impl View {
                 Ok(event) => formatter.event(&event, &mut text),
                 Err(notice) => {
                     // What comes before the notice comes out before it.
-                    out.write_all(&text)?;
+                    out.lines(&text)?;
                     text.clear();
                     is_damaged |= !matches!(notice.problem, Problem::Discarded { .. });
                     say(formatter.warning(&notice, names[notice.stream]));
                 }
             }
             if text.len() >= CHUNK_BYTES {
-                out.write_all(&text)?;
+                out.lines(&text)?;
                 text.clear();
             }
             if out.is_over() {
                 return Ok(is_damaged.into());
             }
         }
-        out.write_all(&text)?;
+        out.lines(&text)?;
         let missing = files.missing(&events);
         missing.iter().for_each(|line| say(format_args!("warning: {line}")));
         is_damaged |= !missing.is_empty();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::Args;
+use dormouse_abi::wire::printable;
 use dormouse_consumer::salvage;
 use serde_json::json;
 
@@ -107,7 +108,7 @@ impl Salvage {
             writeln!(out, "{} older pages were overwritten meanwhile", salvage.pages_missed)?;
         }
         for line in &salvage.missing {
-            writeln!(out, "missing: {line}")?;
+            writeln!(out, "missing: {}", printable(line))?;
         }
         for pid in &salvage.writers {
             writeln!(out, "process {pid} still writes into the lost session; `dormouse disarm {pid} '*'` stops it")?;

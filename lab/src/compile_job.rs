@@ -15,7 +15,7 @@
 //!                       products, compared                lttng-ust-dormant  + LTTng's library, no session
 //!                                                         lttng-ust          + a session that keeps the last events
 //! ```
-//! In full runs, the third seed's steps besides, where `cargo xtask lab` has built them: `armed-overwrite-memcpy`, our library
+//! In full runs, Desnoyers's (2009) steps besides, where `cargo xtask lab` has built them: `armed-overwrite-memcpy`, our library
 //! with the fields copied by a called memcpy, and `armed-overwrite-specialised`, by a called function's single stores;
 //! `armed-overwrite` writes them inlined. [`VARIANTS`] are in the directory `variants` beside this program, or where
 //! [`ENV_VARIANTS`] says.

@@ -1,14 +1,14 @@
 //! Experiment `imv`: static branches and immediate values beside the global variables that they stand for.
 //!
 //! # The problem
-//! The kernel's documentation of immediate values (2008, the project's first seed) argues by three tables: a branch that tests a
+//! The kernel's documentation of immediate values (2008, by Desnoyers) argues by three tables: a branch that tests a
 //! variable costs hardly more than one whose answer is in the instruction stream, unless the variable is not in a cache; then it
 //! costs as much as memory does. Whether that holds today, on this machine and for this implementation, is what is measured here, by
 //! the same tables; and what it costs to change the instruction stream of a running program.
 //!
 //! # The picture
 //! ```text
-//!   loop      the seed's: modulo of a pseudo-random number, then a branch, or none          100 runs of 100,000
+//!   loop      the paper's: modulo of a pseudo-random number, then a branch, or none          100 runs of 100,000
 //!   getppid   a system call between two markers: none, gates, variables                     10 runs of 100
 //!               alone; after a random walk over L1 and L2; after a linear walk; after a walk over L3
 //!   costs     16 gates in a row, or tests of 16 variables; one; 1,000 in functions          rounds, in turn
@@ -18,14 +18,14 @@
 //!   peer      the crate static_keys: costs and updates
 //! ```
 //!
-//! # Which cold the seed means
+//! # Which cold the paper means
 //! Its loop runs from a warm instruction cache, and only what is tested is far away: code warm, datum cold. That is what
 //! `branch_cold_vs_global` compares. `branch_cold_code_vs_global` is over 1,000 functions whose code is driven out as well,
 //! as it is when a program comes back to a path that it has not taken for a while.
 //!
 //! # Limits
 //! * Costs are of what stands in a row: 16 independent tests, whose loads overlap. A single one's is beside it.
-//! * Markers stand around the system call in user code, where the seed's stand in the kernel.
+//! * Markers stand around the system call in user code, where the paper's stand in the kernel.
 //! * The peer's documentation forbids changing keys while other threads run, so it is not measured with any.
 
 pub(crate) mod seed;
@@ -44,7 +44,7 @@ use crate::{Experiment, Host, LabError, RunOptions};
 const ENGINE: &str = "dormouse-lab-engine-imv";
 const PEER: &str = "static-keys";
 
-/// Environment variable with the size of the buffer of the seed's loop.
+/// Environment variable with the size of the buffer of the paper's loop.
 const MEMORY_BYTES: &str = "DORMOUSE_LAB_MEMORY_BYTES";
 /// So many times the last cache; and where that is not known, or vast.
 const MEMORY_FACTOR: u64 = 4;
@@ -53,10 +53,10 @@ const MEMORY_BYTES_BOUNDS: std::ops::RangeInclusive<u64> = (64 << 20)..=(512 << 
 /// A walk over one line, which drives out nothing: iterations are timed one by one, as they are after a real walk.
 const NO_WALK: Walk = Walk::Random { bytes: 64 };
 
-/// Iterations of one run of the seed's loop; runs, and runs of a quick experiment.
+/// Iterations of one run of the paper's loop; runs, and runs of a quick experiment.
 const LOOP_ITERATIONS: u64 = 100_000;
 const LOOP_RUNS: [usize; 2] = [100, 20];
-/// Runs of the seed's second test of system calls, and iterations of a run; fewer after a walk over the last cache, which takes long.
+/// Runs of the paper's second test of system calls, and iterations of a run; fewer after a walk over the last cache, which takes long.
 const GETPPID_RUNS: usize = 10;
 const GETPPID_ITERATIONS: u64 = 100;
 const GETPPID_ITERATIONS_L3: [u64; 2] = [20, 8];
@@ -100,7 +100,7 @@ fn new_plan() -> Plan {
     Plan::new(AXES)
 }
 
-/// The seed's loop: what is tested, as the engine calls it and as it is labelled.
+/// The paper's loop: what is tested, as the engine calls it and as it is labelled.
 const LOOPS: [(&str, &str); 6] = [
     ("loop_base", "none"),
     ("loop_branch", "static-branch"),
@@ -119,7 +119,7 @@ fn loops(engines: &[Engine]) -> Plan {
     plan
 }
 
-/// The seed's system calls: what marks them.
+/// The paper's system calls: what marks them.
 const GETPPID: [(&str, &str); 5] = [
     ("empty", "timestamps"),
     ("getppid_none", "none"),

@@ -1,7 +1,7 @@
 //! Experiment `percpu`: counters of a word for each processor, in five layouts, beside atomics and thread-local words.
 //!
 //! # The problem
-//! In 2003 allocators of per-CPU memory were compared by one application on one machine (the project's second seed): static areas,
+//! In 2003 allocators of per-CPU memory were compared by one application on one machine (Thirumalai): static areas,
 //! an array of pointers, pointer arithmetic, blocks with a shared offset table; and the one that its author wanted most, pointer
 //! arithmetic within interlaced blocks, was not ready. What is better in what respect, today, and by how much, is measured here.
 //!

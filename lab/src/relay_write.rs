@@ -1,4 +1,4 @@
-//! Experiment `relay-write`: the write to a buffer of pages, in the three ways of the third seed.
+//! Experiment `relay-write`: the write to a buffer of pages, in the three ways of Desnoyers (2009).
 //!
 //! # The problem
 //! In 2009 the function that writes to LTTng's buffers took much of the time that a traced kernel spent on tracing. Its author replaced the

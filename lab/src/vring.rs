@@ -1,4 +1,4 @@
-//! Experiment `vring`: virtqueues between two processors, as the fourth seed found them and with what came after.
+//! Experiment `vring`: virtqueues between two processors, as Srinivas (2015) found them and with what came after.
 //!
 //! # The problem
 //! In 2015 a change to the virtio driver kept avail flags and index in private memory too, so that the producer reads no line that the
@@ -9,7 +9,7 @@
 //! ```text
 //!   SHAPE.RING.BATCH[.crowded|.far]
 //!     SHAPE    stream: as many buffers under way as the ring takes        lockstep: a batch there and back, then the next
-//!     RING     noshadow, shadow: as in the seed; …-batch, …-private: with what came after; in-order, packed, packed-in-order;
+//!     RING     noshadow, shadow: as in the paper; …-batch, …-private: with what came after; in-order, packed, packed-in-order;
 //!              adaptive, packed-adaptive: published by themselves
 //!              rtrb, array-queue, std-mpsc, index-pair: a queue for either way that is no virtqueue, whose ends trust one another
 //!     BATCH    1 4 16 64

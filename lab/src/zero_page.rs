@@ -8,7 +8,7 @@
 //! ```
 //!
 //! # Source
-//! X. Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008).
+//! Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008).
 
 mod order;
 pub(crate) mod seed;

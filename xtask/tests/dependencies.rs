@@ -90,7 +90,7 @@ const RULES: [Rule; 32] = [
     // Beside both too: what stands behind any process's memory.
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
     // The command. What is large or apart is a program of its own, which it runs.
-    ("dormouse-terminal", &[]),
+    ("dormouse-terminal", &["dormouse-abi"]),
     (
         "dormouse-doctor",
         &[

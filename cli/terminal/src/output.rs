@@ -4,10 +4,11 @@
 //! it would have done, and exits with the same code. Any other failure, such as a full disk, is an error of the command. It is told at the end, when
 //! the rest is done.
 
-use std::io::{ErrorKind, StdoutLock, Write};
+use std::io::{ErrorKind, IsTerminal, StdoutLock, Write};
 
 use anstream::AutoStream;
 use anyhow::Context;
+use dormouse_abi::wire::printable;
 use serde::Serialize;
 
 /// Standard output. Writing to it never fails; [`Output::finish`] tells whether it has.
@@ -32,6 +33,18 @@ impl Output {
     pub fn styled(&mut self) -> AutoStream<&mut (dyn Write + 'static)> {
         let choice = AutoStream::choice(&std::io::stdout());
         AutoStream::new(self, choice)
+    }
+
+    /// Prints text of a trace, in whole lines. On a terminal nothing in it moves the cursor; elsewhere it arrives as it is.
+    ///
+    /// # Errors
+    /// None; [`Output::finish`] tells them.
+    pub fn lines(&mut self, text: &[u8]) -> std::io::Result<()> {
+        if self.stream.is_terminal() {
+            self.write_all(printable_lines(&String::from_utf8_lossy(text)).as_bytes())
+        } else {
+            self.write_all(text)
+        }
     }
 
     /// Prints a value as JSON.
@@ -78,9 +91,13 @@ fn unless_closed(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
-/// Prints a line on standard error. Where that fails, there is no other place to report it.
+fn printable_lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints a line on standard error, or several. Programs may have chosen names in it. Where that fails, there is no other place to report it.
 pub fn say(line: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "dormouse: {line}");
+    let _ = writeln!(std::io::stderr(), "dormouse: {}", printable_lines(&line.to_string()));
 }
 
 /// Prints a report on standard error, because standard output belongs to the command that is run.

@@ -2,7 +2,7 @@
 //! program's time it takes.
 //!
 //! # The problem
-//! The second seed compared allocators of per-CPU memory by an application: the kernel's accounting of committed memory, which
+//! Thirumalai (2003) compared allocators of per-CPU memory by an application: the kernel's accounting of committed memory, which
 //! every mapping crosses, during a build; and judged by the profile's ticks in that one function. Here the application is a
 //! library of its own: each block that is allocated or freed crosses two counters, the bytes in use and the number of blocks
 //! of its size that came or went.

@@ -228,7 +228,7 @@ trait Bedded: Scheme {
     fn bed(is_of_many: bool) -> &'static OnceLock<Bed<Self>>;
 }
 
-/// What kernels were configured for when the seed was written, on machines with four.
+/// What kernels were configured for when the paper was written, on machines with four.
 const MANY: u32 = 32;
 
 macro_rules! bedded {

@@ -1,4 +1,4 @@
-//! Dormouse's engine for the experiment `relay-write`: records written to page chains, in the seed's three ways.
+//! Dormouse's engine for the experiment `relay-write`: records written to page chains, in the paper's three ways.
 //!
 //! ```text
 //!   WAY_RECORD_ALIGNMENT_PAGES

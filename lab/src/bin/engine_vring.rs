@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   SHAPE_RING_BATCH       as `dormouse_lab_harness::ring` has them
-//!   RING                   noshadow, shadow            the seed's two: each buffer is published, the peer's index read each time
+//!   RING                   noshadow, shadow            the paper's two: each buffer is published, the peer's index read each time
 //!                          noshadow-batch, shadow-batch            published in batches, the peer's index cached
 //!                          noshadow-private, shadow-private        and free descriptors listed in private memory
 //!                          in-order, packed, packed-in-order       as shadow-private, in other forms of queue

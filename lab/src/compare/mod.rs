@@ -19,7 +19,7 @@
 //! both before believing a small difference. A suspect is an accusation, its test the trial.
 //!
 //! # Source
-//! The method of suspects: X. Chen, *Codec Performance Differences between 2.6.19 and 2.6.24 kernel*, 2008.
+//! The method of suspects: Xinyu Chen, *ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel*, 2008.
 
 mod suspects;
 

@@ -1,4 +1,4 @@
-//! The third seed's macrobenchmark (a kernel's build on eight processors, 2009) beside this machine's build.
+//! Desnoyers's (2009) macrobenchmark (a kernel's build on eight processors, 2009) beside this machine's build.
 //!
 //! # Source
 //! As in `relay_write::seed`, whose figures these are.
@@ -23,7 +23,7 @@ fn rows() -> [(&'static str, f64, Way); 5] {
     ]
 }
 
-/// The seed's table; nothing for another experiment, or without the variants of the write.
+/// The paper's table; nothing for another experiment, or without the variants of the write.
 pub(crate) fn tables(experiment: &Experiment) -> String {
     let mut text = String::new();
     let wall = |way: Way| -> Option<&Measurement> {

@@ -1,4 +1,4 @@
-//! The first seed's tables with its figures (Pentium 4, 3 GHz, 2008) beside this machine's, and its arithmetic.
+//! Desnoyers's (2008) tables with his figures (Pentium 4, 3 GHz, 2008) beside this machine's, and its arithmetic.
 //!
 //! ```text
 //!   loop       base, and a branch on: the instruction stream, a variable in L1, a variable in memory
@@ -15,7 +15,7 @@ use std::fmt::Write;
 use crate::statistics::Uncertain;
 use crate::{Experiment, Measurement};
 
-/// Means, and deviations where the seed gives them.
+/// Means, and deviations where the paper gives them.
 const LOOP_2008: [f64; 4] = [77.5044, 85.3438, 89.6413, 636.611];
 const HZ_2008: f64 = 3e9;
 /// Of its test with errors: timestamps and getppid, alone and under memory pressure.
@@ -86,7 +86,7 @@ fn percent(share: Uncertain) -> String {
     format!("{mean:.decimals$} ± {stddev:.decimals$} %")
 }
 
-/// Name of the measurement, what to call it, and which of the seed's it is.
+/// Name of the measurement, what to call it, and which of the paper's it is.
 const LOOPS: [(&str, &str, Option<usize>); 6] = [
     ("loop.none", "base: the pointer alone, from a modulo", Some(0)),
     ("loop.static-branch", "instruction stream: static branch", Some(1)),
@@ -153,7 +153,7 @@ fn rates(figures: &Figures, text: &mut String) -> std::fmt::Result {
     writeln!(text)
 }
 
-/// Tool, what to call it, and which of the seed's first test it is.
+/// Tool, what to call it, and which of the paper's first test it is.
 const MARKERS: [(&str, &str, usize); 4] = [
     ("none", "getppid, markers compiled out", 0),
     ("static-branch", "getppid, two static branches", 1),
@@ -211,7 +211,7 @@ struct Shares {
     by_branch: Uncertain,
 }
 
-/// The seed's own way: twice what a branch costs in the loop. Its processor did not overlap loads, so that the awaited one is meant.
+/// The paper's own way: twice what a branch costs in the loop. Its processor did not overlap loads, so that the awaited one is meant.
 /// And its walk was over all caches that it had; here those of L1 and L2 leave L3, so that over L3 is meant where there is one.
 fn shares(figures: &Figures) -> Option<Shares> {
     let after = |pressure| Some((figures.call("none", pressure)?, pressure));
@@ -267,7 +267,7 @@ fn exact(value: Uncertain) -> Uncertain {
     Uncertain { stddev: 0.0, ..value }
 }
 
-/// The seed's tables, with a line break at the end; empty for another experiment.
+/// The paper's tables, with a line break at the end; empty for another experiment.
 pub(crate) fn tables(experiment: &Experiment) -> String {
     let figures = Figures::of(experiment);
     let mut text = String::new();
@@ -281,11 +281,11 @@ pub(crate) fn tables(experiment: &Experiment) -> String {
     text
 }
 
-/// The seed's last sentence, as a note.
+/// The paper's last sentence, as a note.
 pub(crate) fn conclusion(experiment: &Experiment) -> Option<String> {
     let shares = shares(&Figures::of(experiment))?;
     Some(format!(
-        "two markers that read memory add {} to a getppid after a walk over {}, two in the instruction stream {}, by the first seed's \
+        "two markers that read memory add {} to a getppid after a walk over {}, two in the instruction stream {}, by Desnoyers's (2008) \
          arithmetic (there, on a Pentium 4: {SHARE_2008} %)",
         percent(shares.by_variable),
         shares.after,
@@ -299,7 +299,7 @@ mod tests {
     use crate::statistics::measurement;
 
     fn experiment() -> Experiment {
-        // The seed's own means and deviations, as cycles of a counter of 1 GHz.
+        // The paper's own means and deviations, as cycles of a counter of 1 GHz.
         let two = |mean: f64, stddev: f64| {
             let half = stddev / 2f64.sqrt();
             [mean - half, mean + half]

@@ -1,4 +1,4 @@
-//! The second seed's four statements, and what this machine says to each.
+//! Thirumalai's (2003) four statements, and what this machine says to each.
 //!
 //! ```text
 //!   statement   two ways, and the range in which their ratio is if it is true
@@ -159,7 +159,7 @@ pub(crate) fn conclusion(experiment: &Experiment) -> Option<String> {
     found.then(|| {
         let [first, second, third, fourth, todo] = STATEMENTS.each_ref().map(hold);
         format!(
-            "of the second seed's statements holds: the first ({first}), the second ({second}), the third ({third}), the fourth \
+            "of the statements of Thirumalai (2003) holds: the first ({first}), the second ({second}), the third ({third}), the fourth \
              ({fourth}), its todo ({todo})"
         )
     })

@@ -19,7 +19,7 @@ pub struct KnownSuspect {
     pub facts: &'static [&'static str],
 }
 
-/// The list of the fifth seed.
+/// The list of Xinyu Chen (2008).
 pub const SUSPECTS: [KnownSuspect; 6] = [
     KnownSuspect {
         name: "core clock",

@@ -1,4 +1,4 @@
-//! What a machine does to figures, measured on the spot: the suspects of the fifth seed, each with figures that would come out otherwise if it
+//! What a machine does to figures, measured on the spot: the suspects of Xinyu Chen (2008), each with figures that would come out otherwise if it
 //! were the cause.
 //!
 //! ```text
@@ -16,7 +16,7 @@
 //! What takes a second sees a second. A cause that comes and goes is seen while it is there: measure when figures are bad.
 //!
 //! # Source
-//! X. Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008): the list, and the method.
+//! Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008): the list, and the method.
 
 mod arch;
 mod judge;

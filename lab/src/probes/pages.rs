@@ -10,7 +10,7 @@ use super::{Plan, Probes};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Written {
     Yes,
-    /// A mistake, as the seed's.
+    /// A mistake, as the paper's.
     #[cfg_attr(not(test), expect(dead_code, reason = "planted by tests"))]
     No,
 }

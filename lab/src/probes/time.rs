@@ -130,29 +130,44 @@ fn now() -> f64 {
 /// Nanoseconds from which on a pause is one, and not the loop itself.
 const GAP_NS_MIN: f64 = 500.0;
 
-/// What share of its time a loop keeps, and how long the gaps in it are.
-pub(super) fn interruptions(plan: &Plan, probes: &mut Probes) {
-    let mut kept = Vec::new();
-    let (mut gaps, mut starts) = (std::collections::BTreeMap::<u64, u64>::new(), Vec::new());
-    let before = interrupts(plan.cpu);
-    let all = now();
-    for _ in 0..plan.count {
-        let (begun, mut last, mut lost) = (now(), now(), 0.0);
-        while last - begun < 20e6 {
-            let time = now();
+/// Pauses of a loop that does nothing but read the clock.
+#[derive(Debug, Default)]
+pub(super) struct Gaps {
+    /// How many there are from so many ns on, up to twice as many.
+    pub(super) counts: std::collections::BTreeMap<u64, u64>,
+    /// When each began, ns.
+    pub(super) starts: Vec<f64>,
+}
+
+impl Gaps {
+    /// Runs the loop for so many ns, and tells what share of that it kept.
+    pub(super) fn watch(&mut self, ns: f64, mut clock: impl FnMut() -> f64) -> f64 {
+        let begun = clock();
+        let (mut last, mut lost) = (begun, 0.0);
+        while last - begun < ns {
+            let time = clock();
             let gap = time - last;
             if gap >= GAP_NS_MIN {
                 lost += gap;
-                *gaps.entry(1 << (gap as u64).ilog2()).or_default() += 1;
-                starts.push(last);
+                *self.counts.entry(1 << (gap as u64).ilog2()).or_default() += 1;
+                self.starts.push(last);
             }
             last = time;
         }
-        kept.push(1.0 - lost / (last - begun));
+        1.0 - lost / (last - begun)
     }
+}
+
+/// What share of its time a loop keeps, and how long the gaps in it are.
+pub(super) fn interruptions(plan: &Plan, probes: &mut Probes) {
+    let mut gaps = Gaps::default();
+    let before = interrupts(plan.cpu);
+    let all = now();
+    let kept: Vec<f64> = (0..plan.count).map(|_| gaps.watch(20e6, now)).collect();
     let lasted_s = (now() - all) / 1e9;
     probes.add("interruptions.kept", "share", &kept);
-    probes.gaps = gaps.into_iter().collect();
+    let Gaps { counts, starts } = gaps;
+    probes.gaps = counts.into_iter().collect();
     let apart: Vec<f64> = starts.windows(2).map(|pair| (pair[1] - pair[0]) / 1e6).collect();
     let (middle, spread) = (crate::statistics::median(&apart), crate::statistics::median_absolute_deviation(&apart));
     let regular = if apart.len() >= 8 && spread < 0.1 * middle {

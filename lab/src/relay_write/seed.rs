@@ -1,11 +1,11 @@
-//! The third seed's figures (a kernel's build on eight processors, 2009) beside this machine's.
+//! Desnoyers's (2009) figures (a kernel's build on eight processors, 2009) beside this machine's.
 //!
 //! It measured a whole build with flight-recorder tracing active, and how much shorter it became by each change. Of such a build only
 //! the difference to one with dormant instrumentation is tracing; what of that is the write itself, it does not say. So its shares and
 //! those here, of the write alone, are not of the same thing: they agree in their order, or they do not.
 //!
 //! # Source
-//! M. Desnoyers, "LTTng optimize write to page function", 3 February 2009: "Compiling a 2.6.25 kernel using make -j10 on a 8-cores x86_64",
+//! Mathieu Desnoyers, "LTTng optimize write to page function", 3 February 2009: "Compiling a 2.6.25 kernel using make -j10 on a 8-cores x86_64",
 //! all tests cache-hot.
 
 use std::fmt::Write;
@@ -41,7 +41,7 @@ fn cell(experiment: &Experiment, way: &str, place: &str) -> Option<(f64, String)
     Some((here.median, format!("{:.3} [{:.3}, {:.3}]", share.value, share.ci95[0], share.ci95[1])))
 }
 
-/// The seed's table; nothing for another experiment.
+/// The paper's table; nothing for another experiment.
 pub(crate) fn tables(experiment: &Experiment) -> String {
     let mut text = String::new();
     let places: Vec<_> = PLACES.into_iter().filter(|(place, _)| cell(experiment, "memcpy", place).is_some()).collect();
@@ -80,7 +80,7 @@ pub(crate) fn conclusion(experiment: &Experiment) -> Option<String> {
     let share = |way: &str| cell(experiment, way, place).map(|(_, share)| share);
     Some(format!(
         "the write of a mix of records takes {} of what it takes by a called memcpy when it is specialised, and {} when it is inlined \
-         too; in the third seed's build, what tracing added fell to 0.893 and 0.765 of itself",
+         too; in the build of Desnoyers (2009), what tracing added fell to 0.893 and 0.765 of itself",
         share("specialised")?,
         share("inlined")?
     ))

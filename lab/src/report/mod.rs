@@ -176,8 +176,8 @@ impl Page {
         let tables = crate::seed_tables(experiment);
         if !tables.is_empty() {
             self.line(&format!(
-                "<h3>Beside the seed</h3>\n\
-                 <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"What the seed says and what this machine does\">\
+                "<h3>Beside the paper</h3>\n\
+                 <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"What the paper says and what this machine does\">\
                  <pre>{}</pre></div>",
                 text::html(&tables)
             ));

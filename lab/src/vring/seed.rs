@@ -1,10 +1,10 @@
-//! The fourth seed's figures beside this machine's.
+//! Srinivas's (2015) figures beside this machine's.
 //!
 //! It counted elapsed seconds and misses of the first-level data cache of a program that sent so many buffers, without its change and
 //! with it. Of these, what a machine without hardware counters can be held against is the time.
 //!
 //! # Source
-//! V. Srinivas, "Re: \[PATCH\] virtio_ring: Shadow available ring flags & index", November 2015; core turbo disabled.
+//! Venkatesh Srinivas, "Re: \[PATCH\] virtio_ring: Shadow available ring flags & index", November 2015; core turbo disabled.
 
 use std::fmt::Write;
 
@@ -36,7 +36,7 @@ fn find<'a>(experiment: &'a Experiment, name: &str) -> Option<&'a Measurement> {
     experiment.measurements.iter().find(|measurement| measurement.name == name)
 }
 
-/// The seed's two rings here: where, and how names end.
+/// The paper's two rings here: where, and how names end.
 const PLACES: [(&str, &str); 5] = [
     ("here, same socket", ""),
     ("here, same socket, crowded", ".crowded"),
@@ -54,14 +54,17 @@ fn found(experiment: &Experiment, batch: &str, suffix: &str) -> Option<([f64; 2]
     Some(([without.median, with.median], words))
 }
 
-/// The seed's table; nothing for another experiment.
+/// The paper's table; nothing for another experiment.
 pub(crate) fn tables(experiment: &Experiment) -> String {
     let mut text = String::new();
     if experiment.name != NAME {
         return text;
     }
     // Writing to a String does not fail.
-    let _ = writeln!(text, "  The seed's two rings, 2015 and here: ns of a buffer, and misses of L1d by its loads\n");
+    let _ = writeln!(
+        text,
+        "  The two rings of Srinivas (2015), then and here: ns of a buffer, and misses of L1d by its loads\n"
+    );
     let columns = ["noshadow", "shadow", "ratio", "misses", "misses"];
     let [a, b, c, d, e] = columns;
     let _ = writeln!(text, "  {:46} {a:>9} {b:>9} {c:>22} {d:>9} {e:>9}", "");
@@ -96,8 +99,8 @@ pub(crate) fn conclusion(experiment: &Experiment) -> Option<String> {
     let suffix = ["", ".crowded", ".far"].into_iter().find(|suffix| found(experiment, "1", suffix).is_some())?;
     let (_, alone) = found(experiment, "1", suffix)?;
     Some(format!(
-        "the shadow alone, in the ring as the fourth seed has it and one buffer at a time, makes a buffer's way take {alone} of what it \
-         takes without; in the seed's own runs, 0.919 to 1.013"
+        "the shadow alone, in the ring as Srinivas (2015) has it and one buffer at a time, makes a buffer's way take {alone} of what it \
+         takes without; in the runs of 2015, 0.919 to 1.013"
     ))
 }
 

@@ -1,10 +1,10 @@
-//! The fifth seed's question, put to this machine: is there a zero page, what does it pretend, and what does the first touch cost?
+//! Xinyu Chen's (2008) question, put to this machine: is there a zero page, what does it pretend, and what does the first touch cost?
 //!
-//! The seed gives one figure: a codec's test with large reads took some 20 % longer on Linux 2.6.24, which had no zero page, than on 2.6.19, which
+//! The paper gives one figure: a codec's test with large reads took some 20 % longer on Linux 2.6.24, which had no zero page, than on 2.6.19, which
 //! had one. The zero page has come back since (2.6.32), and huge pages have one of their own (3.8).
 //!
 //! # Source
-//! X. Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008).
+//! Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008).
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::{Experiment, Measurement, Ratio};
 
 use super::{HUGE_PAGE_BYTES, NAME, Part, State, THPS, Thp};
 
-/// What frames in memory that is there took in the seed, in terms of those from the zero page; about, as it says.
+/// What frames in memory that is there took in the paper, in terms of those from the zero page; about, as it says.
 const SEED_FACTOR: f64 = 1.2;
 
 fn find<'a>(experiment: &'a Experiment, name: &str) -> Option<&'a Measurement> {
@@ -139,7 +139,7 @@ pub(crate) fn conclusion(experiment: &Experiment, whole: usize) -> Vec<String> {
     }
     if let Some(vs) = ratio(experiment, "zero_page_decode_vs_real") {
         lines.push(format!(
-            "verdict: with what is computed of it, a frame from the zero page takes {} of one from memory; in the seed, about {:.2}",
+            "verdict: with what is computed of it, a frame from the zero page takes {} of one from memory; with Chen (2008), about {:.2}",
             interval(vs),
             1.0 / SEED_FACTOR
         ));
@@ -183,7 +183,7 @@ pub(crate) fn conclusion(experiment: &Experiment, whole: usize) -> Vec<String> {
         ));
     }
     lines.push(
-        "not reproduced: the seed's kernel module, whose arrays are memory from the start; `populate-write` stands for it".into(),
+        "not reproduced: the kernel module of Chen (2008), whose arrays are memory from the start; `populate-write` stands for it".into(),
     );
     lines
 }

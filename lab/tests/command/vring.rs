@@ -1,4 +1,4 @@
-//! `dormouse lab run vring`: every buffer came to the other side and back, and the figures are there, with the seed's and the model's.
+//! `dormouse lab run vring`: every buffer came to the other side and back, and the figures are there, with the paper's and the model's.
 
 use std::process::Command;
 
@@ -43,7 +43,7 @@ fn vring_has_its_figures_and_the_models() {
         }
     }
     assert!(
-        String::from_utf8_lossy(&output.stdout).contains("The seed's two rings, 2015 and here"),
-        "the seed's table"
+        String::from_utf8_lossy(&output.stdout).contains("The two rings of Srinivas (2015), then and here"),
+        "the table of 2015"
     );
 }

@@ -76,7 +76,7 @@
 //!
 //! # Source
 //! `memfd_create(2)`, `fcntl(2)` on sealing, `madvise(2)`, the kernel's `Documentation/admin-guide/mm/pagemap.rst`;
-//! C. Chen's report on the zero page (2008).
+//! Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008).
 
 mod audit;
 mod available;

@@ -42,7 +42,7 @@ const HUGETLBFS: u64 = 0x9584_58F6;
 
 // SAFETY: an address range that this value owns; whatever is done through the address is `unsafe` where it is done.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`; its methods only read the page table, or store atomically.
+// SAFETY: through a shared reference its methods only read the page table, or store atomically.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -175,7 +175,7 @@ impl Mapping {
             }
             None => {
                 let flags = MapFlags::PRIVATE | MapFlags::FIXED | self.hugetlb.map_or(MapFlags::empty(), hugetlb_flags);
-                // SAFETY: as above.
+                // SAFETY: replaces a part of the reservation, to which nobody has access yet.
                 unsafe { rustix::mm::mmap_anonymous(start, part_len, protection, flags) }
             }
         };
@@ -436,7 +436,8 @@ pub unsafe fn populate(base: *mut u8, size_bytes: usize) -> Result<(), BackingEr
     // SAFETY: whole `os_page`s, of which the caller's word holds as of the bytes.
     match unsafe { populate_by_advice(start, size_bytes) } {
         Err(Errno::INVAL) => {
-            // SAFETY: as above.
+            // SAFETY: whole `os_page`s, which are mapped for reading and writing by the caller's word; others change them as
+            // shared memory at most.
             unsafe { touch(start, size_bytes) };
             Ok(())
         }

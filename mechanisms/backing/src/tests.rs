@@ -73,7 +73,7 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
     assert!([0, 2 << 20, 4 << 20].contains(&huge));
     assert_eq!(pool.unbacked_os_pages(0..pool.size_bytes()), Ok(0));
     for offset in (0..pool.size_bytes()).step_by(4096) {
-        // SAFETY: as above.
+        // SAFETY: inside the pool, which is mapped and readable.
         assert_eq!(unsafe { pool.base().wrapping_add(offset).read_volatile() }, (offset >> 12) as u8);
     }
     let other = Mapping::map(&pool, false).unwrap();
@@ -102,7 +102,7 @@ fn what_is_given_back_is_zeroes_and_no_memory() {
     pool.give_back(2 * os_page - 1..5 * os_page + 1).unwrap();
     assert_eq!(blocks(), 5);
     let read = |index: usize| {
-        // SAFETY: as above.
+        // SAFETY: inside the pool, which is mapped and readable.
         unsafe { pool.base().wrapping_add(index * os_page).read_volatile() }
     };
     assert_eq!([0, 1, 5, 7].map(read), [7; 4]);
@@ -229,7 +229,7 @@ impl Mapped {
         let base = match file {
             // SAFETY: a new mapping where the kernel likes (mmap(2)).
             None => unsafe { rustix::mm::mmap_anonymous(null_mut(), len, protection, MapFlags::PRIVATE) },
-            // SAFETY: as above.
+            // SAFETY: a new mapping where the kernel likes (mmap(2)).
             Some((file, flags)) => unsafe { rustix::mm::mmap(null_mut(), len, protection, flags, file, 0) },
         };
         let start = base.unwrap().expose_provenance();

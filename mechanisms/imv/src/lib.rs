@@ -123,7 +123,7 @@
 //!
 //! # Source
 //!
-//! Mathieu Desnoyers, "Immediate Values", Linux kernel documentation of the 2008 LTTng patch set; the kernel's jump labels
+//! Mathieu Desnoyers, "Immediate Values - Documentation", patch 6/7 of the series of 2 February 2008; the kernel's jump labels
 //! (`Documentation/staging/static-keys.rst`). The encodings are this crate's own: no breakpoint, no signal.
 
 #![cfg_attr(not(test), no_std)]

@@ -115,7 +115,7 @@ impl<T> fmt::Debug for Address<T> {
 
 // SAFETY: an address; what may be done through it is `unsafe` where it is done.
 unsafe impl<T> Send for Address<T> {}
-// SAFETY: as above.
+// SAFETY: an address; what may be done through it is `unsafe` where it is done.
 unsafe impl<T> Sync for Address<T> {}
 
 // SAFETY: an address of 4 or 8 bytes. Its provenance is exposed when it is set, because an instruction holds only the number.
@@ -162,7 +162,8 @@ function_pointers!(() (), () (A), () (A, B), () (A, B, C), (extern "C") (), (ext
 macro_rules! imv_enum {
     ($type:ty: $repr:ty) => {
         const _: () = assert!(::core::mem::size_of::<$type>() == ::core::mem::size_of::<$repr>());
-        // SAFETY: as wide as its representation, which `as` gives; only what was given comes back.
+        // SAFETY: the type is exactly as wide as its representation, to which `as` converts it; only bits that were made so
+        // come back.
         unsafe impl $crate::Value for $type {
             const SIGNED: bool = <$repr as $crate::Value>::SIGNED;
             fn to_bits(self) -> u64 {

@@ -159,16 +159,19 @@ fn write_by_mprotect(
             }
             Store::Loose(address, bytes) => {
                 for (index, byte) in bytes.into_iter().enumerate() {
-                    // SAFETY: as above.
+                    // SAFETY: each byte of a site inside `pages`, which are writable now; bytes are always aligned, and Rust
+                    // holds no reference to text.
                     unsafe { AtomicU8::from_ptr((address + index) as *mut u8) }.store(byte, Ordering::Release);
                 }
             }
             Store::Word(address, word) => {
-                // SAFETY: as above.
+                // SAFETY: a site's address inside `pages`, which are writable now, and aligned to 4 bytes; Rust holds no
+                // reference to text.
                 unsafe { AtomicU32::from_ptr(address as *mut u32) }.store(word, Ordering::Release);
             }
             Store::Double(address, double) => {
-                // SAFETY: as above.
+                // SAFETY: a site's address inside `pages`, which are writable now, and aligned to 8 bytes; Rust holds no
+                // reference to text.
                 unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(double, Ordering::Release);
             }
         }

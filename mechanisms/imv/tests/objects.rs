@@ -229,7 +229,7 @@ fn a_library_without_gates_finds_nobody_elses_sites() {
             let library = Library::open(&path);
             // SAFETY: the library's variables of pointer type.
             let start = unsafe { *library.symbol(c"registered_start").cast::<usize>() };
-            // SAFETY: as above.
+            // SAFETY: the library's variable of pointer type.
             let stop = unsafe { *library.symbol(c"registered_stop").cast::<usize>() };
             assert_eq!(start, stop, "{}", path.display());
             library.close();

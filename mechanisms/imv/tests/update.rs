@@ -15,6 +15,19 @@ use dormouse_imv::{
 };
 use dormouse_testing::{Lack, skip};
 
+#[test]
+fn a_panic_under_the_lock_gives_it_back() {
+    static KEY: StaticKey = StaticKey::new();
+    let gate = || static_branch!(KEY);
+    let visited = std::panic::catch_unwind(|| visit_key_sites(&KEY, |_, _| panic!("on purpose")));
+    assert!(visited.is_err(), "{visited:?}");
+    // For the thread itself, and for others.
+    assert_eq!(enable(&KEY), Ok(()));
+    assert!(gate());
+    assert_eq!(thread::spawn(|| disable(&KEY)).join().expect("it ends"), Ok(()));
+    assert!(!gate());
+}
+
 /// Toggles a key while two threads run through its gate. Between updates the phase is even: 0 modulo 4 while the key is
 /// disabled, 2 while it is enabled. A thread that sees the same even phase before and after its gate knows the answer.
 /// SeqCst throughout: the test orders itself, so that only the gate can be wrong.
@@ -225,7 +238,7 @@ fn with_every_write_refused() {
     static AWAKE: StaticKey = StaticKey::new_enabled();
     let gates = || [static_branch!(ASLEEP), static_branch!(AWAKE)];
     assert_eq!(gates(), [false, true]);
-    // SAFETY: as above.
+    // SAFETY: prctl(2) with numbers alone; the child that calls it is this test's.
     let answer = unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) };
     if answer != 0 {
         return skip(Lack::machine("no PR_SET_MDWE", "Linux 6.3 or later"));
@@ -332,7 +345,7 @@ fn a_fork_by_the_owner_of_the_lock_leaves_both_usable() {
         let mut fork_answer = -1;
         let mut refused = false;
         let visited = visit_key_sites(&KEY, |_, _| {
-            // SAFETY: as in `in_child`.
+            // SAFETY: the child leaves by `_exit`, and calls nothing that needs other threads.
             fork_answer = unsafe { libc::fork() };
             refused = enable(&KEY) == Err(Error::Reentered);
         });

@@ -14,7 +14,8 @@ pub struct Area {
 // SAFETY: an address and two numbers. Whatever is done through the address is unsafe at the place where it is done, or
 // goes through a type that is `Sync`, which `PerCpu::new` and `Offsets::alloc` ask for.
 unsafe impl Send for Area {}
-// SAFETY: as for `Send`; nothing in an `Area` can be changed through a shared reference.
+// SAFETY: nothing in an `Area` can be changed through a shared reference; what is done through the address is unsafe at its
+// place, or goes through a type that is `Sync`.
 unsafe impl Sync for Area {}
 
 impl Area {

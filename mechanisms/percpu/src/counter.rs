@@ -77,7 +77,7 @@ impl RseqU64 {
 
     #[inline]
     fn load_acquire(&self) -> u64 {
-        // SAFETY: as in `load`.
+        // SAFETY: aligned and valid as a field of `self`, and accessed by Rust code atomically only.
         let word = unsafe { AtomicU64::from_ptr(self.0.get()) };
         // (A) pairs with the sections' final stores.
         word.load(Acquire)

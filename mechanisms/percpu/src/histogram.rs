@@ -253,7 +253,7 @@ impl Histogram {
     #[inline]
     fn by_atomics(&self, index: usize) -> PerCpu<AtomicU64> {
         let offset = self.offset + (self.layout.bucket_count() + index) * size_of::<AtomicU64>();
-        // SAFETY: as for the first half; the second is of this type.
+        // SAFETY: `new`'s caller promised words there, and that nothing else uses them; the second half is of this type.
         unsafe { PerCpu::new(offset) }
     }
 }

@@ -115,7 +115,7 @@
 //! * `cpu_id` excludes other processes of one kernel, not other virtual machines that share memory.
 //!
 //! # Source
-//! K. Thirumalai's comparison of per-CPU allocators (2003), whose "todo", pointer arithmetic with interlacing, is the
+//! Ravikiran G. Thirumalai, "Re: \[PATCH 4/3\] Replace dynamic percpu implementation" (2003), a comparison of allocators whose "todo", pointer arithmetic with interlacing, is the
 //! layout here; the kernel's `rseq(2)` ABI; the conventions of librseq (pseudo-code names, injection points).
 #![cfg_attr(not(test), no_std)]
 

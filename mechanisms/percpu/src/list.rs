@@ -223,7 +223,8 @@ fn pop(slots: &impl Slots, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
         for _ in 0..ATTEMPTS_MAX {
             let cpu = rseq.cpu_id_start();
             let Some(slot) = slots.slot(cpu) else { break };
-            // SAFETY: as in `push`; what the word leads to was pushed by its contract.
+            // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets
+            // nothing but sections write the word; what it leads to was pushed by the contract of `push`.
             match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
                 Popped::Node(node) => return Some(node),
                 Popped::Empty => break,

@@ -256,7 +256,7 @@ mod linux {
         // SAFETY: 32 bytes, aligned to 32, that nothing but the kernel and the sections write, until the destructor takes them
         // back; the signature is what stands before every abort handler here.
         let result = unsafe { libc::syscall(libc::SYS_rseq, block(), AREA_SIZE_BYTES, flags, SIGNATURE) };
-        // SAFETY: as above.
+        // SAFETY: the thread's own `errno`, which is there as long as the thread lives.
         unsafe { errno.write(kept) };
         result
     }
@@ -301,7 +301,7 @@ mod linux {
         let cpu_id = block().wrapping_add(dormouse_abi::rseq::OFFSET_CPU_ID).cast::<u32>();
         // SAFETY: aligned, inside the thread's block, which is nobody else's.
         unsafe { cpu_id.write_volatile(cpu.unwrap_or(u32::MAX)) };
-        // SAFETY: as in `detect`.
+        // SAFETY: the offset of a thread-local object, which begins with `cpu_id` and lives as long as its thread.
         Some(unsafe { Handle::new(own_offset()) })
     }
 

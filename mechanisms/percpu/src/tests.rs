@@ -352,7 +352,7 @@ fn outcomes_and_widths() {
     if let Some(rseq) = rseq() {
         let txn = Txn::new(guard.as_ptr(), 7, Store { target: target.as_ptr().cast(), value: 1, width: 8 });
         target.store(0, Relaxed);
-        // SAFETY: as above; the section ends at the comparison of the CPU, for there is no CPU of that number.
+        // SAFETY: words of this test; the section ends at the comparison of the CPU, for there is no CPU of that number.
         assert_eq!(unsafe { rseq.commit(u32::MAX >> 1, &txn) }, Commit::Aborted);
         assert_eq!(target.load(Relaxed), 0);
         assert_eq!(rseq.cpu_id().map(|cpu| cpus().contains(&(cpu as usize))), Some(true));
@@ -418,7 +418,7 @@ impl Handled {
                 return;
             }
             let txn = plan_append(ring, k, k.wrapping_mul(KEY));
-            // SAFETY: as in `append`.
+            // SAFETY: the ring is this CPU's, planned for its own words, which only sections on it write.
             if unsafe { self.rseq.commit(cpu, &txn) } == Commit::Done {
                 self.appends.fetch_add(1, Relaxed);
                 return;
@@ -478,7 +478,7 @@ fn a_signal_handler_may_commit_inside() {
     assert_eq!(counter.sum(), appends + handled.additions.load(Relaxed));
     let mut records = 0;
     for cpu in 0..handled.shared.area.count() {
-        // SAFETY: as in `Handled::append`.
+        // SAFETY: zeroes are a ring, and nothing else is there in the stride.
         let ring = handled.shared.area.get(unsafe { PerCpu::<Ring>::new(64) }, cpu).unwrap();
         assert_whole(&[ring]);
         let count = ring.count.load(Relaxed);

@@ -312,7 +312,7 @@ fn an_area_that_does_not_do_is_said_why() {
     assert_eq!(new(16, 4).unwrap_err(), HistogramError::Misaligned);
     // SAFETY: no stride, so nothing is reached through it.
     let empty = unsafe { Area::new(null_mut(), 20, 0) };
-    // SAFETY: as above.
+    // SAFETY: refused, because there is no CPU: nothing is reached through it.
     assert_eq!(unsafe { Histogram::new(empty, 0, layout) }.unwrap_err(), HistogramError::NoCpu);
 }
 

@@ -49,7 +49,7 @@
 //! rseq, one claimant at a time writes a stream ([`write_exclusive`]). Sessions need 64-bit addresses.
 //!
 //! # Source
-//! M. Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
+//! Mathieu Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
 
 #![cfg_attr(not(test), no_std)]
 

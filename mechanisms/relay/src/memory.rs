@@ -81,7 +81,8 @@ impl<F: Fn(u32) -> u64> Drawer for F {
 // SAFETY: the view is an address and numbers; everything behind it that can change is reached through atomics, through raw
 // copies of bytes that only one writer owns at a time (module documentation), or under rseq.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: nothing of the view itself changes; what is behind it is reached through atomics, through raw copies of bytes that
+// one writer owns at a time, or under rseq.
 unsafe impl Sync for Memory {}
 
 impl Memory {

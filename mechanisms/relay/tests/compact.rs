@@ -152,11 +152,11 @@ fn write(id: u32, len: usize) -> bool {
     match len.div_ceil(8) {
         // SAFETY: the test keeps the macro's promises: memory, registration, as many words as the length needs.
         0 => unsafe { record_0(id, size, none) },
-        // SAFETY: as above.
+        // SAFETY: the memory is there and the thread is registered; one word, as the length needs.
         1 => unsafe { record_1(id, size, none, 11) },
-        // SAFETY: as above.
+        // SAFETY: the memory is there and the thread is registered; two words, as the length needs.
         2 => unsafe { record_2(id, size, none, 11, 12) },
-        // SAFETY: as above.
+        // SAFETY: the memory is there and the thread is registered; three words, as the length needs.
         _ => unsafe { record_3(id, size, none, 11, 12, 13) },
     }
     SLOW[0].load(Ordering::Relaxed) == before
@@ -275,7 +275,7 @@ fn longer_records(rseq: Rseq, bench: &Bench) {
                     .map(|_| {
                         bench.open(at, 0);
                         let state = bench.control().state.load(Ordering::Relaxed) + changed;
-                        // SAFETY: as above.
+                        // SAFETY: the bench's stream of this CPU; the record's values outlive the call.
                         unsafe { rseq_write_at(site(), &record, form, state, time) }
                     })
                     .find(|written| (*written == Written::Aborted) == (changed != 0))

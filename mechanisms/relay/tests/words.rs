@@ -193,7 +193,7 @@ fn records_are_written_or_go_the_slow_way() {
     let write_key = |which| {
         let before = [SLOW[0].load(Ordering::Relaxed), OTHER.load(Ordering::Relaxed)];
         let (id, which) = (&raw const key.id, MaybeUninit::new(which));
-        // SAFETY: as in `write`; the key lies behind the id.
+        // SAFETY: the memory is there and the thread is registered; one word, and the key lies behind the id.
         unsafe { record_key_1(id, HEADER_SIZE_BYTES + 8, which, 7) };
         [SLOW[0].load(Ordering::Relaxed) - before[0], OTHER.load(Ordering::Relaxed) - before[1]]
     };
@@ -210,11 +210,11 @@ fn records_are_written_or_go_the_slow_way() {
             let (id, size, none) = (6, HEADER_SIZE_BYTES + len, MaybeUninit::uninit());
             let before = SLOW[0].load(Ordering::Relaxed);
             match words {
-                // SAFETY: as in `write`.
+                // SAFETY: the memory is there and the thread is registered; no words, as the length says.
                 0 => unsafe { record_0(&id, size, none) },
-                // SAFETY: as in `write`.
+                // SAFETY: the memory is there and the thread is registered; one word, as the length needs.
                 1 => unsafe { record_1(&id, size, none, 21) },
-                // SAFETY: as in `write`.
+                // SAFETY: the memory is there and the thread is registered; two words, as the length needs.
                 _ => unsafe { record_2(&id, size, none, 21, 22) },
             }
             SLOW[0].load(Ordering::Relaxed) == before
@@ -254,7 +254,7 @@ fn records_are_written_or_go_the_slow_way() {
                     // SAFETY: the stream of processor 0, where the thread is; the source is an array of words.
                     unsafe { rseq_write_words(site(), words) }
                 } else {
-                    // SAFETY: as above.
+                    // SAFETY: the stream of CPU 0, where the thread is; the record's values outlive the call.
                     unsafe { rseq_write(site(), &record) }
                 }
             });

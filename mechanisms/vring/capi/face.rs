@@ -138,7 +138,7 @@ unsafe fn tell(error: Option<RingError>, text: *mut c_char, size: usize) -> usiz
         let len = all.len().min(size - 1);
         // SAFETY: the caller's promise; shorter than `size`.
         unsafe { ptr::copy_nonoverlapping(all.as_ptr(), text.cast(), len) };
-        // SAFETY: as above.
+        // SAFETY: the caller promises `size` bytes at `text`, and `len` is below `size`.
         unsafe { text.wrapping_add(len).write(0) };
     }
     all.len()

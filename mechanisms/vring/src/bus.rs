@@ -120,7 +120,7 @@ pub struct Direct(Areas);
 
 // SAFETY: addresses and sizes. Access through them is atomic.
 unsafe impl Send for Direct {}
-// SAFETY: as for `Send`; nothing in it can be changed through a shared reference.
+// SAFETY: nothing in it can be changed through a shared reference; access through the addresses is atomic.
 unsafe impl Sync for Direct {}
 
 impl Direct {
@@ -173,7 +173,7 @@ impl Bus for Direct {
 
     #[inline(always)]
     fn store<W: Word>(&self, area: Area, offset: usize, value: W, order: Ordering) {
-        // SAFETY: as in `load`.
+        // SAFETY: `new`'s contract has the areas writable; queues stay inside them, and their words are aligned.
         unsafe { value.store(self.at::<W>(area, offset), order) }
     }
 

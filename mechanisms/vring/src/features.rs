@@ -57,7 +57,7 @@ impl Features {
 pub trait Refinement: 'static {
     /// Indexes and flags that this side writes are kept in private memory too, and not read back. Without it, a split driver reads
     /// `avail.idx` for each entry and each time it publishes, and `avail.flags` for each buffer that it takes back, as Linux's did before
-    /// the seed's change (`drivers/virtio/virtio_ring.c`).
+    /// the change of Srinivas (2015, `drivers/virtio/virtio_ring.c`).
     const SHADOW: bool;
     /// The index that the other side writes is read only when everything that was last seen is done, not each time.
     const CACHED_PEER: bool;
@@ -125,7 +125,7 @@ refinement!(
     false
 );
 refinement!(
-    /// What the seed's change made of the ring: the shadow alone.
+    /// What the change of Srinivas (2015) made of the ring: the shadow alone.
     Shadowed,
     true,
     false,
@@ -133,7 +133,7 @@ refinement!(
     false
 );
 refinement!(
-    /// What the seed began with.
+    /// What that change began with.
     Unshadowed,
     false,
     false,

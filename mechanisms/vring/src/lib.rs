@@ -119,7 +119,7 @@
 //! are not offered. An indirect table contains a whole buffer: the driver makes no chain that ends in a table.
 //!
 //! # Source
-//! VirtIO 1.2, clauses 2.6 to 2.8; V. Srinivas's change to the virtio driver that shadows the avail index (2015).
+//! VirtIO 1.2, clauses 2.6 to 2.8; Venkatesh Srinivas, "virtio_ring: Shadow available ring flags & index" (2015).
 #![no_std]
 
 extern crate alloc;

@@ -44,7 +44,7 @@ pub struct Regions(Vec<Region>);
 
 // SAFETY: addresses and sizes of memory that is shared with another process anyway.
 unsafe impl Send for Regions {}
-// SAFETY: as for `Send`; nothing in it can be changed through a shared reference.
+// SAFETY: nothing in it can be changed through a shared reference; the memory is shared with another process anyway.
 unsafe impl Sync for Regions {}
 
 impl Regions {
@@ -97,7 +97,7 @@ pub(crate) unsafe fn read_words(at: *mut u8) -> Words {
     if at.addr().is_multiple_of(8) {
         // SAFETY: the caller's promise; aligned.
         let addr = unsafe { AtomicU64::from_ptr(at.cast()) };
-        // SAFETY: as above.
+        // SAFETY: the second half of the 16 bytes that the caller promises, aligned to 8 as the first.
         let rest = unsafe { AtomicU64::from_ptr(at.wrapping_add(8).cast()) };
         return (u64::from_le(addr.load(Relaxed)), u64::from_le(rest.load(Relaxed)));
     }
@@ -144,7 +144,7 @@ impl IndirectTables {
         let at = self.base.wrapping_add(offset);
         // SAFETY: the caller's promise; aligned, as `base` is.
         let first = unsafe { AtomicU64::from_ptr(at.cast()) };
-        // SAFETY: as above.
+        // SAFETY: the second half of the descriptor, inside what the caller promises, and aligned as `base` is.
         let second = unsafe { AtomicU64::from_ptr(at.wrapping_add(8).cast()) };
         first.store(addr.to_le(), Relaxed);
         second.store(rest.to_le(), Relaxed);

@@ -5,6 +5,7 @@ use std::fmt;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::wire::printable;
 use serde::{Serialize, Serializer};
 
 use crate::merge::Merge;
@@ -336,17 +337,12 @@ impl fmt::Display for Stats {
         for RefusedStats { name, program, reason } in &self.classes_refused {
             writeln!(f, "\nnot recorded: {} of {}: {}", printable(name), printable(program), printable(reason))?;
         }
-        self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {warning}"))?;
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {}", printable(warning)))?;
         if !self.is_closed {
             writeln!(f, "\nnote: this trace was not closed, so a stream that is missing cannot be told")?;
         }
         Ok(())
     }
-}
-
-/// A name from a traced program, which must not move the cursor of whoever looks at it.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Columns to the right, but for the last one.

@@ -162,10 +162,15 @@ impl core::fmt::Display for ClassError {
 
 impl core::error::Error for ClassError {}
 
-/// Text of a program as a person reads it: in one line, none too long, and nothing in it moves a terminal's cursor.
+/// Text that a program chose, to be printed for people: in one line, and nothing in it moves a terminal's cursor.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// The same, none too long.
 pub fn shown(text: &str) -> String {
-    let mut chars = text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
-    let mut shown: String = chars.by_ref().take(300).collect();
+    let mut chars = text.chars();
+    let mut shown = printable(&chars.by_ref().take(300).collect::<String>());
     if chars.next().is_some() {
         shown.push('…');
     }

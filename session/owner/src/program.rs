@@ -78,8 +78,7 @@ impl Stat {
         // The name in parentheses may hold anything, parentheses too.
         let (before, fields) = stat.rsplit_once(')')?;
         let (_, name) = before.split_once('(')?;
-        let name = name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
-        Some(Stat { name, fields: fields.into() })
+        Some(Stat { name: wire::printable(name), fields: fields.into() })
     }
 
     /// A field, from the third on; empty where there is none.

@@ -124,7 +124,8 @@ impl Region {
 
     /// A different value in each word, so that no two pages are alike.
     fn write(&mut self) {
-        // SAFETY: as in `words`, and nobody else has the mapping.
+        // SAFETY: the mapping has as many bytes behind `start`, which is aligned to a page and initialised to zeroes; it is
+        // this value's alone, and `&mut self` forbids any other reference into it.
         let words = unsafe { std::slice::from_raw_parts_mut(self.start, self.size / size_of::<u64>()) };
         for (word, value) in words.iter_mut().zip(1..) {
             *word = value;

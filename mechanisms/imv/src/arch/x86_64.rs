@@ -356,7 +356,9 @@ macro_rules! imv_read {
             (4, _) => $crate::imv_read!(@value $key, ".byte 0x3e\n{{rex}} mov {0:e}, dword ptr [rip + {1}]", "9"),
             _ => {
                 let bits: u64;
-                // SAFETY: as for a branch; both ways through the gate set the register.
+                // SAFETY: the instruction reads no stack and no memory but the variable, whose address it has from the
+                // linker; both ways through the gate set the register, and the directives add read-only data to other
+                // sections.
                 unsafe {
                     ::core::arch::asm!(
                         ".balign 8, 0x3e",

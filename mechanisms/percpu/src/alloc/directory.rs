@@ -139,7 +139,7 @@ mod model {
             let chunk = Box::into_raw(Box::new(Chunk(UnsafeCell::new(0))));
             // SAFETY: nobody else knows the chunk.
             let description = unsafe { &(*chunk).0 };
-            // SAFETY: as above.
+            // SAFETY: the chunk was just made, and nobody else knows it: this is the only access.
             description.with_mut(|word| unsafe { *word = key });
             insert(&self.slots, key, chunk).unwrap();
         }
@@ -147,7 +147,7 @@ mod model {
         fn find(&self, key: usize) -> Option<usize> {
             // SAFETY: chunks live until `free`.
             let is_it = |chunk: *mut Chunk| unsafe { &*chunk }.key() == key;
-            // SAFETY: as above.
+            // SAFETY: chunks are freed by `free` alone, when nobody looks any more.
             find(&self.slots, key, is_it).map(|chunk| unsafe { &*chunk }.key())
         }
 

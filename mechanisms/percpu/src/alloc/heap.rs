@@ -181,17 +181,17 @@ impl Chunk {
     }
 
     fn dirty(&self) -> &[AtomicU64] {
-        // SAFETY: as for `used`.
+        // SAFETY: in the same mapping as the chunk, which lives as long; atomics, for which the mapping's zeroes are valid.
         unsafe { self.dirty.as_ref() }
     }
 
     fn poisoned(&self) -> &[AtomicU64] {
-        // SAFETY: as for `used`.
+        // SAFETY: in the same mapping as the chunk, which lives as long; atomics, for which the mapping's zeroes are valid.
         unsafe { self.poisoned.as_ref() }
     }
 
     fn records(&self) -> &[AtomicU32] {
-        // SAFETY: as for `used`.
+        // SAFETY: in the same mapping as the chunk, which lives as long; atomics, for which the mapping's zeroes are valid.
         unsafe { self.records.as_ref() }
     }
 
@@ -238,9 +238,10 @@ impl Bytes {
     fn zero_lazily(self) {
         for offset in (0..self.len).step_by(8) {
             let word = self.start.wrapping_add(offset).cast::<u64>();
-            // SAFETY: as for `fill`; granules are aligned to words and multiples of them.
+            // SAFETY: inside the chunk, and nobody's: the caller holds the pool's lock and the bytes are of no object, or of
+            // one that is being made or freed; granules are aligned to words and multiples of them.
             if unsafe { word.read() } != 0 {
-                // SAFETY: as above.
+                // SAFETY: the word that was just read, which is nobody's while the caller holds the pool's lock.
                 unsafe { word.write(0) };
             }
         }
@@ -509,7 +510,7 @@ impl Heap {
         // SAFETY: from the directory: whole, and as long-lived as the heap.
         let is_it = |chunk: *mut Chunk| holds(unsafe { &*chunk });
         let chunk = directory::find(self.directory(), address >> self.shape.key_shift, is_it)?;
-        // SAFETY: as above.
+        // SAFETY: the directory holds whole chunks, which live as long as the heap.
         Some(unsafe { &*chunk })
     }
 

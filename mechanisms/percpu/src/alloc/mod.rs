@@ -490,7 +490,8 @@ impl<S: Scheme> fmt::Debug for Object<S> {
 }
 // SAFETY: a word. What is done through the address that it leads to is unsafe where it is done.
 unsafe impl<S: Scheme> Send for Object<S> {}
-// SAFETY: as for `Send`; nothing in it can be changed through a shared reference.
+// SAFETY: nothing in it can be changed through a shared reference; what is done through the address is unsafe where it is
+// done.
 unsafe impl<S: Scheme> Sync for Object<S> {}
 
 impl<S: Scheme> Clone for View<S> {
@@ -506,7 +507,8 @@ impl<S: Scheme> fmt::Debug for View<S> {
 }
 // SAFETY: numbers, and addresses of what nobody writes while the pool lives.
 unsafe impl<S: Scheme> Send for View<S> {}
-// SAFETY: as for `Send`.
+// SAFETY: nothing in it can be changed through a shared reference, and nobody writes what its addresses lead to while the
+// pool lives.
 unsafe impl<S: Scheme> Sync for View<S> {}
 
 impl<S: Scheme> fmt::Debug for Pool<S> {
@@ -522,10 +524,10 @@ impl<S: Relocatable> fmt::Debug for Attached<S> {
 
 // SAFETY: addresses of mappings that belong to no thread, and which it does not change.
 unsafe impl<S: Relocatable> Send for Attached<S> {}
-// SAFETY: as for `Send`.
+// SAFETY: through a shared reference it only tells addresses in its mappings, which stay until it is dropped.
 unsafe impl<S: Relocatable> Sync for Attached<S> {}
 
 // SAFETY: the heap takes its lock before it changes anything, and its memory belongs to no thread.
 unsafe impl<S: Scheme> Send for Pool<S> {}
-// SAFETY: as for `Send`.
+// SAFETY: every change through a shared reference is made under the heap's lock, or to atomics.
 unsafe impl<S: Scheme> Sync for Pool<S> {}

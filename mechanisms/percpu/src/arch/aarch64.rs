@@ -269,14 +269,16 @@ impl Handle {
     #[inline]
     pub(crate) fn cpu_id(self) -> u32 {
         let field: *const u32 = thread_pointer().wrapping_offset(self.offset).wrapping_add(OFFSET_CPU_ID).cast();
-        // SAFETY: as in `cpu_id_start`.
+        // SAFETY: four bytes of the calling thread's area, by the promise of `new`; the kernel changes the word, hence
+        // volatile.
         unsafe { field.read_volatile() }
     }
 
     #[cfg(test)]
     pub(crate) fn descriptor(self) -> u64 {
         let field: *const u64 = thread_pointer().wrapping_offset(self.offset).wrapping_add(OFFSET_RSEQ_CS).cast();
-        // SAFETY: as in `cpu_id_start`.
+        // SAFETY: eight bytes of the calling thread's area, by the promise of `new`; the kernel changes the word, hence
+        // volatile.
         unsafe { field.read_volatile() }
     }
 

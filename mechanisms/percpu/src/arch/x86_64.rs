@@ -335,7 +335,8 @@ impl Handle {
     #[inline]
     pub(crate) fn cpu_id(self) -> u32 {
         let cpu: u32;
-        // SAFETY: as in `cpu_id_start`; `cpu_id` is the next four bytes.
+        // SAFETY: reads four bytes of the calling thread's area, by the promise of `new`; one instruction, so no other
+        // thread's area is read when the thread moves.
         unsafe {
             asm!("mov {cpu:e}, dword ptr fs:[{offset} + {field}]", cpu = out(reg) cpu, offset = in(reg) self.offset,
                 field = const OFFSET_CPU_ID, options(nostack, readonly, preserves_flags));
@@ -346,7 +347,7 @@ impl Handle {
     #[cfg(test)]
     pub(crate) fn descriptor(self) -> u64 {
         let descriptor: u64;
-        // SAFETY: as in `cpu_id_start`; `rseq_cs` is eight bytes in the area.
+        // SAFETY: reads eight bytes of the calling thread's area, by the promise of `new`; one instruction, so it is this thread's.
         unsafe {
             asm!("mov {descriptor}, qword ptr fs:[{offset} + {field}]", descriptor = out(reg) descriptor,
                 offset = in(reg) self.offset, field = const OFFSET_RSEQ_CS, options(nostack, readonly, preserves_flags));
@@ -429,7 +430,8 @@ impl Handle {
     /// As [`crate::Rseq::add_by_table`].
     #[inline]
     pub(crate) unsafe fn rseq_cpu_load_add(self, object: *mut u8, table: *const usize, count: u32, n: u64) -> Outcome {
-        // SAFETY: as above.
+        // SAFETY: the kernel sends a section that it interrupts to its abort handler, which stores nothing (rseq(2)); where the table and
+        // the words are is the caller's promise.
         unsafe {
             add_here!({
                 "mov {a}, qword ptr [{table} + 8 * {a}]",
@@ -451,7 +453,8 @@ impl Handle {
     /// As [`crate::Rseq::add_by_array`].
     #[inline]
     pub(crate) unsafe fn rseq_cpu_deref_add(self, words: *const *mut u64, count: u32, n: u64) -> Outcome {
-        // SAFETY: as above.
+        // SAFETY: the kernel sends a section that it interrupts to its abort handler, which stores nothing (rseq(2)); where the array and
+        // the words are is the caller's promise.
         unsafe {
             add_here!({
                 "mov {a}, qword ptr [{words} + 8 * {a}]",

@@ -108,13 +108,13 @@ fn threads_register_and_take_it_back() {
                 }
                 // SAFETY: valid as long as the thread lives.
                 let errno = unsafe { libc::__errno_location() };
-                // SAFETY: as above.
+                // SAFETY: the thread's own `errno`, valid as long as the thread lives.
                 unsafe { errno.write(77) };
                 assert!(rseq.register_thread() && rseq.register_thread());
-                // SAFETY: as above.
+                // SAFETY: the thread's own `errno`, valid as long as the thread lives.
                 assert_eq!(unsafe { errno.read() }, 77);
                 assert!(rseq.cpu_id().is_some());
-                // SAFETY: as above; the thread is registered, so some attempt gets through.
+                // SAFETY: a word of this test, aligned; the thread is registered, so some attempt gets through.
                 while !unsafe { rseq.add(rseq.cpu_id_start(), word.as_ptr(), 1) } {}
                 assert_eq!(word.load(Relaxed), 1);
                 counter.add(Some(rseq), 1);

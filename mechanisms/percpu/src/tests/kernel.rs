@@ -62,15 +62,15 @@ impl Words {
         let rseq = self.rseq;
         // SAFETY: here and below: words of this value, changed by this thread and its handlers by sections only.
         count(0, unsafe { rseq.add(CPU, self.added.as_ptr(), 1) });
-        // SAFETY: as above.
+        // SAFETY: a word of this value, changed by this thread and its handlers by sections only.
         if let Some(before) = unsafe { rseq.load(CPU, self.compared.as_ptr()) } {
-            // SAFETY: as above.
+            // SAFETY: a word of this value, changed by this thread and its handlers by sections only.
             let outcome = unsafe { rseq.compare_and_store(CPU, self.compared.as_ptr(), before, before + 1) };
             count(1, outcome == Commit::Done);
         }
         let before = self.copies.load(Relaxed);
         let from = [before as u8; 29];
-        // SAFETY: as above; 29 of 32 bytes.
+        // SAFETY: words of this value, changed by sections only; 29 of 32 bytes.
         let outcome = unsafe {
             let copies = self.copies.as_ptr();
             let to = self.copied[0].as_ptr().cast();
@@ -81,10 +81,10 @@ impl Words {
         let target = self.committed.as_ptr();
         let mut txn = Txn::new(target, before, Store { target: target.cast(), value: before + 1, width: 8 });
         txn.store(self.copied[3].as_ptr().wrapping_byte_add(6).cast(), before, 2);
-        // SAFETY: as above.
+        // SAFETY: words of this value, changed by this thread and its handlers by sections only.
         count(3, unsafe { rseq.commit(CPU, &txn) } == Commit::Done);
         let head = self.head.as_ptr().cast();
-        // SAFETY: as above; the nodes are never freed.
+        // SAFETY: a list of this value, changed by sections only; the nodes are never freed.
         if let Popped::Node(node) = unsafe { rseq.pop(CPU, head) } {
             // SAFETY: popped just now. With the handler's help it comes back at last.
             while !unsafe { rseq.push(CPU, head, node) } {}

@@ -98,14 +98,14 @@ impl Fire {
             self.done.added.fetch_add(1, Relaxed);
         }
         self.add_here(rseq);
-        // SAFETY: as above.
+        // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
         if let Some(before) = unsafe { rseq.load(cpu, words.compared.as_ptr()) } {
-            // SAFETY: as above.
+            // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
             if unsafe { rseq.compare_and_store(cpu, words.compared.as_ptr(), before, before + 1) } == Commit::Done {
                 self.done.compared.fetch_add(1, Relaxed);
             }
         }
-        // SAFETY: as above.
+        // SAFETY: this CPU's word, in memory that is never unmapped, written by these sections only.
         let is_stored = unsafe { rseq.store(cpu, words.stored.as_ptr(), unique) };
         if !is_stored && words.stored.load(Relaxed) == unique {
             self.done.torn.fetch_add(1, Relaxed);
@@ -117,11 +117,11 @@ impl Fire {
     /// The same word, which the sections find by themselves.
     fn add_here(&self, rseq: Rseq) {
         let (first, count) = (self.on(0).added.as_ptr(), self.shared.area.count());
-        // SAFETY: each CPU's word, as in `step`.
+        // SAFETY: each CPU's word, in memory that is never unmapped, written by sections on it only.
         let by_stride = unsafe { rseq.add_by_stride(first, STRIDE_SHIFT, count, 1) };
-        // SAFETY: as above; an offset for each CPU.
+        // SAFETY: each CPU's word, written by sections on it only, at its offset from the first.
         let by_table = unsafe { rseq.add_by_table(first.cast(), self.offsets.as_ptr(), count, 1) };
-        // SAFETY: as above; an address for each CPU.
+        // SAFETY: each CPU's word, written by sections on it only, by its address.
         let by_array = unsafe { rseq.add_by_array(self.added.as_ptr().cast(), count, 1) };
         let done = [by_stride, by_table, by_array].into_iter().filter(|is_done| *is_done).count();
         self.done.added.fetch_add(done as u64, Relaxed);
@@ -386,17 +386,17 @@ pub(super) fn assert_ends(rseq: Rseq) {
 
     // SAFETY: here and below: words and nodes of this function, which nobody else knows.
     assert_eq!(again(None, || unsafe { rseq.load(here(), target) }), Some(7));
-    // SAFETY: as above.
+    // SAFETY: a word of this function, aligned, which nobody else knows.
     assert_eq!(unsafe { rseq.load(elsewhere, target) }, None);
-    // SAFETY: as above.
+    // SAFETY: a word of this function, aligned, which nobody else knows.
     assert!(!unsafe { rseq.store(elsewhere, target, 8) });
     assert_eq!(word.load(Relaxed), 7);
-    // SAFETY: as above.
+    // SAFETY: a word of this function, aligned, which nobody else knows.
     assert!(again(false, || unsafe { rseq.store(here(), target, u64::MAX) }));
-    // SAFETY: as above.
+    // SAFETY: a word of this function, aligned, which nobody else knows.
     assert!(again(false, || unsafe { rseq.add(here(), target, 3) }));
     assert_eq!(word.load(Relaxed), 2, "additions wrap");
-    // SAFETY: as above.
+    // SAFETY: a word of this function, aligned, which nobody else knows.
     let compare = |cpu: u32, expected| unsafe { rseq.compare_and_store(cpu, target, expected, 9) };
     assert_eq!(compare(elsewhere, 2), Commit::Aborted);
     assert_eq!(again(Commit::Aborted, || compare(here(), 3)), Commit::GuardChanged);
@@ -408,7 +408,7 @@ pub(super) fn assert_ends(rseq: Rseq) {
         let (from, mut to): (Vec<u8>, _) = ((1..=40).collect(), [0_u8; 41]);
         let room = to.as_mut_ptr();
         let copy = |cpu: u32, expected, value| {
-            // SAFETY: as above; both are longer than `len`.
+            // SAFETY: words of this function, which nobody else knows; both buffers are longer than `len`.
             unsafe { rseq.copy_and_store(cpu, target, expected, room, from.as_ptr(), len, last.as_ptr(), value) }
         };
         assert_eq!(copy(elsewhere, 9, 1), Commit::Aborted);
@@ -416,7 +416,7 @@ pub(super) fn assert_ends(rseq: Rseq) {
         assert_eq!((to, last.load(Relaxed)), ([0; 41], if len == 0 { 1 } else { len as u64 + 9 }));
         let room = to.as_mut_ptr();
         let copy = || {
-            // SAFETY: as above.
+            // SAFETY: words of this function, which nobody else knows; both buffers are longer than `len`.
             unsafe { rseq.copy_and_store(here(), target, 9, room, from.as_ptr(), len, last.as_ptr(), len as u64 + 10) }
         };
         assert_eq!(again(Commit::Aborted, copy), Commit::Done);
@@ -426,21 +426,21 @@ pub(super) fn assert_ends(rseq: Rseq) {
 
     let nodes = [const { Node::new() }; 3];
     let head = Cell::new(null_mut::<Node>());
-    // SAFETY: as above.
+    // SAFETY: node and head are this function's, and nobody else knows them.
     assert!(!unsafe { rseq.push(elsewhere, head.as_ptr(), NonNull::from(&nodes[0])) });
     assert_eq!(head.get(), null_mut());
     for node in &nodes {
-        // SAFETY: as above.
+        // SAFETY: node and head are this function's, and nobody else knows them.
         assert!(again(false, || unsafe { rseq.push(here(), head.as_ptr(), NonNull::from(node)) }));
     }
-    // SAFETY: as above.
+    // SAFETY: node and head are this function's, and nobody else knows them.
     assert_eq!(unsafe { rseq.pop(elsewhere, head.as_ptr()) }, Popped::Aborted);
     for node in nodes.iter().rev() {
-        // SAFETY: as above.
+        // SAFETY: node and head are this function's, and nobody else knows them.
         let popped = again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) });
         assert_eq!(popped, Popped::Node(NonNull::from(node)));
     }
-    // SAFETY: as above.
+    // SAFETY: node and head are this function's, and nobody else knows them.
     assert_eq!(again(Popped::Aborted, || unsafe { rseq.pop(here(), head.as_ptr()) }), Popped::Empty);
     assert_eq!(rseq.descriptor(), 0);
 }
@@ -524,7 +524,7 @@ fn a_killed_process_leaves_exact_sums() {
     let shared = Shared::new();
     // SAFETY: zeroes are words, and none overlaps another.
     let sum = unsafe { PerCpu::<AtomicU64>::new(0) };
-    // SAFETY: as above.
+    // SAFETY: zeroes are words, and these lie behind the sum.
     let accounts = unsafe { PerCpu::<[[AtomicU64; 2]; 3]>::new(64) };
     let accounts = shared.area.get(accounts, 0).unwrap();
     let (cpus, mut lower, mut upper) = (cpus(), 0, 0);

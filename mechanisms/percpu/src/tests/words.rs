@@ -216,12 +216,12 @@ mod schemes {
                     for turn in 0..ROUNDS {
                         // SAFETY: the object lives, and these are its words.
                         assert_eq!(unsafe { words.add(object, ADDED, 3) }, Ok(()));
-                        // SAFETY: as above.
+                        // SAFETY: the object lives, and these are its words.
                         let before = unsafe { words.load(object, COMPARED) }.unwrap();
-                        // SAFETY: as above.
+                        // SAFETY: the object lives, and these are its words.
                         let stored = unsafe { words.compare_and_store(object, COMPARED, before, before + 1) };
                         compared.fetch_add(u64::from(stored.unwrap()), Relaxed);
-                        // SAFETY: as above.
+                        // SAFETY: the object lives, and these are its words.
                         let count = unsafe { words.load(object, COUNT) }.unwrap();
                         let record = count.to_ne_bytes();
                         let copying = Copying {
@@ -233,7 +233,7 @@ mod schemes {
                             last: COUNT,
                             value: count + 1,
                         };
-                        // SAFETY: as above.
+                        // SAFETY: the object lives, and these are its words; the record is as long as is said.
                         let stored = unsafe { words.copy_and_store(object, &copying) };
                         copied.fetch_add(u64::from(stored.unwrap()), Relaxed);
                         if let Some(node) = list.pop(rseq) {
@@ -282,7 +282,7 @@ mod schemes {
             let expected = WordError::NoCopy { cpu: cpu as u32 };
             // SAFETY: the object lives, and these are its words.
             assert_eq!(unsafe { words.add(object, ADDED, 1) }, Err(expected));
-            // SAFETY: as above.
+            // SAFETY: the object lives, and these are its words.
             assert_eq!(unsafe { words.load(object, COMPARED) }, Err(expected));
             assert!(expected.to_string().contains(&format!("CPU {cpu}")));
         }

@@ -178,7 +178,7 @@ fn a_pointer_from_another_pool<S: Scheme>() {
         for beyond in [1, 8, 64, 128, 1 << 12, 1 << 45] {
             // SAFETY: a handle is one word. It is only freed, which is refused.
             let word = unsafe { std::mem::transmute_copy::<Object<S>, usize>(&objects[mine]) };
-            // SAFETY: as above; not 0.
+            // SAFETY: a handle is one word, and not 0. It is only freed, which is refused.
             let inside = unsafe { std::mem::transmute_copy::<usize, Object<S>>(&(word + beyond)) };
             assert!(matches!(free(pool, inside), Err(FreeError::Foreign { .. })), "{beyond} bytes on");
         }

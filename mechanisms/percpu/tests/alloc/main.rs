@@ -74,7 +74,7 @@ pub(crate) fn free<S: Scheme>(pool: &Pool<S>, object: Object<S>) -> Result<(), d
 pub(crate) fn flip(at: *mut u8) -> u8 {
     // SAFETY: inside the pool's memory, and no other thread uses it.
     let byte = unsafe { at.read_volatile() };
-    // SAFETY: as above.
+    // SAFETY: inside the pool's memory, and no other thread uses it.
     unsafe { at.write_volatile(!byte) };
     !byte
 }

@@ -14,7 +14,7 @@ fn main() {
     let area = unsafe { Area::new(memory.as_mut_ptr().cast(), STRIDE_SHIFT, STRIDES as u32) };
     // SAFETY: zeroes are slots, and the two do not overlap.
     let counter = Counter::new(area, unsafe { PerCpu::<CounterSlot>::new(0) }).expect("inside");
-    // SAFETY: as above.
+    // SAFETY: zeroes are slots, and these lie behind those of the counter.
     let list = List::new(area, unsafe { PerCpu::<ListSlot>::new(64) }).expect("inside");
     let nodes: &'static [Node] = (0..16).map(|_| Node::new()).collect::<Vec<_>>().leak();
     for node in nodes {

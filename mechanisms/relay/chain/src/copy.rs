@@ -18,7 +18,7 @@
 //! length comes before that.
 //!
 //! # Source
-//! M. Desnoyers, Zhaolei and Lai Jiangshan, "LTTng optimize write to page function", 2009: single stores, 8 bytes on 32-bit machines
+//! Mathieu Desnoyers, Zhaolei and Lai Jiangshan, "LTTng optimize write to page function", 2009: single stores, 8 bytes on 32-bit machines
 //! too, and the fallback that tests alignment and copies byte by byte.
 
 /// A way to copy bytes. Wait-free; async-signal-safe.
@@ -34,7 +34,7 @@ pub trait CopyBytes {
 #[derive(Debug, Clone, Copy)]
 pub struct Specialised;
 
-/// As the seed has it for machines where unaligned access is slow or forbidden: single stores where both addresses are aligned, byte by
+/// As Desnoyers (2009) has it for machines where unaligned access is slow or forbidden: single stores where both addresses are aligned, byte by
 /// byte where they are not, `memcpy` for what is longer than 8 bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Aligned;

@@ -49,7 +49,7 @@
 //! Chains work within one process, because links are addresses.
 //!
 //! # Source
-//! M. Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
+//! Mathieu Desnoyers, "LTTng optimize write to page function", 2009: the circle, the caches, the search and its bias.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -336,7 +336,8 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     #[inline(never)]
     unsafe fn write_slow<C: CopyBytes>(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
         self.runs(Access::Write, offset, len, |run, done| {
-            // SAFETY: as in `write_shared`, of a part of the bytes.
+            // SAFETY: the run is of one page, to which others write only as the caller's word allows; the source has room
+            // for all runs together.
             unsafe { C::copy(run.address.as_ptr(), source.wrapping_add(done), run.size_bytes) }
         })
     }
@@ -373,7 +374,8 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
         let target = bytes.as_mut_ptr();
         if let Some(address) = self.pages.quick(Access::Read, offset, bytes.len()) {
-            // SAFETY: as below, of one run.
+            // SAFETY: the run holds all of the bytes in one page, initialised, which nobody writes while it is borrowed, or
+            // by the word of those who write; the target has as many.
             unsafe { target.copy_from_nonoverlapping(address.as_ptr(), bytes.len()) };
             return Ok(());
         }
@@ -421,7 +423,7 @@ impl<'a, P: Pages<'a>> Drop for Chain<'a, P> {
     }
 }
 
-/// Writes that are called, as the seed has them before and between its changes. Not generic, so that no compiler makes
+/// Writes that are called, as Desnoyers (2009) has them before and between his changes. Not generic, so that no compiler makes
 /// copies of them for the lengths that a program has.
 macro_rules! called {
     ($pages:ident) => {

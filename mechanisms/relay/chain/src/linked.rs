@@ -73,7 +73,7 @@ impl<'a> Linked<'a> {
         let cache = &self.caches[access as usize];
         let mut link = Self::link(cache);
         let (page, size) = (self.page_size_bytes, self.size_bytes());
-        // Counted in pages: a seed that compares bytes goes back from a page's second byte on.
+        // Counted in pages: a search that compares bytes, as that of 2009, goes back from a page's second byte on.
         let to = offset & !(page - 1);
         let forward = match to.checked_sub(link.offset.load(Ordering::Relaxed)) {
             Some(bytes) => bytes,

@@ -49,7 +49,7 @@ fn constant_lengths() {
             let mut target = Bench([0xEE; SIZE]);
             let mut expected = [0xEE; SIZE];
             expected[to..to + LEN].copy_from_slice(&source.0[3..3 + LEN]);
-            // SAFETY: as above.
+            // SAFETY: both arrays have room for `LEN` bytes there, and they are two.
             unsafe { C::copy(target.0.as_mut_ptr().wrapping_add(to), source.0.as_ptr().wrapping_add(3), LEN) };
             assert!(target.0 == expected, "{name}: {LEN} bytes to {to}");
         }

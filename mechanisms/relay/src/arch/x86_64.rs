@@ -567,7 +567,8 @@ macro_rules! list_section {
         /// As the public functions.
         unsafe fn $name(site: Site, record: &Record<'_> $(, $argument: $type)*) -> u64 {
             let status: u64;
-            // SAFETY: as above; the lengths of header and runs add up to the size, which the section has checked for room.
+            // SAFETY: site and record are valid by the caller's word, and the section stores inside the page alone: the
+            // lengths of header and runs add up to the size, for which it has checked the room.
             unsafe {
                 section!(
                     state = [$($state),*],
@@ -774,9 +775,9 @@ pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: 
     status(match form {
         // SAFETY: the caller's word.
         Form::Context => unsafe { rseq_cmpeq_state_write_segments_commit(site, record, stamp) },
-        // SAFETY: as above.
+        // SAFETY: site, record and stamp are valid by the caller's word; the header's form is `form`'s.
         Form::Compact => unsafe { rseq_cmpeq_state_write_compact_segments_commit(site, record, stamp) },
-        // SAFETY: as above.
+        // SAFETY: site, record and stamp are valid by the caller's word; the header's form is `form`'s.
         Form::Extended => unsafe { rseq_cmpeq_state_write_extended_segments_commit(site, record, stamp) },
     })
 }

@@ -23,7 +23,7 @@
 //! and caches that two CPUs share. The model gives counts and no time: what a transfer costs depends on the machine.
 //!
 //! # Source
-//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of V. Srinivas's
+//! D. Sorin, M. Hill, D. Wood, *A Primer on Memory Consistency and Cache Coherence*, for MESI and MOESI; the message of Venkatesh Srinivas's
 //! change and section 11.6 of AMD's *Software Optimization Guide for Family 15h* for [`Protocol::Migratory`].
 
 mod protocol;

@@ -109,7 +109,7 @@ impl Slots {
         const ID: u64 = second(0, u16::MAX, 0);
         let at = self.at(number);
         let of_this = u64::from(writable) | if descriptors == 1 { self.one } else { extent_of(descriptors) };
-        // SAFETY: as in `get`.
+        // SAFETY: `at` is masked, and so below the length, which is one more than the mask.
         let slot = unsafe { self.order.get_unchecked_mut(at) };
         slot.token = token;
         // Most often everything but the id is the same as before, and is not stored again.

@@ -33,7 +33,7 @@ pub struct PlannedDriver {
 // SAFETY: addresses and a size. Through them a driver only loads atomically; what it plans is committed by others, whose
 // `unsafe` it is.
 unsafe impl Send for PlannedDriver {}
-// SAFETY: as for `Send`; nothing in it can be changed through a shared reference.
+// SAFETY: nothing in it can be changed through a shared reference; a driver only loads through the addresses, atomically.
 unsafe impl Sync for PlannedDriver {}
 
 impl PlannedDriver {

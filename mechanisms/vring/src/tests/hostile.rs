@@ -384,7 +384,7 @@ fn memory_is_translated_in_one_piece_or_not_at_all() {
     for (addr, len) in [(0xFF, 1), (0x100, 65), (0x13F, 2), (0x141, 1), (0x200, u64::MAX), (u64::MAX, 2), (0x240, 1)] {
         assert_eq!(at(addr, len), None, "{addr:#x}, {len}");
     }
-    // SAFETY: as above.
+    // SAFETY: the regions lie in `memory`, which lives; wrong ones are refused before anything is accessed.
     let wrong = |regions| unsafe { Regions::new(regions) }.err();
     assert_eq!(wrong(std::vec![region(0x100, 64, 0), region(0x120, 64, 64)]), Some(RingError::Regions { addr: 0x120 }));
     assert_eq!(wrong(std::vec![region(u64::MAX, 2, 0)]), Some(RingError::Regions { addr: u64::MAX }));

@@ -30,7 +30,7 @@ fn execute_store(store: &Store) {
         let target = unsafe { AtomicU64::from_ptr(store.target.cast()) };
         target.store(store.value, Release);
     } else {
-        // SAFETY: as above.
+        // SAFETY: the planner's targets are aligned to 2 bytes, in memory that the test keeps.
         let target = unsafe { AtomicU16::from_ptr(store.target.cast()) };
         target.store(store.value as u16, Release);
     }
@@ -180,10 +180,10 @@ fn impossible_rings_are_refused() {
         assert_eq!(refused.err(), Some(RingError::Size { size }));
     }
     let address = memory.base().addr() + 8;
-    // SAFETY: as above.
+    // SAFETY: refused before anything is accessed.
     let refused = unsafe { PlannedDriver::new(memory.base().wrapping_add(8), 4, published.as_ptr()) };
     assert_eq!(refused.err(), Some(RingError::Alignment { address }));
-    // SAFETY: as above.
+    // SAFETY: refused before anything is accessed.
     let refused = unsafe { Device::at(memory.base().wrapping_add(8), 4) };
     assert_eq!(refused.err(), Some(RingError::Alignment { address }));
 }

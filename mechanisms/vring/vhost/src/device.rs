@@ -556,7 +556,7 @@ impl BlockQueue {
         writable.push(status);
         // SAFETY: the slot's line for it, in the pool.
         unsafe { store_bytes(self.at(self.plan.header(slot)), &blk::header(operation, sector)) };
-        // SAFETY: as above.
+        // SAFETY: the slot's status line in the pool, which the device does not have: the request is not queued yet.
         unsafe { store_bytes(self.at(self.plan.status(slot)), &[NO_STATUS]) };
         self.ring.add(&self.readable, &self.writable, slot.into()).map_err(|error| match error {
             RingError::Full { .. } => Error::Full,
@@ -644,7 +644,7 @@ impl BlockQueue {
                 let data = &mut data[..in_flight.request.len as usize];
                 // SAFETY: the slot's data in the pool before, which its queue keeps.
                 unsafe { load_bytes(before.at(before.plan.data(*slot)), data) };
-                // SAFETY: the same slot's data here; the plans are the same.
+                // SAFETY: the slot's data lies at its place of the plan, in this pool, which is mapped; the plans are equal.
                 unsafe { store_bytes(self.at(self.plan.data(*slot)), data) };
             }
             self.add_slot(*slot, in_flight)?;

@@ -29,7 +29,7 @@ pub(crate) struct Mapped {
 
 // SAFETY: addresses and sizes of a mapping that the value owns; accesses are atomic.
 unsafe impl Send for Mapped {}
-// SAFETY: as for `Send`; nothing in it changes.
+// SAFETY: nothing in it changes; accesses through the addresses are atomic.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {

@@ -595,7 +595,7 @@ fn buffers_that_lie_come_back() {
     for (index, (header, readable, writable, is_lie, expected)) in cases.into_iter().enumerate() {
         write(header);
         let at = liar.pool.base().wrapping_add((status - LIAR_ADDR) as usize);
-        // SAFETY: as above.
+        // SAFETY: the status lies in the liar's pool, which is mapped.
         unsafe { at.write_volatile(0xEE) };
         driver.add(&readable, &writable, index as u64).unwrap();
         driver.publish();
@@ -612,7 +612,7 @@ fn buffers_that_lie_come_back() {
             }
         };
         assert_eq!(completion.token, index as u64);
-        // SAFETY: as above; the device is done with it.
+        // SAFETY: the status lies in the liar's pool, which is mapped; the device is done with it.
         let found = unsafe { at.read_volatile() };
         let code = |status| match status {
             Status::Ok => 0,

@@ -1,0 +1,151 @@
+//! What programs chose moves no terminal's cursor: names of a program that runs, answers of one that lies, and what a trace holds.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::record::RecordKind;
+use dormouse_abi::wire::{ClassDecl, ClassStatus, Message, program_socket_name};
+use dormouse_ctf::metadata::MetadataOptions;
+use dormouse_ctf::testing::TraceBuilder;
+use dormouse_ctf::{Clock, Value};
+
+const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
+
+/// Clears the screen, names the window, and both as single characters (C1).
+const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;b\u{7}\r\u{9b}2J\u{9d}c\u{7f}";
+
+/// Answers every connection by what `answer` says to the question.
+fn serve(path: &Path, answer: impl Fn(Message) -> Message + Send + 'static) {
+    let listener = UnixListener::bind(path).expect("a socket");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            // Some only try whether anybody listens.
+            if let Some(question) = receive(&mut stream) {
+                let _ = stream.write_all(&answer(question).encode());
+            }
+        }
+    });
+}
+
+fn receive(stream: &mut UnixStream) -> Option<Message> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).ok()?;
+    let mut body = vec![0; u32::from_le_bytes(head) as usize];
+    stream.read_exact(&mut body).ok()?;
+    Message::decode(&body).ok()
+}
+
+#[test]
+fn answers_of_a_program_are_made_printable() {
+    let place = tempfile::tempdir().expect("a directory");
+    let dir = place.path().join("dormouse");
+    std::fs::create_dir(&dir).expect("a directory");
+    // The session has a name like any other, for it has to be a path; what its owner says is not bound to anything.
+    let session = place.path().join(format!("session-{HOSTILE}.sock"));
+    let session_name = session.to_str().expect("it is text").to_string();
+    serve(&session, |_| Message::Stopped { summary: format!("done {HOSTILE}") });
+    // Those of classes and fields are checked as they arrive.
+    let decl =
+        ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![("f".into(), FieldType::scalar(Kind::U8))] };
+    let pid = std::process::id();
+    serve(&dir.join(program_socket_name(pid, 0)), move |question| match question {
+        Message::List => Message::Classes {
+            session: session_name.clone(),
+            classes: vec![ClassStatus { decl: decl.clone(), armed: true, site_count: 1, patched_count: 1 }],
+            patching: HOSTILE.into(),
+        },
+        Message::Disarm { patterns } => {
+            let matched = u32::from(patterns != ["none"]);
+            Message::Changed { matched, changed: matched, armed: 0, session: session_name.clone() }
+        }
+        _ => Message::Error { text: HOSTILE.into() },
+    });
+    let pid = pid.to_string();
+    for (arguments, code, part) in [
+        (&["list", &pid][..], 0, "armed    p:e"),
+        (&["disarm", &pid, "*"], 0, "done a"),
+        (&["disarm", &pid, "none"], 2, "there is p:e"),
+        (&["arm", &pid, "*"], 2, "a\u{fffd}[2J"),
+        (&["imv", "list", &pid], 2, "a\u{fffd}[2J"),
+    ] {
+        let output = Command::new(DORMOUSE).args(arguments).env("XDG_RUNTIME_DIR", place.path()).output();
+        let output = output.expect("dormouse runs");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).expect("it prints text");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text:?}");
+        assert!(text.contains(part), "{arguments:?}: {text:?}");
+        assert!(text.lines().all(|line| !line.contains(char::is_control)), "{arguments:?}: {text:?}");
+    }
+}
+
+/// A pseudo-terminal: the side that a person looks at, and the side of the program.
+fn terminal() -> (File, OwnedFd) {
+    let (mut person, mut program) = (-1, -1);
+    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
+    // SAFETY: both descriptors are written where they are said to be; the rest may be null (openpty(3)).
+    let result = unsafe { libc::openpty(&raw mut person, &raw mut program, name, settings, size) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: a descriptor that was just made, and that nobody else has.
+    let person = unsafe { File::from_raw_fd(person) };
+    // SAFETY: the other one.
+    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    (person, program)
+}
+
+#[test]
+fn a_trace_is_printable_on_a_terminal_and_itself_in_a_pipe() {
+    let mut trace = TraceBuilder::with_options(MetadataOptions {
+        uuid: [7; 16],
+        hostname: HOSTILE.into(),
+        clock: Clock {
+            name: "monotonic".into(),
+            description: String::new(),
+            frequency_hz: 1_000_000_000,
+            offset_s: 0,
+            offset_cycles: 0,
+        },
+        tracer_version: (0, 1),
+        start_time_s: 0,
+        record_kind: RecordKind::Ids,
+    });
+    let class = trace.class("p", "e", &[("text", FieldType::scalar(Kind::Str))]);
+    let stream = trace.stream(0);
+    trace.event(stream, 1, 1, 1, class, &[Value::Str(HOSTILE.as_bytes())]);
+    trace.event(stream, 2, 1, 1, class, &[Value::Str(b"\x9b2J")]);
+    let trace = trace.finish();
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("metadata"), &trace.metadata).expect("a file");
+    for (name, bytes) in ["state", "cpu_0"].into_iter().zip(&trace.streams) {
+        std::fs::write(dir.path().join(name), bytes).expect("a file");
+    }
+    let view = || {
+        let mut command = Command::new(DORMOUSE);
+        command.arg("view").arg(dir.path()).env("TZ", "UTC");
+        command
+    };
+
+    // What a pipe gets is what babeltrace2 prints.
+    let piped = view().output().expect("dormouse runs").stdout;
+    assert!(piped.windows(HOSTILE.len()).any(|bytes| bytes == HOSTILE.as_bytes()), "{piped:?}");
+    if dormouse_testing::has_part("babeltrace2") {
+        let output = Command::new("babeltrace2").arg(dir.path()).env("TZ", "UTC").output().expect("babeltrace2 runs");
+        assert!(output.stdout == piped, "{:?}\n{:?}", output.stdout, piped);
+    }
+
+    let (mut person, program) = terminal();
+    let mut child = view().stdout(Stdio::from(program)).stderr(Stdio::null()).spawn().expect("dormouse runs");
+    let mut shown = Vec::new();
+    // The error at the end says that the other side is closed.
+    let _ = person.read_to_end(&mut shown);
+    child.wait().expect("it ends");
+    let shown = String::from_utf8(shown).expect("it prints text");
+    assert_eq!(shown.matches("\r\n").count(), 2, "{shown:?}");
+    assert!(!shown.replace("\r\n", "").contains(char::is_control), "{shown:?}");
+    assert!(shown.contains("\u{fffd}[2J"), "{shown:?}");
+}
