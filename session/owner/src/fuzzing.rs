@@ -1,6 +1,7 @@
 //! The owner's reading side over memory that somebody else writes: without server and threads, for the targets in `fuzz`. Panics
 //! where a session would report an error of the system.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +23,7 @@ use crate::{drain, snapshot};
 /// A session that nobody joins.
 #[derive(Debug)]
 pub struct Owner {
-    pub(crate) shared: Shared,
+    pub(crate) shared: RefCell<Shared>,
     kind: RecordKind,
 }
 
@@ -53,25 +54,27 @@ impl Owner {
         let memory = lay_out(&pool, &geometry, MODE_DISCARD, clock.source, kind);
         let (stop, snapshots) = (AtomicBool::new(false), Mutex::new(()));
         let left = LeftBehind::new(None);
-        Owner { shared: Shared { pool, memory, clock, trace, left, stop, snapshots, budget }, kind }
+        let shared = Shared { pool, memory, clock, trace, left, stop, snapshots, budget };
+        Owner { shared: RefCell::new(shared), kind }
     }
 
     /// The id of a class.
     pub fn declare(&self, class: &ClassDecl) -> u32 {
-        self.shared.trace.class_id(class).expect("a place for the class")
+        self.shared.borrow().trace.class_id(class).expect("a place for the class")
     }
 
     /// The session's memory. It stays mapped as long as the owner lives.
     pub fn memory(&self) -> Memory {
-        self.shared.memory
+        self.shared.borrow().memory
     }
 
     /// Lays the memory out anew, empty, in a mode of [`dormouse_abi::session`].
     pub fn reset(&self, mode: u32) {
-        let geometry = self.shared.memory.geometry();
+        let mut shared = self.shared.borrow_mut();
+        let geometry = *shared.memory.geometry();
         // SAFETY: the pool is that long, and nobody reads it meanwhile.
-        unsafe { self.shared.pool.base().write_bytes(0, geometry.size_bytes()) };
-        lay_out(&self.shared.pool, geometry, mode, self.shared.clock.source, self.kind);
+        unsafe { shared.pool.base().write_bytes(0, geometry.size_bytes()) };
+        shared.memory = lay_out(&shared.pool, &geometry, mode, shared.clock.source, self.kind);
     }
 
     /// Takes a snapshot.
@@ -79,12 +82,12 @@ impl Owner {
     /// # Errors
     /// As for a session's owner.
     pub fn snapshot(&self, wanted: &Take) -> Result<Snapshot, SnapshotError> {
-        snapshot::take(&self.shared, wanted)
+        snapshot::take(&self.shared.borrow(), wanted)
     }
 
     /// Writes what is offered, closed and committed, as at a session's end. The event streams' files must not be there.
     pub fn drain(&self) -> Drained {
-        let drain::Drained { written, lost, .. } = drain::run_once(&self.shared);
+        let drain::Drained { written, lost, .. } = drain::run_once(&self.shared.borrow());
         assert_eq!(written.write_error, None);
         Drained { events: written.events, lost, packets_refused: written.packets_refused }
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use dormouse_abi::session::SessionHeader;
+use dormouse_abi::session::SessionLayout;
 use dormouse_abi::wire::{MEMORY_PART_SIZE_BYTES_MAX, Message};
 use dormouse_backing::maps::{self, Map};
 
@@ -116,7 +116,7 @@ impl Remains {
     /// As they are, if they are of this session.
     fn checked(self) -> Result<Remains, String> {
         let mut uuid = [0; 16];
-        self.read(std::mem::offset_of!(SessionHeader, uuid) as u64, &mut uuid)?;
+        self.read(std::mem::offset_of!(SessionLayout, uuid) as u64, &mut uuid)?;
         if uuid == self.uuid { Ok(self) } else { Err(format!("{self} is not the memory of this session")) }
     }
 
@@ -286,7 +286,7 @@ x-y rw-s 00000000 00:01 9                  /memfd:dormouse-session
         let mut bytes = vec![0; 4096];
         std::fs::write(dir.path().join("short"), [7; 10]).unwrap();
         std::fs::write(dir.path().join("other"), &bytes).unwrap();
-        bytes[std::mem::offset_of!(SessionHeader, uuid)..][..16].fill(7);
+        bytes[std::mem::offset_of!(SessionLayout, uuid)..][..16].fill(7);
         std::fs::write(dir.path().join("ours"), &bytes).unwrap();
         std::os::unix::fs::symlink("ours", dir.path().join("link")).unwrap();
         assert_eq!(of("ours"), Ok(()));

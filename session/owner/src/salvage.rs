@@ -910,9 +910,9 @@ impl<'a> Copying<'a> {
         let first = room(header_size_bytes)?;
         fill(remains, &first, 0..header_size_bytes)?;
         // SAFETY: mapped for this function alone, aligned to an `os_page`, filled, and any bytes are a header.
-        let header = unsafe { &*first.as_ptr().cast::<SessionHeader>() };
-        let geometry = Geometry::from_header(header, size_bytes).map_err(wrong)?;
-        if header.uuid != uuid {
+        let layout = unsafe { &*first.as_ptr().cast::<SessionHeader>() }.layout();
+        let geometry = Geometry::from_layout(&layout, size_bytes).map_err(wrong)?;
+        if layout.uuid != uuid {
             return Err(wrong("it is not the memory of this session"));
         }
         let mapping = room(geometry.size_bytes())?;
@@ -959,7 +959,7 @@ impl<'a> Copying<'a> {
     fn look(&mut self, has_clock: bool) -> Result<Looked, String> {
         let memory = self.memory;
         self.kept.clear();
-        let moment = has_clock.then(|| ticks(memory.header().clock));
+        let moment = has_clock.then(|| ticks(memory.clock()));
         self.controls(&self.used)?;
         // The streams that are used by now: who writes to another one later, does so after the moment.
         let used_at = std::mem::offset_of!(SessionHeader, used_streams);
@@ -1030,7 +1030,7 @@ impl<'a> Copying<'a> {
             u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
         };
         number(page::OFFSET_MAGIC) == page::MAGIC
-            && bytes[page::OFFSET_UUID..][..16] == self.memory.header().uuid
+            && bytes[page::OFFSET_UUID..][..16] == self.memory.uuid()
             && number(page::OFFSET_STREAM_ID) == STREAM_EVENTS
             && number(page::OFFSET_INSTANCE) == stream
     }

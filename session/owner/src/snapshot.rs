@@ -566,7 +566,7 @@ mod tests {
         fn take(&mut self, wanted: &Take, meanwhile: impl FnOnce(&mut Writer)) -> (Snapshot, Vec<u64>) {
             let dir = self.place.path().join("snapshot");
             let wanted = Take { dir: Some(dir.clone()), ..wanted.clone() };
-            let snapshot = take_while(&self.owner.shared, &wanted, || meanwhile(&mut self.writer)).unwrap();
+            let snapshot = take_while(&self.owner.shared.borrow(), &wanted, || meanwhile(&mut self.writer)).unwrap();
             assert_eq!(snapshot.pages_refused, 0);
             let numbers = numbers(&dir);
             std::fs::remove_dir_all(&dir).unwrap();
@@ -597,7 +597,7 @@ mod tests {
             bench.writer.hop();
             // An hour later than the moment, as far as the snapshot can know.
             bench.writer.ahead =
-                ticks(Duration::from_secs(3600), bench.owner.shared.clock.last_calibration().frequency_hz);
+                ticks(Duration::from_secs(3600), bench.owner.shared.borrow().clock.last_calibration().frequency_hz);
             bench.writer.write(busy, EVERYTHING);
             bench.take(&Take::default(), |_| {});
 

@@ -38,7 +38,7 @@ impl Writer {
     }
 
     fn now(&self) -> u64 {
-        ticks(self.memory.header().clock) + self.ahead
+        ticks(self.memory.clock()) + self.ahead
     }
 
     fn state_word(&self, stream: u32) -> u64 {
