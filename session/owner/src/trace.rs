@@ -1,8 +1,8 @@
-//! The trace's files: metadata that grow, the state stream, one file for each stream of events.
+//! A trace that is being written: its directory, its metadata, which grow, and its state stream.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use dormouse_abi::wire::{ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord, StreamTotals, Totals};
 
 use crate::clock::{Calibration, Clock};
-use crate::session::Options;
+use crate::options::Plan;
 
 /// Why a trace cannot be written. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,7 @@ pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Trace {
     dir: PathBuf,
+    clock: Clock,
     uuid: [u8; 16],
     inner: Mutex<Inner>,
 }
@@ -110,63 +111,54 @@ struct Inner {
 
 impl Trace {
     /// Makes the directory, the metadata's beginning and the state stream with its first record.
-    pub(crate) fn create(
-        options: &Options,
-        clock: &Clock,
-        uuid: [u8; 16],
-        page_size_bytes: u32,
-    ) -> Result<Trace, TraceError> {
-        let dir = &options.dir;
+    pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, TraceError> {
+        let dir = &plan.dir;
         make_dir(dir)?;
-        let metadata_options = metadata_options(clock, clock.first_calibration(), uuid, options.context.record_kind());
-        let preamble = Metadata::new(metadata_options.clone()).preamble();
+        let options = metadata_options(&clock, uuid, plan.record_kind);
+        let preamble = Metadata::new(options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
         let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
-        let begun = Trace::begin(options, clock, metadata_options, (metadata, preamble.len() as u64), page_size_bytes);
+        let begun = Trace::begin(plan, clock, options, (metadata, preamble.len() as u64));
         begun.inspect_err(|_| Trace::remove(dir))
     }
 
     fn begin(
-        options: &Options,
-        clock: &Clock,
-        metadata_options: MetadataOptions,
+        plan: &Plan,
+        clock: Clock,
+        options: MetadataOptions,
         (metadata, metadata_len): (File, u64),
-        page_size_bytes: u32,
     ) -> Result<Trace, TraceError> {
-        let (dir, uuid) = (&options.dir, metadata_options.uuid);
+        let (dir, uuid) = (plan.dir.clone(), options.uuid);
         let state = create_file(&dir.join("state"), &[])?;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
         let _ = rustix::fs::fallocate(&state, rustix::fs::FallocateFlags::KEEP_SIZE, 0, STATE_RESERVE_BYTES);
-        let trace = Trace {
-            dir: dir.clone(),
-            uuid,
-            inner: Mutex::new(Inner {
-                options: metadata_options,
-                ids: HashMap::new(),
-                classes: Classes::of_records(options.context.record_kind()),
-                metadata,
-                metadata_len,
-                state,
-                state_len: 0,
-                state_totals: StreamTotals {
-                    stream_id: STREAM_STATE,
-                    stream_instance_id: 0,
-                    events: 0,
-                    packets: 0,
-                    events_discarded: 0,
-                },
-                state_writer: PacketWriter::state(uuid),
-                state_last: 0,
-                refusals: Vec::new(),
-            }),
-        };
+        let inner = Mutex::new(Inner {
+            options,
+            ids: HashMap::new(),
+            classes: Classes::of_records(plan.record_kind),
+            metadata,
+            metadata_len,
+            state,
+            state_len: 0,
+            state_totals: StreamTotals {
+                stream_id: STREAM_STATE,
+                stream_instance_id: 0,
+                events: 0,
+                packets: 0,
+                events_discarded: 0,
+            },
+            state_writer: PacketWriter::state(uuid),
+            state_last: 0,
+            refusals: Vec::new(),
+        });
+        let trace = Trace { dir, clock, uuid, inner };
         let first = StateRecord::Session {
-            mode: options.mode.name(),
-            budget_bytes: options.budget_bytes,
-            page_size_bytes: page_size_bytes.into(),
-            command_line: &options.command_line,
+            mode: plan.mode.name(),
+            budget_bytes: plan.budget_bytes,
+            page_size_bytes: plan.geometry.page_size_bytes.into(),
+            command_line: &plan.command_line,
         };
-        trace.state(clock, &[first])?;
+        trace.state(&[first])?;
         Ok(trace)
     }
 
@@ -184,6 +176,11 @@ impl Trace {
     /// Where the trace is.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The session's clock.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The trace's identity.
@@ -227,7 +224,7 @@ impl Trace {
     }
 
     /// Notes what is refused, each once, in the trace too.
-    pub(crate) fn refuse(&self, clock: &Clock, refused: impl IntoIterator<Item = Refusal>) {
+    pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
         let mut inner = self.lock();
         let known = inner.refusals.len();
         for refusal in refused {
@@ -248,7 +245,7 @@ impl Trace {
         drop(inner);
         if !fresh.is_empty() {
             // Where it cannot be written, the session's summary still has it.
-            let _ = self.state(clock, &fresh.iter().map(Refusal::record).collect::<Vec<_>>());
+            let _ = self.state(&fresh.iter().map(Refusal::record).collect::<Vec<_>>());
         }
     }
 
@@ -258,9 +255,9 @@ impl Trace {
     }
 
     /// Appends a packet of state records.
-    pub(crate) fn state(&self, clock: &Clock, records: &[StateRecord<'_>]) -> Result<(), TraceError> {
+    pub(crate) fn state(&self, records: &[StateRecord<'_>]) -> Result<(), TraceError> {
         let mut inner = self.lock();
-        let now = clock.now().max(inner.state_last);
+        let now = self.clock.now().max(inner.state_last);
         for record in records {
             inner.state_writer.push_state(now, record);
         }
@@ -280,7 +277,6 @@ impl Trace {
     /// the totals of the event streams are not known, it stays open.
     pub(crate) fn finish(
         &self,
-        clock: &Clock,
         (lost_on_disk, lost_unstated): (u64, u64),
         lost_by_class: &[(String, u64)],
         packets_refused: u64,
@@ -300,56 +296,58 @@ impl Trace {
         }
         records.extend(lost_by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }));
         if !records.is_empty() {
-            self.state(clock, &records)?;
+            self.state(&records)?;
         }
-        let inner = self.lock();
-        // Releases what was set aside and not used.
-        let _ = inner.state.set_len(inner.state_len);
+        let metadata = {
+            let inner = self.lock();
+            // Releases what was set aside and not used.
+            let _ = inner.state.set_len(inner.state_len);
+            let totals = totals.map(|totals| with_state(totals, inner.state_totals)).unwrap_or_default();
+            inner.metadata_with(&self.clock, totals)
+        };
         // If this fails, the metadata that are there are valid; their clock is a little less exact.
-        let totals = totals.map(|totals| with_state(totals, inner.state_totals)).unwrap_or_default();
-        let _ = inner.write_metadata(&self.dir, clock, totals);
+        let _ = write_metadata(&self.dir, &metadata);
         Ok(())
     }
 
     /// Makes another directory a trace of the same session, with the state stream as it is now and one record more. Its event
     /// streams, which the caller has written, hold `totals`.
-    pub(crate) fn branch(
-        &self,
-        dir: &Path,
-        clock: &Clock,
-        record: &StateRecord<'_>,
-        totals: Totals,
-    ) -> Result<(), TraceError> {
-        let inner = self.lock();
+    pub(crate) fn branch(&self, dir: &Path, record: &StateRecord<'_>, totals: Totals) -> Result<(), TraceError> {
+        let (state_len, last_packet, metadata) = {
+            let inner = self.lock();
+            let mut writer = inner.state_writer.clone();
+            writer.push_state(self.clock.now().max(inner.state_last), record);
+            let StreamTotals { events, packets, .. } = inner.state_totals;
+            let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
+            (inner.state_len, writer.finish(0, 0), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
+        };
+        // Nobody waits for a disk here: what is in the stream stays, and others may append to it meanwhile.
         let path = self.dir.join("state");
-        let mut state = vec![0; inner.state_len as usize];
-        File::open(&path)
-            .and_then(|file| file.read_exact_at(&mut state, 0))
-            .map_err(|error| TraceError::Read { path, error })?;
-        let mut writer = inner.state_writer.clone();
-        writer.push_state(clock.now().max(inner.state_last), record);
-        state.extend(writer.finish(0, 0));
+        let mut state = vec![0; state_len as usize];
+        let read = File::open(&path).and_then(|mut file| file.read_exact(&mut state));
+        read.map_err(|error| TraceError::Read { path, error })?;
+        state.extend(last_packet);
         create_file(&dir.join("state"), &state)?;
         // Last: a directory without metadata is no trace.
-        let StreamTotals { events, packets, .. } = inner.state_totals;
-        let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
-        let totals = with_state(totals, state_totals);
-        inner.write_metadata(dir, clock, totals).inspect_err(|_| Trace::remove(dir))
+        write_metadata(dir, &metadata).inspect_err(|_| Trace::remove(dir))
     }
 }
 
 impl Inner {
     /// All classes, the clock as it is known by now, and what is in the trace.
-    fn write_metadata(&self, dir: &Path, clock: &Clock, totals: Totals) -> Result<(), TraceError> {
+    fn metadata_with(&self, clock: &Clock, totals: Totals) -> Metadata {
         let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..self.options.clone() };
-        let text = Metadata { options, classes: self.classes.clone(), totals }.text();
-        let path = dir.join("metadata");
-        let fresh = dir.join(".metadata.new");
-        let written = create_file(&fresh, text.as_bytes()).and_then(|_| {
-            std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path: path.clone(), error })
-        });
-        written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+        Metadata { options, classes: self.classes.clone(), totals }
     }
+}
+
+/// Replaces the metadata that are there, if any.
+fn write_metadata(dir: &Path, metadata: &Metadata) -> Result<(), TraceError> {
+    let path = dir.join("metadata");
+    let fresh = dir.join(".metadata.new");
+    let written = create_file(&fresh, metadata.text().as_bytes())
+        .and_then(|_| std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path, error }));
+    written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
 /// Totals of all streams.
@@ -389,19 +387,48 @@ fn ctf_clock(clock: &Clock, calibration: Calibration) -> dormouse_ctf::metadata:
     }
 }
 
-fn metadata_options(
-    clock: &Clock,
-    calibration: Calibration,
-    uuid: [u8; 16],
-    record_kind: RecordKind,
-) -> MetadataOptions {
+fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind) -> MetadataOptions {
     let part = |text: &str| text.parse().unwrap_or(0);
     MetadataOptions {
         uuid,
         hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        clock: ctf_clock(clock, calibration),
+        clock: ctf_clock(clock, clock.first_calibration()),
         tracer_version: (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR"))),
         start_time_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
         record_kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+    use crate::options::Options;
+
+    /// Reads the state stream from a FIFO, so that it waits for the test in the middle.
+    #[test]
+    fn a_branch_keeps_nobody_waiting_for_files() {
+        let place = tempfile::tempdir().unwrap();
+        let plan = Options::new(place.path().join("trace")).plan().unwrap();
+        let trace = Trace::create(&plan, Clock::new(), [7; 16]).unwrap();
+        let (path, branch) = (plan.dir.join("state"), place.path().join("branch"));
+        let state = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        make_dir(&branch).unwrap();
+        let record = StateRecord::Snapshot { trigger: "test", pages_missed: 0, pages_refused: 0 };
+        std::thread::scope(|scope| {
+            let branching = scope.spawn(|| trace.branch(&branch, &record, Totals::default()));
+            // Returns once the branch has opened it for reading.
+            let mut fifo = OpenOptions::new().write(true).open(&path).unwrap();
+            assert!(trace.inner.try_lock().is_ok(), "the trace is locked while a file is read");
+            fifo.write_all(&state).unwrap();
+            branching.join().unwrap().unwrap();
+        });
+        let branched = std::fs::read(branch.join("state")).unwrap();
+        assert!(branched.starts_with(&state) && branched.len() > state.len());
+        let metadata = Metadata::parse(&std::fs::read_to_string(branch.join("metadata")).unwrap()).unwrap();
+        assert_eq!(metadata.totals.0["state"].packets, 2);
     }
 }

@@ -1,144 +1,19 @@
-//! Packets on their way from a session's memory to a trace: copied, checked, appended.
+//! The event streams' files of a trace that is being written.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{Ordering, fence};
 
-use dormouse_abi::page::{self, CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS};
-use dormouse_abi::session::State;
+use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_ctf::{Classes, PacketHeader, StreamTotals, Totals, count_records};
-use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
 
-use crate::session::Shared;
-use crate::trace::create_file;
+use crate::pages::{DISCARDED_MAX, Pages};
+use crate::trace::{Trace, create_file};
 
 /// Space that is set aside at a time in a stream's file: one look for free blocks for many pages, and all in one place. Next to none
 /// in files that last as long as one input of a fuzzer.
 const RESERVE_BYTES: u64 = if cfg!(feature = "fuzzing") { 1 } else { 4 << 20 };
-
-/// The pages of a session, and what its packets have to be.
-#[derive(Clone, Copy)]
-pub(crate) struct Pages {
-    pub(crate) memory: Memory,
-    pub(crate) uuid: [u8; 16],
-}
-
-/// No clock gets there in a hundred years, and readers can still make nanoseconds since 1970 of what is below.
-pub(crate) const TIMESTAMP_MAX: u64 = 1 << 62;
-
-/// Events that a stream can have lost. No stream loses more, and other tools take 2^64 - 1 for no number.
-pub(crate) const DISCARDED_MAX: u64 = u64::MAX - 1;
-
-/// What packets come from while the session is open.
-#[derive(Clone, Copy)]
-pub(crate) struct Source<'a>(pub(crate) &'a Shared, Pages);
-
-impl<'a> Source<'a> {
-    pub(crate) fn new(shared: &'a Shared) -> Source<'a> {
-        Source(shared, Pages { memory: shared.memory, uuid: shared.trace.uuid() })
-    }
-}
-
-impl std::ops::Deref for Source<'_> {
-    type Target = Pages;
-    fn deref(&self) -> &Pages {
-        &self.1
-    }
-}
-
-impl Pages {
-    pub(crate) fn memory(self) -> Memory {
-        self.memory
-    }
-
-    /// Copies the beginning of a page: a producer that scribbles cannot change it after it is checked. False where there is no such
-    /// page, or it is not so long, or `target` does not hold a header.
-    pub(crate) fn copy_page(self, unit: u32, target: &mut [u8]) -> bool {
-        let memory = self.memory();
-        let Some(page) = memory.page(unit) else { return false };
-        if !(HEADER_SIZE_BYTES..=memory.geometry().page_size_bytes as usize).contains(&target.len()) {
-            return false;
-        }
-        // SAFETY: a page of the pool, mapped as long as the session, and a buffer that is no longer. Writers may write above
-        // what is committed at the same time; bytes that are committed do not change, others are not interpreted.
-        unsafe { core::ptr::copy_nonoverlapping(page, target.as_mut_ptr(), target.len()) };
-        true
-    }
-
-    /// Whether page number `seq` of a stream was overwritten, or was about to be, by the end of what the caller has copied.
-    pub(crate) fn is_overwritten(self, stream: u32, seq: u64) -> bool {
-        // (E'') The copy comes before the look: pairs with (E), behind which the page gets new bytes.
-        fence(Ordering::Acquire);
-        self.memory().is_overwrite() && self.memory().stream(stream).reclaimed.load(Ordering::Acquire) > seq
-    }
-
-    /// Of a stream's file.
-    pub(crate) fn name_of(self, stream: u32) -> String {
-        let cpu_count = self.memory().geometry().cpu_count;
-        if stream < cpu_count { format!("cpu_{stream}") } else { format!("claimed_{}", stream - cpu_count) }
-    }
-
-    /// The processor in the packets of a stream.
-    fn cpu_of(self, stream: u32) -> u32 {
-        if stream < self.memory().geometry().cpu_count { stream } else { CPU_UNKNOWN }
-    }
-
-    /// The header of a closed page of `content_len` bytes, if it is what the stream's writers leave.
-    pub(crate) fn closed_header(self, stream: u32, bytes: &[u8], content_len: u64) -> Option<PacketHeader> {
-        PacketHeader::decode(bytes).ok().filter(|header| {
-            header.uuid == self.uuid
-                && header.stream_id == STREAM_EVENTS
-                && header.stream_instance_id == stream
-                && header.cpu_id == self.cpu_of(stream)
-                && header.content_size_bytes == content_len
-                && header.packet_size_bytes == self.memory().geometry().page_size_bytes as u64
-                && header.timestamp_begin <= header.timestamp_end
-                && header.timestamp_end < TIMESTAMP_MAX
-        })
-    }
-
-    /// The header of a page that is still written to, as `bytes` shows it, and of which `state` says how far it is committed.
-    ///
-    /// `now` and `discarded` were read after `state`.
-    pub(crate) fn current_header(
-        self,
-        stream: u32,
-        bytes: &[u8],
-        state: State,
-        seq: u64,
-        now: u64,
-        discarded: u64,
-    ) -> PacketHeader {
-        let begin = bytes.get(page::OFFSET_TIMESTAMP_BEGIN..).and_then(|rest| rest.first_chunk());
-        // No page of honest writers has begun later.
-        let timestamp_begin = u64::from_le_bytes(*begin.unwrap_or(&[0; 8])).min(now);
-        PacketHeader {
-            timestamp_begin,
-            timestamp_end: now,
-            content_size_bytes: state.offset.into(),
-            packet_size_bytes: u64::from(state.offset).next_multiple_of(8),
-            packet_seq_num: seq,
-            ..self.empty_header(stream, now, discarded)
-        }
-    }
-
-    /// The header of a packet that states nothing but losses.
-    pub(crate) fn empty_header(self, stream: u32, now: u64, discarded: u64) -> PacketHeader {
-        PacketHeader {
-            uuid: self.uuid,
-            stream_id: STREAM_EVENTS,
-            stream_instance_id: stream,
-            cpu_id: self.cpu_of(stream),
-            timestamp_begin: now,
-            timestamp_end: now,
-            content_size_bytes: HEADER_SIZE_BYTES as u64,
-            packet_size_bytes: HEADER_SIZE_BYTES as u64,
-            packet_seq_num: 0,
-            events_discarded: discarded.min(DISCARDED_MAX),
-        }
-    }
-}
 
 /// What was written, and what was not.
 #[derive(Debug, Default, Clone)]
@@ -153,7 +28,8 @@ pub(crate) struct Tally {
 
 /// The event streams' files of one trace, made as they are needed.
 pub(crate) struct StreamFiles<'a> {
-    source: Source<'a>,
+    pages: Pages,
+    trace: &'a Trace,
     dir: PathBuf,
     files: Vec<StreamFile>,
     classes: Classes,
@@ -178,14 +54,15 @@ struct StreamFile {
 }
 
 impl<'a> StreamFiles<'a> {
-    /// None yet. `dir` is where they are to be; classes are those of the session.
-    pub(crate) fn new(source: Source<'a>, dir: &Path) -> StreamFiles<'a> {
-        let count = source.memory().geometry().stream_count as usize;
+    /// None yet. `dir` is where they are to be; classes are those of the session's trace.
+    pub(crate) fn new(pages: Pages, trace: &'a Trace, dir: &Path) -> StreamFiles<'a> {
+        let count = pages.memory().geometry().stream_count as usize;
         StreamFiles {
-            source,
+            pages,
+            trace,
             dir: dir.into(),
             files: std::iter::repeat_with(StreamFile::default).take(count).collect(),
-            classes: source.0.trace.classes(),
+            classes: trace.classes(),
             tally: Tally::default(),
         }
     }
@@ -201,7 +78,7 @@ impl<'a> StreamFiles<'a> {
         let mut counted = count_records(packet, content_len, &self.classes);
         if counted.is_err() {
             // A class that came since the last look.
-            self.classes = self.source.0.trace.classes();
+            self.classes = self.trace.classes();
             counted = count_records(packet, content_len, &self.classes);
         }
         let is_countable = header.events_discarded <= DISCARDED_MAX;
@@ -210,7 +87,7 @@ impl<'a> StreamFiles<'a> {
             return;
         };
         let target = &mut self.files[stream as usize];
-        let name = || self.source.name_of(stream);
+        let name = || self.pages.name_of(stream);
         let written = target.open(&self.dir, name).and_then(|()| target.append(packet));
         match written {
             Ok(()) => {
@@ -263,7 +140,7 @@ impl<'a> StreamFiles<'a> {
                 packets: file.packets,
                 events_discarded: file.discarded_last,
             };
-            (self.source.name_of(stream), totals)
+            (self.pages.name_of(stream), totals)
         });
         Totals(totals.collect())
     }
@@ -272,7 +149,7 @@ impl<'a> StreamFiles<'a> {
     pub(crate) fn remove(&self) {
         for (stream, target) in self.files.iter().enumerate() {
             if target.file.is_some() {
-                let _ = std::fs::remove_file(self.dir.join(self.source.name_of(stream as u32)));
+                let _ = std::fs::remove_file(self.dir.join(self.pages.name_of(stream as u32)));
             }
         }
     }
@@ -297,7 +174,6 @@ impl StreamFile {
 
     /// Appends all or nothing.
     fn append(&mut self, packet: &[u8]) -> Result<(), String> {
-        use std::os::unix::fs::FileExt;
         self.set_space_aside(packet.len() as u64);
         let Some(file) = &self.file else { return Err("the stream's file is not open".into()) };
         if let Err(error) = file.write_all_at(packet, self.len) {
