@@ -15,7 +15,7 @@ use std::fmt;
 use crate::stream::{Source, StreamReader};
 
 /// What one stream held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamTotals {
     /// Of its packets.
     pub stream_id: u32,

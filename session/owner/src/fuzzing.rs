@@ -11,7 +11,7 @@ use dormouse_relay::Memory;
 
 use crate::clock::Clock;
 use crate::memory::{SessionMemory, create_pool};
-use crate::options::{Context, Options, Plan};
+use crate::options::{Context, Cpus, Options, Plan};
 use crate::snapshot::{Snapshot, SnapshotError, Take};
 use crate::trace::Trace;
 use crate::{drain, snapshot};
@@ -41,9 +41,9 @@ impl Owner {
     /// Of a session without CPUs, all of whose streams are claimed. The trace goes to `dir`, which is new or empty.
     pub fn new(dir: &Path, geometry: Geometry, kind: RecordKind) -> Owner {
         let context = if kind == RecordKind::Compact { Context::None } else { Context::Ids };
-        let options = Options { context, ..Options::new(dir.into()) };
-        let plan = options.plan().expect("options of our own");
-        let plan = Plan { geometry, page_limit: geometry.page_count, online: Vec::new(), reserve_each: 0, ..plan };
+        let cpus = Cpus::pretended(0, 0);
+        let plan = Options { context, cpus, ..Options::new(dir.into()) }.plan().expect("options of our own");
+        let plan = Plan { geometry, page_limit: geometry.page_count, ..plan };
         let trace = Trace::create(&plan, Clock::new(), UUID).expect("a directory for the trace");
         let pool = create_pool(&plan).expect("memory");
         let memory = SessionMemory::new(pool, &plan, trace.clock().source, UUID).expect("memory");

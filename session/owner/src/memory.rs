@@ -64,7 +64,7 @@ pub(crate) enum BudgetError {
 /// maps it.
 pub(crate) fn create_pool(plan: &Plan) -> Result<Pool, BackingError> {
     let size_bytes = plan.geometry.size_bytes();
-    match &plan.buffers {
+    match &plan.options.buffers {
         Some(path) => Pool::on_file_system(path, size_bytes, page_range(&plan.geometry, 0..plan.page_limit).end),
         None => Pool::new("dormouse-session", size_bytes, MemoryOptions::new().prefault(false)),
     }
@@ -110,7 +110,7 @@ fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
     }
     pool.prefault(0..geometry.streams_offset())?;
     let count_max = streams_bytes_max / (STREAM_STRIDE_BYTES + geometry.ring_stride_bytes());
-    for &cpu in plan.online.iter().take(count_max) {
+    for &cpu in plan.options.cpus.online.iter().take(count_max) {
         let control = geometry.streams_offset() + cpu as usize * STREAM_STRIDE_BYTES;
         let ring = geometry.rings_offset() + cpu as usize * geometry.ring_stride_bytes();
         pool.prefault(control..control + STREAM_STRIDE_BYTES)?;
@@ -126,12 +126,12 @@ impl SessionMemory {
     pub(crate) fn new(pool: Pool, plan: &Plan, clock: u32, uuid: [u8; 16]) -> Result<SessionMemory, BackingError> {
         let huge = fill(&pool, plan)?;
         let setup = Setup {
-            mode: plan.mode.word(),
+            mode: plan.options.mode.word(),
             clock,
             uuid,
-            kind: plan.record_kind,
+            kind: plan.options.context.record_kind(),
             page_limit: plan.page_limit,
-            reserved_for: &plan.online,
+            reserved_for: &plan.options.cpus.online,
             reserve_each: plan.reserve_each,
         };
         // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which is kept together with the view;

@@ -52,7 +52,7 @@ impl Context {
         }
     }
 
-    fn record_kind(self) -> RecordKind {
+    pub(crate) fn record_kind(self) -> RecordKind {
         match self {
             Context::Ids => RecordKind::Ids,
             Context::None => RecordKind::Compact,
@@ -174,49 +174,28 @@ fn parse_cpus(text: &str) -> Vec<u32> {
     text.trim().split(',').filter_map(range).flatten().take(STREAM_COUNT_MAX as usize).collect()
 }
 
-/// Options that were found to agree with one another and with this machine. Made once; what a session is, is read here.
+/// Options that agree with one another and with this machine, and what comes of them. Made once; what a session is, is read here.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// The trace's directory.
-    pub(crate) dir: PathBuf,
-    /// The budget, as it was asked for.
-    pub(crate) budget_bytes: u64,
+    /// The options, with CPUs that have streams, and with the new file that buffers are to lie in.
+    pub(crate) options: Options,
     /// Room for what the budget may grow to.
     pub(crate) geometry: Geometry,
     /// How many pages the budget is at first.
     pub(crate) page_limit: u32,
-    /// The CPUs that have streams with memory from the beginning, and pages of their own.
-    pub(crate) online: Vec<u32>,
-    /// How many pages each of them has for itself.
+    /// How many pages each CPU that is online has for itself.
     pub(crate) reserve_each: u32,
-    pub(crate) mode: Mode,
-    pub(crate) record_kind: RecordKind,
-    pub(crate) patterns: Vec<String>,
-    pub(crate) command_line: String,
-    pub(crate) may_be_stopped: bool,
-    /// The new file that the memory is to lie in, absolute.
-    pub(crate) buffers: Option<PathBuf>,
 }
 
 impl Options {
     /// What comes of these options on this machine.
     pub(crate) fn plan(&self) -> Result<Plan, OptionsError> {
         let (geometry, page_limit) = geometry(self)?;
-        let online: Vec<u32> = self.cpus.online.iter().copied().filter(|cpu| *cpu < geometry.cpu_count).collect();
-        Ok(Plan {
-            dir: self.dir.clone(),
-            budget_bytes: self.budget_bytes,
-            geometry,
-            page_limit,
-            reserve_each: reserve_each(page_limit, online.len()),
-            online,
-            mode: self.mode,
-            record_kind: self.context.record_kind(),
-            patterns: self.patterns.clone(),
-            command_line: self.command_line.clone(),
-            may_be_stopped: self.may_be_stopped,
-            buffers: self.buffers.as_deref().map(buffers_file).transpose()?,
-        })
+        let mut options = self.clone();
+        options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
+        options.buffers = self.buffers.as_deref().map(buffers_file).transpose()?;
+        let reserve_each = reserve_each(page_limit, options.cpus.online.len());
+        Ok(Plan { options, geometry, page_limit, reserve_each })
     }
 }
 

@@ -121,15 +121,15 @@ impl Session {
     pub fn create(options: &Options) -> Result<Session, SessionError> {
         let plan = options.plan()?;
         let trace = Trace::create(&plan, Clock::new(), new_uuid()?)?;
-        Session::open(&plan, trace).inspect_err(|_| Trace::remove(&plan.dir))
+        Session::open(&plan, trace).inspect_err(|_| Trace::remove(&options.dir))
     }
 
     fn open(plan: &Plan, trace: Trace) -> Result<Session, SessionError> {
-        let pool = create_pool(plan).map_err(|error| match plan.buffers.clone() {
+        let pool = create_pool(plan).map_err(|error| match plan.options.buffers.clone() {
             Some(path) => SessionError::Buffers { path, error },
             None => SessionError::Backing(error),
         })?;
-        let files = OwnerFiles::new(plan.buffers.clone());
+        let files = OwnerFiles::new(plan.options.buffers.clone());
         let memory = SessionMemory::new(pool, plan, trace.clock().source, trace.uuid())?;
         let shared = Arc::new(Shared { memory, trace, processes: Processes::default() });
         let server = ServerThread::start(plan, Arc::clone(&shared))?;
@@ -155,25 +155,10 @@ impl Session {
         self.server.path()
     }
 
-    /// How many processes have joined so far.
-    pub fn process_count(&self) -> u64 {
-        self.shared.processes.joined()
-    }
-
     /// The names, `provider:name`, of the classes that programs have announced so far, sorted.
     pub fn class_names(&self) -> Vec<String> {
         let classes = self.shared.trace.classes();
         classes.events().map(|class| class.full_name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
-    /// Whether every process that ever joined is dead.
-    pub fn is_deserted(&self) -> bool {
-        self.shared.processes.are_all_dead()
-    }
-
-    /// Whether a tool has asked the session to end.
-    pub fn is_stop_requested(&self) -> bool {
-        self.server.is_stop_requested()
     }
 
     /// Has a program that runs join, and arm the session's classes. Returns how many are armed.
@@ -199,10 +184,10 @@ impl Session {
             if is_over() {
                 return End::Interrupted;
             }
-            if self.is_stop_requested() {
+            if self.server.is_stop_requested() {
                 return End::StopRequested;
             }
-            if self.is_deserted() {
+            if self.shared.processes.are_all_dead() {
                 return End::Deserted;
             }
             // A signal, a socket and the deaths of processes: nothing but looking tells of all three.

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,15 +44,9 @@ pub(crate) struct ServerThread {
     /// Closing the write end ends the thread.
     closer: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    stop: Arc<StopRequest>,
+    /// A tool that has asked for the session's end, and waits for it.
+    stopper: Arc<Mutex<Option<UnixStream>>>,
     snapshots_refused: Arc<AtomicU64>,
-}
-
-/// A tool that waits for the session's end.
-#[derive(Debug, Default)]
-struct StopRequest {
-    asked: AtomicBool,
-    asker: Mutex<Option<UnixStream>>,
 }
 
 impl ServerThread {
@@ -63,13 +57,13 @@ impl ServerThread {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let (wakened, closer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| SessionError::System { what: "pipe", error: error.into() })?;
-        let stop = Arc::new(StopRequest::default());
+        let stopper = Arc::new(Mutex::new(None));
         let snapshots_refused = Arc::new(AtomicU64::new(0));
         let server = Server {
             shared,
-            patterns: plan.patterns.clone(),
-            stop: Arc::clone(&stop),
-            may_be_stopped: plan.may_be_stopped,
+            patterns: plan.options.patterns.clone(),
+            stopper: Arc::clone(&stopper),
+            may_be_stopped: plan.options.may_be_stopped,
             answering: RefCell::default(),
             allowance: RefCell::new(Allowance::new(Instant::now())),
             snapshots_refused: Arc::clone(&snapshots_refused),
@@ -78,7 +72,7 @@ impl ServerThread {
             .name("dormouse-serve".into())
             .spawn(move || server.serve(&listener, &wakened))
             .map_err(SessionError::Thread)?;
-        Ok(ServerThread { path, closer: Some(closer), thread: Some(thread), stop, snapshots_refused })
+        Ok(ServerThread { path, closer: Some(closer), thread: Some(thread), stopper, snapshots_refused })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -91,7 +85,7 @@ impl ServerThread {
     }
 
     pub(crate) fn is_stop_requested(&self) -> bool {
-        self.stop.asked.load(Ordering::Relaxed)
+        self.stopper.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Lets nobody join any more.
@@ -108,8 +102,8 @@ impl ServerThread {
 
     /// Tells the tool that asked for the end how it ended.
     pub(crate) fn answer_stop(&self, summary: String) {
-        let asker = self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut stream) = asker {
+        let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut stream) = stopper {
             let _ = stream.write_all(&Message::Stopped { summary }.encode());
         }
     }
@@ -147,7 +141,7 @@ fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), SessionError> {
 struct Server {
     shared: Arc<Shared>,
     patterns: Vec<String>,
-    stop: Arc<StopRequest>,
+    stopper: Arc<Mutex<Option<UnixStream>>>,
     may_be_stopped: bool,
     /// Threads that take their time to answer.
     answering: RefCell<Vec<JoinHandle<()>>>,
@@ -233,8 +227,7 @@ impl Server {
                 stream.write_all(&welcome.encode())
             }
             Message::Stop if self.may_be_stopped => {
-                *self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
-                self.stop.asked.store(true, Ordering::Relaxed);
+                *self.stopper.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
                 Ok(())
             }
             Message::Stop => refuse(&mut stream, "the session ends with its command"),

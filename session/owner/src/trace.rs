@@ -13,6 +13,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::CLOCK_TSC;
 use dormouse_abi::wire::{ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord, StreamTotals, Totals};
+use rustix::fs::FallocateFlags;
 
 use crate::clock::{Calibration, Clock};
 use crate::options::Plan;
@@ -98,10 +99,8 @@ struct Inner {
     options: MetadataOptions,
     ids: HashMap<ClassDecl, u16>,
     classes: Classes,
-    metadata: File,
-    metadata_len: u64,
-    state: File,
-    state_len: u64,
+    metadata: GrowingFile,
+    state: GrowingFile,
     state_totals: StreamTotals,
     state_writer: PacketWriter,
     state_last: u64,
@@ -112,53 +111,40 @@ struct Inner {
 impl Trace {
     /// Makes the directory, the metadata's beginning and the state stream with its first record.
     pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, TraceError> {
-        let dir = &plan.dir;
+        let dir = &plan.options.dir;
         make_dir(dir)?;
-        let options = metadata_options(&clock, uuid, plan.record_kind);
+        let options = metadata_options(&clock, uuid, plan.options.context.record_kind());
         let preamble = Metadata::new(options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
-        let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
-        let begun = Trace::begin(plan, clock, options, (metadata, preamble.len() as u64));
+        let metadata = GrowingFile::create(&dir.join("metadata"), preamble.as_bytes())?;
+        let begun = Trace::begin(plan, clock, options, metadata);
         begun.inspect_err(|_| Trace::remove(dir))
     }
 
-    fn begin(
-        plan: &Plan,
-        clock: Clock,
-        options: MetadataOptions,
-        (metadata, metadata_len): (File, u64),
-    ) -> Result<Trace, TraceError> {
-        let (dir, uuid) = (plan.dir.clone(), options.uuid);
-        let state = create_file(&dir.join("state"), &[])?;
+    fn begin(plan: &Plan, clock: Clock, options: MetadataOptions, metadata: GrowingFile) -> Result<Trace, TraceError> {
+        let (dir, uuid) = (plan.options.dir.clone(), options.uuid);
+        let state = GrowingFile::create(&dir.join("state"), &[])?;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
-        let _ = rustix::fs::fallocate(&state, rustix::fs::FallocateFlags::KEEP_SIZE, 0, STATE_RESERVE_BYTES);
+        let _ = state.set_space_aside(STATE_RESERVE_BYTES);
         let inner = Mutex::new(Inner {
+            classes: Classes::of_records(options.record_kind),
             options,
             ids: HashMap::new(),
-            classes: Classes::of_records(plan.record_kind),
             metadata,
-            metadata_len,
             state,
-            state_len: 0,
-            state_totals: StreamTotals {
-                stream_id: STREAM_STATE,
-                stream_instance_id: 0,
-                events: 0,
-                packets: 0,
-                events_discarded: 0,
-            },
+            state_totals: StreamTotals { stream_id: STREAM_STATE, ..StreamTotals::default() },
             state_writer: PacketWriter::state(uuid),
             state_last: 0,
             refusals: Vec::new(),
         });
         let trace = Trace { dir, clock, uuid, inner };
-        let first = StateRecord::Session {
-            mode: plan.mode.name(),
-            budget_bytes: plan.budget_bytes,
-            page_size_bytes: plan.geometry.page_size_bytes.into(),
-            command_line: &plan.command_line,
-        };
-        trace.state(&[first])?;
+        let Plan { options, geometry, .. } = plan;
+        trace.state(&[StateRecord::Session {
+            mode: options.mode.name(),
+            budget_bytes: options.budget_bytes,
+            page_size_bytes: geometry.page_size_bytes.into(),
+            command_line: &options.command_line,
+        }])?;
         Ok(trace)
     }
 
@@ -210,14 +196,10 @@ impl Trace {
             ));
         }
         let block = Metadata::class(id as u16, decl);
-        if let Err(error) = inner.metadata.write_all_at(block.as_bytes(), inner.metadata_len) {
-            // Half a block would make all of the metadata unreadable.
-            let _ = inner.metadata.set_len(inner.metadata_len);
-            return Err(format!(
-                "the metadata cannot be written: {error}; free space or give another directory with -o"
-            ));
-        }
-        inner.metadata_len += block.len() as u64;
+        // Half a block would make all of the metadata unreadable.
+        inner.metadata.append(block.as_bytes()).map_err(|error| {
+            format!("the metadata cannot be written: {error}; free space or give another directory with -o")
+        })?;
         inner.classes.insert(id as u16, decl.clone());
         inner.ids.insert(decl.clone(), id as u16);
         Ok(id as u32)
@@ -262,11 +244,8 @@ impl Trace {
             inner.state_writer.push_state(now, record);
         }
         let packet = inner.state_writer.finish(0, 0);
-        if let Err(error) = inner.state.write_all_at(&packet, inner.state_len) {
-            let _ = inner.state.set_len(inner.state_len);
-            return Err(TraceError::File { path: self.dir.join("state"), error });
-        }
-        inner.state_len += packet.len() as u64;
+        let appended = inner.state.append(&packet);
+        appended.map_err(|error| TraceError::File { path: self.dir.join("state"), error })?;
         inner.state_totals.packets += 1;
         inner.state_totals.events += records.len() as u64;
         inner.state_last = now;
@@ -301,7 +280,7 @@ impl Trace {
         let metadata = {
             let inner = self.lock();
             // Releases what was set aside and not used.
-            let _ = inner.state.set_len(inner.state_len);
+            inner.state.release_space();
             let totals = totals.map(|totals| with_state(totals, inner.state_totals)).unwrap_or_default();
             inner.metadata_with(&self.clock, totals)
         };
@@ -319,7 +298,7 @@ impl Trace {
             writer.push_state(self.clock.now().max(inner.state_last), record);
             let StreamTotals { events, packets, .. } = inner.state_totals;
             let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
-            (inner.state_len, writer.finish(0, 0), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
+            (inner.state.len, writer.finish(0, 0), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
         };
         // Nobody waits for a disk here: what is in the stream stays, and others may append to it meanwhile.
         let path = self.dir.join("state");
@@ -364,6 +343,47 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), TraceError> {
         return Err(TraceError::NotEmpty(dir.into()));
     }
     Ok(())
+}
+
+/// A file that grows by whole pieces, or not at all.
+#[derive(Debug)]
+pub(crate) struct GrowingFile {
+    file: File,
+    len: u64,
+}
+
+impl GrowingFile {
+    pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<GrowingFile, TraceError> {
+        Ok(GrowingFile { file: create_file(path, bytes)?, len: bytes.len() as u64 })
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.file.write_all_at(bytes, self.len).inspect_err(|_| self.release_space())?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes that are in it.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Has the file system keep room for so many bytes more. The size stays: readers see no more than what is written.
+    pub(crate) fn set_space_aside(&self, size_bytes: u64) -> std::io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, size_bytes)?)
+    }
+
+    /// Gives back what was set aside and not used.
+    pub(crate) fn release_space(&self) {
+        let _ = self.file.set_len(self.len);
+    }
+
+    /// Takes back what is in it.
+    pub(crate) fn clear(&mut self) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.len = 0;
+        Ok(())
+    }
 }
 
 pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
@@ -412,7 +432,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let plan = Options::new(place.path().join("trace")).plan().unwrap();
         let trace = Trace::create(&plan, Clock::new(), [7; 16]).unwrap();
-        let (path, branch) = (plan.dir.join("state"), place.path().join("branch"));
+        let (path, branch) = (plan.options.dir.join("state"), place.path().join("branch"));
         let state = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

@@ -151,23 +151,10 @@ impl Copied {
     }
 }
 
-/// A stream's current page.
-enum CurrentPage {
-    None,
-    /// Not kept: another stream had the page when that one was looked at. This one has begun it since.
-    Found {
-        page: Page,
-        is_kept: bool,
-    },
-    Refused,
-    /// Its writers have overwritten it.
-    Outrun,
-}
-
 /// All streams' current pages, as of one moment.
 struct CurrentPages {
     moment: Option<u64>,
-    /// And whether they are kept.
+    /// And whether they are kept: not if another stream had the page when that one was looked at. This one has begun it since.
     pages: Vec<(Page, bool)>,
     streams_outrun: u64,
     pages_refused: u64,
@@ -263,47 +250,45 @@ impl<'a> Copying<'a> {
         let mut current =
             CurrentPages { moment, pages: Vec::new(), streams_outrun: 0, pages_refused: 0, is_late: false };
         for &stream in &used {
-            match self.current(stream)? {
-                CurrentPage::None => {}
-                CurrentPage::Refused => current.pages_refused += 1,
-                CurrentPage::Outrun => {
-                    current.streams_outrun += 1;
-                    current.is_late = true;
-                }
-                CurrentPage::Found { page, is_kept } => {
-                    let begin = is_kept.then(|| memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN));
-                    current.is_late |= memory.is_overwrite() && is_late(page.seq, begin, moment);
-                    current.pages.push((page, is_kept));
-                }
-            }
+            self.add_current(stream, &mut current)?;
         }
         self.used = used;
         Ok(current)
     }
 
     /// Copies a stream's current page, as far as it is committed.
-    fn current(&mut self, stream: u32) -> Result<CurrentPage, String> {
-        let control = self.memory.stream(stream);
+    fn add_current(&mut self, stream: u32, found: &mut CurrentPages) -> Result<(), String> {
+        let (memory, control) = (self.memory, self.memory.stream(stream));
         // (C) pairs with the writers' final stores, which came before the copy.
         let state = State::from_word(control.state.load(Ordering::Acquire));
-        let discarded = self.memory.discarded(stream);
-        let Some(range) = self.page_range(state.unit) else { return Ok(CurrentPage::None) };
+        let discarded = memory.discarded(stream);
+        let Some(range) = self.page_range(state.unit) else { return Ok(()) };
         let len = state.offset as usize;
         if !(HEADER_SIZE_BYTES..=range.len()).contains(&len) {
-            return Ok(CurrentPage::Refused);
+            found.pages_refused += 1;
+            return Ok(());
         }
         let mut bytes = vec![0; len];
         self.source.read(range.start as u64, &mut bytes)?;
         let seq = word(&bytes, page::OFFSET_SEQ);
         let page = Page { stream, seq, unit: state.unit, len, current: Some(Current { state, discarded }) };
-        let is_its_own = seq as u16 == state.seq && Pages::new(self.memory).was_drawn_for(stream, &bytes);
+        let is_its_own = seq as u16 == state.seq && Pages::new(memory).was_drawn_for(stream, &bytes);
         if is_its_own && !self.is_overwritten(&page, &bytes)? {
-            return Ok(CurrentPage::Found { page, is_kept: self.keep(state.unit, &bytes) });
+            let is_kept = self.keep(state.unit, &bytes);
+            let begin = is_kept.then(|| memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN));
+            found.is_late |= memory.is_overwrite() && is_late(page.seq, begin, found.moment);
+            found.pages.push((page, is_kept));
+            return Ok(());
         }
         // The stream has gone on since, and its page is another's; or somebody has written over the words that say where it is.
         self.fill(self.control(stream))?;
-        let is_same = control.state.load(Ordering::Relaxed) == state.to_word();
-        Ok(if is_same { CurrentPage::Refused } else { CurrentPage::Outrun })
+        if control.state.load(Ordering::Relaxed) == state.to_word() {
+            found.pages_refused += 1;
+        } else {
+            found.streams_outrun += 1;
+            found.is_late = true;
+        }
+        Ok(())
     }
 
     /// Puts a page, or what is committed of it, where it belongs. False if there is one that was kept before.

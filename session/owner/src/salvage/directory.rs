@@ -9,7 +9,7 @@ use dormouse_ctf::{Metadata, MetadataError, PacketHeader, StateRecord, StreamRea
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
-use crate::files::{OpenError, is_stream_name};
+use crate::files::{OpenError, is_stream_name, read_metadata};
 use crate::session_file::{FILE_NAME, SessionFile};
 use crate::trace::TraceError;
 
@@ -62,20 +62,13 @@ pub(super) struct StateStream {
 
 impl Directory {
     pub(super) fn open(dir: &Path) -> Result<Directory, SalvageError> {
-        let path = dir.join("metadata");
+        let (path, bytes) = read_metadata(dir)?;
+        let (metadata, metadata_text) =
+            whole_declarations(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| OpenError::Read { path, error }
         };
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-                return Err(OpenError::NoTrace(dir.into()).into());
-            }
-            Err(error) => return Err(OpenError::Read { path, error }.into()),
-        };
-        let (metadata, metadata_text) =
-            whole_declarations(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
         let session_file = match std::fs::read(dir.join(FILE_NAME)) {
             Ok(bytes) => SessionFile::decode(&bytes).filter(|file| file.uuid == metadata.options.uuid),
             Err(_) => return Err(SalvageError::Ended(dir.into())),

@@ -1,12 +1,10 @@
 //! Directory and memory put together, packet by packet, into a trace of its own.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
-use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader, StreamTotals, Totals};
+use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader, StreamTotals};
 
 use super::copy::{Copied, is_begun_since};
 use super::directory::Directory;
@@ -14,7 +12,8 @@ use super::find::Found;
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
 use crate::losses;
 use crate::pages::DISCARDED_MAX;
-use crate::trace::{TraceError, create_file, with_state};
+use crate::streams::{StreamFile, totals_of};
+use crate::trace::{Trace, TraceError, create_file, with_state};
 
 /// What a salvage came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,11 +54,11 @@ pub(super) fn merge(directory: &Directory, found: Found, output: &Path) -> Resul
     let Found { copied, memory, missing, writers, buffers } = found;
     let mut result = Salvage { dir: output.into(), memory, writers, buffers, ..Salvage::default() };
     result.missing.extend(directory.missing.iter().cloned().chain(missing));
-    let mut merge = Merge { directory, copied: copied.as_ref(), made: Vec::new(), totals: Totals::default(), result };
-    if let Err(error) = merge.run() {
-        merge.made.iter().for_each(|path| drop(std::fs::remove_file(path)));
-        return Err(error);
-    }
+    let mut merge = Merge { directory, copied: copied.as_ref(), files: Vec::new(), result };
+    merge.run().inspect_err(|_| {
+        merge.files.iter().for_each(StreamFile::remove);
+        Trace::remove(output);
+    })?;
     Ok(merge.result)
 }
 
@@ -75,34 +74,24 @@ struct Candidate<'a> {
 
 /// A stream of events that is being written.
 struct Stream {
-    path: PathBuf,
-    file: Option<File>,
+    file: StreamFile,
     last: Option<PacketHeader>,
     /// Number of the next packet, where that is known.
     expected: Option<u64>,
-    events: u64,
-    packets: u64,
-}
-
-impl Stream {
-    fn new(path: PathBuf) -> Stream {
-        Stream { path, file: None, last: None, expected: None, events: 0, packets: 0 }
-    }
 }
 
 struct Merge<'a> {
     directory: &'a Directory,
     copied: Option<&'a Copied>,
-    /// Files that were made.
-    made: Vec<PathBuf>,
     /// Of the streams that are written.
-    totals: Totals,
+    files: Vec<StreamFile>,
     result: Salvage,
 }
 
 impl Merge<'_> {
     fn run(&mut self) -> Result<(), TraceError> {
         let Merge { directory, copied, .. } = *self;
+        let output = self.result.dir.clone();
         let is_discard = copied.map_or(directory.state.is_discard, |copied| !copied.pages.memory().is_overwrite());
         let mut names: Vec<(String, Option<u32>)> = Vec::new();
         if let Some(copied) = copied {
@@ -119,8 +108,13 @@ impl Merge<'_> {
         let without = directory.streams.keys().filter(|name| !names.iter().any(|(known, _)| known == *name));
         names.extend(without.map(|name| (name.clone(), None)).collect::<Vec<_>>());
         let mut unstated = 0u64;
-        for (name, stream) in &names {
-            unstated = unstated.saturating_add(self.stream(name, copied.zip(*stream), is_discard)?);
+        for (name, stream_number) in &names {
+            let file = StreamFile::new(output.join(name));
+            let mut stream = Stream { file, last: None, expected: None };
+            let written = self.stream(&mut stream, name, copied.zip(*stream_number), is_discard);
+            stream.file.finish();
+            self.files.push(stream.file);
+            unstated = unstated.saturating_add(written?);
         }
         let Salvage { packets_missing, packets_refused, pages_missed, .. } = self.result;
         if packets_missing > 0 {
@@ -151,31 +145,30 @@ impl Merge<'_> {
         records.iter().for_each(|record| writer.push_state(now, record));
         let mut bytes = state.bytes.clone();
         bytes.extend(writer.finish(0, 0));
-        self.create("state", &bytes)?;
+        create_file(&output.join("state"), &bytes)?;
         self.result.bytes += bytes.len() as u64;
         let mut reader = StreamReader::new(&directory.metadata, 0, &bytes);
         reader.by_ref().for_each(drop);
-        let totals = totals(STREAM_STATE, 0, reader.event_count(), reader.packet_count(), 0);
-        let totals = with_state(std::mem::take(&mut self.totals), totals);
+        let (events, packets) = (reader.event_count(), reader.packet_count());
+        let of_state = StreamTotals { stream_id: STREAM_STATE, events, packets, ..StreamTotals::default() };
+        let totals = with_state(totals_of(&self.files), of_state);
         // Last: a directory without metadata is no trace.
         let text = Metadata { totals, ..directory.metadata.clone() }.text();
-        self.create("metadata", text.as_bytes())?;
-        Ok(())
-    }
-
-    fn create(&mut self, name: &str, bytes: &[u8]) -> Result<(), TraceError> {
-        let path = self.result.dir.join(name);
-        create_file(&path, bytes)?;
-        self.made.push(path);
+        create_file(&output.join("metadata"), text.as_bytes())?;
         Ok(())
     }
 
     /// Writes one stream. Returns how many losses it could not state.
-    fn stream(&mut self, name: &str, memory: Option<(&Copied, u32)>, is_discard: bool) -> Result<u64, TraceError> {
+    fn stream(
+        &mut self,
+        stream: &mut Stream,
+        name: &str,
+        memory: Option<(&Copied, u32)>,
+        is_discard: bool,
+    ) -> Result<u64, TraceError> {
         let mut packets = Packets { rest: self.directory.stream(name) };
         let mut disk: Vec<(PacketHeader, &[u8])> = packets.by_ref().collect();
         let first = disk.first().map(|(header, _)| header.packet_seq_num);
-        let mut stream = Stream::new(self.result.dir.join(name));
         stream.expected = if is_discard { Some(0) } else { first };
         let mut unread_bytes = packets.rest.len();
         // The last whole packet and what may follow it: the memory may have the same, or more of it.
@@ -183,7 +176,7 @@ impl Merge<'_> {
         let tail = disk.split_off(disk.len().saturating_sub(1 + usize::from(is_torn)));
         for (header, packet) in disk {
             let candidate = Candidate { header, packet, is_from_disk: true, is_current: false };
-            self.put(&mut stream, candidate, None)?;
+            self.put(stream, candidate, None)?;
         }
         let mut candidates: BTreeMap<u64, Candidate<'_>> = BTreeMap::new();
         for (header, packet) in tail {
@@ -211,7 +204,7 @@ impl Merge<'_> {
             }
         }
         for candidate in candidates.into_values() {
-            self.put(&mut stream, candidate, moment)?;
+            self.put(stream, candidate, moment)?;
         }
         if unread_bytes > 0 {
             self.result.missing.push(format!("the last {unread_bytes} bytes of {name}, which are no packet"));
@@ -225,15 +218,10 @@ impl Merge<'_> {
             let header = copied.pages.empty_header(number, now, discarded);
             let packet = &header.encode()[..];
             stream.expected = None;
-            self.put(&mut stream, Candidate { header, packet, is_from_disk: false, is_current: false }, None)?;
+            self.put(stream, Candidate { header, packet, is_from_disk: false, is_current: false }, None)?;
             self.result.lost = self.result.lost.saturating_add(discarded);
             unstated = 0;
         }
-        let Stream { last, events, packets, .. } = stream;
-        self.totals.0.extend(last.map(|last| {
-            let PacketHeader { stream_id, stream_instance_id, events_discarded, .. } = last;
-            (name.to_string(), totals(stream_id, stream_instance_id, events, packets, events_discarded))
-        }));
         Ok(unstated)
     }
 
@@ -277,9 +265,12 @@ impl Merge<'_> {
         self.result.packets_refused += u64::from(found.stop == Stop::Damage);
         let gap = stream.expected.map_or(0, |expected| header.packet_seq_num.saturating_sub(expected));
         self.result.packets_missing = self.result.packets_missing.saturating_add(gap);
-        self.append(stream, &header, &packet[..found.len])?;
-        stream.events += found.events;
-        stream.packets += 1;
+        // No packet is longer than a page, or than what is on disk of it. Behind the records are zeroes.
+        let mut packet = packet[..found.len].to_vec();
+        packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
+        packet.resize(header.packet_size_bytes as usize, 0);
+        stream.file.append(&header, &packet, found.events)?;
+        self.result.bytes += packet.len() as u64;
         self.result.events += found.events;
         self.result.packets_from_disk += u64::from(is_from_disk);
         self.result.packets_from_memory += u64::from(!is_from_disk);
@@ -287,26 +278,4 @@ impl Merge<'_> {
         stream.last = Some(header);
         Ok(())
     }
-
-    /// Writes header and records, and zeroes behind them.
-    fn append(&mut self, stream: &mut Stream, header: &PacketHeader, content: &[u8]) -> Result<(), TraceError> {
-        let path = stream.path.clone();
-        if stream.file.is_none() {
-            stream.file = Some(create_file(&path, &[])?);
-            self.made.push(path.clone());
-        }
-        // No packet is longer than a page, or than what is on disk of it.
-        let mut packet = content.to_vec();
-        packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
-        packet.resize(header.packet_size_bytes as usize, 0);
-        if let Some(file) = &mut stream.file {
-            file.write_all(&packet).map_err(|error| TraceError::File { path, error })?;
-        }
-        self.result.bytes += packet.len() as u64;
-        Ok(())
-    }
-}
-
-fn totals(stream_id: u32, stream_instance_id: u32, events: u64, packets: u64, events_discarded: u64) -> StreamTotals {
-    StreamTotals { stream_id, stream_instance_id, events, packets, events_discarded }
 }
