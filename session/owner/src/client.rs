@@ -25,7 +25,7 @@ pub struct BudgetState {
     pub bytes_max: u64,
     /// What there is beside the budget while snapshots are taken.
     pub room: u64,
-    /// Pages that nobody holds.
+    /// Pages that are free.
     pub free: u64,
     /// Pages that are written to, or are about to be.
     pub drawn: u64,

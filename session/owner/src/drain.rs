@@ -146,7 +146,7 @@ impl<'a> Drainer<'a> {
         let memory = self.memory;
         let Stream { device, is_refused, taken } = &mut self.streams[stream as usize];
         if device.is_none() && !*is_refused {
-            // SAFETY: the geometry places a ring of this size there, mapped as long as the session; nobody else is its device.
+            // SAFETY: the geometry places a ring of this size there, mapped as long as the session; its device is this one.
             *device = unsafe { Device::at(memory.ring(stream), memory.geometry().ring_size()) }.ok();
         }
         match device.as_mut()?.pop_single() {
@@ -237,7 +237,7 @@ impl<'a> Drainer<'a> {
     fn write_page(&mut self, page: Page) {
         let Page { stream, seq, len, .. } = page;
         if let Some(current) = page.current {
-            // Without its number, nobody knew that there was more: the pages before it were overwritten.
+            // Its number says that there was more: the pages before it were overwritten.
             let is_first = self.memory.is_overwrite() && seq > 0 && self.files.packet_count(stream) == 0;
             let tells_losses = current.discarded != self.files.discarded_last(stream);
             if len == HEADER_SIZE_BYTES && !is_first && !tells_losses {

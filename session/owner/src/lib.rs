@@ -1,8 +1,8 @@
 //! The session owner: holds the memory, hands it out, drains it and writes the trace.
 //!
 //! # The problem
-//! What a program commits must survive the program, and no program may suffer from whoever reads. So a separate process (or
-//! thread) owns the memory; programs only map it. The owner trusts nothing that it reads there.
+//! What a program commits must survive the program, and no reader may slow a program down. So a separate process (or thread) owns the
+//! memory; programs only map it. The owner trusts nothing that it reads there.
 //!
 //! # The picture
 //! ```text
@@ -13,7 +13,7 @@
 //!           ◀── used pages ────── │ drain thread  │
 //!                                 └───────────────┘
 //! ```
-//! No connection lasts longer than its question: programs keep no descriptor of ours, and their death is seen by pidfd.
+//! A connection ends with the answer to its question: programs keep no descriptor of the owner, which sees their death by pidfd.
 //!
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
@@ -36,8 +36,7 @@
 //! *open* (programs join, pages flow) → *stopped* (the flag in the header: producers leave at their next page switch) →
 //! *drained* (what the state words cover is on disk, nothing else is touched).
 //!
-//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage`] puts both together;
-//! nobody else needs to have been told.
+//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage()`] puts both together.
 //!
 //! # What is checked
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by

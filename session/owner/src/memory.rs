@@ -1,11 +1,11 @@
 //! A session's memory: which parts of it are there, and how many pages may be drawn.
 //!
-//! The memory file has room for all streams that there may ever be and for all pages that the budget may grow to, and holes where nobody
-//! has written. What is filled from the beginning are the pages of the budget and what the CPUs that are online write to.
-//! A budget that shrinks gives its last pages back, as soon as nobody needs them.
+//! The memory file has room for all streams that there may ever be and for all pages that the budget may grow to, and holes where
+//! nothing was written. What is filled from the beginning are the pages of the budget and what the CPUs that are online write to.
+//! A budget that shrinks gives its last pages back, as soon as they are free.
 //!
 //! While snapshots are taken, a flight recorder has up to twice as many pages: those that are being read are held, and writers go on with the
-//! others. The second half goes when nobody has taken one for a while.
+//! others. The second half goes some time after the last snapshot.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -33,7 +33,7 @@ const ROOM_STAYS: Duration = Duration::from_secs(10);
 pub(crate) struct SessionMemory {
     pool: Pool,
     view: Memory,
-    /// Held by whoever takes a snapshot, or moves pages. Comes before `budget`.
+    /// Held while a snapshot is taken, or pages are moved. Locked before `budget`.
     turn: Mutex<()>,
     budget: Mutex<Budget>,
     /// Whether there are pages that are to be given back, now or later.
@@ -83,7 +83,7 @@ fn filled_up(geometry: &Geometry, end: usize) -> usize {
     if is_aligned && whole <= geometry.size_bytes() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
 }
 
-/// Pages of a stream that nobody needs any more.
+/// How many pages of a stream are not needed any more.
 fn used(memory: &Memory, stream: u32) -> u64 {
     let control = memory.stream(stream);
     if memory.is_overwrite() {
@@ -180,7 +180,7 @@ impl SessionMemory {
         self.pool.file()
     }
 
-    /// Wakes whoever waits for pages to be offered.
+    /// Wakes the thread that waits for pages to be offered.
     pub(crate) fn wake(&self) {
         let kick = &self.view.header().kick.0;
         // (Q) pairs with (Q').
@@ -226,7 +226,7 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// Gives pages back that are beyond the budget by now, if nobody takes a snapshot just now.
+    /// Gives pages back that are beyond the budget by now, unless a snapshot is being taken.
     pub(crate) fn give_back_excess(&self) {
         if self.is_shrinking.load(Ordering::Relaxed)
             && let Ok(_turn) = self.turn.try_lock()
@@ -291,7 +291,7 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// What is where, for whoever asks.
+    /// The answer to a tool that asks for the budget.
     pub(crate) fn describe(&self) -> Message {
         let memory = &self.view;
         let page_count = self.lock().page_count;

@@ -202,14 +202,14 @@ impl Session {
         Trace::remove(shared.trace.dir());
     }
 
-    /// Ends the session: nobody joins any more, what is committed is written, the trace is complete.
+    /// Ends the session: no program can join any more, what is committed is written, the trace is complete.
     pub fn finish(mut self) -> Summary {
         self.server.close();
         self.shared.processes.record_names(&self.shared.trace, usize::MAX);
         self.shared.processes.detach_all();
         // (P') pairs with (P): a producer that sees it leaves.
         self.shared.memory.view().header().stopped.0.store(1, Ordering::SeqCst);
-        // (R') pairs with (R): whoever sees it drains what was committed before.
+        // (R') pairs with (R): the drain thread, when it sees it, drains what was committed before.
         self.stop.store(true, Ordering::SeqCst);
         self.shared.memory.wake();
         let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {

@@ -1,9 +1,9 @@
 //! Pages of a session's memory: what a stream has of them, their copies, and the check of a copy.
 //!
 //! Programs may write to a page at any time, and to the words that say where pages are. So a page is copied first and checked then, and
-//! what is copied of it is what is used. Both are written here, once; whoever has pages to write has them in one of three ways: they are
-//! offered on a ring or retained in memory that is live (`drain`), retained while writers go on (`snapshot`), or in memory whose owner is
-//! dead (`salvage`, which brings them into memory of its own by system calls).
+//! the copy is what is used. Both are written here, once. How pages are had differs: they are offered on a ring, or left when a session
+//! stops (`drain`); they are retained while writers go on (`snapshot`); or they are in memory whose owner is dead (`salvage`, which reads
+//! that memory by system calls).
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -31,7 +31,7 @@ pub(crate) struct Page {
     pub(crate) current: Option<Current>,
 }
 
-/// What is known of a stream's current page from elsewhere than its header, which nobody has filled in.
+/// What the header of a stream's current page does not have yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Current {
     /// The stream's state.
@@ -62,7 +62,7 @@ impl Pages {
         let current = Current { state, discarded: self.0.discarded(stream) };
         self.0.page(state.unit)?;
         let closed = u64::from(state.seq.wrapping_sub(oldest as u16));
-        // A stream has no more pages than there are: any other number was written by somebody who had no right to.
+        // A stream has no more pages than there are: a greater number is damage.
         let listed = closed.min(self.0.geometry().page_count.into());
         let closed_pages = (0..listed).map(move |step| self.closed_page(stream, oldest.wrapping_add(step)));
         let len = (state.offset as usize).clamp(HEADER_SIZE_BYTES, self.size_bytes());
@@ -90,8 +90,9 @@ impl Pages {
         let is_long_enough = (HEADER_SIZE_BYTES..=self.size_bytes()).contains(&target.len());
         let Some(page) = self.0.page(unit).filter(|_| is_long_enough) else { return false };
         let word_at = |index: usize| {
-            // SAFETY: `target` is no longer than the page, whose size is a multiple of 8 as its address is; so the word is inside. It is
-            // mapped as long as the session (`Pages::new`), and Rust code reaches it by atomics alone.
+            // SAFETY: `target` is no longer than the page, whose size is a multiple of 8 as its address is; so the word is inside, and mapped
+            // as long as the session (`Pages::new`). What this process writes to pages by plain stores, it writes when it moves one, which
+            // happens in turn with all that copies pages.
             let word = unsafe { AtomicU64::from_ptr(page.cast::<u64>().wrapping_add(index)) };
             word.load(Ordering::Relaxed).to_ne_bytes()
         };

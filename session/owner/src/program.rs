@@ -14,7 +14,7 @@ pub enum ProgramError {
     /// No such process.
     #[error("there is no process {0}; `pgrep -a NAME` finds a program's id")]
     NoProcess(u32),
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error("process {pid} belongs to user {uid}; run dormouse as that user or as root")]
     OtherUser {
         /// The process.
@@ -123,7 +123,7 @@ impl Program {
 /// How old a socket is that has certainly been listened to, if it ever will be.
 const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 
-/// Removes the sockets that nobody answers any more: of programs and session owners that were killed.
+/// Removes the sockets at which no process answers any more: of programs and session owners that were killed.
 pub(crate) fn sweep(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();

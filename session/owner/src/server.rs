@@ -88,7 +88,7 @@ impl ServerThread {
         self.stopper.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Lets nobody join any more.
+    /// Closes the socket: no program can join any more.
     pub(crate) fn close(&mut self) {
         // Once: afterwards the path may be another session's.
         if let Some(closer) = self.closer.take() {

@@ -1,5 +1,5 @@
-//! The session file: what a session says of itself in its trace's directory while it lasts, for whoever finds the directory when its
-//! owner is dead.
+//! The session file: what a session says of itself in its trace's directory while it lasts. From it, `salvage` knows where a dead owner's
+//! memory is.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -74,7 +74,7 @@ impl SessionFile {
         })
     }
 
-    /// Whether the owner is still there: its process, or somebody who answers at its socket (from another container, say).
+    /// Whether the owner is alive: its process is, or a process answers at its socket (one in another container, for example).
     pub(crate) fn is_owner_alive(&self) -> bool {
         let pid = rustix::process::Pid::from_raw(self.owner as i32);
         let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
@@ -110,7 +110,7 @@ impl OwnerFiles {
         Ok(())
     }
 
-    /// Removes them, once: somebody else's may be there later.
+    /// Removes them, once: later, another session's may be at the same paths.
     pub(crate) fn remove(&self) {
         for path in self.lock().drain(..) {
             let _ = std::fs::remove_file(path);

@@ -14,21 +14,21 @@
 //! So that there are other pages, the budget is doubled first ([`crate::memory`]): the pages that are read are exchanged for fresh ones.
 //! Where it may not grow, nothing is held, and only what was not overwritten before it was copied is in the snapshot.
 //!
-//! Writers are not stopped, and do not know of it: nothing that they read is written. What is committed below a state word's offset
-//! never changes until its page is overwritten, and a page is given up (`reclaimed` moves on) before anything is written over
-//! it; so a page that was still retained after it was copied was copied whole.
+//! Writers are not stopped, and nothing that they read is written. What is committed below a state word's offset never changes until its
+//! page is overwritten. Before that, the page is given up: `reclaimed` moves on. So a page that is still retained after it was copied was
+//! copied whole.
 //!
-//! A stream of which nothing is left that is old enough has a packet all the same, without events, whose number and time say that there
-//! was more: without it nobody could tell that what others have has holes.
+//! A stream of which no page is left that is old enough gets a packet without events. Its number and its time say that there was more:
+//! events that are missing before those of other streams are not taken for events that never were.
 //!
-//! State words cannot be read all at once. But who is at event n + 1 of a thread has committed event n, so if n was not committed
-//! when its stream was looked at, n + 1 has a later time than the clock's that was read before: without such events, no
-//! thread's story has a hole.
+//! State words cannot be read all at once. But a thread that writes event n + 1 has committed event n. If n was not committed when its
+//! stream was looked at, then n + 1 has a later time than the clock's, which was read before. Such events are left out, so that no event of
+//! a thread is missing before one that is there.
 //!
 //! # Why no barrier
-//! A closed page is never written to, so a compare-and-swap of its owner word is all that holding it takes. A barrier would be needed to
-//! take current pages away from writers, which belong to other processes, out of reach of a barrier of ours; current pages are copied
-//! instead, below the state word's offset.
+//! A closed page is never written to, so one compare-and-swap of its owner word holds it. A barrier would be needed to take current pages
+//! away from writers; but those are in other processes, which no barrier of this process reaches. So current pages are copied, below the
+//! state word's offset.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -98,7 +98,7 @@ struct Candidate {
     page: Page,
     /// Of its last event, or now.
     end: u64,
-    /// Whether nobody overwrites it.
+    /// Whether no writer can overwrite it.
     is_held: bool,
 }
 

@@ -31,7 +31,7 @@ fn is_late(seq: u64, begin: Option<u64>, moment: Option<u64>) -> bool {
 /// How often the streams are looked at while writers open new pages in one of them.
 const LOOKS_MAX: u32 = 100;
 
-/// A session's memory, as far as it matters, in memory that nobody else has.
+/// What matters of a session's memory, copied into private memory.
 pub(super) struct Copied {
     pub(super) pages: Pages,
     /// Keeps `pages` mapped.
@@ -82,7 +82,7 @@ impl Copied {
                 let packets = Packets { rest: directory.stream(&pages.name_of(stream)) };
                 packets.last().map_or(0, |(header, _)| header.packet_seq_num.saturating_sub(1))
             };
-            // A stream has no more pages than there are: any other number was written by somebody who had no right to.
+            // A stream has no more pages than there are: a greater number is damage.
             let count = seq.saturating_sub(begin).min(geometry.page_count.into());
             copying.chain(stream)?;
             closed.extend((1..=count).map(|step| (step, pages.closed_page(stream, seq - step))));
@@ -140,7 +140,7 @@ impl Copied {
     fn packet(&self, page: &Page) -> Option<(PacketHeader, &[u8], bool)> {
         let memory = self.pages.memory();
         let start = memory.page(page.unit)?;
-        // SAFETY: a page of the copy, which nobody changes any more and which lives as long as `self`.
+        // SAFETY: a page of the private copy, which does not change any more, and lives as long as `self`.
         let bytes = unsafe { std::slice::from_raw_parts(start, memory.geometry().page_size_bytes as usize) };
         let begin = memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN);
         // No record of a current page is later: writers open a new page before. Those since the moment are told from damage by their
@@ -280,7 +280,7 @@ impl<'a> Copying<'a> {
             found.pages.push((page, is_kept));
             return Ok(());
         }
-        // The stream has gone on since, and its page is another's; or somebody has written over the words that say where it is.
+        // The stream has gone on, and its page is another stream's by now; or the words that say where the page is are damaged.
         self.fill(self.control(stream))?;
         if control.state.load(Ordering::Relaxed) == state.to_word() {
             found.pages_refused += 1;
@@ -304,7 +304,7 @@ impl<'a> Copying<'a> {
         is_first
     }
 
-    /// Whether a page may have been somebody else's before all of it was copied, as `bytes`: asked after the copy.
+    /// Whether a page may have been drawn for other events before all of it was copied, as `bytes`: asked after the copy.
     fn is_overwritten(&self, page: &Page, bytes: &[u8]) -> Result<bool, String> {
         let mut now = [0; 8];
         if self.memory.is_overwrite() {

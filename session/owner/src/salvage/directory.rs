@@ -151,8 +151,8 @@ fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
     if file.metadata()?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: a file of a session that is over, which nobody writes any more; who cuts it under a reader gets the reader
-    // killed, not a wrong answer.
+    // SAFETY: a file of a session that is over, which no program writes any more. If it is truncated meanwhile, this process gets SIGBUS
+    // and no wrong answer.
     unsafe { Mmap::map(&file) }.map(Some)
 }
 

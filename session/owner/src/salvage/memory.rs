@@ -129,7 +129,7 @@ impl OwnerlessMemory {
         !matches!(self.place, Place::File { .. })
     }
 
-    /// Bytes, by the word of whoever has it.
+    /// Bytes, as the file, the program or the kernel says.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }

@@ -230,7 +230,7 @@ impl Merge<'_> {
         let Candidate { mut header, packet, is_from_disk, is_current } = candidate;
         let latest = moment.filter(|_| !is_from_disk).unwrap_or(u64::MAX);
         if header.timestamp_begin > latest {
-            // Begun since, or never.
+            // Begun after the moment, or damaged.
             self.result.packets_refused += u64::from(!is_begun_since(header.timestamp_begin, latest));
             return Ok(());
         }
@@ -242,7 +242,7 @@ impl Merge<'_> {
         };
         let discarded_last = stream.last.map_or(0, |last| last.events_discarded);
         let tells_losses = header.events_discarded != discarded_last;
-        // Without its number, nobody knew from when on the stream has everything, or that a packet before it is missing.
+        // Its number says from when on the stream has everything, and whether a packet before it is missing.
         let tells_gap = header.packet_seq_num != stream.last.map_or(0, |last| last.packet_seq_num.wrapping_add(1));
         let tells_nothing = found.events == 0 && !tells_losses && (!tells_gap || found.stop == Stop::Damage);
         if tells_nothing && (is_current || found.stop != Stop::End) {
@@ -254,7 +254,7 @@ impl Merge<'_> {
             let until = moment.filter(|_| tells_losses).unwrap_or(found.end);
             header.timestamp_end = until.max(found.end);
         } else {
-            // Closed since, or never: other tools reckon with no time that is centuries away.
+            // Closed after the moment, or damaged: other tools cannot handle a time that is centuries away.
             header.timestamp_end = latest.min(header.timestamp_end);
         }
         let is_shorter = found.stop != Stop::End || !is_whole(&header, packet);

@@ -7,25 +7,26 @@
 //!   the memory                                a file; or programs that live still have it mapped
 //!        │ read: header, control blocks, chains, then pages, those first that would be overwritten first
 //!        ▼
-//!   a copy that nobody changes ── pages behind those on disk, the current one as far as it is committed ──▶ DIR-salvaged
+//!   a private copy ── pages behind those on disk, the current one as far as it is committed ──▶ DIR-salvaged
 //! ```
-//! Packets are known by their stream and `packet_seq_num`: what is on disk is taken from there, and of a packet that both have,
-//! the longer. In discard mode nothing in the memory changes but by writers that go on behind what is committed, since pages
-//! come back by their owner alone. In overwrite mode programs that live on may overwrite: after a page is copied its stream's
-//! `reclaimed` is read again, as for a snapshot, and as there, events later than the moment at which the streams were looked at
-//! are left out, so that no thread's story has a hole. A stream of which everything up to the moment was overwritten before it could be
-//! copied would leave such holes in what others have, and none of its packets to tell; so the streams are looked at until the current page of
-//! each is one of before the moment, and where that cannot be had, it is said.
+//! A packet is known by its stream and its `packet_seq_num`. A packet that is whole on disk is taken from there; of one that both
+//! have, the longer.
+//!
+//! In discard mode, writers that go on change only what lies above the committed bytes, because only an owner gives pages back.
+//!
+//! In overwrite mode, writers that go on may overwrite pages. So the stream's `reclaimed` is read again after a page was copied, as for
+//! a snapshot. The salvaged trace is of one moment, that at which the streams were looked at: later events are left out, so that no event
+//! of a thread is missing before one that is there. If everything that a stream had at the moment is overwritten before it is copied,
+//! such events are missing, and no packet of the stream can say so. So the streams are looked at again until the current page of each was
+//! begun before the moment. If that cannot be had, the trace says so.
 //!
 //! # What is checked
-//! Everything: directory and memory are whatever somebody has made of them. Each packet is read to its end by the reader that
-//! people will use, and has to follow the one before; what cannot be read is left out, and the trace says so
-//! (`dormouse:salvage`).
+//! Everything: directory and memory may hold any bytes. Each packet is read to its end, by the reader that people will use, and has to
+//! follow the one before. What cannot be read is left out, and the trace says so (`dormouse:salvage`).
 //!
 //! # Limits
-//! The copy takes as much memory as the pages that are not on disk. The clock's pace is the one that was known when the session
-//! began. Files that have lived through a crash of the machine are as whole as the kernel had written them: zeroes that it puts
-//! in place of bytes can look like values.
+//! The copy takes as much memory as the pages that are not on disk. The clock's frequency is the one that was measured when the session
+//! began. After a crash of the machine, files are as whole as the kernel had written them: zeroes in place of bytes can look like values.
 
 mod copy;
 mod directory;

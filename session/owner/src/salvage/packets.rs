@@ -1,4 +1,4 @@
-//! Packets as somebody has left them: told apart, and read by the reader that people will use.
+//! Packets of a trace that may be damaged: where each begins, and how far it can be read.
 
 use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_ctf::stream::Problem;
