@@ -245,7 +245,6 @@ impl SessionMemory {
     /// The caller has the turn.
     fn give_back(&self) {
         let memory = &self.view;
-        let mut rest = 0;
         // Nobody who joins from here on has what goes come back. (Relaxed: who joined just before takes memory that the next growth uses.)
         let stays = page_range(memory.geometry(), 0..memory.page_limit()).end / HUGE_PAGE_SIZE_BYTES;
         memory.header().huge_end.fetch_min(u32::try_from(stays).unwrap_or(u32::MAX), Ordering::Relaxed);
@@ -258,10 +257,9 @@ impl SessionMemory {
                 memory.header().emptied.fetch_add(1, Ordering::Relaxed);
             }
         }
-        for index in memory.page_limit()..memory.geometry().page_count {
-            rest += u32::from(memory.owner_of(index) != Some(Owner::Withheld));
-        }
-        self.is_shrinking.store(rest > 0, Ordering::Relaxed);
+        let mut beyond = memory.page_limit()..memory.geometry().page_count;
+        let is_shrinking = beyond.any(|index| memory.owner_of(index) != Some(Owner::Withheld));
+        self.is_shrinking.store(is_shrinking, Ordering::Relaxed);
     }
 
     /// Sets the budget. What it loses is given back as it becomes free.

@@ -129,7 +129,7 @@ impl Session {
             Some(path) => SessionError::Buffers { path, error },
             None => SessionError::Backing(error),
         })?;
-        let files = OwnerFiles::new(plan.options.buffers.clone());
+        let mut files = OwnerFiles::new(plan.options.buffers.clone());
         let memory = SessionMemory::new(pool, plan, trace.clock().source, trace.uuid())?;
         let shared = Arc::new(Shared { memory, trace, processes: Processes::default() });
         let server = ServerThread::start(plan, Arc::clone(&shared))?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dormouse_abi::session::claim;
@@ -17,16 +17,14 @@ use crate::trace::Trace;
 
 /// Everybody who has joined.
 #[derive(Debug, Default)]
-pub(crate) struct Processes {
-    table: Mutex<Table>,
-    joined: AtomicU64,
-}
+pub(crate) struct Processes(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
     /// By the session's number.
     live: BTreeMap<u16, Process>,
     last_number: u16,
+    joined: u64,
     /// The last whose name was looked at.
     last_named: u16,
 }
@@ -48,7 +46,7 @@ pub(crate) const NAMED_COUNT_MAX: usize = 16;
 
 impl Processes {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A number for a process that joins: never 0, never that of one that is alive.
@@ -79,7 +77,7 @@ impl Processes {
             .find(|number| *number != 0 && !table.live.contains_key(number))?;
         table.last_number = number;
         table.live.insert(number, Process { pid, program: program.into(), pidfd, image, name });
-        self.joined.fetch_add(1, Ordering::Relaxed);
+        table.joined += 1;
         Some(number)
     }
 
@@ -89,11 +87,12 @@ impl Processes {
     }
 
     pub(crate) fn joined(&self) -> u64 {
-        self.joined.load(Ordering::Relaxed)
+        self.lock().joined
     }
 
     pub(crate) fn are_all_dead(&self) -> bool {
-        self.joined() > 0 && self.lock().live.is_empty()
+        let table = self.lock();
+        table.joined > 0 && table.live.is_empty()
     }
 
     /// Removes dead processes, and takes back what they held: pages drawn and not linked, streams claimed.

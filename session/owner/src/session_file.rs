@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use crate::sys::{boot, is_dead, start_of};
 use crate::trace::{TraceError, create_file};
@@ -86,33 +85,27 @@ impl SessionFile {
 
 /// Files that are there as long as the session lasts: its own, and that of its buffers. A killed owner leaves them.
 #[derive(Debug)]
-pub(crate) struct OwnerFiles(Mutex<Vec<PathBuf>>);
+pub(crate) struct OwnerFiles(Vec<PathBuf>);
 
 impl OwnerFiles {
     /// The buffers' file, if there is one.
     pub(crate) fn new(buffers: Option<PathBuf>) -> OwnerFiles {
-        OwnerFiles(Mutex::new(buffers.into_iter().collect()))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        OwnerFiles(buffers.into_iter().collect())
     }
 
     /// Writes the session file: says in the trace's directory where everything is.
-    pub(crate) fn write(&self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), TraceError> {
-        let owner = std::process::id();
-        let mut files = self.lock();
-        let buffers = files.first().cloned();
+    pub(crate) fn write(&mut self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), TraceError> {
+        let (owner, buffers) = (std::process::id(), self.0.first().cloned());
         let (boot, owner_start, socket) = (boot(), start_of(owner), socket.into());
         let path = dir.join(FILE_NAME);
         create_file(&path, &SessionFile { uuid, boot, owner, owner_start, socket, buffers }.encode())?;
-        files.push(path);
+        self.0.push(path);
         Ok(())
     }
 
     /// Removes them, once: later, another session's may be at the same paths.
-    pub(crate) fn remove(&self) {
-        for path in self.lock().drain(..) {
+    pub(crate) fn remove(&mut self) {
+        for path in self.0.drain(..) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -182,7 +175,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let buffers = dir.path().join("buffers");
         std::fs::write(&buffers, "").unwrap();
-        let files = OwnerFiles::new(Some(buffers.clone()));
+        let mut files = OwnerFiles::new(Some(buffers.clone()));
         files.write(dir.path(), [7; 16], Path::new("/none")).unwrap();
         let file = SessionFile::decode(&std::fs::read(dir.path().join(FILE_NAME)).unwrap()).unwrap();
         assert_eq!((file.uuid, file.buffers), ([7; 16], Some(buffers.clone())));
