@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use dormouse_abi::page;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
-    Geometry, LOST_CLASS_COUNT, Line, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, State,
-    StreamControl, UNIT_BYTES, USED_WORD_COUNT, VERSION, expiry, spare,
+    Geometry, LOST_CLASS_COUNT, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, SessionLayout, State,
+    StreamControl, UNIT_BYTES, VERSION, expiry, spare,
 };
 use dormouse_abi::txn::{Store, Txn};
 
@@ -56,11 +56,17 @@ pub struct Census {
 }
 
 /// A view of a session's memory. Copying it copies the address only; whoever made it keeps the mapping alive.
+///
+/// What the session is made with was read once and checked: whatever is written over the header since, the view stays as it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Memory {
     base: *mut u8,
     geometry: Geometry,
     reserve_page_count: u32,
+    is_overwrite: bool,
+    record_kind: RecordKind,
+    clock: u32,
+    uuid: [u8; 16],
 }
 
 /// What the pool asks of who draws from it. A function from streams to used pages does.
@@ -97,11 +103,23 @@ impl Memory {
         if size_bytes < dormouse_abi::session::HEADER_SIZE_BYTES {
             return Err("the session's memory is smaller than its header");
         }
-        // SAFETY: mapped, aligned and large enough by the caller's word and the check above; the plain fields never change
-        // after the owner has handed the memory out.
-        let header = unsafe { &*base.cast::<SessionHeader>() };
-        let geometry = Geometry::from_header(header, size_bytes)?;
-        Ok(Memory { base, geometry, reserve_page_count: header.reserve_page_count })
+        // SAFETY: mapped, aligned and large enough by the caller's word and the check above; a header is atomics.
+        let layout = unsafe { &*base.cast::<SessionHeader>() }.layout();
+        let geometry = Geometry::from_layout(&layout, size_bytes)?;
+        Ok(Memory::view(base, geometry, &layout))
+    }
+
+    /// Of a layout that is valid.
+    fn view(base: *mut u8, geometry: Geometry, layout: &SessionLayout) -> Memory {
+        Memory {
+            base,
+            geometry,
+            reserve_page_count: layout.reserve_page_count,
+            is_overwrite: layout.mode == MODE_OVERWRITE,
+            record_kind: RecordKind::from_u32(layout.record_kind).unwrap_or_default(),
+            clock: layout.clock,
+            uuid: layout.uuid,
+        }
     }
 
     /// Lays a session out: the header, and whose pages are whose. Zeroes are empty streams and rings already.
@@ -112,7 +130,7 @@ impl Memory {
     pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, setup: &Setup<'_>) -> Memory {
         let reserve_page_count = setup.reserved_for.len() as u32 * setup.reserve_each;
         debug_assert!(reserve_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
-        let header = SessionHeader {
+        let layout = SessionLayout {
             magic: MAGIC,
             version: VERSION,
             mode: setup.mode,
@@ -131,18 +149,10 @@ impl Memory {
             uuid: setup.uuid,
             reserve_page_count,
             record_kind: setup.kind as u32,
-            huge_begin: AtomicU32::new(0),
-            huge_end: AtomicU32::new(0),
-            emptied: AtomicU32::new(0),
-            stopped: Line::default(),
-            kick: Line::default(),
-            freed: Line::default(),
-            page_limit: Line(AtomicU32::new(setup.page_limit)),
-            used_streams: [const { AtomicU64::new(0) }; USED_WORD_COUNT],
         };
         // SAFETY: the caller's word; the geometry begins with room for a header.
-        unsafe { base.cast::<SessionHeader>().write(header) };
-        let memory = Memory { base, geometry: *geometry, reserve_page_count };
+        unsafe { base.cast::<SessionHeader>().write(SessionHeader::new(layout, setup.page_limit)) };
+        let memory = Memory::view(base, *geometry, &layout);
         for (place, &stream) in setup.reserved_for.iter().enumerate() {
             let first = place as u64 * setup.reserve_each as u64;
             memory.stream(stream).reserve.store(first << 32 | setup.reserve_each as u64, Ordering::Relaxed);
@@ -155,8 +165,17 @@ impl Memory {
 
     /// What headers event records have.
     pub fn record_kind(&self) -> RecordKind {
-        // `from_raw` has checked it; whoever scribbles over it gets records that readers refuse.
-        RecordKind::from_u32(self.header().record_kind).unwrap_or_default()
+        self.record_kind
+    }
+
+    /// The session's clock: [`CLOCK_TSC`](dormouse_abi::session::CLOCK_TSC) or [`CLOCK_MONOTONIC`](dormouse_abi::session::CLOCK_MONOTONIC).
+    pub fn clock(&self) -> u32 {
+        self.clock
+    }
+
+    /// The trace's identity.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
     }
 
     /// Where the memory starts.
@@ -169,15 +188,15 @@ impl Memory {
         &self.geometry
     }
 
-    /// The session's header.
+    /// The session's header, of which every word may change at any time.
     pub fn header(&self) -> &SessionHeader {
-        // SAFETY: `from_raw` has checked that a header lies here.
+        // SAFETY: there is room for a header where the geometry begins, mapped by the word of who made the view; it is atomics.
         unsafe { &*self.base.cast::<SessionHeader>() }
     }
 
     /// Whether full pages stay with the producer.
     pub fn is_overwrite(&self) -> bool {
-        self.header().mode == MODE_OVERWRITE
+        self.is_overwrite
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -372,7 +391,7 @@ impl Memory {
         let cpu = if stream < self.geometry.cpu_count { stream } else { page::CPU_UNKNOWN };
         let packet_size_bits = self.geometry.page_size_bytes as u64 * 8;
         header[page::OFFSET_MAGIC..][..4].copy_from_slice(&page::MAGIC.to_le_bytes());
-        header[page::OFFSET_UUID..][..16].copy_from_slice(&self.header().uuid);
+        header[page::OFFSET_UUID..][..16].copy_from_slice(&self.uuid);
         header[page::OFFSET_STREAM_ID..][..4].copy_from_slice(&page::STREAM_EVENTS.to_le_bytes());
         header[page::OFFSET_INSTANCE..][..4].copy_from_slice(&stream.to_le_bytes());
         header[page::OFFSET_CPU_ID..][..4].copy_from_slice(&cpu.to_le_bytes());

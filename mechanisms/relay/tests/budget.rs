@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use dormouse_abi::page;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{
-    CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, STATE_EMPTY, State, UNIT_BYTES,
+    CLOCK_MONOTONIC, Geometry, MODE_DISCARD, MODE_OVERWRITE, Owner, STATE_EMPTY, SessionLayout, State, UNIT_BYTES,
 };
 use dormouse_percpu::{Commit, apply_exclusive};
 use dormouse_relay::{Census, Memory, Setup};
@@ -256,4 +256,17 @@ fn losses_by_class_end_with_the_last_class() {
         bench.memory.stream(stream).records_lost_by_class[255].store(u64::MAX - 1, Ordering::Relaxed);
     }
     assert_eq!((bench.memory.discarded_by_class(255), bench.memory.discarded_by_class(256)), (Some(u64::MAX), None));
+}
+
+#[test]
+fn a_view_stays_as_the_session_was_made_whatever_is_written_over_the_header() {
+    for (mode, noise) in [(MODE_DISCARD, 1), (MODE_OVERWRITE, 0)] {
+        let mut bench = Bench::new(mode);
+        bench.backing[0].0[..size_of::<SessionLayout>()].fill(noise);
+        let memory = bench.memory;
+        assert_eq!((memory.is_overwrite(), memory.record_kind()), (mode == MODE_OVERWRITE, RecordKind::Ids));
+        assert_eq!((memory.clock(), memory.uuid(), memory.geometry()), (CLOCK_MONOTONIC, [7; 16], &GEOMETRY));
+        // SAFETY: the bench's memory, aligned, readable and writable.
+        assert!(unsafe { Memory::from_raw(memory.base(), GEOMETRY.size_bytes()) }.is_err());
+    }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// What one stream held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamTotals {
     /// Of its packets.
     pub stream_id: u32,

@@ -27,7 +27,7 @@
 //! All memory is zeroes at first, and zeroes are an empty stream; so a stream costs memory only once it is written to. A writer
 //! sets the stream's bit in [`SessionHeader::used_streams`] first, and readers read only streams whose bit is set.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::record::{PACKET_SPAN_BITS, RecordKind};
 use crate::vring::RingLayout;
@@ -51,20 +51,20 @@ pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 /// Unit of the page part of a state word.
 pub const UNIT_BYTES: usize = 4096;
 
-/// [`SessionHeader::mode`]: full pages go to the consumer; without a free page new events are dropped and counted.
+/// [`SessionLayout::mode`]: full pages go to the consumer; without a free page new events are dropped and counted.
 pub const MODE_DISCARD: u32 = 0;
-/// [`SessionHeader::mode`]: full pages stay; without a free page the oldest is overwritten.
+/// [`SessionLayout::mode`]: full pages stay; without a free page the oldest is overwritten.
 pub const MODE_OVERWRITE: u32 = 1;
 
-/// [`SessionHeader::clock`]: the timestamp counter, ticks.
+/// [`SessionLayout::clock`]: the timestamp counter, ticks.
 pub const CLOCK_TSC: u32 = 0;
-/// [`SessionHeader::clock`]: `CLOCK_MONOTONIC`, nanoseconds.
+/// [`SessionLayout::clock`]: `CLOCK_MONOTONIC`, nanoseconds.
 pub const CLOCK_MONOTONIC: u32 = 1;
 
-/// First 4 KiB of a session's memory. Written by the owner before anybody else maps it, but for the atomics.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct SessionHeader {
+/// What a session is made with: the beginning of its memory, which nobody changes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLayout {
     /// [`MAGIC`].
     pub magic: u64,
     /// [`VERSION`].
@@ -101,6 +101,17 @@ pub struct SessionHeader {
     pub reserve_page_count: u32,
     /// The [`RecordKind`] of all event records.
     pub record_kind: u32,
+}
+
+/// Words of [`SessionLayout`].
+const LAYOUT_WORD_COUNT: usize = size_of::<SessionLayout>() / 8;
+const _: () = assert!(size_of::<SessionLayout>() == 112 && align_of::<SessionLayout>() == 8);
+
+/// First 4 KiB of a session's memory. All of it is atomics, because a program that misbehaves may write anywhere at any time.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SessionHeader {
+    layout: [AtomicU64; LAYOUT_WORD_COUNT],
     /// From which [`HUGE_PAGE_SIZE_BYTES`] of the memory on it is in huge pages, as far as its owner knows, up to
     /// [`SessionHeader::huge_end`]: who joins can have these parts in its page table for little. The owner makes it less when memory goes.
     pub huge_begin: AtomicU32,
@@ -118,6 +129,32 @@ pub struct SessionHeader {
     pub page_limit: Line<AtomicU32>,
     /// Bit *i* % 64 of word *i* / 64: stream *i* was written to, or has lost an event.
     pub used_streams: [AtomicU64; USED_WORD_COUNT],
+}
+
+impl SessionHeader {
+    /// Of a session that nobody has joined, of whose pages so many may be drawn.
+    pub const fn new(layout: SessionLayout, page_limit: u32) -> SessionHeader {
+        SessionHeader {
+            // SAFETY: as many bytes, by the assertion on the size, all of them fields of `layout`; any value is an `AtomicU64`'s.
+            layout: unsafe { core::mem::transmute::<SessionLayout, [AtomicU64; LAYOUT_WORD_COUNT]>(layout) },
+            huge_begin: AtomicU32::new(0),
+            huge_end: AtomicU32::new(0),
+            emptied: AtomicU32::new(0),
+            stopped: Line(AtomicU32::new(0)),
+            kick: Line(AtomicU32::new(0)),
+            freed: Line(AtomicU64::new(0)),
+            page_limit: Line(AtomicU32::new(page_limit)),
+            used_streams: [const { AtomicU64::new(0) }; USED_WORD_COUNT],
+        }
+    }
+
+    /// What the session was made with, or what somebody has written over it: [`Geometry::from_layout`] checks a copy, and the copy is
+    /// what may be used from then on.
+    pub fn layout(&self) -> SessionLayout {
+        let words = self.layout.each_ref().map(|word| word.load(Ordering::Relaxed));
+        // SAFETY: as many bytes, by the assertion on the size, and integers without padding, of which any bytes are a value.
+        unsafe { core::mem::transmute::<[u64; LAYOUT_WORD_COUNT], SessionLayout>(words) }
+    }
 }
 
 /// A cache line of its own.
@@ -396,35 +433,35 @@ impl Geometry {
             && self.size_bytes() / UNIT_BYTES < 1 << STATE_UNIT_BITS
     }
 
-    /// The geometry that a header states.
+    /// The geometry that a session's layout states.
     ///
     /// # Errors
-    /// A sentence that says what is wrong, when the header is not this version's or contradicts itself or the memory's size.
-    pub fn from_header(header: &SessionHeader, memory_size_bytes: usize) -> Result<Geometry, &'static str> {
-        if header.magic != MAGIC {
+    /// A sentence that says what is wrong, when the layout is not this version's or contradicts itself or the memory's size.
+    pub fn from_layout(layout: &SessionLayout, memory_size_bytes: usize) -> Result<Geometry, &'static str> {
+        if layout.magic != MAGIC {
             return Err("this is not the memory of a Dormouse session");
         }
-        if header.version != VERSION {
+        if layout.version != VERSION {
             return Err("the session has another version of the memory layout");
         }
         let geometry = Geometry {
-            page_size_bytes: header.page_size_bytes,
-            page_count: header.page_count,
-            cpu_count: header.cpu_count,
-            stream_count: header.stream_count,
+            page_size_bytes: layout.page_size_bytes,
+            page_count: layout.page_count,
+            cpu_count: layout.cpu_count,
+            stream_count: layout.stream_count,
         };
         let agrees = geometry.is_valid()
-            && header.mode <= MODE_OVERWRITE
-            && header.reserve_page_count <= geometry.page_count
-            && header.clock <= CLOCK_MONOTONIC
-            && RecordKind::from_u32(header.record_kind).is_some()
-            && header.ring_size == geometry.ring_size()
-            && header.owners_offset == geometry.owners_offset() as u64
-            && header.streams_offset == geometry.streams_offset() as u64
-            && header.rings_offset == geometry.rings_offset() as u64
-            && header.ring_stride_bytes == geometry.ring_stride_bytes() as u64
-            && header.pages_offset == geometry.pages_offset() as u64
-            && header.size_bytes == geometry.size_bytes() as u64
+            && layout.mode <= MODE_OVERWRITE
+            && layout.reserve_page_count <= geometry.page_count
+            && layout.clock <= CLOCK_MONOTONIC
+            && RecordKind::from_u32(layout.record_kind).is_some()
+            && layout.ring_size == geometry.ring_size()
+            && layout.owners_offset == geometry.owners_offset() as u64
+            && layout.streams_offset == geometry.streams_offset() as u64
+            && layout.rings_offset == geometry.rings_offset() as u64
+            && layout.ring_stride_bytes == geometry.ring_stride_bytes() as u64
+            && layout.pages_offset == geometry.pages_offset() as u64
+            && layout.size_bytes == geometry.size_bytes() as u64
             && geometry.size_bytes() <= memory_size_bytes;
         if agrees { Ok(geometry) } else { Err("the session's header contradicts itself") }
     }

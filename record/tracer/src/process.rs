@@ -262,8 +262,8 @@ impl Joining {
             unsafe { presence.begin(&memory) };
         }
         self.has_threads_with_context = true;
-        let header = memory.header();
-        if header.clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
+        let clock = memory.clock();
+        if clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
             return Err("the session's clock is not to be had on this machine".into());
         }
         // SAFETY: the geometry places the control blocks there, one in each stride; they are all atomics.
@@ -273,7 +273,7 @@ impl Joining {
         // A thread's only registration is not a guest's to take: some allocators want it where libc does not.
         let rseq = if self.no_rseq { None } else { Rseq::of_libc() };
         // Sections of the shortest kind read session and id by themselves, so leaving has to be able to wait for them.
-        let is_fast = rseq.is_some() && header.clock == CLOCK_TSC && crate::membarrier::is_ready();
+        let is_fast = rseq.is_some() && clock == CLOCK_TSC && crate::membarrier::is_ready();
         #[cfg(target_arch = "x86_64")]
         if let Some(rseq) = rseq {
             RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
@@ -290,7 +290,7 @@ impl Joining {
             compact_rseq: fast_for(RecordKind::Compact),
             record_kind,
             streams,
-            clock: header.clock,
+            clock,
             process,
             socket: socket.into(),
             presence,
@@ -311,7 +311,7 @@ impl Joining {
             error => error.to_string(),
         })?;
         // SAFETY: just mapped, and not unmapped before the end of the function.
-        let uuid = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?.header().uuid;
+        let uuid = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?.uuid();
         if self.mapping.is_none() || self.uuid != uuid {
             self.leave();
             self.mapping = Some(fresh);

@@ -107,7 +107,7 @@ fn libc_path() -> Option<PathBuf> {
     if unsafe { libc::dladdr(libc::gnu_get_libc_version as *const libc::c_void, info.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: filled.
+    // SAFETY: dladdr(3) has filled it, since it did not return 0.
     let name = unsafe { info.assume_init() }.dli_fname;
     // SAFETY: dladdr(3) gives a name that ends in NUL and stays as long as the object.
     let name = unsafe { std::ffi::CStr::from_ptr(name) };
@@ -232,7 +232,7 @@ fn is_ignored(signal: libc::c_int) -> bool {
     if unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) } != 0 {
         return false;
     }
-    // SAFETY: filled.
+    // SAFETY: sigaction(2) has filled it, since it returned 0.
     unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 

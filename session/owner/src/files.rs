@@ -61,14 +61,7 @@ impl TraceFiles {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(dir: &Path) -> Result<TraceFiles, OpenError> {
-        let path = dir.join("metadata");
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-                return Err(OpenError::NoTrace(dir.into()));
-            }
-            Err(error) => return Err(OpenError::Read { path, error }),
-        };
+        let (path, bytes) = read_metadata(dir)?;
         let metadata = Metadata::decode(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -147,6 +140,18 @@ impl TraceFiles {
         let mut stats = Stats::of_sources(&self.metadata, self.names().zip(self.windows()));
         stats.warnings.splice(0..0, self.left_out.iter().cloned());
         stats
+    }
+}
+
+/// The metadata of a trace: where they are, and what is there.
+pub(crate) fn read_metadata(dir: &Path) -> Result<(PathBuf, Vec<u8>), OpenError> {
+    let path = dir.join("metadata");
+    match std::fs::read(&path) {
+        Ok(bytes) => Ok((path, bytes)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(OpenError::NoTrace(dir.into()))
+        }
+        Err(error) => Err(OpenError::Read { path, error }),
     }
 }
 

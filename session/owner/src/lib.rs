@@ -1,8 +1,8 @@
 //! The session owner: holds the memory, hands it out, drains it and writes the trace.
 //!
 //! # The problem
-//! What a program commits must survive the program, and no program may suffer from whoever reads. So a separate process (or
-//! thread) owns the memory; programs only map it. The owner trusts nothing that it reads there.
+//! What a program commits must survive the program, and no reader may slow a program down. So a separate process (or thread) owns the
+//! memory; programs only map it. The owner trusts nothing that it reads there.
 //!
 //! # The picture
 //! ```text
@@ -13,21 +13,37 @@
 //!           ◀── used pages ────── │ drain thread  │
 //!                                 └───────────────┘
 //! ```
-//! No connection lasts longer than its question: programs keep no descriptor of ours, and their death is seen by pidfd.
+//! A connection ends with the answer to its question: programs keep no descriptor of the owner, which sees their death by pidfd.
+//!
+//! # The modules
+//! A module uses only those that stand above it, or to its left.
+//! ```text
+//!   sys · clock · options     what the kernel tells of processes; the session's clock; options, and the plan that comes of them
+//!   program · tunable         a program that runs: its sockets, questions to it, its variables
+//!   memory                    the pool that programs map, and the budget: how much of it is there
+//!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
+//!   trace · streams · session_file      a trace on disk that is written: metadata and state; events; what `salvage` starts from
+//!   files                     a trace on disk that is read
+//!   losses                    losses by class
+//!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
+//!   registry                  the processes that have joined
+//!   error · allowance · server          the socket on which programs join and tools ask
+//!   owner                     a session from its making to its end
+//!   client · command          what tools ask an owner for; the traced command
+//! ```
 //!
 //! # States of a session
 //! *open* (programs join, pages flow) → *stopped* (the flag in the header: producers leave at their next page switch) →
 //! *drained* (what the state words cover is on disk, nothing else is touched).
 //!
-//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage`] puts both together;
-//! nobody else needs to have been told.
+//! *killed*: the directory has what was drained, `.session` says where the memory is, and [`salvage()`] puts both together.
 //!
 //! # What is checked
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
 //! the metadata, frames by `abi::wire`, and who connects by peer credentials. A packet that fails is counted, not written.
 //!
 //! # Cost
-//! The owner runs on the processors of those whom it records. The drain thread is woken for several pages of a stream at a time
+//! The owner runs on the CPUs of the programs that it records. The drain thread is woken for several pages of a stream at a time
 //! and looks every 100 ms for fewer; each page is copied once, its records counted by their classes' sizes, and written into
 //! space that was set aside for many. `dormouse lab run compile-job` states what that comes to (`armed-discard.owner`).
 //!
@@ -39,33 +55,42 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod allowance;
-mod budget;
+mod client;
 mod clock;
 mod command;
 mod drain;
+mod error;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod packets;
+mod losses;
+mod memory;
+mod options;
+mod owner;
+mod pages;
 mod program;
-mod remains;
+mod registry;
 mod salvage;
 mod server;
-mod session;
+mod session_file;
 mod snapshot;
+mod streams;
+mod sys;
 #[cfg(test)]
 mod testing;
 mod trace;
 mod tunable;
-mod whereabouts;
 
-pub use budget::{BudgetState, ask_for_budget};
+pub use client::{BudgetState, ask_for_budget, ask_for_snapshot, find_session, stop_session};
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
+pub use error::SessionError;
 pub use files::{OpenError, TraceFiles, Window};
-pub use program::{Program, ProgramError, process_name, socket_dir, stop_session};
+pub use options::{Context, Cpus, Mode, Options, OptionsError};
+pub use owner::{End, Session, Summary};
+pub use program::{Program, ProgramError, socket_dir};
 pub use salvage::{Salvage, SalvageError, salvage};
-pub use session::{Context, Cpus, End, Mode, Options, Session, SessionError, Summary};
-pub use snapshot::{Snapshot, SnapshotError, Take, ask_for_snapshot, find_session};
+pub use snapshot::{Snapshot, SnapshotError, Take};
+pub use sys::process_name;
 pub use trace::Refusal;
 pub use tunable::{TunableError, Tunables};

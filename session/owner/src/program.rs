@@ -14,7 +14,7 @@ pub enum ProgramError {
     /// No such process.
     #[error("there is no process {0}; `pgrep -a NAME` finds a program's id")]
     NoProcess(u32),
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error("process {pid} belongs to user {uid}; run dormouse as that user or as root")]
     OtherUser {
         /// The process.
@@ -55,36 +55,6 @@ pub enum ProgramError {
 pub fn socket_dir() -> PathBuf {
     let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
     wire::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
-}
-
-/// What a process calls itself, as `ps` shows it: the name by which it was executed (a link's, where it was a link), or what it has set
-/// by `prctl(PR_SET_NAME)` since. Control characters, and bytes that are not UTF-8, are replaced, so that it can be printed. `None`: there
-/// is no such process, or it may not be looked at.
-pub fn process_name(pid: u32) -> Option<String> {
-    Stat::of(pid).map(|stat| stat.name)
-}
-
-/// What proc_pid_stat(5) says, at one moment.
-pub(crate) struct Stat {
-    /// See [`process_name`].
-    pub(crate) name: String,
-    fields: String,
-}
-
-impl Stat {
-    pub(crate) fn of(pid: u32) -> Option<Stat> {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-        let stat = String::from_utf8_lossy(&stat);
-        // The name in parentheses may hold anything, parentheses too.
-        let (before, fields) = stat.rsplit_once(')')?;
-        let (_, name) = before.split_once('(')?;
-        Some(Stat { name: wire::printable(name), fields: fields.into() })
-    }
-
-    /// A field, from the third on; empty where there is none.
-    pub(crate) fn field(&self, number: usize) -> &str {
-        self.fields.split_whitespace().nth(number - 3).unwrap_or_default()
-    }
 }
 
 /// A process that listens, perhaps on several sockets: one for each of its objects that carries a tracer of its own.
@@ -153,7 +123,7 @@ impl Program {
 /// How old a socket is that has certainly been listened to, if it ever will be.
 const LISTENED_TO_AFTER: Duration = Duration::from_secs(2);
 
-/// Removes the sockets that nobody answers any more: of programs and session owners that were killed.
+/// Removes the sockets at which no process answers any more: of programs and session owners that were killed.
 pub(crate) fn sweep(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -176,19 +146,6 @@ fn program_socket_dir(proc: &Path, uid: u32) -> PathBuf {
         .split(|byte| *byte == 0)
         .find_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR="));
     wire::socket_dir(xdg, uid).into()
-}
-
-/// Asks the owner of a session of attached programs to end it, and gives its summary.
-///
-/// # Errors
-/// One line.
-pub fn stop_session(socket: &Path) -> Result<String, String> {
-    // The trace's last pages have to reach the disk.
-    match ask(socket, &Message::Stop, Duration::from_secs(60))? {
-        Message::Stopped { summary } => Ok(summary),
-        Message::Error { text } => Err(text),
-        _ => Err("the session owner answered something else".into()),
-    }
 }
 
 /// One question, one answer.

@@ -1,242 +1,82 @@
-//! The socket on which programs join, and the table of who has.
+//! The session's socket, on which programs join and tools ask.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io::{IoSlice, Write};
-use std::ops::Bound;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::wire::{self, Announcement, Grant, Message};
 use dormouse_ctf::StateRecord;
-use dormouse_relay::Memory;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::allowance::Allowance;
-use crate::program::{Program, Stat, read_message, socket_dir, sweep};
-use crate::session::{Options, SessionError, Shared, Summary};
+use crate::error::SessionError;
+use crate::memory::SessionMemory;
+use crate::options::Plan;
+use crate::program::{read_message, socket_dir, sweep};
+use crate::registry::Processes;
 use crate::snapshot::{self, Snapshot, Take};
-use crate::trace::Refusal;
+use crate::sys::Stat;
+use crate::trace::{Refusal, Trace};
 
 /// How long a program may take over its hello.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// What the session's threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) memory: SessionMemory,
+    pub(crate) trace: Trace,
+    pub(crate) processes: Processes,
+}
+
 /// The server's thread and its socket.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerThread {
     path: PathBuf,
     /// Closing the write end ends the thread.
     closer: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    processes: Arc<Processes>,
-    stop: Arc<StopRequest>,
+    /// A tool that has asked for the session's end, and waits for it.
+    stopper: Arc<Mutex<Option<UnixStream>>>,
     snapshots_refused: Arc<AtomicU64>,
 }
 
-/// A tool that waits for the session's end.
-#[derive(Debug, Default)]
-struct StopRequest {
-    asked: AtomicBool,
-    asker: Mutex<Option<UnixStream>>,
-}
-
-/// Everybody who has joined.
-#[derive(Debug, Default)]
-pub(crate) struct Processes {
-    table: Mutex<Table>,
-    joined: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    /// By the session's number.
-    live: BTreeMap<u16, Process>,
-    last_number: u16,
-    /// The last whose name was looked at.
-    last_named: u16,
-}
-
-#[derive(Debug)]
-struct Process {
-    pid: u32,
-    /// Path of the executable, as it says itself.
-    program: String,
-    pidfd: OwnedFd,
-    /// See [`image`].
-    image: String,
-    /// See [`crate::process_name`].
-    name: String,
-}
-
-/// Processes whose names are looked at in one round: a system call or three for each.
-pub(crate) const NAMED_COUNT_MAX: usize = 16;
-
-impl Processes {
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A number for a process that joins: never 0, never that of one that is alive.
-    ///
-    /// A process that has become another program leaves its former number behind, and what that held is taken back: its
-    /// threads ended amid their writes, as those of a killed process do, but its pidfd does not say so.
-    fn add(&self, memory: &Memory, pid: u32, program: &str, pidfd: OwnedFd, stat: Option<&Stat>) -> Option<u16> {
-        let image = stat.map(image).unwrap_or_default();
-        let name = stat.map(|stat| stat.name.clone()).unwrap_or_default();
-        let mut table = self.lock();
-        let is_former = |process: &Process| process.pid == pid && process.image != image;
-        let former: Vec<u16> =
-            table.live.iter().filter(|(_, process)| is_former(process)).map(|(number, _)| *number).collect();
-        for number in former {
-            table.live.remove(&number);
-            take_back(memory, number);
-        }
-        let number = (1..=u16::MAX)
-            .map(|step| table.last_number.wrapping_add(step))
-            .find(|number| *number != 0 && !table.live.contains_key(number))?;
-        table.last_number = number;
-        table.live.insert(number, Process { pid, program: program.into(), pidfd, image, name });
-        self.joined.fetch_add(1, Ordering::Relaxed);
-        Some(number)
-    }
-
-    /// The program of a process.
-    fn program(&self, number: u16) -> String {
-        self.lock().live.get(&number).map_or_else(|| "an unknown program".into(), |process| process.program.clone())
-    }
-
-    pub(crate) fn joined(&self) -> u64 {
-        self.joined.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn are_all_dead(&self) -> bool {
-        self.joined() > 0 && self.lock().live.is_empty()
-    }
-
-    /// Takes back what dead processes held: pages drawn and not linked, streams claimed.
-    pub(crate) fn bury(&self, memory: &Memory) {
-        let dead: Vec<u16> = {
-            let mut table = self.lock();
-            let dead: Vec<u16> =
-                table.live.iter().filter(|(_, process)| is_dead(&process.pidfd)).map(|(number, _)| *number).collect();
-            for number in &dead {
-                table.live.remove(number);
-            }
-            dead
-        };
-        for number in dead {
-            take_back(memory, number);
-        }
-    }
-
-    /// Those of the processes, at most so many, that call themselves otherwise than before, by their numbers. Others have their turn the next
-    /// time.
-    pub(crate) fn renamed(&self, count_max: usize) -> Vec<(u16, String)> {
-        let mut table = self.lock();
-        let Table { live, last_named, .. } = &mut *table;
-        let behind = (Bound::Excluded(*last_named), Bound::Unbounded);
-        let numbers: Vec<u16> =
-            live.range(behind).chain(live.range(..=*last_named)).map(|(number, _)| *number).take(count_max).collect();
-        let mut renamed = Vec::new();
-        for number in numbers {
-            *last_named = number;
-            let Some(process) = live.get_mut(&number) else { continue };
-            // A program that it has become by `exec` joins by itself, or is none of the session's.
-            let stat = Stat::of(process.pid).filter(|stat| image(stat) == process.image && stat.name != process.name);
-            if let Some(Stat { name, .. }) = stat {
-                process.name.clone_from(&name);
-                renamed.push((number, name));
-            }
-        }
-        renamed
-    }
-
-    /// Asks every program that listens to leave the session.
-    pub(crate) fn detach_all(&self) {
-        let pids: Vec<u32> = self.lock().live.values().filter(|p| !is_dead(&p.pidfd)).map(|p| p.pid).collect();
-        for pid in pids {
-            // One that does not listen leaves at its next page switch.
-            if let Ok(program) = Program::find(pid) {
-                let _ = program.ask(&Message::Detach);
-            }
-        }
-    }
-}
-
-/// A pidfd is readable once the last thread of the process has ended.
-pub(crate) fn is_dead(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
-}
-
-/// Tells the programs apart that a process becomes one after the other by `exec`, also where they are the same file: where
-/// code, stack and arguments start, as the kernel has placed them. Where it does not tell, or places everything alike, all
-/// are one, and what a former program held comes back at the end of the process.
-fn image(stat: &Stat) -> String {
-    [26, 28, 48].map(|number| stat.field(number)).join(" ")
-}
-
-/// Takes back what a process held that writes no more.
-fn take_back(memory: &Memory, number: u16) {
-    release_claims(memory, number);
-    memory.reclaim_drawn(number);
-}
-
-fn release_claims(memory: &Memory, number: u16) {
-    let geometry = memory.geometry();
-    for stream in memory.used_streams().filter(|stream| *stream >= geometry.cpu_count) {
-        let claim = &memory.stream(stream).claim;
-        // (H) pairs with (I), the claimant's last.
-        let word = claim.load(Ordering::Acquire);
-        if dormouse_abi::session::claim::process(word) == Some(number) {
-            // What the dead claimant had not committed is above the stream's offset, and means nothing.
-            // (I) pairs with (H), the next claimant's.
-            let _ = claim.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Server {
+impl ServerThread {
     /// Makes the socket and the thread.
-    pub(crate) fn start(options: &Options, shared: Arc<Shared>) -> Result<Server, SessionError> {
+    pub(crate) fn start(plan: &Plan, shared: Arc<Shared>) -> Result<ServerThread, SessionError> {
         let (listener, path) = session_socket(&socket_dir())?;
         let failed = |error| SessionError::Socket { path: path.clone(), error };
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let (wakened, closer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| SessionError::System { what: "pipe", error: error.into() })?;
-        let processes = Arc::new(Processes::default());
-        let stop = Arc::new(StopRequest::default());
+        let stopper = Arc::new(Mutex::new(None));
         let snapshots_refused = Arc::new(AtomicU64::new(0));
-        let desk = Desk {
+        let server = Server {
             shared,
-            patterns: options.patterns.clone(),
-            processes: Arc::clone(&processes),
-            stop: Arc::clone(&stop),
-            may_be_stopped: options.may_be_stopped,
+            patterns: plan.options.patterns.clone(),
+            stopper: Arc::clone(&stopper),
+            may_be_stopped: plan.options.may_be_stopped,
             answering: RefCell::default(),
             allowance: RefCell::new(Allowance::new(Instant::now())),
             snapshots_refused: Arc::clone(&snapshots_refused),
         };
         let thread = std::thread::Builder::new()
             .name("dormouse-serve".into())
-            .spawn(move || desk.serve(&listener, &wakened))
+            .spawn(move || server.serve(&listener, &wakened))
             .map_err(SessionError::Thread)?;
-        Ok(Server { path, closer: Some(closer), thread: Some(thread), processes, stop, snapshots_refused })
+        Ok(ServerThread { path, closer: Some(closer), thread: Some(thread), stopper, snapshots_refused })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    pub(crate) fn processes(&self) -> Arc<Processes> {
-        Arc::clone(&self.processes)
     }
 
     /// Snapshots that events asked for and that were too many.
@@ -245,10 +85,10 @@ impl Server {
     }
 
     pub(crate) fn is_stop_requested(&self) -> bool {
-        self.stop.asked.load(Ordering::Relaxed)
+        self.stopper.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Lets nobody join any more.
+    /// Closes the socket: no program can join any more.
     pub(crate) fn close(&mut self) {
         // Once: afterwards the path may be another session's.
         if let Some(closer) = self.closer.take() {
@@ -261,17 +101,15 @@ impl Server {
     }
 
     /// Tells the tool that asked for the end how it ended.
-    pub(crate) fn answer_stop(&self, summary: &Summary) {
-        let asker = self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut stream) = asker {
-            let refused = summary.classes_refused.iter().map(|refusal| format!("{refusal}\n"));
-            let text = refused.collect::<String>() + &summary.to_string();
-            let _ = stream.write_all(&Message::Stopped { summary: text }.encode());
+    pub(crate) fn answer_stop(&self, summary: String) {
+        let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut stream) = stopper {
+            let _ = stream.write_all(&Message::Stopped { summary }.encode());
         }
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerThread {
     fn drop(&mut self) {
         self.close();
     }
@@ -299,12 +137,11 @@ fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), SessionError> {
     Err(failed(std::io::ErrorKind::AddrInUse.into()))
 }
 
-/// What the server's thread knows.
-struct Desk {
+/// What the server's thread has.
+struct Server {
     shared: Arc<Shared>,
     patterns: Vec<String>,
-    processes: Arc<Processes>,
-    stop: Arc<StopRequest>,
+    stopper: Arc<Mutex<Option<UnixStream>>>,
     may_be_stopped: bool,
     /// Threads that take their time to answer.
     answering: RefCell<Vec<JoinHandle<()>>>,
@@ -313,7 +150,7 @@ struct Desk {
     snapshots_refused: Arc<AtomicU64>,
 }
 
-impl Desk {
+impl Server {
     /// Answers until `wakened` says that it is enough, and waits for the answers that were begun.
     fn serve(&self, listener: &UnixListener, wakened: &OwnedFd) {
         self.answer(listener, wakened);
@@ -334,7 +171,7 @@ impl Desk {
             if ready(&fds[0], PollFlags::IN)
                 && let Ok((stream, _)) = listener.accept()
             {
-                // Whoever breaks off or talks nonsense has no session; everybody else goes on.
+                // A peer that breaks off, or sends what is no message, gets no session; all others go on.
                 let _ = self.converse(stream);
             } else if ready(&fds[1], PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
                 return;
@@ -364,7 +201,9 @@ impl Desk {
             Message::Hello { vpid, program, command_line, classes, .. } => {
                 let pidfd = rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?;
                 let stat = Stat::of(pid);
-                let Some(process) = self.processes.add(&self.shared.memory, pid, &program, pidfd, stat.as_ref()) else {
+                let Some(process) =
+                    self.shared.processes.add(&self.shared.memory.view(), pid, &program, pidfd, stat.as_ref())
+                else {
                     return self.refuse_program(&mut stream, &program, "too many processes are in the session");
                 };
                 // Where the kernel does not tell, the program's file is named after it.
@@ -378,18 +217,17 @@ impl Desk {
                     command_line: &command_line,
                 };
                 // Without its record the process's events are in the trace all the same, under its bare id.
-                let _ = self.shared.trace.state(&self.shared.clock, &[record]);
+                let _ = self.shared.trace.state(&[record]);
                 let welcome = Message::Welcome { process, grants: self.grants(&classes, &program) };
-                send_with_fd(&stream, &welcome.encode(), self.shared.pool.file())
+                send_with_fd(&stream, &welcome.encode(), self.shared.memory.file())
             }
             Message::MoreClasses { process, classes } => {
-                let grants = self.grants(&classes, &self.processes.program(process));
+                let grants = self.grants(&classes, &self.shared.processes.program(process));
                 let welcome = Message::Welcome { process, grants };
                 stream.write_all(&welcome.encode())
             }
             Message::Stop if self.may_be_stopped => {
-                *self.stop.asker.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
-                self.stop.asked.store(true, Ordering::Relaxed);
+                *self.stopper.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
                 Ok(())
             }
             Message::Stop => refuse(&mut stream, "the session ends with its command"),
@@ -419,8 +257,8 @@ impl Desk {
         }
         let shared = Arc::clone(&self.shared);
         self.answer_from_thread("dormouse-snapshot", stream, move || {
-            let _turn = shared.snapshots.lock().unwrap_or_else(PoisonError::into_inner);
-            match snapshot::take(&shared, &wanted) {
+            let _turn = shared.memory.turn();
+            match snapshot::take(&shared.memory, &shared.trace, &wanted) {
                 Ok(Snapshot { dir, events, bytes, span, pages_missed, pages_refused }) => Message::Snapshotted {
                     dir: dir.to_string_lossy().into_owned(),
                     events,
@@ -438,9 +276,9 @@ impl Desk {
     fn budget(&self, stream: UnixStream, bytes: u64) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
         self.answer_from_thread("dormouse-budget", stream, move || {
-            let resized = if bytes == 0 { Ok(()) } else { shared.budget.resize(&shared, bytes) };
+            let resized = if bytes == 0 { Ok(()) } else { shared.memory.resize(bytes) };
             match resized {
-                Ok(()) => shared.budget.describe(&shared),
+                Ok(()) => shared.memory.describe(),
                 Err(error) => Message::Error { text: error.to_string() },
             }
         })
@@ -486,13 +324,13 @@ impl Desk {
                 }
             }
         }
-        self.shared.trace.refuse(&self.shared.clock, refused);
+        self.shared.trace.refuse(refused);
         grants
     }
 
     /// None of a program's classes is recorded.
     fn refuse_program(&self, stream: &mut UnixStream, program: &str, reason: &str) -> std::io::Result<()> {
-        self.shared.trace.refuse(&self.shared.clock, [Refusal::new("(all classes)", program, reason)]);
+        self.shared.trace.refuse([Refusal::new("(all classes)", program, reason)]);
         refuse(stream, reason)
     }
 }

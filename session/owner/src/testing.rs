@@ -1,14 +1,17 @@
-//! A thread that writes to a flight recorder, now to one stream and now to another, and what has to hold for every trace of it.
+//! A thread that writes to a session, now to one stream and now to another, and what has to hold for every trace of it.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::page;
 use dormouse_abi::record::context_word;
-use dormouse_abi::session::{Geometry, State};
+use dormouse_abi::session::{Geometry, State, UNIT_BYTES};
 use dormouse_abi::txn::Txn;
+use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::{Merge, Metadata, PacketHeader, StreamReader, Value};
 use dormouse_relay::{Memory, Record, Segment, Written, write_exclusive};
+use dormouse_vring::split::PlannedDriver;
 
 use crate::clock::ticks;
 
@@ -17,6 +20,12 @@ pub(crate) const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_cou
 
 /// Of the one class there is.
 pub(crate) const FIELDS: [(&str, FieldType); 1] = [("n", FieldType::scalar(Kind::U64))];
+
+/// The class.
+pub(crate) fn class() -> ClassDecl {
+    let fields = FIELDS.map(|(name, field_type)| (name.into(), field_type)).into();
+    ClassDecl { provider: "p".into(), name: "e".into(), fields }
+}
 
 /// More events than all pages hold.
 pub(crate) const EVERYTHING: u64 = 1_500;
@@ -38,7 +47,7 @@ impl Writer {
     }
 
     fn now(&self) -> u64 {
-        ticks(self.memory.header().clock) + self.ahead
+        ticks(self.memory.clock()) + self.ahead
     }
 
     fn state_word(&self, stream: u32) -> u64 {
@@ -52,13 +61,23 @@ impl Writer {
             || (0..GEOMETRY.page_count).find_map(|_| memory.draw_page(9, stream, memory.evict(stream)?, used));
         let unit = memory.draw(9, stream, used).or_else(evicted).expect("a page");
         let now = self.now();
-        let Txn { stores, store_count, last, .. } = memory.plan_switch(stream, self.state_word(stream), unit, now);
-        for store in stores[..store_count as usize].iter().chain([&last]) {
-            let bytes = store.value.to_le_bytes();
-            // SAFETY: planned in the memory, whose only writer this is.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, store.width as usize) };
-        }
+        commit(&memory.plan_switch(stream, self.state_word(stream), unit, now));
         memory.open(stream, now);
+    }
+
+    /// Offers the closed pages of a stream that has offered none.
+    pub(crate) fn offer(&self, stream: u32) {
+        let memory = self.memory;
+        let published = memory.stream(stream).published.0.as_ptr();
+        // SAFETY: the geometry places a ring of this size there, mapped as long as the memory.
+        let driver = unsafe { PlannedDriver::new(memory.ring(stream), GEOMETRY.ring_size(), published) }.unwrap();
+        let closed = State::from_word(self.state_word(stream)).seq.into();
+        for seq in 0..closed {
+            let unit = memory.chain(stream, seq);
+            let len = memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
+            commit(&driver.plan_descriptor(seq, u64::from(unit) * UNIT_BYTES as u64, len as u32));
+        }
+        commit(&driver.plan_publish(closed));
     }
 
     /// Writes so many events.
@@ -88,6 +107,15 @@ impl Writer {
         self.switch(stream);
         let closed = State::from_word(self.state_word(stream)).seq;
         self.memory.stream(stream).reclaimed.store(closed.into(), Ordering::Relaxed);
+    }
+}
+
+/// Does all that was planned in the memory of a [`Writer`], which is its only one.
+fn commit(txn: &Txn) {
+    for store in txn.stores[..txn.store_count as usize].iter().chain([&txn.last]) {
+        let bytes = store.value.to_le_bytes();
+        // SAFETY: planned in the memory, whose only writer the caller is.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), store.target, store.width as usize) };
     }
 }
 

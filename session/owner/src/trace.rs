@@ -1,8 +1,8 @@
-//! The trace's files: metadata that grow, the state stream, one file for each stream of events.
+//! A trace that is being written: its directory, its metadata, which grow, and its state stream.
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,10 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::CLOCK_TSC;
 use dormouse_abi::wire::{ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord, StreamTotals, Totals};
+use rustix::fs::FallocateFlags;
 
 use crate::clock::{Calibration, Clock};
-use crate::session::Options;
+use crate::options::Plan;
 
 /// Why a trace cannot be written. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +89,7 @@ pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Trace {
     dir: PathBuf,
+    clock: Clock,
     uuid: [u8; 16],
     inner: Mutex<Inner>,
 }
@@ -97,10 +99,8 @@ struct Inner {
     options: MetadataOptions,
     ids: HashMap<ClassDecl, u16>,
     classes: Classes,
-    metadata: File,
-    metadata_len: u64,
-    state: File,
-    state_len: u64,
+    metadata: GrowingFile,
+    state: GrowingFile,
     state_totals: StreamTotals,
     state_writer: PacketWriter,
     state_last: u64,
@@ -110,63 +110,41 @@ struct Inner {
 
 impl Trace {
     /// Makes the directory, the metadata's beginning and the state stream with its first record.
-    pub(crate) fn create(
-        options: &Options,
-        clock: &Clock,
-        uuid: [u8; 16],
-        page_size_bytes: u32,
-    ) -> Result<Trace, TraceError> {
-        let dir = &options.dir;
+    pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, TraceError> {
+        let dir = &plan.options.dir;
         make_dir(dir)?;
-        let metadata_options = metadata_options(clock, clock.first_calibration(), uuid, options.context.record_kind());
-        let preamble = Metadata::new(metadata_options.clone()).preamble();
+        let options = metadata_options(&clock, uuid, plan.options.context.record_kind());
+        let preamble = Metadata::new(options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
-        let metadata = create_file(&dir.join("metadata"), preamble.as_bytes())?;
-        let begun = Trace::begin(options, clock, metadata_options, (metadata, preamble.len() as u64), page_size_bytes);
+        let metadata = GrowingFile::create(&dir.join("metadata"), preamble.as_bytes())?;
+        let begun = Trace::begin(plan, clock, options, metadata);
         begun.inspect_err(|_| Trace::remove(dir))
     }
 
-    fn begin(
-        options: &Options,
-        clock: &Clock,
-        metadata_options: MetadataOptions,
-        (metadata, metadata_len): (File, u64),
-        page_size_bytes: u32,
-    ) -> Result<Trace, TraceError> {
-        let (dir, uuid) = (&options.dir, metadata_options.uuid);
-        let state = create_file(&dir.join("state"), &[])?;
+    fn begin(plan: &Plan, clock: Clock, options: MetadataOptions, metadata: GrowingFile) -> Result<Trace, TraceError> {
+        let (dir, uuid) = (plan.options.dir.clone(), options.uuid);
+        let state = GrowingFile::create(&dir.join("state"), &[])?;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
-        let _ = rustix::fs::fallocate(&state, rustix::fs::FallocateFlags::KEEP_SIZE, 0, STATE_RESERVE_BYTES);
-        let trace = Trace {
-            dir: dir.clone(),
-            uuid,
-            inner: Mutex::new(Inner {
-                options: metadata_options,
-                ids: HashMap::new(),
-                classes: Classes::of_records(options.context.record_kind()),
-                metadata,
-                metadata_len,
-                state,
-                state_len: 0,
-                state_totals: StreamTotals {
-                    stream_id: STREAM_STATE,
-                    stream_instance_id: 0,
-                    events: 0,
-                    packets: 0,
-                    events_discarded: 0,
-                },
-                state_writer: PacketWriter::state(uuid),
-                state_last: 0,
-                refusals: Vec::new(),
-            }),
-        };
-        let first = StateRecord::Session {
+        let _ = state.set_space_aside(STATE_RESERVE_BYTES);
+        let inner = Mutex::new(Inner {
+            classes: Classes::of_records(options.record_kind),
+            options,
+            ids: HashMap::new(),
+            metadata,
+            state,
+            state_totals: StreamTotals { stream_id: STREAM_STATE, ..StreamTotals::default() },
+            state_writer: PacketWriter::state(uuid),
+            state_last: 0,
+            refusals: Vec::new(),
+        });
+        let trace = Trace { dir, clock, uuid, inner };
+        let Plan { options, geometry, .. } = plan;
+        trace.state(&[StateRecord::Session {
             mode: options.mode.name(),
             budget_bytes: options.budget_bytes,
-            page_size_bytes: page_size_bytes.into(),
+            page_size_bytes: geometry.page_size_bytes.into(),
             command_line: &options.command_line,
-        };
-        trace.state(clock, &[first])?;
+        }])?;
         Ok(trace)
     }
 
@@ -184,6 +162,11 @@ impl Trace {
     /// Where the trace is.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The session's clock.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The trace's identity.
@@ -213,21 +196,17 @@ impl Trace {
             ));
         }
         let block = Metadata::class(id as u16, decl);
-        if let Err(error) = inner.metadata.write_all_at(block.as_bytes(), inner.metadata_len) {
-            // Half a block would make all of the metadata unreadable.
-            let _ = inner.metadata.set_len(inner.metadata_len);
-            return Err(format!(
-                "the metadata cannot be written: {error}; free space or give another directory with -o"
-            ));
-        }
-        inner.metadata_len += block.len() as u64;
+        // Half a block would make all of the metadata unreadable.
+        inner.metadata.append(block.as_bytes()).map_err(|error| {
+            format!("the metadata cannot be written: {error}; free space or give another directory with -o")
+        })?;
         inner.classes.insert(id as u16, decl.clone());
         inner.ids.insert(decl.clone(), id as u16);
         Ok(id as u32)
     }
 
     /// Notes what is refused, each once, in the trace too.
-    pub(crate) fn refuse(&self, clock: &Clock, refused: impl IntoIterator<Item = Refusal>) {
+    pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
         let mut inner = self.lock();
         let known = inner.refusals.len();
         for refusal in refused {
@@ -248,7 +227,7 @@ impl Trace {
         drop(inner);
         if !fresh.is_empty() {
             // Where it cannot be written, the session's summary still has it.
-            let _ = self.state(clock, &fresh.iter().map(Refusal::record).collect::<Vec<_>>());
+            let _ = self.state(&fresh.iter().map(Refusal::record).collect::<Vec<_>>());
         }
     }
 
@@ -258,18 +237,15 @@ impl Trace {
     }
 
     /// Appends a packet of state records.
-    pub(crate) fn state(&self, clock: &Clock, records: &[StateRecord<'_>]) -> Result<(), TraceError> {
+    pub(crate) fn state(&self, records: &[StateRecord<'_>]) -> Result<(), TraceError> {
         let mut inner = self.lock();
-        let now = clock.now().max(inner.state_last);
+        let now = self.clock.now().max(inner.state_last);
         for record in records {
             inner.state_writer.push_state(now, record);
         }
         let packet = inner.state_writer.finish(0, 0);
-        if let Err(error) = inner.state.write_all_at(&packet, inner.state_len) {
-            let _ = inner.state.set_len(inner.state_len);
-            return Err(TraceError::File { path: self.dir.join("state"), error });
-        }
-        inner.state_len += packet.len() as u64;
+        let appended = inner.state.append(&packet);
+        appended.map_err(|error| TraceError::File { path: self.dir.join("state"), error })?;
         inner.state_totals.packets += 1;
         inner.state_totals.events += records.len() as u64;
         inner.state_last = now;
@@ -280,7 +256,6 @@ impl Trace {
     /// the totals of the event streams are not known, it stays open.
     pub(crate) fn finish(
         &self,
-        clock: &Clock,
         (lost_on_disk, lost_unstated): (u64, u64),
         lost_by_class: &[(String, u64)],
         packets_refused: u64,
@@ -300,56 +275,58 @@ impl Trace {
         }
         records.extend(lost_by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }));
         if !records.is_empty() {
-            self.state(clock, &records)?;
+            self.state(&records)?;
         }
-        let inner = self.lock();
-        // Releases what was set aside and not used.
-        let _ = inner.state.set_len(inner.state_len);
+        let metadata = {
+            let inner = self.lock();
+            // Releases what was set aside and not used.
+            inner.state.release_space();
+            let totals = totals.map(|totals| with_state(totals, inner.state_totals)).unwrap_or_default();
+            inner.metadata_with(&self.clock, totals)
+        };
         // If this fails, the metadata that are there are valid; their clock is a little less exact.
-        let totals = totals.map(|totals| with_state(totals, inner.state_totals)).unwrap_or_default();
-        let _ = inner.write_metadata(&self.dir, clock, totals);
+        let _ = write_metadata(&self.dir, &metadata);
         Ok(())
     }
 
     /// Makes another directory a trace of the same session, with the state stream as it is now and one record more. Its event
     /// streams, which the caller has written, hold `totals`.
-    pub(crate) fn branch(
-        &self,
-        dir: &Path,
-        clock: &Clock,
-        record: &StateRecord<'_>,
-        totals: Totals,
-    ) -> Result<(), TraceError> {
-        let inner = self.lock();
+    pub(crate) fn branch(&self, dir: &Path, record: &StateRecord<'_>, totals: Totals) -> Result<(), TraceError> {
+        let (state_len, last_packet, metadata) = {
+            let inner = self.lock();
+            let mut writer = inner.state_writer.clone();
+            writer.push_state(self.clock.now().max(inner.state_last), record);
+            let StreamTotals { events, packets, .. } = inner.state_totals;
+            let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
+            (inner.state.len, writer.finish(0, 0), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
+        };
+        // Nobody waits for a disk here: what is in the stream stays, and others may append to it meanwhile.
         let path = self.dir.join("state");
-        let mut state = vec![0; inner.state_len as usize];
-        File::open(&path)
-            .and_then(|file| file.read_exact_at(&mut state, 0))
-            .map_err(|error| TraceError::Read { path, error })?;
-        let mut writer = inner.state_writer.clone();
-        writer.push_state(clock.now().max(inner.state_last), record);
-        state.extend(writer.finish(0, 0));
+        let mut state = vec![0; state_len as usize];
+        let read = File::open(&path).and_then(|mut file| file.read_exact(&mut state));
+        read.map_err(|error| TraceError::Read { path, error })?;
+        state.extend(last_packet);
         create_file(&dir.join("state"), &state)?;
         // Last: a directory without metadata is no trace.
-        let StreamTotals { events, packets, .. } = inner.state_totals;
-        let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
-        let totals = with_state(totals, state_totals);
-        inner.write_metadata(dir, clock, totals).inspect_err(|_| Trace::remove(dir))
+        write_metadata(dir, &metadata).inspect_err(|_| Trace::remove(dir))
     }
 }
 
 impl Inner {
     /// All classes, the clock as it is known by now, and what is in the trace.
-    fn write_metadata(&self, dir: &Path, clock: &Clock, totals: Totals) -> Result<(), TraceError> {
+    fn metadata_with(&self, clock: &Clock, totals: Totals) -> Metadata {
         let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..self.options.clone() };
-        let text = Metadata { options, classes: self.classes.clone(), totals }.text();
-        let path = dir.join("metadata");
-        let fresh = dir.join(".metadata.new");
-        let written = create_file(&fresh, text.as_bytes()).and_then(|_| {
-            std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path: path.clone(), error })
-        });
-        written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
+        Metadata { options, classes: self.classes.clone(), totals }
     }
+}
+
+/// Replaces the metadata that are there, if any.
+fn write_metadata(dir: &Path, metadata: &Metadata) -> Result<(), TraceError> {
+    let path = dir.join("metadata");
+    let fresh = dir.join(".metadata.new");
+    let written = create_file(&fresh, metadata.text().as_bytes())
+        .and_then(|_| std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path, error }));
+    written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
 /// Totals of all streams.
@@ -366,6 +343,47 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), TraceError> {
         return Err(TraceError::NotEmpty(dir.into()));
     }
     Ok(())
+}
+
+/// A file that grows by whole pieces, or not at all.
+#[derive(Debug)]
+pub(crate) struct GrowingFile {
+    file: File,
+    len: u64,
+}
+
+impl GrowingFile {
+    pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<GrowingFile, TraceError> {
+        Ok(GrowingFile { file: create_file(path, bytes)?, len: bytes.len() as u64 })
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.file.write_all_at(bytes, self.len).inspect_err(|_| self.release_space())?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes that are in it.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Has the file system keep room for so many bytes more. The size stays: readers see no more than what is written.
+    pub(crate) fn set_space_aside(&self, size_bytes: u64) -> std::io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, size_bytes)?)
+    }
+
+    /// Gives back what was set aside and not used.
+    pub(crate) fn release_space(&self) {
+        let _ = self.file.set_len(self.len);
+    }
+
+    /// Takes back what is in it.
+    pub(crate) fn clear(&mut self) -> std::io::Result<()> {
+        self.file.set_len(0)?;
+        self.len = 0;
+        Ok(())
+    }
 }
 
 pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
@@ -389,19 +407,48 @@ fn ctf_clock(clock: &Clock, calibration: Calibration) -> dormouse_ctf::metadata:
     }
 }
 
-fn metadata_options(
-    clock: &Clock,
-    calibration: Calibration,
-    uuid: [u8; 16],
-    record_kind: RecordKind,
-) -> MetadataOptions {
+fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind) -> MetadataOptions {
     let part = |text: &str| text.parse().unwrap_or(0);
     MetadataOptions {
         uuid,
         hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        clock: ctf_clock(clock, calibration),
+        clock: ctf_clock(clock, clock.first_calibration()),
         tracer_version: (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR"))),
         start_time_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
         record_kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+    use crate::options::Options;
+
+    /// Reads the state stream from a FIFO, so that it waits for the test in the middle.
+    #[test]
+    fn a_branch_keeps_nobody_waiting_for_files() {
+        let place = tempfile::tempdir().unwrap();
+        let plan = Options::new(place.path().join("trace")).plan().unwrap();
+        let trace = Trace::create(&plan, Clock::new(), [7; 16]).unwrap();
+        let (path, branch) = (plan.options.dir.join("state"), place.path().join("branch"));
+        let state = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        make_dir(&branch).unwrap();
+        let record = StateRecord::Snapshot { trigger: "test", pages_missed: 0, pages_refused: 0 };
+        std::thread::scope(|scope| {
+            let branching = scope.spawn(|| trace.branch(&branch, &record, Totals::default()));
+            // Returns once the branch has opened it for reading.
+            let mut fifo = OpenOptions::new().write(true).open(&path).unwrap();
+            assert!(trace.inner.try_lock().is_ok(), "the trace is locked while a file is read");
+            fifo.write_all(&state).unwrap();
+            branching.join().unwrap().unwrap();
+        });
+        let branched = std::fs::read(branch.join("state")).unwrap();
+        assert!(branched.starts_with(&state) && branched.len() > state.len());
+        let metadata = Metadata::parse(&std::fs::read_to_string(branch.join("metadata")).unwrap()).unwrap();
+        assert_eq!(metadata.totals.0["state"].packets, 2);
     }
 }

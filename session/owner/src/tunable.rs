@@ -91,7 +91,7 @@ impl Program {
             .collect()
     }
 
-    /// Sets tunables, given as name and text: all of them or none, with one synchronisation of the program's processors. What was
+    /// Sets tunables, given as name and text: all of them or none, with one synchronisation of the program's CPUs. What was
     /// changed, in the order of `values`.
     ///
     /// # Errors

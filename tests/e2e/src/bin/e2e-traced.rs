@@ -632,9 +632,9 @@ fn regions(name: &str) -> Vec<Region> {
 /// The session's memory in this process, as words, and its geometry.
 fn session_memory() -> (Vec<&'static AtomicU64>, Geometry) {
     let region = regions("dormouse-session").into_iter().next().expect("the process is in a session");
-    // SAFETY: the header is mapped, aligned and complete; other processes change its atomics only.
+    // SAFETY: the header is mapped, aligned and complete, and atomics.
     let header = unsafe { &*(region.start as *const SessionHeader) };
-    let geometry = Geometry::from_header(header, region.len).expect("a header that nobody has touched");
+    let geometry = Geometry::from_layout(&header.layout(), region.len).expect("a header that nobody has touched");
     let words = (0..geometry.size_bytes() / 8).map(|index| {
         // SAFETY: within the mapping, aligned; a process that leaves the session unmaps only once it is told to.
         unsafe { AtomicU64::from_ptr((region.start as *mut u64).wrapping_add(index)) }

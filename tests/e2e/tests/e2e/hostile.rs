@@ -55,10 +55,7 @@ fn a_ring_that_lies_is_told_of_and_costs_no_event() {
     let recording = Record::new().budget("4M").run(&[TRACED, "lie", "20000"]).succeeded();
     assert_eq!(recording.numbers("emitted"), [20_000]);
     let told = &recording.stderr;
-    assert!(
-        told.contains("; a producer has scribbled over the ring of stream ") && told.contains("avail.idx is "),
-        "{told}"
-    );
+    assert!(told.contains("; protocol violation in the ring of stream ") && told.contains("avail.idx is "), "{told}");
     // What was committed is found without the ring.
     assert_eq!((recording.summary().events, recording.summary().lost), (20_000, 0), "{told}");
     assert_eq!(recording.trace().stats().events, 20_000);

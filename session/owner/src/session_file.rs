@@ -1,15 +1,12 @@
-//! What a session says of itself in its trace's directory while it lasts, for whoever finds the directory when its owner is
-//! dead.
+//! The session file: what a session says of itself in its trace's directory while it lasts. From it, `salvage` knows where a dead owner's
+//! memory is.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
-use crate::program::Stat;
-use crate::server::is_dead;
-use crate::session::SessionError;
+use crate::sys::{boot, is_dead, start_of};
 use crate::trace::{TraceError, create_file};
 
 /// The file's name. Readers of traces pass over names that begin with a dot.
@@ -20,7 +17,7 @@ const FORMAT: &str = "dormouse-session=1";
 
 /// Where a session's owner and memory are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Whereabouts {
+pub(crate) struct SessionFile {
     /// The session's.
     pub(crate) uuid: [u8; 16],
     /// Of the boot that the clock counts from, if the kernel tells.
@@ -35,12 +32,7 @@ pub(crate) struct Whereabouts {
     pub(crate) buffers: Option<PathBuf>,
 }
 
-/// The identity of this boot; empty where the kernel does not tell.
-pub(crate) fn boot() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
-}
-
-impl Whereabouts {
+impl SessionFile {
     /// Entries `name=value`, each ended by a NUL, as in `/proc/PID/environ`: a path holds any other byte.
     fn encode(&self) -> Vec<u8> {
         let uuid: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -59,8 +51,8 @@ impl Whereabouts {
         out
     }
 
-    /// Reads it; `None` for anything that [`Whereabouts::encode`] cannot have written, or not to its end.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Whereabouts> {
+    /// Reads it; `None` for anything that [`SessionFile::encode`] cannot have written, or not to its end.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<SessionFile> {
         let mut entries = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
         if entries.next()? != FORMAT.as_bytes() {
             return None;
@@ -71,7 +63,7 @@ impl Whereabouts {
         let path = |name: &str| find(name).map(|bytes| PathBuf::from(OsStr::from_bytes(bytes)));
         let uuid =
             text("uuid=").filter(|text| text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-        Some(Whereabouts {
+        Some(SessionFile {
             uuid: u128::from_str_radix(uuid, 16).ok()?.to_be_bytes(),
             boot: text("boot=")?.into(),
             owner: text("owner=")?.parse().ok()?,
@@ -81,7 +73,7 @@ impl Whereabouts {
         })
     }
 
-    /// Whether the owner is still there: its process, or somebody who answers at its socket (from another container, say).
+    /// Whether the owner is alive: its process is, or a process answers at its socket (one in another container, for example).
     pub(crate) fn is_owner_alive(&self) -> bool {
         let pid = rustix::process::Pid::from_raw(self.owner as i32);
         let pidfd = pid.and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
@@ -91,70 +83,46 @@ impl Whereabouts {
     }
 }
 
-/// When a process started, in clock ticks since the boot; empty if there is none.
-fn start_of(pid: u32) -> String {
-    Stat::of(pid).map(|stat| stat.field(22).into()).unwrap_or_default()
-}
-
-/// What an owner leaves behind that is killed, and removes at a proper end.
+/// Files that are there as long as the session lasts: its own, and that of its buffers. A killed owner leaves them.
 #[derive(Debug)]
-pub(crate) struct LeftBehind(Mutex<Vec<PathBuf>>);
+pub(crate) struct OwnerFiles(Vec<PathBuf>);
 
-impl LeftBehind {
+impl OwnerFiles {
     /// The buffers' file, if there is one.
-    pub(crate) fn new(buffers: Option<PathBuf>) -> LeftBehind {
-        LeftBehind(Mutex::new(buffers.into_iter().collect()))
+    pub(crate) fn new(buffers: Option<PathBuf>) -> OwnerFiles {
+        OwnerFiles(buffers.into_iter().collect())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Says in the trace's directory where everything is.
-    pub(crate) fn tell(&self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), TraceError> {
-        let owner = std::process::id();
-        let mut files = self.lock();
-        let buffers = files.first().cloned();
+    /// Writes the session file: says in the trace's directory where everything is.
+    pub(crate) fn write(&mut self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), TraceError> {
+        let (owner, buffers) = (std::process::id(), self.0.first().cloned());
         let (boot, owner_start, socket) = (boot(), start_of(owner), socket.into());
         let path = dir.join(FILE_NAME);
-        create_file(&path, &Whereabouts { uuid, boot, owner, owner_start, socket, buffers }.encode())?;
-        files.push(path);
+        create_file(&path, &SessionFile { uuid, boot, owner, owner_start, socket, buffers }.encode())?;
+        self.0.push(path);
         Ok(())
     }
 
-    /// Removes it, once: somebody else's may be there later.
-    pub(crate) fn remove(&self) {
-        for path in self.lock().drain(..) {
+    /// Removes them, once: later, another session's may be at the same paths.
+    pub(crate) fn remove(&mut self) {
+        for path in self.0.drain(..) {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-impl Drop for LeftBehind {
+impl Drop for OwnerFiles {
     fn drop(&mut self) {
         self.remove();
     }
-}
-
-/// The file that buffers are to lie in: `place` itself, or a new one in the directory `place`. Absolute, for whoever looks from
-/// elsewhere.
-pub(crate) fn buffers_file(place: &Path) -> Result<PathBuf, SessionError> {
-    let place =
-        std::path::absolute(place).map_err(|error| SessionError::System { what: "the buffers' place", error })?;
-    if !place.is_dir() {
-        return Ok(place);
-    }
-    let numbered = |number: u32| place.join(format!("dormouse-{}-{number}.buffers", std::process::id()));
-    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
-    Ok((0..u32::MAX).map(numbered).find(is_free).unwrap_or_else(|| numbered(u32::MAX)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn here(dir: &Path) -> Whereabouts {
-        Whereabouts {
+    fn here(dir: &Path) -> SessionFile {
+        SessionFile {
             uuid: [0xA7; 16],
             boot: boot(),
             owner: std::process::id(),
@@ -165,18 +133,18 @@ mod tests {
     }
 
     #[test]
-    fn whereabouts_come_back_and_every_cut_is_none() {
+    fn session_files_come_back_and_every_cut_is_none() {
         let without = here(Path::new("/run"));
-        let with = Whereabouts { buffers: Some("/dev/shm/x=y".into()), ..without.clone() };
-        for whereabouts in [without, with] {
-            let bytes = whereabouts.encode();
-            assert_eq!(Whereabouts::decode(&bytes).as_ref(), Some(&whereabouts));
+        let with = SessionFile { buffers: Some("/dev/shm/x=y".into()), ..without.clone() };
+        for file in [without, with] {
+            let bytes = file.encode();
+            assert_eq!(SessionFile::decode(&bytes).as_ref(), Some(&file));
             for len in 0..bytes.len() {
-                let cut = Whereabouts::decode(&bytes[..len]);
-                assert!(cut.is_none_or(|cut| cut.buffers.is_none() && cut.socket == whereabouts.socket), "{len}");
+                let cut = SessionFile::decode(&bytes[..len]);
+                assert!(cut.is_none_or(|cut| cut.buffers.is_none() && cut.socket == file.socket), "{len}");
             }
         }
-        assert_eq!(Whereabouts::decode(b"dormouse-session=2\0"), None);
+        assert_eq!(SessionFile::decode(b"dormouse-session=2\0"), None);
     }
 
     #[test]
@@ -184,9 +152,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let me = here(dir.path());
         assert!(me.is_owner_alive());
-        assert!(!Whereabouts { owner_start: "1".into(), ..me.clone() }.is_owner_alive());
+        assert!(!SessionFile { owner_start: "1".into(), ..me.clone() }.is_owner_alive());
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let dead = Whereabouts { owner: child.id(), owner_start: start_of(child.id()), ..me.clone() };
+        let dead = SessionFile { owner: child.id(), owner_start: start_of(child.id()), ..me.clone() };
         let pidfd =
             rustix::process::pidfd_open(rustix::process::Pid::from_child(&child), rustix::process::PidfdFlags::empty());
         let pidfd = pidfd.unwrap();
@@ -203,21 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_is_removed_once() {
+    fn owner_files_are_removed_once() {
         let dir = tempfile::tempdir().unwrap();
-        let buffers = buffers_file(dir.path()).unwrap();
-        assert_eq!(buffers.parent(), Some(dir.path()));
-        assert_eq!(buffers_file(&dir.path().join("new")).unwrap(), dir.path().join("new"));
+        let buffers = dir.path().join("buffers");
         std::fs::write(&buffers, "").unwrap();
-        assert_ne!(buffers_file(dir.path()).unwrap(), buffers);
-        let left = LeftBehind::new(Some(buffers.clone()));
-        left.tell(dir.path(), [7; 16], Path::new("/none")).unwrap();
-        let told = Whereabouts::decode(&std::fs::read(dir.path().join(FILE_NAME)).unwrap()).unwrap();
-        assert_eq!((told.uuid, told.buffers), ([7; 16], Some(buffers.clone())));
-        left.remove();
+        let mut files = OwnerFiles::new(Some(buffers.clone()));
+        files.write(dir.path(), [7; 16], Path::new("/none")).unwrap();
+        let file = SessionFile::decode(&std::fs::read(dir.path().join(FILE_NAME)).unwrap()).unwrap();
+        assert_eq!((file.uuid, file.buffers), ([7; 16], Some(buffers.clone())));
+        files.remove();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         std::fs::write(&buffers, "another's").unwrap();
-        drop(left);
+        drop(files);
         assert!(buffers.exists());
     }
 }

@@ -1,11 +1,11 @@
-//! What is left of a session's memory: a file, or a process that has it mapped. Read, never mapped: it may be shorter by now.
+//! A session's memory without its owner: a file, or a process that has it mapped. Read, never mapped: it may be shorter by now.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use dormouse_abi::session::SessionHeader;
+use dormouse_abi::session::SessionLayout;
 use dormouse_abi::wire::{MEMORY_PART_SIZE_BYTES_MAX, Message};
 use dormouse_backing::maps::{self, Map};
 
@@ -13,7 +13,7 @@ use crate::program::Program;
 
 /// A session's memory, wherever it is.
 #[derive(Debug)]
-pub(crate) struct Remains {
+pub(crate) struct OwnerlessMemory {
     place: Place,
     uuid: [u8; 16],
     size_bytes: u64,
@@ -56,12 +56,12 @@ struct Region {
 /// What the kernel calls the memory files of sessions.
 const MEMORY_FILE: &str = "/memfd:dormouse-session";
 
-impl Remains {
-    /// Those of session `uuid` in a file.
+impl OwnerlessMemory {
+    /// That of session `uuid` in a file.
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn of_file(path: &Path, uuid: [u8; 16]) -> Result<Remains, String> {
+    pub(crate) fn of_file(path: &Path, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         // Not a link to something else, and not something to wait at.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -70,20 +70,20 @@ impl Remains {
         if !metadata.is_file() {
             return Err(format!("{} is not a regular file", path.display()));
         }
-        Remains { place: Place::File { file, path: path.into() }, uuid, size_bytes: metadata.len() }.checked()
+        OwnerlessMemory { place: Place::File { file, path: path.into() }, uuid, size_bytes: metadata.len() }.checked()
     }
 
-    /// Those of session `uuid` in a program that answers.
+    /// That of session `uuid` in a program that answers.
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<Remains, String> {
+    pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
         let program = Program::find(pid).map_err(|error| error.to_string())?;
         let mut reason = String::new();
         for index in 0..program.tracer_count() {
             match part(&program, index, uuid, 0, 0) {
                 Ok((size_bytes, _)) => {
-                    return Ok(Remains { place: Place::Program { program, index }, uuid, size_bytes });
+                    return Ok(OwnerlessMemory { place: Place::Program { program, index }, uuid, size_bytes });
                 }
                 Err(error) => reason = error,
             }
@@ -91,41 +91,45 @@ impl Remains {
         Err(reason)
     }
 
-    /// Those of session `uuid` that a process has mapped, where the kernel lets this process look into it. `buffers` is the
-    /// file that they lie in, if they do.
+    /// That of session `uuid` that a process has mapped, where the kernel lets this process look into it. `buffers` is the
+    /// file that it lies in, if it does.
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn of_process(pid: u32, uuid: [u8; 16], buffers: Option<&Path>) -> Result<Remains, String> {
+    pub(crate) fn of_process(pid: u32, uuid: [u8; 16], buffers: Option<&Path>) -> Result<OwnerlessMemory, String> {
         let mut reason = format!("process {pid} does not have it mapped");
         for Region { start, len } in regions(pid, buffers)? {
-            match (Remains { place: Place::Process { pid, start }, uuid, size_bytes: len }).checked() {
-                Ok(remains) => return Ok(remains),
+            match (OwnerlessMemory { place: Place::Process { pid, start }, uuid, size_bytes: len }).checked() {
+                Ok(memory) => return Ok(memory),
                 Err(error) => reason = error,
             }
         }
         Err(reason)
     }
 
-    /// Those of a writer in this process, who does something at each question before it is answered.
+    /// That of a writer in this process, who does something at each question before it is answered.
     #[cfg(test)]
-    pub(crate) fn of_writer(uuid: [u8; 16], size_bytes: u64, answer: impl Fn(u64, &mut [u8]) + 'static) -> Remains {
-        Remains { place: Place::Writer(Answer(Box::new(answer))), uuid, size_bytes }
+    pub(crate) fn of_writer(
+        uuid: [u8; 16],
+        size_bytes: u64,
+        answer: impl Fn(u64, &mut [u8]) + 'static,
+    ) -> OwnerlessMemory {
+        OwnerlessMemory { place: Place::Writer(Answer(Box::new(answer))), uuid, size_bytes }
     }
 
-    /// As they are, if they are of this session.
-    fn checked(self) -> Result<Remains, String> {
+    /// The memory as it is, if it is of this session.
+    fn checked(self) -> Result<OwnerlessMemory, String> {
         let mut uuid = [0; 16];
-        self.read(std::mem::offset_of!(SessionHeader, uuid) as u64, &mut uuid)?;
+        self.read(std::mem::offset_of!(SessionLayout, uuid) as u64, &mut uuid)?;
         if uuid == self.uuid { Ok(self) } else { Err(format!("{self} is not the memory of this session")) }
     }
 
-    /// Whether a process has them, and not only a file.
+    /// Whether a process has it, and not only a file.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.place, Place::File { .. })
     }
 
-    /// Bytes, by the word of whoever has them.
+    /// Bytes, as the file, the program or the kernel says.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -163,7 +167,7 @@ impl Remains {
 }
 
 /// Says where.
-impl std::fmt::Display for Remains {
+impl std::fmt::Display for OwnerlessMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.place {
             Place::File { path, .. } => write!(f, "the file {}", path.display()),
@@ -282,11 +286,11 @@ x-y rw-s 00000000 00:01 9                  /memfd:dormouse-session
     #[test]
     fn files_that_are_not_the_sessions_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let of = |name: &str| Remains::of_file(&dir.path().join(name), [7; 16]).map(|_| ());
+        let of = |name: &str| OwnerlessMemory::of_file(&dir.path().join(name), [7; 16]).map(|_| ());
         let mut bytes = vec![0; 4096];
         std::fs::write(dir.path().join("short"), [7; 10]).unwrap();
         std::fs::write(dir.path().join("other"), &bytes).unwrap();
-        bytes[std::mem::offset_of!(SessionHeader, uuid)..][..16].fill(7);
+        bytes[std::mem::offset_of!(SessionLayout, uuid)..][..16].fill(7);
         std::fs::write(dir.path().join("ours"), &bytes).unwrap();
         std::os::unix::fs::symlink("ours", dir.path().join("link")).unwrap();
         assert_eq!(of("ours"), Ok(()));

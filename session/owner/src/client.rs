@@ -1,0 +1,170 @@
+//! What tools ask a session's owner for.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dormouse_abi::wire::Message;
+
+use crate::program::{Program, ask, socket_dir};
+use crate::snapshot::{Snapshot, Take};
+
+/// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const OTHER_ANSWER: &str = "the session owner answered something else; is it of the same version?";
+
+/// A session's memory, in bytes of whole pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetState {
+    /// Bytes of a page.
+    pub page_size_bytes: u32,
+    /// The budget.
+    pub bytes: u64,
+    /// What it may grow to.
+    pub bytes_max: u64,
+    /// What there is beside the budget while snapshots are taken.
+    pub room: u64,
+    /// Pages that are free.
+    pub free: u64,
+    /// Pages that are written to, or are about to be.
+    pub drawn: u64,
+    /// Pages that are closed: on their way to the trace, or retained.
+    pub queued: u64,
+    /// Pages that are no longer in the budget, and still in use.
+    pub beyond: u64,
+    /// Streams that were ever written to.
+    pub streams: u32,
+    /// Whether closed pages are retained.
+    pub is_overwrite: bool,
+}
+
+/// Asks a session's owner for its budget, after it has set it to `bytes`, if any.
+///
+/// # Errors
+/// One line.
+pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState, String> {
+    match ask(session, &Message::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) }, PATIENCE)? {
+        Message::BudgetIs {
+            page_size_bytes,
+            bytes,
+            bytes_max,
+            room,
+            free,
+            drawn,
+            queued,
+            beyond,
+            streams,
+            is_overwrite,
+        } => Ok(BudgetState {
+            page_size_bytes,
+            bytes,
+            bytes_max,
+            room,
+            free,
+            drawn,
+            queued,
+            beyond,
+            streams,
+            is_overwrite,
+        }),
+        Message::Error { text } => Err(text),
+        _ => Err(OTHER_ANSWER.into()),
+    }
+}
+
+/// Asks the owner of a session of attached programs to end it, and gives its summary.
+///
+/// # Errors
+/// One line.
+pub fn stop_session(socket: &Path) -> Result<String, String> {
+    match ask(socket, &Message::Stop, PATIENCE)? {
+        Message::Stopped { summary } => Ok(summary),
+        Message::Error { text } => Err(text),
+        _ => Err(OTHER_ANSWER.into()),
+    }
+}
+
+/// Asks a session's owner for a snapshot. `wanted.dir` is made absolute.
+///
+/// # Errors
+/// One line.
+pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, String> {
+    let absolute = |dir: &PathBuf| std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()));
+    let dir = wanted.dir.as_ref().map(absolute).transpose()?.unwrap_or_default();
+    let question = Message::Snapshot {
+        dir: dir.to_str().ok_or("the directory's name is not UTF-8")?.into(),
+        last_ns: wanted.last.map_or(0, |last| (last.as_nanos().min(u64::MAX.into()) as u64).max(1)),
+        bytes_max: wanted.bytes_max.map_or(0, |bytes| bytes.max(1)),
+        trigger: wanted.trigger.clone(),
+    };
+    match ask(session, &question, PATIENCE)? {
+        Message::Snapshotted { dir, events, bytes, span_ns, pages_missed, pages_refused } => Ok(Snapshot {
+            dir: dir.into(),
+            events,
+            bytes,
+            span: Duration::from_nanos(span_ns),
+            pages_missed,
+            pages_refused,
+        }),
+        Message::Error { text } => Err(text),
+        _ => Err(OTHER_ANSWER.into()),
+    }
+}
+
+/// The socket of the session that `target` names: a path, the process id of a program in the session, or that of its owner.
+/// `None`: of the only session there is.
+///
+/// # Errors
+/// One line that says what there is.
+pub fn find_session(target: Option<&str>) -> Result<PathBuf, String> {
+    let Some(target) = target else {
+        let mut all = sessions(None);
+        return match all.len() {
+            1 => Ok(all.remove(0)),
+            0 => Err("there is no session; `dormouse record --mode overwrite -- CMD` starts one".into()),
+            _ => Err(format!("there are several sessions; name one: {}", names(&all))),
+        };
+    };
+    let Ok(pid) = target.parse::<u32>() else {
+        let path = PathBuf::from(target);
+        let is_there = path.exists();
+        return if is_there { Ok(path) } else { Err(format!("there is no session {target}{}", hint())) };
+    };
+    if let Some(session) = sessions(Some(pid)).into_iter().next() {
+        return Ok(session);
+    }
+    let program = Program::find(pid).map_err(|error| error.to_string())?;
+    let answers = program.ask(&Message::List).map_err(|error| error.to_string())?;
+    let session = answers.into_iter().find_map(|answer| match answer {
+        Message::Classes { session, .. } if !session.is_empty() => Some(PathBuf::from(session)),
+        _ => None,
+    });
+    session.ok_or_else(|| format!("process {pid} is in no session{}", hint()))
+}
+
+fn hint() -> String {
+    let all = sessions(None);
+    if all.is_empty() { String::new() } else { format!("; there are {}", names(&all)) }
+}
+
+fn names(sessions: &[PathBuf]) -> String {
+    sessions.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Sockets of the sessions of this user that are alive, or of those that process `owner` has.
+fn sessions(owner: Option<u32>) -> Vec<PathBuf> {
+    let is_owners = |name: &str| {
+        let rest = name.strip_prefix("session-").and_then(|rest| rest.strip_suffix(".sock"));
+        let number = rest.and_then(|rest| rest.split_once('-')).and_then(|(pid, _)| pid.parse::<u32>().ok());
+        number.is_some_and(|number| owner.is_none_or(|owner| owner == number))
+    };
+    let entries = std::fs::read_dir(socket_dir()).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = entries
+        .filter(|entry| is_owners(&entry.file_name().to_string_lossy()))
+        .map(|entry| entry.path())
+        .filter(|path| UnixStream::connect(path).is_ok())
+        .collect();
+    all.sort();
+    all
+}

@@ -1,0 +1,311 @@
+//! A session's memory: which parts of it are there, and how many pages may be drawn.
+//!
+//! The memory file has room for all streams that there may ever be and for all pages that the budget may grow to, and holes where
+//! nothing was written. What is filled from the beginning are the pages of the budget and what the CPUs that are online write to.
+//! A budget that shrinks gives its last pages back, as soon as they are free.
+//!
+//! While snapshots are taken, a flight recorder has up to twice as many pages: those that are being read are held, and writers go on with the
+//! others. The second half goes some time after the last snapshot.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, Owner, STREAM_STRIDE_BYTES};
+use dormouse_abi::wire::Message;
+use dormouse_backing::{BackingError, MemoryOptions, Pool};
+use dormouse_relay::{Memory, Setup};
+use dormouse_vring::split::PlannedDriver;
+use rustix::thread::futex;
+
+use crate::options::{BUDGET_BYTES_MIN, Plan};
+
+/// Streams' memory that is filled from the beginning, at least.
+const STREAMS_BYTES_MIN: usize = 1 << 20;
+
+/// How long pages for snapshots stay after the last one.
+const ROOM_STAYS: Duration = Duration::from_secs(10);
+
+/// A session's memory.
+#[derive(Debug)]
+pub(crate) struct SessionMemory {
+    pool: Pool,
+    view: Memory,
+    /// Held while a snapshot is taken, or pages are moved. Locked before `budget`.
+    turn: Mutex<()>,
+    budget: Mutex<Budget>,
+    /// Whether there are pages that are to be given back, now or later.
+    is_shrinking: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Budget {
+    page_count: u32,
+    /// Until when there are more, for snapshots.
+    room_until: Option<Instant>,
+}
+
+/// Why a budget stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BudgetError {
+    #[error("a budget of {0} bytes is too small; this session needs at least {1}")]
+    TooSmall(u64, u64),
+    #[error(
+        "a budget of {0} bytes is more than the {1} that this session was made for; record with a larger --budget-max"
+    )]
+    TooLarge(u64, u64),
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+}
+
+/// Memory that is as large as the plan has it, zeroed: in the plan's file, or in one without a name, which ends with the last process that
+/// maps it.
+pub(crate) fn create_pool(plan: &Plan) -> Result<Pool, BackingError> {
+    let size_bytes = plan.geometry.size_bytes();
+    match &plan.options.buffers {
+        Some(path) => Pool::on_file_system(path, size_bytes, page_range(&plan.geometry, 0..plan.page_limit).end),
+        None => Pool::new("dormouse-session", size_bytes, MemoryOptions::new().prefault(false)),
+    }
+}
+
+fn page_range(geometry: &Geometry, pages: Range<u32>) -> Range<usize> {
+    let offset = |index: u32| geometry.pages_offset() + index as usize * geometry.page_size_bytes as usize;
+    offset(pages.start)..offset(pages.end)
+}
+
+/// Where the memory of pages ends that are to be there up to `end`: with the huge page that the last of them begins, if little of it is
+/// missing. Those beyond the budget are not drawn.
+fn filled_up(geometry: &Geometry, end: usize) -> usize {
+    let whole = end.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+    let is_aligned = geometry.pages_offset().is_multiple_of(HUGE_PAGE_SIZE_BYTES);
+    if is_aligned && whole <= geometry.size_bytes() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
+}
+
+/// How many pages of a stream are not needed any more.
+fn used(memory: &Memory, stream: u32) -> u64 {
+    let control = memory.stream(stream);
+    if memory.is_overwrite() {
+        // (E') pairs with (E).
+        return control.reclaimed.load(Ordering::Acquire);
+    }
+    let published = control.published.0.as_ptr();
+    // SAFETY: the geometry places a ring of this size there; what it holds is only read, by atomics.
+    let driver = unsafe { PlannedDriver::new(memory.ring(stream), memory.geometry().ring_size(), published) };
+    driver.map_or(0, |driver| driver.used_count())
+}
+
+/// Fills what is to be there before anybody joins. Gives the part that is in huge pages then: bytes from the start of the memory, whole
+/// huge pages.
+fn fill(pool: &Pool, plan: &Plan) -> Result<Range<usize>, BackingError> {
+    let geometry = &plan.geometry;
+    let pages = page_range(geometry, 0..plan.page_limit);
+    let streams_bytes_max = (pages.len() / 8).max(STREAMS_BYTES_MIN);
+    let pages = pages.start..filled_up(geometry, pages.end);
+    if geometry.pages_offset() <= streams_bytes_max {
+        pool.prefault(0..pages.end)?;
+        // Programs that come and go, as those of a build do, would fault at every 4 KiB that they write.
+        return Ok(0..pool.use_huge_pages(0..pages.end));
+    }
+    pool.prefault(0..geometry.streams_offset())?;
+    let count_max = streams_bytes_max / (STREAM_STRIDE_BYTES + geometry.ring_stride_bytes());
+    for &cpu in plan.options.cpus.online.iter().take(count_max) {
+        let control = geometry.streams_offset() + cpu as usize * STREAM_STRIDE_BYTES;
+        let ring = geometry.rings_offset() + cpu as usize * geometry.ring_stride_bytes();
+        pool.prefault(control..control + STREAM_STRIDE_BYTES)?;
+        pool.prefault(ring..ring + geometry.ring_stride_bytes())?;
+    }
+    pool.prefault(pages.clone())?;
+    let begin = pages.start.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+    Ok(begin..begin + pool.use_huge_pages(pages))
+}
+
+impl SessionMemory {
+    /// Lays a session out in a pool that [`create_pool`] has made by the same plan.
+    pub(crate) fn new(pool: Pool, plan: &Plan, clock: u32, uuid: [u8; 16]) -> Result<SessionMemory, BackingError> {
+        let huge = fill(&pool, plan)?;
+        let setup = Setup {
+            mode: plan.options.mode.word(),
+            clock,
+            uuid,
+            kind: plan.options.context.record_kind(),
+            page_limit: plan.page_limit,
+            reserved_for: &plan.options.cpus.online,
+            reserve_each: plan.reserve_each,
+        };
+        // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which is kept together with the view;
+        // the geometry is valid, and its pages and streams are what the setup goes by.
+        let view = unsafe { Memory::initialise(pool.base(), &plan.geometry, &setup) };
+        let count = |bytes: usize| u32::try_from(bytes / HUGE_PAGE_SIZE_BYTES).unwrap_or(u32::MAX);
+        // Programs may take this part into their page tables at once. (Relaxed: nobody has the memory yet.)
+        view.header().huge_begin.store(count(huge.start), Ordering::Relaxed);
+        view.header().huge_end.store(count(huge.end), Ordering::Relaxed);
+        let budget = Budget { page_count: plan.page_limit, room_until: None };
+        Ok(SessionMemory {
+            pool,
+            view,
+            turn: Mutex::new(()),
+            budget: Mutex::new(budget),
+            is_shrinking: AtomicBool::new(false),
+        })
+    }
+
+    /// Lays it out anew, empty, in a mode of [`dormouse_abi::session`]. Nobody has it.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn reset(&mut self, mode: u32) {
+        let (geometry, view) = (*self.view.geometry(), self.view);
+        let setup = Setup {
+            mode,
+            clock: view.clock(),
+            uuid: view.uuid(),
+            kind: view.record_kind(),
+            page_limit: geometry.page_count,
+            reserved_for: &[],
+            reserve_each: 0,
+        };
+        // SAFETY: the pool is that long, and nobody reads it meanwhile.
+        unsafe { self.pool.base().write_bytes(0, geometry.size_bytes()) };
+        // SAFETY: the same geometry, zeroed by the line before; the view is kept together with the pool.
+        self.view = unsafe { Memory::initialise(self.pool.base(), &geometry, &setup) };
+    }
+
+    /// Mapped as long as this lives.
+    pub(crate) fn view(&self) -> Memory {
+        self.view
+    }
+
+    /// What programs map.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.pool.file()
+    }
+
+    /// Wakes the thread that waits for pages to be offered.
+    pub(crate) fn wake(&self) {
+        let kick = &self.view.header().kick.0;
+        // (Q) pairs with (Q').
+        kick.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(kick, futex::Flags::empty(), 1);
+    }
+
+    /// Waits for the turn of taking a snapshot, or of moving pages.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Budget> {
+        self.budget.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for a snapshot: as many pages again as the budget has, or as many as there may be. Gives the number of pages that may be
+    /// held; `None` where writers would be left with too few, because the budget may not grow, or the memory is not to be had.
+    ///
+    /// The caller has the turn.
+    pub(crate) fn make_room(&self) -> Option<u32> {
+        let memory = &self.view;
+        let mut budget = self.lock();
+        let limit = budget.page_count.saturating_mul(2).min(memory.geometry().page_count);
+        // The current and the next page of each stream are out of the question.
+        let in_use = 2 * memory.used_streams().count() as u32;
+        if limit - budget.page_count < budget.page_count / 4 + in_use {
+            return None;
+        }
+        if memory.page_limit() < limit {
+            self.grow(limit).ok()?;
+        }
+        budget.room_until = Some(Instant::now() + ROOM_STAYS);
+        self.is_shrinking.store(true, Ordering::Relaxed);
+        Some(budget.page_count)
+    }
+
+    fn grow(&self, limit: u32) -> Result<(), BackingError> {
+        let fresh = page_range(self.view.geometry(), self.view.page_limit()..limit);
+        self.pool.prefault(fresh.clone())?;
+        self.pool.use_huge_pages(fresh);
+        self.view.set_page_limit(limit);
+        Ok(())
+    }
+
+    /// Gives pages back that are beyond the budget by now, unless a snapshot is being taken.
+    pub(crate) fn give_back_excess(&self) {
+        if self.is_shrinking.load(Ordering::Relaxed)
+            && let Ok(_turn) = self.turn.try_lock()
+        {
+            let mut budget = self.lock();
+            if budget.room_until.is_some_and(|until| Instant::now() < until) {
+                return;
+            }
+            if budget.room_until.take().is_some() {
+                self.view.set_page_limit(budget.page_count);
+            }
+            self.give_back();
+        }
+    }
+
+    /// The caller has the turn.
+    fn give_back(&self) {
+        let memory = &self.view;
+        // Nobody who joins from here on has what goes come back. (Relaxed: who joined just before takes memory that the next growth uses.)
+        let stays = page_range(memory.geometry(), 0..memory.page_limit()).end / HUGE_PAGE_SIZE_BYTES;
+        memory.header().huge_end.fetch_min(u32::try_from(stays).unwrap_or(u32::MAX), Ordering::Relaxed);
+        for index in memory.page_limit()..memory.geometry().page_count {
+            if memory.withhold(index, |stream| used(memory, stream)) || memory.is_overwrite() && memory.relocate(index)
+            {
+                // A page that the system does not take is out of the budget all the same.
+                let _ = self.pool.give_back(page_range(memory.geometry(), index..index + 1));
+                // (D) of the relay's: the page is not drawn before it is free again, and that comes after this.
+                memory.header().emptied.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let mut beyond = memory.page_limit()..memory.geometry().page_count;
+        let is_shrinking = beyond.any(|index| memory.owner_of(index) != Some(Owner::Withheld));
+        self.is_shrinking.store(is_shrinking, Ordering::Relaxed);
+    }
+
+    /// Sets the budget. What it loses is given back as it becomes free.
+    pub(crate) fn resize(&self, bytes: u64) -> Result<(), BudgetError> {
+        let _turn = self.turn();
+        let mut budget = self.lock();
+        let memory = &self.view;
+        let geometry = memory.geometry();
+        let page_size_bytes = u64::from(geometry.page_size_bytes);
+        // Half of it is anybody's.
+        let least = BUDGET_BYTES_MIN.max(u64::from(memory.reserve_page_count()) * 2 * page_size_bytes);
+        let most = u64::from(geometry.page_count) * page_size_bytes;
+        if bytes < least {
+            return Err(BudgetError::TooSmall(bytes, least));
+        }
+        if bytes > most {
+            return Err(BudgetError::TooLarge(bytes, most));
+        }
+        let limit = (bytes / page_size_bytes) as u32;
+        if limit >= memory.page_limit() {
+            self.grow(limit)?;
+        } else {
+            memory.set_page_limit(limit);
+            self.give_back();
+        }
+        *budget = Budget { page_count: limit, room_until: None };
+        Ok(())
+    }
+
+    /// The answer to a tool that asks for the budget.
+    pub(crate) fn describe(&self) -> Message {
+        let memory = &self.view;
+        let page_count = self.lock().page_count;
+        let census = memory.census(|stream| used(memory, stream));
+        let bytes = |count: u32| u64::from(count) * u64::from(memory.geometry().page_size_bytes);
+        Message::BudgetIs {
+            page_size_bytes: memory.geometry().page_size_bytes,
+            bytes: bytes(page_count),
+            room: bytes(census.limit.saturating_sub(page_count)),
+            bytes_max: bytes(memory.geometry().page_count),
+            free: bytes(census.free),
+            drawn: bytes(census.drawn),
+            queued: bytes(census.queued),
+            beyond: bytes(census.beyond),
+            streams: memory.used_streams().count() as u32,
+            is_overwrite: memory.is_overwrite(),
+        }
+    }
+}

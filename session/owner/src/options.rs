@@ -1,0 +1,307 @@
+//! What a session is to be: the options that a user gives, and the plan that comes of them on this machine.
+
+use std::path::{Path, PathBuf};
+
+use dormouse_abi::record::RecordKind;
+use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
+
+/// What happens when no page is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// New events are dropped and counted.
+    #[default]
+    Discard,
+    /// The oldest page is overwritten.
+    Overwrite,
+}
+
+impl Mode {
+    /// As the command line and the trace write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Discard => "discard",
+            Mode::Overwrite => "overwrite",
+        }
+    }
+
+    /// As the session's memory has it.
+    pub(crate) fn word(self) -> u32 {
+        match self {
+            Mode::Discard => MODE_DISCARD,
+            Mode::Overwrite => MODE_OVERWRITE,
+        }
+    }
+}
+
+/// What records tell of their writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Context {
+    /// Process and thread.
+    #[default]
+    Ids,
+    /// Nothing: records are compact.
+    None,
+}
+
+impl Context {
+    /// As the command line writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Context::Ids => "ids",
+            Context::None => "none",
+        }
+    }
+
+    pub(crate) fn record_kind(self) -> RecordKind {
+        match self {
+            Context::Ids => RecordKind::Ids,
+            Context::None => RecordKind::Compact,
+        }
+    }
+}
+
+/// How a session is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The trace's directory, which must not exist or be empty.
+    pub dir: PathBuf,
+    /// Memory of all pages in bytes.
+    pub budget_bytes: u64,
+    /// What the budget may grow to while the session is live ([`dormouse_abi::wire::Message::Budget`]). `None`: four times
+    /// the budget; the budget itself where there are many CPUs.
+    pub budget_max_bytes: Option<u64>,
+    /// The machine's CPUs, or pretended ones.
+    pub cpus: Cpus,
+    /// What happens when no page is free.
+    pub mode: Mode,
+    /// What records tell of their writer.
+    pub context: Context,
+    /// Patterns of the classes to arm, matched against `provider:name`.
+    pub patterns: Vec<String>,
+    /// The command that is traced, for the trace.
+    pub command_line: String,
+    /// Whether a tool may end the session ([`dormouse_abi::wire::Message::Stop`]).
+    pub may_be_stopped: bool,
+    /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a
+    /// memory file without a name, which ends with the last process that maps it.
+    pub buffers: Option<PathBuf>,
+}
+
+impl Options {
+    /// A trace in `dir` of all classes, in discard mode, with a budget of 16 MiB and this machine's CPUs.
+    pub fn new(dir: PathBuf) -> Options {
+        Options {
+            dir,
+            budget_bytes: 16 << 20,
+            budget_max_bytes: None,
+            cpus: Cpus::of_machine(),
+            mode: Mode::Discard,
+            context: Context::default(),
+            patterns: vec!["*".into()],
+            command_line: String::new(),
+            may_be_stopped: false,
+            buffers: None,
+        }
+    }
+}
+
+/// Smallest budget: sixteen pages of 4 KiB.
+pub const BUDGET_BYTES_MIN: u64 = 64 << 10;
+/// Largest budget that any number of CPUs leaves room for.
+const BUDGET_BYTES_MAX: u64 = 32 << 30;
+
+/// Why options cannot be met. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionsError {
+    /// The budget is out of range.
+    #[error("a budget of {0} bytes is too small; give at least 64K")]
+    BudgetTooSmall(u64),
+    /// The budget is out of range.
+    #[error("a budget of {0} bytes is more than a session can address; give at most 32G")]
+    BudgetTooLarge(u64),
+    /// The budget is more than it may become.
+    #[error("a budget of {budget} bytes is more than the {max} bytes that it may grow to; give a larger --budget-max")]
+    BudgetMax {
+        /// The budget.
+        budget: u64,
+        /// What it may grow to.
+        max: u64,
+    },
+    /// The place of the buffers has no absolute path.
+    #[error("cannot put the buffers into {path}: {error}")]
+    BuffersPlace {
+        /// The place, as it was given.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// The CPUs that a session has streams for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cpus {
+    /// How many there may ever be.
+    pub possible_count: u32,
+    /// Those whose streams have memory from the beginning, and pages of their own.
+    pub online: Vec<u32>,
+}
+
+impl Cpus {
+    /// This machine's.
+    pub fn of_machine() -> Cpus {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).unwrap_or_default();
+            parse_cpus(&text)
+        };
+        let some = || (0..std::thread::available_parallelism().map_or(1, |count| count.get() as u32)).collect();
+        let online = Some(read("online")).filter(|cpus| !cpus.is_empty()).unwrap_or_else(some);
+        let last = read("possible").into_iter().chain(online.iter().copied()).max().unwrap_or(0);
+        Cpus { possible_count: last + 1, online }
+    }
+
+    /// As if there were so many.
+    pub fn pretended(possible_count: u32, online_count: u32) -> Cpus {
+        Cpus { possible_count, online: (0..online_count.min(possible_count)).collect() }
+    }
+}
+
+/// Reads a list such as `0-3,8`, which Linux writes. What is no number is left out.
+fn parse_cpus(text: &str) -> Vec<u32> {
+    let range = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().take(STREAM_COUNT_MAX as usize).collect()
+}
+
+/// Options that agree with one another and with this machine, and what comes of them. Made once; what a session is, is read here.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// The options, with CPUs that have streams, and with the new file that buffers are to lie in.
+    pub(crate) options: Options,
+    /// Room for what the budget may grow to.
+    pub(crate) geometry: Geometry,
+    /// How many pages the budget is at first.
+    pub(crate) page_limit: u32,
+    /// How many pages each CPU that is online has for itself.
+    pub(crate) reserve_each: u32,
+}
+
+impl Options {
+    /// What comes of these options on this machine.
+    pub(crate) fn plan(&self) -> Result<Plan, OptionsError> {
+        let (geometry, page_limit) = geometry(self)?;
+        let mut options = self.clone();
+        options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
+        options.buffers = self.buffers.as_deref().map(buffers_file).transpose()?;
+        let reserve_each = reserve_each(page_limit, options.cpus.online.len());
+        Ok(Plan { options, geometry, page_limit, reserve_each })
+    }
+}
+
+/// The file that buffers are to lie in: `place` itself, or a new one in the directory `place`. Absolute, because others look for it from
+/// other directories.
+fn buffers_file(place: &Path) -> Result<PathBuf, OptionsError> {
+    let failed = |error| OptionsError::BuffersPlace { path: place.into(), error };
+    let place = std::path::absolute(place).map_err(failed)?;
+    if !place.is_dir() {
+        return Ok(place);
+    }
+    let numbered = |number: u32| place.join(format!("dormouse-{}-{number}.buffers", std::process::id()));
+    Ok(first_free(0, numbered))
+}
+
+/// The first of numbered paths at which there is nothing, not even a broken link.
+pub(crate) fn first_free(first: u32, numbered: impl Fn(u32) -> PathBuf) -> PathBuf {
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    (first..u32::MAX).map(&numbered).find(is_free).unwrap_or_else(|| numbered(u32::MAX))
+}
+
+/// Pages that an online CPU has for itself, if all of them together are not more than an eighth of what there is.
+fn reserve_each(page_limit: u32, online_count: usize) -> u32 {
+    (page_limit as usize / 8 / online_count.max(1)).min(RESERVE_EACH_MAX) as u32
+}
+
+/// One that is written to, and one that the consumer has.
+const RESERVE_EACH_MAX: usize = 2;
+
+/// On machines with more streams the rings, which have room for as many pages as there may ever be, cost more than they are worth.
+const GROWING_STREAM_COUNT_MAX: u32 = 64;
+
+/// Room for what the budget may grow to, and how many pages the budget is at first: of 64 KiB, smaller where they would be fewer than 64, or
+/// fewer than four for each CPU that is online.
+fn geometry(options: &Options) -> Result<(Geometry, u32), OptionsError> {
+    let (budget, cpus) = (options.budget_bytes, &options.cpus);
+    if budget < BUDGET_BYTES_MIN {
+        return Err(OptionsError::BudgetTooSmall(budget));
+    }
+    let cpu_count = cpus.possible_count.min(STREAM_COUNT_MAX - CLAIMED_COUNT_MAX);
+    let stream_count = cpu_count + cpu_count.clamp(16, CLAIMED_COUNT_MAX);
+    let grown = if stream_count <= GROWING_STREAM_COUNT_MAX {
+        budget.saturating_mul(4).min(BUDGET_BYTES_MAX.max(budget))
+    } else {
+        budget
+    };
+    let max = options.budget_max_bytes.unwrap_or(grown);
+    if budget > max {
+        return Err(OptionsError::BudgetMax { budget, max });
+    }
+    let page_count_min = 64.max(4 * cpus.online.len() as u64);
+    let mut page_size_bytes = (64u64 << 10).min((budget / page_count_min + 1).next_power_of_two() / 2).max(4096);
+    while max / page_size_bytes > PAGE_COUNT_MAX as u64 && page_size_bytes < 2 << 20 {
+        page_size_bytes *= 2;
+    }
+    let page_count = |bytes: u64| (bytes / page_size_bytes).min(u32::MAX as u64) as u32;
+    let geometry =
+        Geometry { page_size_bytes: page_size_bytes as u32, page_count: page_count(max), cpu_count, stream_count };
+    if geometry.is_valid() { Ok((geometry, page_count(budget))) } else { Err(OptionsError::BudgetTooLarge(max)) }
+}
+
+/// Streams of writers without rseq, at most.
+const CLAIMED_COUNT_MAX: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(budget_bytes: u64, cpus: Cpus) -> Options {
+        Options { budget_bytes, cpus, ..Options::new(PathBuf::new()) }
+    }
+
+    #[test]
+    fn every_budget_has_a_geometry_or_an_error() {
+        for budget in [64u64 << 10, 100_000, 1 << 20, 16 << 20, (16 << 20) + 1, 1 << 30, 32 << 30] {
+            for (possible, online) in [(1, 1), (2, 2), (256, 4), (256, 256), (1_000, 2), (20_000, 20_000)] {
+                let (geometry, page_limit) = geometry(&of(budget, Cpus::pretended(possible, online))).unwrap();
+                assert!((16..=geometry.page_count).contains(&page_limit), "{budget}: {geometry:?}");
+                assert!(page_limit as u64 * geometry.page_size_bytes as u64 <= budget);
+                let reserved = reserve_each(page_limit, online as usize) * online;
+                assert!(reserved <= page_limit / 8);
+            }
+        }
+        let two = Cpus::pretended(2, 2);
+        assert!(geometry(&of(1, two.clone())).is_err());
+        assert!(geometry(&of(1 << 40, two.clone())).is_err());
+        let options = Options { budget_max_bytes: Some(1 << 20), ..of(2 << 20, two) };
+        assert!(matches!(geometry(&options), Err(OptionsError::BudgetMax { .. })));
+    }
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_cpus("5"), [5]);
+        assert_eq!(parse_cpus("").len(), 0);
+        assert_eq!(parse_cpus("0-4294967295").len(), STREAM_COUNT_MAX as usize);
+    }
+
+    #[test]
+    fn buffers_get_a_file_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = buffers_file(dir.path()).unwrap();
+        assert_eq!(first.parent(), Some(dir.path()));
+        std::fs::write(&first, "").unwrap();
+        assert_ne!(buffers_file(dir.path()).unwrap(), first);
+        assert_eq!(buffers_file(&dir.path().join("new")).unwrap(), dir.path().join("new"));
+        assert!(buffers_file(Path::new("")).is_err());
+    }
+}

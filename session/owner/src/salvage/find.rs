@@ -1,0 +1,112 @@
+//! Where a session's memory is, when its owner is dead: in a file, or in programs that live.
+
+use std::path::{Path, PathBuf};
+
+use dormouse_abi::wire::Message;
+
+use super::copy::Copied;
+use super::directory::Directory;
+use super::memory::{OwnerlessMemory, has_mapped};
+use crate::program::Program;
+
+/// What was found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) copied: Option<Copied>,
+    /// Where it was found, or why it was not.
+    pub(super) memory: String,
+    /// The line that says what is missing because it was not.
+    pub(super) missing: Option<String>,
+    /// Programs that still write to the session.
+    pub(super) writers: Vec<u32>,
+    /// The file that the memory lies in, if that is a session's.
+    pub(super) buffers: Option<PathBuf>,
+}
+
+/// Reasons that are worth telling.
+const REASONS_MAX: usize = 3;
+
+impl Found {
+    /// Copies the memory from the first place that has it.
+    pub(super) fn of(directory: &Directory) -> Found {
+        let (uuid, buffers, pids) = (directory.uuid(), directory.buffers(), &directory.state.pids);
+        let mut found = Found::default();
+        let mut reasons: Vec<String> = Vec::new();
+        if let Some(path) = buffers {
+            let memory = OwnerlessMemory::of_file(path, uuid);
+            found.buffers = memory.is_ok().then(|| path.into());
+            found.copy(memory, directory, &mut reasons);
+        }
+        for pid in pids.iter().copied().filter(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
+            let Answers { answers, writes } = Answers::of(pid, directory);
+            found.writers.extend(writes.then_some(pid));
+            if found.copied.is_none() && answers {
+                found.copy(OwnerlessMemory::of_program(pid, uuid), directory, &mut reasons);
+            }
+            // One whose id is another program's by now has nothing to do with it.
+            if found.copied.is_none() && has_mapped(pid, buffers) {
+                found.copy(OwnerlessMemory::of_process(pid, uuid, buffers), directory, &mut reasons);
+            }
+        }
+        // The state stream may have lost who else there is.
+        let others = if found.copied.is_none() { processes() } else { Vec::new() };
+        for pid in others.into_iter().filter(|pid| !pids.contains(pid)) {
+            if found.copied.is_none() && has_mapped(pid, buffers) {
+                // A process that has a session's memory, but not this one's, is most likely in another session.
+                let memory = OwnerlessMemory::of_program(pid, uuid);
+                let memory = memory.or_else(|_| OwnerlessMemory::of_process(pid, uuid, buffers));
+                memory.into_iter().for_each(|memory| found.copy(Ok(memory), directory, &mut reasons));
+            }
+        }
+        if found.copied.is_none() {
+            reasons.truncate(REASONS_MAX);
+            if reasons.is_empty() {
+                reasons.push("no program that had it mapped is alive".into());
+            }
+            let reasons = reasons.join("; ");
+            found.memory = format!("none: {reasons}");
+            // Where nobody has joined, there was nothing in it.
+            let is_lost = !pids.is_empty() || directory.state.last.is_none();
+            found.missing = is_lost.then(|| format!("what was only in memory, which is gone: {reasons}"));
+        }
+        found
+    }
+
+    fn copy(&mut self, memory: Result<OwnerlessMemory, String>, directory: &Directory, reasons: &mut Vec<String>) {
+        match memory.and_then(|memory| Ok((memory.to_string(), Copied::of(&memory, directory)?))) {
+            Ok((memory, copied)) => (self.memory, self.copied) = (memory, Some(copied)),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+}
+
+/// Ids of all processes.
+fn processes() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// What a program that may have the memory mapped says.
+struct Answers {
+    answers: bool,
+    /// Whether it still writes to the session.
+    writes: bool,
+}
+
+impl Answers {
+    fn of(pid: u32, directory: &Directory) -> Answers {
+        let Some(answers) = Program::find(pid).ok().and_then(|program| program.ask(&Message::List).ok()) else {
+            // It does not say whether it writes.
+            let memory = OwnerlessMemory::of_process(pid, directory.uuid(), directory.buffers());
+            return Answers { answers: false, writes: memory.is_ok() };
+        };
+        let socket = directory.session_file.as_ref().map(|file| file.socket.to_string_lossy());
+        let writes = answers.iter().any(|answer| match answer {
+            Message::Classes { session, classes, .. } => {
+                socket.as_deref() == Some(session) && classes.iter().any(|class| class.armed)
+            }
+            _ => false,
+        });
+        Answers { answers: true, writes }
+    }
+}

@@ -1,0 +1,281 @@
+//! Directory and memory put together, packet by packet, into a trace of its own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
+use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader, StreamTotals};
+
+use super::copy::{Copied, is_begun_since};
+use super::directory::Directory;
+use super::find::Found;
+use super::packets::{Packets, Stop, content, is_whole, may_follow};
+use crate::losses;
+use crate::pages::DISCARDED_MAX;
+use crate::streams::{StreamFile, totals_of};
+use crate::trace::{Trace, TraceError, create_file, with_state};
+
+/// What a salvage came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Salvage {
+    /// The new trace.
+    pub dir: PathBuf,
+    /// Events in it.
+    pub events: u64,
+    /// Events that the session itself has lost, as far as is known.
+    pub lost: u64,
+    /// Bytes of its streams.
+    pub bytes: u64,
+    /// Packets of events that came from the directory.
+    pub packets_from_disk: u64,
+    /// Packets of events that came from the memory.
+    pub packets_from_memory: u64,
+    /// Packets that are nowhere, although there are later ones of their streams.
+    pub packets_missing: u64,
+    /// Packets that were not valid, or not to their end.
+    pub packets_refused: u64,
+    /// Pages that programs that live on have overwritten before they could be copied.
+    pub pages_missed: u64,
+    /// Where the memory was found, or why it was not.
+    pub memory: String,
+    /// What could not be had, one line each. Empty: everything that was committed is there.
+    pub missing: Vec<String>,
+    /// Programs that still write to the lost session.
+    pub writers: Vec<u32>,
+    /// The file that the memory lies in, if it is on a file system and was found.
+    pub buffers: Option<PathBuf>,
+}
+
+/// Writes the trace to `output`, an empty directory.
+///
+/// # Errors
+/// The disk's; nothing is left behind then.
+pub(super) fn merge(directory: &Directory, found: Found, output: &Path) -> Result<Salvage, TraceError> {
+    let Found { copied, memory, missing, writers, buffers } = found;
+    let mut result = Salvage { dir: output.into(), memory, writers, buffers, ..Salvage::default() };
+    result.missing.extend(directory.missing.iter().cloned().chain(missing));
+    let mut merge = Merge { directory, copied: copied.as_ref(), files: Vec::new(), result };
+    merge.run().inspect_err(|_| {
+        merge.files.iter().for_each(StreamFile::remove);
+        Trace::remove(output);
+    })?;
+    Ok(merge.result)
+}
+
+/// A packet that may go into the trace.
+struct Candidate<'a> {
+    header: PacketHeader,
+    /// Its bytes, or as many as there are.
+    packet: &'a [u8],
+    is_from_disk: bool,
+    /// Page that was never closed.
+    is_current: bool,
+}
+
+/// A stream of events that is being written.
+struct Stream {
+    file: StreamFile,
+    last: Option<PacketHeader>,
+    /// Number of the next packet, where that is known.
+    expected: Option<u64>,
+}
+
+struct Merge<'a> {
+    directory: &'a Directory,
+    copied: Option<&'a Copied>,
+    /// Of the streams that are written.
+    files: Vec<StreamFile>,
+    result: Salvage,
+}
+
+impl Merge<'_> {
+    fn run(&mut self) -> Result<(), TraceError> {
+        let Merge { directory, copied, .. } = *self;
+        let output = self.result.dir.clone();
+        let is_discard = copied.map_or(directory.state.is_discard, |copied| !copied.pages.memory().is_overwrite());
+        let mut names: Vec<(String, Option<u32>)> = Vec::new();
+        if let Some(copied) = copied {
+            self.result.pages_missed = copied.pages_missed;
+            self.result.packets_refused += copied.pages_refused;
+            if copied.streams_outrun > 0 {
+                let line =
+                    format!("{} streams, whose writers are faster than they can be copied", copied.streams_outrun);
+                self.result.missing.push(line);
+            }
+            let streams = 0..copied.pages.memory().geometry().stream_count;
+            names.extend(streams.map(|stream| (copied.pages.name_of(stream), Some(stream))));
+        }
+        let without = directory.streams.keys().filter(|name| !names.iter().any(|(known, _)| known == *name));
+        names.extend(without.map(|name| (name.clone(), None)).collect::<Vec<_>>());
+        let mut unstated = 0u64;
+        for (name, stream_number) in &names {
+            let file = StreamFile::new(output.join(name));
+            let mut stream = Stream { file, last: None, expected: None };
+            let written = self.stream(&mut stream, name, copied.zip(*stream_number), is_discard);
+            stream.file.finish();
+            self.files.push(stream.file);
+            unstated = unstated.saturating_add(written?);
+        }
+        let Salvage { packets_missing, packets_refused, pages_missed, .. } = self.result;
+        if packets_missing > 0 {
+            self.result.missing.push(format!("{packets_missing} packets that are neither on disk nor in the memory"));
+        }
+        if packets_refused > 0 {
+            self.result.missing.push(format!("{packets_refused} packets, or their ends, that were not valid"));
+        }
+        let missing = self.result.missing.join("; ");
+        let memory = self.result.memory.clone();
+        let record =
+            StateRecord::Salvage { memory: &memory, missing: &missing, packets_missing, packets_refused, pages_missed };
+        let mut records = vec![record];
+        if unstated > 0 {
+            let reason = "no page was free, nor could a packet be written that says so";
+            records.push(StateRecord::Lost { reason, count: unstated });
+            self.result.lost = self.result.lost.saturating_add(unstated);
+        }
+        let by_class = copied
+            .map(|copied| losses::by_class(&copied.pages.memory(), &directory.metadata.classes))
+            .unwrap_or_default();
+        records.extend(by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }));
+        let now = copied.and_then(|copied| copied.moment).unwrap_or(0);
+        let state = &directory.state;
+        let now = now.max(state.last.map_or(0, |last| last.timestamp_end));
+        let mut writer =
+            state.last.map_or_else(|| PacketWriter::state(directory.uuid()), |last| PacketWriter::behind(&last));
+        records.iter().for_each(|record| writer.push_state(now, record));
+        let mut bytes = state.bytes.clone();
+        bytes.extend(writer.finish(0, 0));
+        create_file(&output.join("state"), &bytes)?;
+        self.result.bytes += bytes.len() as u64;
+        let mut reader = StreamReader::new(&directory.metadata, 0, &bytes);
+        reader.by_ref().for_each(drop);
+        let (events, packets) = (reader.event_count(), reader.packet_count());
+        let of_state = StreamTotals { stream_id: STREAM_STATE, events, packets, ..StreamTotals::default() };
+        let totals = with_state(totals_of(&self.files), of_state);
+        // Last: a directory without metadata is no trace.
+        let text = Metadata { totals, ..directory.metadata.clone() }.text();
+        create_file(&output.join("metadata"), text.as_bytes())?;
+        Ok(())
+    }
+
+    /// Writes one stream. Returns how many losses it could not state.
+    fn stream(
+        &mut self,
+        stream: &mut Stream,
+        name: &str,
+        memory: Option<(&Copied, u32)>,
+        is_discard: bool,
+    ) -> Result<u64, TraceError> {
+        let mut packets = Packets { rest: self.directory.stream(name) };
+        let mut disk: Vec<(PacketHeader, &[u8])> = packets.by_ref().collect();
+        let first = disk.first().map(|(header, _)| header.packet_seq_num);
+        stream.expected = if is_discard { Some(0) } else { first };
+        let mut unread_bytes = packets.rest.len();
+        // The last whole packet and what may follow it: the memory may have the same, or more of it.
+        let is_torn = disk.last().is_some_and(|(header, packet)| !is_whole(header, packet));
+        let tail = disk.split_off(disk.len().saturating_sub(1 + usize::from(is_torn)));
+        for (header, packet) in disk {
+            let candidate = Candidate { header, packet, is_from_disk: true, is_current: false };
+            self.put(stream, candidate, None)?;
+        }
+        let mut candidates: BTreeMap<u64, Candidate<'_>> = BTreeMap::new();
+        for (header, packet) in tail {
+            let candidate = Candidate { header, packet, is_from_disk: true, is_current: false };
+            candidates.entry(header.packet_seq_num).or_insert(candidate);
+        }
+        let moment = memory.and_then(|(copied, _)| copied.moment);
+        if let Some((copied, number)) = memory {
+            if first.is_none() && !is_discard {
+                stream.expected = copied.oldest.get(number as usize).copied().flatten();
+            }
+            for (header, packet, is_current) in copied.packets(number) {
+                let candidate = Candidate { header, packet, is_from_disk: false, is_current };
+                let seq = candidate.header.packet_seq_num;
+                if stream.last.is_some_and(|last| seq <= last.packet_seq_num) {
+                    continue;
+                }
+                let len =
+                    |candidate: &Candidate<'_>| candidate.header.content_size_bytes.min(candidate.packet.len() as u64);
+                if candidates.get(&seq).is_none_or(|other| len(other) < len(&candidate)) {
+                    candidates.insert(seq, candidate);
+                    // What the memory has of the torn packet is all of it.
+                    unread_bytes = 0;
+                }
+            }
+        }
+        for candidate in candidates.into_values() {
+            self.put(stream, candidate, moment)?;
+        }
+        if unread_bytes > 0 {
+            self.result.missing.push(format!("the last {unread_bytes} bytes of {name}, which are no packet"));
+        }
+        let stated = stream.last.map_or(0, |last| last.events_discarded);
+        self.result.lost = self.result.lost.saturating_add(stated);
+        let discarded = memory.map_or(0, |(copied, number)| copied.pages.memory().discarded(number).min(DISCARDED_MAX));
+        let mut unstated = discarded.saturating_sub(stated);
+        if let (Some((copied, number)), None, true) = (memory, stream.last, unstated > 0) {
+            let now = copied.moment.unwrap_or(0);
+            let header = copied.pages.empty_header(number, now, discarded);
+            let packet = &header.encode()[..];
+            stream.expected = None;
+            self.put(stream, Candidate { header, packet, is_from_disk: false, is_current: false }, None)?;
+            self.result.lost = self.result.lost.saturating_add(discarded);
+            unstated = 0;
+        }
+        Ok(unstated)
+    }
+
+    /// Writes a packet, if it is one.
+    fn put(&mut self, stream: &mut Stream, candidate: Candidate<'_>, moment: Option<u64>) -> Result<(), TraceError> {
+        let Candidate { mut header, packet, is_from_disk, is_current } = candidate;
+        let latest = moment.filter(|_| !is_from_disk).unwrap_or(u64::MAX);
+        if header.timestamp_begin > latest {
+            // Begun after the moment, or damaged.
+            self.result.packets_refused += u64::from(!is_begun_since(header.timestamp_begin, latest));
+            return Ok(());
+        }
+        let found = content(&self.directory.metadata, &header, packet, latest)
+            .filter(|_| header.stream_id == STREAM_EVENTS && may_follow(stream.last.as_ref(), &header));
+        let Some(found) = found else {
+            self.result.packets_refused += 1;
+            return Ok(());
+        };
+        let discarded_last = stream.last.map_or(0, |last| last.events_discarded);
+        let tells_losses = header.events_discarded != discarded_last;
+        // Its number says from when on the stream has everything, and whether a packet before it is missing.
+        let tells_gap = header.packet_seq_num != stream.last.map_or(0, |last| last.packet_seq_num.wrapping_add(1));
+        let tells_nothing = found.events == 0 && !tells_losses && (!tells_gap || found.stop == Stop::Damage);
+        if tells_nothing && (is_current || found.stop != Stop::End) {
+            self.result.packets_refused += u64::from(found.stop == Stop::Damage);
+            return Ok(());
+        }
+        if is_current {
+            // Losses have gone on until now, records have not.
+            let until = moment.filter(|_| tells_losses).unwrap_or(found.end);
+            header.timestamp_end = until.max(found.end);
+        } else {
+            // Closed after the moment, or damaged: other tools cannot handle a time that is centuries away.
+            header.timestamp_end = latest.min(header.timestamp_end);
+        }
+        let is_shorter = found.stop != Stop::End || !is_whole(&header, packet);
+        if is_shorter || is_current {
+            header.content_size_bytes = found.len as u64;
+            header.packet_size_bytes = header.content_size_bytes.next_multiple_of(8);
+        }
+        self.result.packets_refused += u64::from(found.stop == Stop::Damage);
+        let gap = stream.expected.map_or(0, |expected| header.packet_seq_num.saturating_sub(expected));
+        self.result.packets_missing = self.result.packets_missing.saturating_add(gap);
+        // No packet is longer than a page, or than what is on disk of it. Behind the records are zeroes.
+        let mut packet = packet[..found.len].to_vec();
+        packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
+        packet.resize(header.packet_size_bytes as usize, 0);
+        stream.file.append(&header, &packet, found.events)?;
+        self.result.bytes += packet.len() as u64;
+        self.result.events += found.events;
+        self.result.packets_from_disk += u64::from(is_from_disk);
+        self.result.packets_from_memory += u64::from(!is_from_disk);
+        stream.expected = Some(header.packet_seq_num.wrapping_add(1));
+        stream.last = Some(header);
+        Ok(())
+    }
+}
