@@ -56,7 +56,6 @@ mod start;
 mod thread;
 mod tunable;
 mod value;
-mod variant;
 mod watch;
 mod write;
 
@@ -144,8 +143,10 @@ macro_rules! event {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::class::{EventKey, describe};
-    pub use crate::value::{Fields, Recorded, TypeList};
+    pub use crate::value::{Fields, Recorded, TypeList, Values};
+    pub use crate::write::record_segments;
     pub use dormouse_imv::static_branch;
+    pub use dormouse_relay::Segment;
 
     /// A variable, or the expression of a field.
     #[doc(hidden)]

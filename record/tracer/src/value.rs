@@ -210,6 +210,13 @@ impl<All: Values> Fields<All> {
         Fields(And { before: self.0, last: value.hold(), last_type: PhantomData })
     }
 
+    /// The first of them as words, as long as they are of fixed size and fit.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn words(&self) -> [u64; WORDS_MAX] {
+        self.0.words().0
+    }
+
     /// Writes the record.
     #[inline(always)]
     pub fn record<const BYTES: usize, const RUNS: usize>(self, key: &'static EventKey) -> Recorded<All::List> {

@@ -19,7 +19,7 @@ use dormouse_vring::split::PlannedDriver;
 use crate::class::EventKey;
 use crate::process::{Attached, CURRENT, Guard};
 use crate::thread::{self, Writer};
-use crate::{variant, watch};
+use crate::watch;
 
 /// The session that the process was in a moment ago. Everything that is written checks that it still is.
 #[derive(Debug, Clone, Copy)]
@@ -46,9 +46,6 @@ pub(crate) const WORDS_MAX: usize = 3;
 /// cannot fail: what finds no room is counted in the session's memory.
 #[inline(always)]
 pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
-    if variant::IS_CHOSEN {
-        return variant::record_words(id, len, words);
-    }
     let size_bytes = dormouse_abi::record::HEADER_SIZE_BYTES + len;
     #[cfg(target_arch = "x86_64")]
     crate::arch::record(id, size_bytes, words);
@@ -63,9 +60,6 @@ pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
 /// As [`record_words`], of the key's class with this fingerprint.
 #[inline(always)]
 pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: [u64; WORDS_MAX]) {
-    if variant::IS_CHOSEN {
-        return key.id(fingerprint).into_iter().for_each(|id| variant::record_words(id, len, words));
-    }
     #[cfg(target_arch = "x86_64")]
     crate::arch::record_key(key, fingerprint, dormouse_abi::record::HEADER_SIZE_BYTES + len, words);
     #[cfg(not(target_arch = "x86_64"))]
