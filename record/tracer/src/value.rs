@@ -12,13 +12,12 @@
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::sync::atomic::AtomicU32;
 
 use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, SEQUENCE};
 use dormouse_relay::Segment;
 
-use crate::class::EventKey;
-use crate::write::WORDS_MAX;
+/// Words of fields that a record may have in registers.
+pub(crate) const WORDS_MAX: usize = 3;
 
 /// A field type as a Rust type; the parameter is [`FieldType::to_u8`].
 #[derive(Debug)]
@@ -149,7 +148,7 @@ impl Held for Text<'_> {
 
 /// The fields of an event, as far as they are evaluated.
 #[derive(Debug)]
-pub struct Fields<All>(All);
+pub struct Fields<All>(pub(crate) All);
 
 /// What [`Fields`] hold: nothing, or something [`And`] one more.
 pub trait Values {
@@ -215,24 +214,6 @@ impl<All: Values> Fields<All> {
     #[inline(always)]
     pub fn words(&self) -> [u64; WORDS_MAX] {
         self.0.words().0
-    }
-
-    /// Writes the record.
-    #[inline(always)]
-    pub fn record<const BYTES: usize, const RUNS: usize>(self, key: &'static EventKey) -> Recorded<All::List> {
-        let fingerprint = const { All::List::DESCRIPTION.fingerprint() };
-        match const { All::List::WORDS_SIZE_BYTES } {
-            Some(len) => self.0.words().record(key, fingerprint, len),
-            None => {
-                // Before the id is looked up: values that outlived a call would have the dormant site's function save registers.
-                let mut payload = Payload::<BYTES, RUNS>::new();
-                self.0.put(&mut payload);
-                if let Some(id) = key.id(fingerprint) {
-                    payload.record(id);
-                }
-            }
-        }
-        Recorded(PhantomData)
     }
 }
 
@@ -319,19 +300,15 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
         }
     }
 
-    /// Writes the fields as a record of the class whose id is there.
+    /// The fields, if they are small values alone: where they are, and how many bytes. Seven more may be read.
     #[inline(always)]
-    pub(crate) fn record(&mut self, id: &AtomicU32) {
-        if self.run_count > 0 {
-            crate::write::record_segments(id, self.runs());
-        } else {
-            crate::write::record_bytes(id, self.scratch.as_ptr().cast(), self.scratch_len);
-        }
+    pub(crate) fn single_run(&self) -> Option<(*const u8, usize)> {
+        (self.run_count == 0).then_some((self.scratch.as_ptr().cast(), self.scratch_len))
     }
 
     /// All runs.
     #[inline(always)]
-    fn runs(&mut self) -> &[Segment] {
+    pub(crate) fn runs(&mut self) -> &[Segment] {
         self.close_run();
         let runs = &self.runs[..self.run_count];
         // SAFETY: every run below the count has been written, and the type is that of the slice's elements but for that.
@@ -361,12 +338,6 @@ impl Words {
             self.0[index + 1] |= bits >> (64 - shift);
         }
         self
-    }
-
-    /// Writes the first `len` bytes as a record of the key's class with this fingerprint.
-    #[inline(always)]
-    pub(crate) fn record(self, key: &EventKey, fingerprint: u64, len: usize) {
-        crate::write::record_words_of_key(key, fingerprint, len, self.0);
     }
 }
 

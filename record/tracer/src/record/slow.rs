@@ -1,7 +1,9 @@
-//! The record path: choose the processor's stream, write and commit, switch pages, offer them, count what is lost.
+//! The slow path, which writes every record that a direct section does not: it chooses the CPU's stream, writes and commits,
+//! switches pages, offers them, and counts what is lost.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
@@ -16,82 +18,19 @@ use dormouse_relay::begin_epoch;
 use dormouse_relay::{Drawer, Form, Record, Segment, Written, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
-use crate::class::EventKey;
-use crate::process::{Attached, CURRENT, Guard};
+use crate::marks;
+use crate::session::{Attached, Guard, current_before_id};
 use crate::thread::{self, Writer};
-use crate::watch;
 
-/// The session that the process was in a moment ago. Everything that is written checks that it still is.
-#[derive(Debug, Clone, Copy)]
-struct Current(&'static Attached);
+/// Called when a record of a class with marks was written, with these and its writer. Async-signal-safe.
+static ON_MARKED: OnceLock<fn(u32, Writer)> = OnceLock::new();
 
-impl Current {
-    /// To be asked before a class's id is read: leaving a session takes the ids back only when nobody can find it any more,
-    /// so an id that is read after the session belongs to that session or is none.
-    #[inline(always)]
-    fn get() -> Option<Current> {
-        // (M) Acquire pairs with the SeqCst stores of joining and leaving.
-        // SAFETY: what `CURRENT` points to is never freed.
-        unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.map(Current)
-    }
+/// Has `function`, which is async-signal-safe, called when a record of a class with marks was written. The first one stays.
+pub(crate) fn on_marked(function: fn(u32, Writer)) {
+    let _ = ON_MARKED.set(function);
 }
 
-/// Words of fields that come in registers.
-pub(crate) const WORDS_MAX: usize = 3;
-
-/// Writes one record of the class whose id is at `id`, whose fields are the first `len` bytes of `words`, into the session that the
-/// process is in, if any. `len` is at most 24 and best known to the compiler.
-///
-/// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing,
-/// cannot fail: what finds no room is counted in the session's memory.
-#[inline(always)]
-pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
-    let size_bytes = dormouse_abi::record::HEADER_SIZE_BYTES + len;
-    #[cfg(target_arch = "x86_64")]
-    crate::arch::record(id, size_bytes, words);
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let [w0, w1, w2] = words;
-        // SAFETY: the id is a reference, and the words hold `len` bytes.
-        unsafe { record_words_slowly(id.as_ptr(), size_bytes, MaybeUninit::uninit(), w0, w1, w2) }
-    }
-}
-
-/// As [`record_words`], of the key's class with this fingerprint.
-#[inline(always)]
-pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: [u64; WORDS_MAX]) {
-    #[cfg(target_arch = "x86_64")]
-    crate::arch::record_key(key, fingerprint, dormouse_abi::record::HEADER_SIZE_BYTES + len, words);
-    #[cfg(not(target_arch = "x86_64"))]
-    if let Some(id) = key.id(fingerprint) {
-        record_words(id, len, words);
-    }
-}
-
-/// As [`record_words`], of a key whose first class it is not.
-///
-/// # Safety
-/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the words hold `size_bytes` less the header.
-#[cfg(target_arch = "x86_64")]
-#[cold]
-pub(crate) unsafe extern "C" fn record_words_of_other(
-    id: *const u32,
-    size_bytes: usize,
-    which: MaybeUninit<u64>,
-    w0: u64,
-    w1: u64,
-    w2: u64,
-) {
-    // SAFETY: the caller's word.
-    let key = unsafe { EventKey::of_first_id(id) };
-    // SAFETY: the caller's word.
-    let which = unsafe { which.assume_init() };
-    if let Some(id) = key.id(which) {
-        record_words(id, size_bytes - dormouse_abi::record::HEADER_SIZE_BYTES, [w0, w1, w2]);
-    }
-}
-
-/// As [`record_words`], but one try has failed.
+/// Writes a record of up to three words of fields.
 ///
 /// # Safety
 /// `id` may be read, and the words hold `size_bytes` less the header.
@@ -104,67 +43,19 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
     w1: u64,
     w2: u64,
 ) {
-    let Some(session) = Current::get() else { return };
-    // SAFETY: the caller's word; all access to ids is atomic.
+    let Some(attached) = current_before_id() else { return };
+    // SAFETY: by the caller's word there is an id; all access to ids is atomic.
     let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed);
     let words = [w0, w1, w2];
     let len = size_bytes - dormouse_abi::record::HEADER_SIZE_BYTES;
-    record_slowly(session.0, id, &[Segment::padded(words.as_ptr().cast(), len)]);
-}
-
-/// As [`record_words`], for fields that are `len` bytes at `source`. Up to seven bytes beyond them are read.
-#[inline(never)]
-pub fn record_bytes(id: &AtomicU32, source: *const u8, len: usize) {
-    let Some(Current(attached)) = Current::get() else { return };
-    // Relaxed: the id is a number of its own, and the session has been asked for before.
-    let id = id.load(Ordering::Relaxed);
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
-        let context = crate::arch::context();
-        let words = dormouse_relay::arch::Words {
-            id: id.into(),
-            context,
-            size_bytes: dormouse_abi::record::HEADER_SIZE_BYTES + len,
-            source,
-        };
-        // One attempt: whatever comes in between is sorted out on the slow path, which keeps this one short.
-        if context != 0
-            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
-            // SAFETY: `site` describes the session that `CURRENT` held; the section itself checks that it still does.
-            && unsafe { dormouse_relay::arch::rseq_write_words(site, words) } == Written::Done
-        {
-            return;
-        }
-    }
-    record_slowly(attached, id, &[Segment::padded(source, len)]);
-}
-
-/// As [`record_words`], for fields in several runs.
-#[inline(never)]
-pub fn record_segments(id: &AtomicU32, segments: &[Segment]) {
-    let Some(Current(attached)) = Current::get() else { return };
-    // Relaxed: as in `record_bytes`.
-    let id = id.load(Ordering::Relaxed);
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
-        let context = crate::arch::context();
-        let record = Record::new(id as u16, context, segments);
-        if context != 0
-            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
-            // SAFETY: as in `record_bytes`.
-            && unsafe { dormouse_relay::arch::rseq_write(site, &record) } == Written::Done
-        {
-            return;
-        }
-    }
-    record_slowly(attached, id, segments);
+    record_slowly(attached, id, &[Segment::padded(words.as_ptr().cast(), len)]);
 }
 
 /// Everything but the plain case: page switches, unknown thread, no rseq, no timestamp counter.
 #[cold]
 #[inline(never)]
-fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
-    let (id, marks) = watch::split(id);
+pub(crate) fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
+    let (id, marks) = marks::split(id);
     // No class has such an id: the owner had none left, or the class has just left a session.
     if id > CLASS_ID_MAX as u32 {
         return;
@@ -192,8 +83,10 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
         _ => record_claimed(attached, writer, &record),
     }
     drop(guard);
-    if marks != 0 {
-        watch::met(marks, writer);
+    if marks != 0
+        && let Some(function) = ON_MARKED.get()
+    {
+        function(marks, writer);
     }
 }
 
