@@ -207,25 +207,43 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let Some(hook) = hook(signal) else { return };
     // SAFETY: this thread's own.
     let errno_at = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the thread's errno, which lives as long as the thread.
     let errno = unsafe { errno_at.read() };
     if !hook.is_crash || !CRASHED.swap(true, Ordering::Relaxed) {
         hook.prepared.request();
     }
     if hook.is_crash {
-        // SAFETY: what was installed before.
-        unsafe { libc::sigaction(signal, &raw const hook.former, core::ptr::null_mut()) };
         // SAFETY: the kernel's word for what has happened.
-        if unsafe { (*info).si_code } <= 0 {
-            // Sent by a process: nothing raises it again when this returns. (A fault does.)
-            // SAFETY: sends a signal to this very thread, where it waits for the handler's end.
-            unsafe { libc::raise(signal) };
+        let is_sent = unsafe { (*info).si_code } <= 0;
+        let mut former = hook.former;
+        if !is_sent && former.sa_sigaction == libc::SIG_IGN {
+            // Nobody can ignore what an instruction of his own has done: the kernel then takes the default action.
+            former.sa_sigaction = libc::SIG_DFL;
+        }
+        // SAFETY: what was installed before, or the default.
+        unsafe { libc::sigaction(signal, &raw const former, core::ptr::null_mut()) };
+        // An instruction that faults does so again when this returns; after a trap, a forbidden system call, or a signal that was sent,
+        // the program would go on.
+        let comes_again = !is_sent && matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE);
+        if !comes_again {
+            send_again(signal, info);
         }
     } else {
         call(&hook.former, signal, info, context);
     }
-    // SAFETY: as above.
+    // SAFETY: the thread's errno, which lives as long as the thread.
     unsafe { errno_at.write(errno) };
+}
+
+/// Sends a signal, with what the kernel has said of it, to this very thread, where it waits for the handler's end.
+fn send_again(signal: c_int, info: *const libc::siginfo_t) {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    // SAFETY: rt_tgsigqueueinfo(2), which reads the kernel's own description. A thread may say of a signal to itself whatever it likes.
+    if unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, info) } != 0 {
+        // SAFETY: sends a signal to this very thread.
+        unsafe { libc::raise(signal) };
+    }
 }
 
 /// Calls a handler, if the action is one.
