@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::collections::BTreeSet;
 
 use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
 use dormouse_abi::site::EventRecord;
@@ -249,6 +250,7 @@ impl Found {
 /// unregistered.
 pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventRecord, known: &Found) -> Found {
     let mut found = Found::default();
+    let mut ids: BTreeSet<usize> = known.classes.iter().map(|class| ptr::from_ref(class.id).addr()).collect();
     let object = start as usize;
     let mut record = start;
     while record < stop {
@@ -266,11 +268,15 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
             // SAFETY: the Rust macro points at an `EventKey` and a `DescribeFn`.
             unsafe { rust_class(key.cast(), describe) }
         };
-        if known.classes.iter().chain(&found.classes).any(|other| ptr::eq(other.id, id)) {
+        let address = ptr::from_ref(id).addr();
+        if ids.contains(&address) {
             continue;
         }
         match announcement.check() {
-            Ok(decl) => found.classes.push(Class { object, gate, id, decl, armed: false }),
+            Ok(decl) => {
+                ids.insert(address);
+                found.classes.push(Class { object, gate, id, decl, armed: false });
+            }
             Err(_) => {
                 let unfit = UnfitClass { object, announcement };
                 if !known.unfit.contains(&unfit) && !found.unfit.contains(&unfit) {
