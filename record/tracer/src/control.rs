@@ -293,7 +293,7 @@ fn grant(classes: &mut [Class], grants: &[Grant], marks: &Marks) {
     set_armed(classes, |index, class| armed.get(index).copied().unwrap_or(class.armed));
 }
 
-/// Arms and disarms many classes with one change of the text's protection and one synchronisation of the processors.
+/// Arms and disarms many classes with one change of the text's protection and one synchronisation of the CPUs.
 fn set_armed(classes: &mut [Class], wanted: impl Fn(usize, &Class) -> bool) {
     let changes: Vec<(usize, bool)> = classes
         .iter()

@@ -26,7 +26,8 @@ pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) 
         1..=8 => record::record_words(&class.id, len, [word(0), 0, 0]),
         9..=16 => record::record_words(&class.id, len, [word(0), word(1), 0]),
         17..=24 => record::record_words(&class.id, len, [word(0), word(1), word(2)]),
-        _ => record::record_bytes(&class.id, fields, len),
+        // SAFETY: the caller's word.
+        _ => unsafe { record::record_segments(&class.id, &[Segment::padded(fields, len)]) },
     }
 }
 
@@ -43,7 +44,8 @@ pub unsafe fn record_segments(class: *const CClass, segments: *const Segment, co
     let class = unsafe { &*class };
     // SAFETY: the caller's word.
     let segments = unsafe { core::slice::from_raw_parts(segments, count) };
-    record::record_segments(&class.id, segments);
+    // SAFETY: the caller's word.
+    unsafe { record::record_segments(&class.id, segments) };
 }
 
 /// Adds an object's event classes, and announces them to the session that the process is in. Again changes nothing.

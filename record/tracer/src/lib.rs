@@ -145,7 +145,7 @@ macro_rules! event {
             let fields = $crate::__private::Fields::none();
             list.is_of(
                 fields $(.and(&($crate::__private::value!($field $(= $value)?))))*
-                    .record::<{ 8 * (COUNT + 1) }, { 2 * COUNT + 1 }>(&KEY),
+                    .record::<{ COUNT + 1 }, { 2 * COUNT + 1 }>(&KEY),
             );
         }
     }};

@@ -25,14 +25,9 @@ pub(crate) struct Attached {
     pub(crate) memory: Memory,
     /// Restartable sequences, where the process has them.
     pub(crate) rseq: Option<Rseq>,
-    /// The same, where the clock can be read inside a section as well, and records have context.
-    pub(crate) fast_rseq: Option<Rseq>,
-    /// The same, where records are compact.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) compact_rseq: Option<Rseq>,
     /// What headers records have.
     pub(crate) record_kind: RecordKind,
-    /// The control blocks of the processors' streams.
+    /// The control blocks of the CPUs' streams.
     streams: Area,
     clock: u32,
     /// The session's number for this process.
@@ -88,7 +83,7 @@ pub(crate) fn set_current(attached: Option<&'static Attached>) {
     #[cfg(target_arch = "x86_64")]
     {
         let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
-        // (X) Release pairs with the section's load in `define_record_words!`, which acquires on x86-64: what it points to is
+        // (X) Release pairs with the sections' load in `define_record!`, which acquires on x86-64: what it points to is
         // written before. Leaving restarts sections before it goes on.
         CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
     }
@@ -124,17 +119,11 @@ impl Attached {
         let streams = unsafe {
             Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
         };
-        let is_fast = rseq.is_some() && clock == CLOCK_TSC && can_restart;
-        let record_kind = memory.record_kind();
-        let fast_for = |kind| rseq.filter(|_| is_fast && record_kind == kind);
         Ok(Attached {
             #[cfg(target_arch = "x86_64")]
-            session: dormouse_relay::arch::Session::new(&memory, is_fast),
+            session: dormouse_relay::arch::Session::new(&memory, rseq.is_some() && clock == CLOCK_TSC && can_restart),
             rseq,
-            fast_rseq: fast_for(RecordKind::Ids),
-            #[cfg(target_arch = "x86_64")]
-            compact_rseq: fast_for(RecordKind::Compact),
-            record_kind,
+            record_kind: memory.record_kind(),
             streams,
             clock,
             process,
@@ -144,7 +133,7 @@ impl Attached {
         })
     }
 
-    /// What the critical section needs for a processor; `None` for one that has no stream.
+    /// What the critical section needs for a CPU; `None` for one that has no stream.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn site(&self, rseq: Rseq, cpu: u32) -> Option<dormouse_relay::arch::Site> {

@@ -29,7 +29,7 @@ pub(crate) fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) ->
     unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
     // SAFETY: initialised just now; a size that is more than PTHREAD_STACK_MIN.
     unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_SIZE_BYTES) };
-    // SAFETY: as above; a state that there is.
+    // SAFETY: initialised above; a state that there is.
     unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED) };
     let unmasked = SignalMask::block_all();
     let mut thread = core::mem::MaybeUninit::uninit();

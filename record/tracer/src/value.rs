@@ -96,7 +96,7 @@ use sealed::Field;
 /// A value that waits for the event's other values. [`Send`], because they may be waited for with `.await`.
 pub trait Held: Send {
     /// Puts the value into a record.
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>);
+    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>);
     /// The same bytes as a number, little-endian, of a value whose size is fixed; else 0.
     #[inline(always)]
     fn bits(&self) -> u64 {
@@ -110,8 +110,8 @@ pub struct Scalar<const SIZE: usize>(u64);
 
 impl<const SIZE: usize> Held for Scalar<SIZE> {
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
-        payload.small(*self.0.to_le_bytes().first_chunk::<SIZE>().expect("at most eight bytes"));
+    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
+        payload.small(self.0, SIZE);
     }
     #[inline(always)]
     fn bits(&self) -> u64 {
@@ -125,9 +125,9 @@ pub struct Elements<'a, T>(&'a [T]);
 
 impl<T: Sync> Held for Elements<'_, T> {
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
         // A sequence too long for any page is refused by the write, which sees its length in bytes.
-        payload.small((self.0.len() as u32).to_le_bytes());
+        payload.small((self.0.len() as u32).into(), 4);
         payload.long(self.0.as_ptr().cast(), size_of_val(self.0));
     }
 }
@@ -138,12 +138,29 @@ pub struct Text<'a>(&'a [u8]);
 
 impl Held for Text<'_> {
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
-        // The library's search, which looks at words.
-        let len = core::ffi::CStr::from_bytes_until_nul(self.0).map_or(self.0.len(), core::ffi::CStr::count_bytes);
-        payload.long(self.0.as_ptr(), len);
-        payload.small([0]);
+    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
+        payload.long(self.0.as_ptr(), text_len(self.0));
+        payload.small(0, 1);
     }
+}
+
+/// Bytes before the first NUL. There is hardly ever one, so what comes first is a question that the compiler answers for many bytes at once.
+#[inline(always)]
+fn text_len(text: &[u8]) -> usize {
+    fn has_nul<const LEN: usize>(bytes: Option<&[u8; LEN]>) -> bool {
+        bytes.is_some_and(|bytes| bytes.iter().fold(false, |found, byte| found | (*byte == 0)))
+    }
+    let has_nul = match text.len() {
+        0..8 => text.contains(&0),
+        8..16 => has_nul(text.first_chunk::<8>()) | has_nul(text.last_chunk::<8>()),
+        _ => text.as_chunks().0.iter().any(|chunk| has_nul::<16>(Some(chunk))) || has_nul(text.last_chunk::<16>()),
+    };
+    if has_nul { first_nul(text) } else { text.len() }
+}
+
+#[cold]
+fn first_nul(text: &[u8]) -> usize {
+    text.iter().position(|byte| *byte == 0).unwrap_or(text.len())
 }
 
 /// The fields of an event, as far as they are evaluated.
@@ -155,7 +172,7 @@ pub trait Values {
     /// Their types.
     type List: TypeList;
     /// Puts all of them into a record.
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>);
+    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>);
     /// The first of them as words.
     fn words(&self) -> Words;
 }
@@ -171,7 +188,7 @@ pub struct And<Before, Last, Type> {
 impl Values for () {
     type List = Nil;
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, _: &mut Payload<BYTES, RUNS>) {}
+    fn put<const WORDS: usize, const RUNS: usize>(self, _: &mut Payload<WORDS, RUNS>) {}
     #[inline(always)]
     fn words(&self) -> Words {
         Words::default()
@@ -181,7 +198,7 @@ impl Values for () {
 impl<Before: Values, Last: Held, Type: HasTypeByte> Values for And<Before, Last, Type> {
     type List = Cons<Before::List, Type>;
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
         self.before.put(payload);
         self.last.put(payload);
     }
@@ -244,66 +261,81 @@ impl<List> Recorded<List> {
 
 /// The fields of one record: small values gathered in place, long ones by reference until the record is written.
 ///
-/// `BYTES` is at least 8 × (fields + 1), `RUNS` at least 2 × fields + 1.
+/// Small values are put together in a register and stored by whole words, each run of them from a word of its own on: a section that
+/// copies words would wait for a word that was stored in parts. The compiler knows every shift and index.
+///
+/// `WORDS` is at least the number of fields, `RUNS` twice that and one more.
 #[derive(Debug)]
-pub struct Payload<const BYTES: usize, const RUNS: usize> {
-    scratch: [MaybeUninit<u8>; BYTES],
-    scratch_len: usize,
+pub struct Payload<const WORDS: usize, const RUNS: usize> {
+    scratch: [MaybeUninit<u64>; WORDS],
+    word_count: usize,
+    /// The first word of the run of small values, which of it is not stored yet, and how many bytes of that there are.
     run_start: usize,
+    pending: u64,
+    pending_len: usize,
     runs: [MaybeUninit<Segment>; RUNS],
     run_count: usize,
 }
 
-impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
+impl<const WORDS: usize, const RUNS: usize> Payload<WORDS, RUNS> {
     /// No fields yet.
     #[inline(always)]
     pub fn new() -> Self {
         Payload {
-            scratch: [MaybeUninit::uninit(); BYTES],
-            scratch_len: 0,
+            scratch: [MaybeUninit::uninit(); WORDS],
+            word_count: 0,
             run_start: 0,
+            pending: 0,
+            pending_len: 0,
             runs: [const { MaybeUninit::uninit() }; RUNS],
             run_count: 0,
         }
     }
 
-    /// Adds up to eight bytes by value.
+    /// Adds the first `len` bytes of `bits`, little-endian, at most eight; the others are zero.
     #[inline(always)]
-    fn small<const N: usize>(&mut self, bytes: [u8; N]) {
-        debug_assert!(self.scratch_len + N + 8 <= BYTES);
-        for (slot, byte) in self.scratch[self.scratch_len..][..N].iter_mut().zip(bytes) {
-            slot.write(byte);
+    fn small(&mut self, bits: u64, len: usize) {
+        let shift = 8 * self.pending_len;
+        self.pending |= bits << shift;
+        self.pending_len += len;
+        if self.pending_len >= 8 {
+            self.store_pending();
+            self.pending = if shift > 0 { bits >> (64 - shift) } else { 0 };
+            self.pending_len -= 8;
         }
-        self.scratch_len += N;
+    }
+
+    #[inline(always)]
+    fn store_pending(&mut self) {
+        self.scratch[self.word_count].write(self.pending);
+        self.word_count += 1;
     }
 
     /// Ends the run of small values.
     #[inline(always)]
     fn close_run(&mut self) {
-        let len = self.scratch_len - self.run_start;
-        if len > 0 {
-            // A copy by whole words reads at most seven bytes beyond the run, and the scratch space has eight to spare.
-            let source = self.scratch.as_ptr().wrapping_add(self.run_start).cast();
-            self.runs[self.run_count].write(Segment::padded(source, len));
-            self.run_count += 1;
-            self.run_start = self.scratch_len;
+        let len = 8 * (self.word_count - self.run_start) + self.pending_len;
+        if self.pending_len > 0 {
+            self.store_pending();
         }
+        if len > 0 {
+            let source = self.scratch.as_ptr().wrapping_add(self.run_start).cast();
+            self.add(Segment::padded(source, len));
+        }
+        (self.run_start, self.pending, self.pending_len) = (self.word_count, 0, 0);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, run: Segment) {
+        self.runs[self.run_count].write(run);
+        self.run_count += 1;
     }
 
     /// Adds bytes that stay where they are until the record is written.
     #[inline(always)]
     fn long(&mut self, bytes: *const u8, len: usize) {
         self.close_run();
-        if len > 0 {
-            self.runs[self.run_count].write(Segment::exact(bytes, len));
-            self.run_count += 1;
-        }
-    }
-
-    /// The fields, if they are small values alone: where they are, and how many bytes. Seven more may be read.
-    #[inline(always)]
-    pub(crate) fn single_run(&self) -> Option<(*const u8, usize)> {
-        (self.run_count == 0).then_some((self.scratch.as_ptr().cast(), self.scratch_len))
+        self.add(Segment::exact(bytes, len));
     }
 
     /// All runs.
@@ -316,7 +348,7 @@ impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
     }
 }
 
-impl<const BYTES: usize, const RUNS: usize> Default for Payload<BYTES, RUNS> {
+impl<const WORDS: usize, const RUNS: usize> Default for Payload<WORDS, RUNS> {
     fn default() -> Self {
         Self::new()
     }
@@ -513,7 +545,7 @@ pub fn description<List: TypeList>() -> &'static Description {
 mod tests {
     use super::*;
 
-    fn gather<const BYTES: usize, const RUNS: usize>(payload: &mut Payload<BYTES, RUNS>) -> Vec<u8> {
+    fn gather<const WORDS: usize, const RUNS: usize>(payload: &mut Payload<WORDS, RUNS>) -> Vec<u8> {
         let mut bytes = Vec::new();
         for run in payload.runs() {
             // SAFETY: the test's values are alive, and a run's length is what was put.

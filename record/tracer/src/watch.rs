@@ -216,7 +216,7 @@ impl Turn {
                 let _ = futex::wait(&self.holder, futex::Flags::PRIVATE, holder, Some(&NAP));
             }
         }
-        // Nobody else waits: a program ends once. (O) as above, if it was there until just now.
+        // Nobody else waits: a program ends once. (O) Acquire pairs with (O'), if the holder was there until just now.
         self.holder.swap(tid(), Ordering::Acquire);
     }
 }

@@ -36,7 +36,7 @@ macro_rules! event {
         let list = $crate::__private::Recorded::list();
         if gate(list) {
             let fields = $crate::__private::Fields::none();
-            list.is_of($crate::record::<_, { 8 * (COUNT + 1) }, { 2 * COUNT + 1 }>(
+            list.is_of($crate::record::<_, { COUNT + 1 }, { 2 * COUNT + 1 }>(
                 fields $(.and(&($crate::__private::value!($field $(= $value)?))))*,
                 &KEY,
             ));
@@ -47,13 +47,13 @@ macro_rules! event {
 /// Writes the record.
 #[doc(hidden)]
 #[inline(always)]
-pub fn record<All: Values, const BYTES: usize, const RUNS: usize>(
+pub fn record<All: Values, const WORDS: usize, const RUNS: usize>(
     fields: Fields<All>,
     key: &'static EventKey,
 ) -> Recorded<All::List> {
     match const { <All::List as TypeList>::WORDS_SIZE_BYTES } {
         Some(len) => write(key, const { <All::List as TypeList>::DESCRIPTION.fingerprint() }, len, fields.words()),
-        None => return fields.record::<BYTES, RUNS>(key),
+        None => return fields.record::<WORDS, RUNS>(key),
     }
     Recorded::list()
 }
@@ -70,5 +70,6 @@ fn write(key: &'static EventKey, fingerprint: u64, len: usize, words: [u64; 3]) 
     } else {
         words.as_ptr()
     };
-    record_segments(id, &[Segment::padded(source.cast(), len)]);
+    // SAFETY: an array of words that hold so many bytes.
+    unsafe { record_segments(id, &[Segment::padded(source.cast(), len)]) };
 }

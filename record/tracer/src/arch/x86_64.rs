@@ -34,22 +34,6 @@ pub(crate) fn tls() -> *const Tls {
     address
 }
 
-/// The calling thread's context word.
-#[inline(always)]
-pub(crate) fn context() -> u64 {
-    let word: u64;
-    // SAFETY: reads eight bytes of the thread's own block.
-    unsafe {
-        asm!(
-            "mov {word}, qword ptr [rip + dormouse_i_tls@GOTTPOFF]",
-            "mov {word}, qword ptr fs:[{word}]",
-            word = out(reg) word,
-            options(nostack, readonly, preserves_flags),
-        );
-    }
-    word
-}
-
 /// Exports `vfork` from a library: announces it to the tracer, then goes on in the real one.
 ///
 /// ```text

@@ -5,45 +5,32 @@ mod slow;
 
 #[cfg(not(target_arch = "x86_64"))]
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 
-use dormouse_abi::class::CLASS_ID_MAX;
-use dormouse_relay::{Record, Segment, Written};
+use dormouse_relay::Segment;
 
 use crate::class::EventKey;
-use crate::session::current_before_id;
 use crate::value::{Fields, Payload, Recorded, TypeList, Values, WORDS_MAX};
 
 pub(crate) use slow::on_marked;
-use slow::record_slowly;
 #[cfg(not(target_arch = "x86_64"))]
-use slow::record_words_slowly;
+use slow::{record_runs_slowly, record_words_slowly};
 
 impl<All: Values> Fields<All> {
     /// Writes the record.
     #[inline(always)]
-    pub fn record<const BYTES: usize, const RUNS: usize>(self, key: &'static EventKey) -> Recorded<All::List> {
+    pub fn record<const WORDS: usize, const RUNS: usize>(self, key: &'static EventKey) -> Recorded<All::List> {
         let fingerprint = const { All::List::DESCRIPTION.fingerprint() };
         match const { All::List::WORDS_SIZE_BYTES } {
             Some(len) => record_words_of_key(key, fingerprint, len, self.words()),
             None => {
-                // Before the id is looked up: values that outlived a call would have the dormant site's function save registers.
-                let mut payload = Payload::<BYTES, RUNS>::new();
+                let mut payload = Payload::<WORDS, RUNS>::new();
                 self.0.put(&mut payload);
-                if let Some(id) = key.id(fingerprint) {
-                    record_payload(payload, id);
-                }
+                // SAFETY: the payload and what the values refer to are alive.
+                unsafe { record_segments_of_key(key, fingerprint, payload.runs()) }
             }
         }
         Recorded::list()
-    }
-}
-
-#[inline(always)]
-fn record_payload<const BYTES: usize, const RUNS: usize>(mut payload: Payload<BYTES, RUNS>, id: &AtomicU32) {
-    match payload.single_run() {
-        Some((source, len)) => record_bytes(id, source, len),
-        None => record_segments(id, payload.runs()),
     }
 }
 
@@ -76,50 +63,50 @@ pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: 
     }
 }
 
-/// As [`record_words`], for fields that are `len` bytes at `source`. Up to seven bytes beyond them are read.
-#[inline(never)]
-pub fn record_bytes(id: &AtomicU32, source: *const u8, len: usize) {
-    let Some(attached) = current_before_id() else { return };
-    // Relaxed: the id is a number of its own, and the session has been asked for before.
-    let id = id.load(Ordering::Relaxed);
+/// As [`record_words`], for fields in several runs.
+///
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+pub unsafe fn record_segments(id: &AtomicU32, segments: &[Segment]) {
     #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
-        let context = crate::arch::context();
-        let words = dormouse_relay::arch::Words {
-            id: id.into(),
-            context,
-            size_bytes: dormouse_abi::record::HEADER_SIZE_BYTES + len,
-            source,
-        };
-        // One attempt: whatever comes in between is sorted out on the slow path, which keeps this one short.
-        if context != 0
-            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
-            // SAFETY: `site` describes the session that `CURRENT` held; the section itself checks that it still does.
-            && unsafe { dormouse_relay::arch::rseq_write_words(site, words) } == Written::Done
-        {
-            return;
-        }
+    // SAFETY: the caller's word.
+    unsafe {
+        arch::record_runs(id, size_bytes(segments), segments)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let core::ops::Range { start, end } = segments.as_ptr_range();
+        // SAFETY: the id is a reference, the segments are a slice, and their sources may be read by the caller's word.
+        unsafe { record_runs_slowly(id.as_ptr(), 0, MaybeUninit::uninit(), start, end) }
     }
-    record_slowly(attached, id, &[Segment::padded(source, len)]);
 }
 
-/// As [`record_words`], for fields in several runs.
-#[inline(never)]
-pub fn record_segments(id: &AtomicU32, segments: &[Segment]) {
-    let Some(attached) = current_before_id() else { return };
-    // Relaxed: as in `record_bytes`.
-    let id = id.load(Ordering::Relaxed);
+/// The same of the key's class with this fingerprint.
+///
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+unsafe fn record_segments_of_key(key: &EventKey, fingerprint: u64, segments: &[Segment]) {
     #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
-        let context = crate::arch::context();
-        let record = Record::new(id as u16, context, segments);
-        if context != 0
-            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
-            // SAFETY: as in `record_bytes`.
-            && unsafe { dormouse_relay::arch::rseq_write(site, &record) } == Written::Done
-        {
-            return;
-        }
+    // SAFETY: the caller's word.
+    unsafe {
+        arch::record_key_runs(key, fingerprint, size_bytes(segments), segments)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    if let Some(id) = key.id(fingerprint) {
+        // SAFETY: the caller's word.
+        unsafe { record_segments(id, segments) }
     }
-    record_slowly(attached, id, segments);
+}
+
+/// Bytes of a record with context that has these fields.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn size_bytes(segments: &[Segment]) -> usize {
+    let mut size_bytes = dormouse_abi::record::HEADER_SIZE_BYTES;
+    for segment in segments {
+        size_bytes += segment.len();
+    }
+    size_bytes
 }

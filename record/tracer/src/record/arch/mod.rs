@@ -3,4 +3,4 @@
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86_64::{record, record_key};
+pub(super) use x86_64::{record, record_key, record_key_runs, record_runs};

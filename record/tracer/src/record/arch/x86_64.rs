@@ -5,54 +5,57 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 
 use dormouse_abi::record::HEADER_SIZE_BYTES;
+use dormouse_relay::Segment;
 
 use crate::class::EventKey;
 use crate::session::CURRENT_SECTION;
 use crate::thread::RSEQ_OFFSET;
 use crate::value::WORDS_MAX;
 
-use super::super::slow::record_words_slowly;
+use super::super::slow::{record_runs_slowly, record_words_slowly};
 
 macro_rules! define_records {
-    ($($name:ident $of_key:ident $compact:ident $words:tt [$($word:ident),*]),*) => {$(
-        dormouse_relay::define_record_words! {
-            /// Writes a record with so many words of fields. Of the general registers, only rax, rdx, r10 and r11 change,
-            /// and r9 where it holds no word.
+    ($($name:ident $of_key:ident $compact:ident $fields:tt $arguments:tt => $slow:ident $other:ident),* $(,)?) => {$(
+        dormouse_relay::define_record! {
+            /// Writes a record with these fields.
             ///
             /// # Safety
-            /// As [`dormouse_relay::define_record_words`] says. `CURRENT_SECTION` is of the session that the process is in,
+            /// As [`dormouse_relay::define_record`] says. `CURRENT_SECTION` is of the session that the process is in,
             /// and `Joining` keeps the rest of the promise.
             fn $name(
-                words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
-                slow: $compact
+                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact
             )
         }
-        dormouse_relay::define_record_words! {
+        dormouse_relay::define_record! {
             /// The same for an event's key, whose id is that of the class with the fingerprint `which`, or of another.
             ///
             /// # Safety
-            /// As above; `id` is an `EventKey`'s.
+            /// As the function before; `id` is an `EventKey`'s.
             fn $of_key(
-                words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
-                slow: $compact, other: save_registers_record_other
+                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact,
+                other: $other
             )
         }
-        dormouse_relay::define_compact_record_words! {
+        dormouse_relay::define_record! {
             /// The first part of both functions' slow path: in sessions whose records are compact, it is the short one.
             ///
             /// # Safety
-            /// As above.
+            /// As the first function.
             fn $compact(
-                words: $words [$($word),*], session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls",
-                slow: save_registers_record_slowly
+                compact $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $slow
             )
         }
     )*};
 }
 
 define_records!(
-    record_0 record_key_0 record_compact_0 0 [], record_1 record_key_1 record_compact_1 1 [w0],
-    record_2 record_key_2 record_compact_2 2 [w0, w1], record_3 record_key_3 record_compact_3 3 [w0, w1, w2]
+    record_0 record_key_0 record_compact_0 0 [] => save_registers_record_slowly save_registers_record_other,
+    record_1 record_key_1 record_compact_1 1 [w0: u64] => save_registers_record_slowly save_registers_record_other,
+    record_2 record_key_2 record_compact_2 2 [w0: u64, w1: u64] => save_registers_record_slowly save_registers_record_other,
+    record_3 record_key_3 record_compact_3 3 [w0: u64, w1: u64, w2: u64]
+        => save_registers_record_slowly save_registers_record_other,
+    record_n record_key_n record_compact_n runs [first: *const Segment, end: *const Segment]
+        => save_registers_record_runs_slowly save_registers_record_runs_other,
 );
 
 macro_rules! save_registers {
@@ -72,10 +75,10 @@ macro_rules! save_registers {
         unsafe extern "C" fn $name(
             id: *const u32,
             size_bytes: usize,
-            which: core::mem::MaybeUninit<u64>,
-            w0: u64,
-            w1: u64,
-            w2: u64,
+            which: MaybeUninit<u64>,
+            field0: u64,
+            field1: u64,
+            field2: u64,
         ) {
             naked_asm!(
                 ".cfi_startproc",
@@ -102,7 +105,8 @@ macro_rules! save_registers {
 }
 
 save_registers!(
-    save_registers_record_slowly => record_words_slowly, save_registers_record_other => record_words_of_other
+    save_registers_record_slowly => record_words_slowly, save_registers_record_other => record_words_of_other,
+    save_registers_record_runs_slowly => record_runs_slowly, save_registers_record_runs_other => record_runs_of_other
 );
 
 /// Calls a record function: it keeps the general registers, so that a dormant site does not make its function save any.
@@ -161,11 +165,14 @@ pub(crate) fn record(id: &AtomicU32, size_bytes: usize, [w0, w1, w2]: [u64; WORD
         // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the registers
         // that change are declared, and the stack is aligned for a call.
         0 => unsafe { call!([out("r9") _,] record_0, id, size_bytes, _) },
-        // SAFETY: as above.
+        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
+        // registers are declared, and the stack is aligned for a call.
         1..=8 => unsafe { call!([out("r9") _,] record_1, id, size_bytes, _, "rcx" = w0) },
-        // SAFETY: as above.
+        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
+        // registers are declared, and the stack is aligned for a call.
         9..=16 => unsafe { call!([out("r9") _,] record_2, id, size_bytes, _, "rcx" = w0, "r8" = w1) },
-        // SAFETY: as above.
+        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
+        // registers are declared, and the stack is aligned for a call.
         _ => unsafe { call!([] record_3, id, size_bytes, _, "rcx" = w0, "r8" = w1, "r9" = w2) },
     }
 }
@@ -176,15 +183,45 @@ pub(crate) fn record(id: &AtomicU32, size_bytes: usize, [w0, w1, w2]: [u64; WORD
 pub(crate) fn record_key(key: &EventKey, fingerprint: u64, size_bytes: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
     let id = key.first_id();
     match size_bytes - HEADER_SIZE_BYTES {
-        // SAFETY: as above; the id is a key's.
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
         0 => unsafe { call!([out("r9") _,] record_key_0, id, size_bytes, fingerprint) },
-        // SAFETY: as above.
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
         1..=8 => unsafe { call!([out("r9") _,] record_key_1, id, size_bytes, fingerprint, "rcx" = w0) },
-        // SAFETY: as above.
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
         9..=16 => unsafe { call!([out("r9") _,] record_key_2, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1) },
-        // SAFETY: as above.
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
         _ => unsafe { call!([] record_key_3, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1, "r9" = w2) },
     }
+}
+
+/// Writes a record of these segments of the class whose id is there.
+///
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+pub(crate) unsafe fn record_runs(id: &AtomicU32, size_bytes: usize, segments: &[Segment]) {
+    let id = id.as_ptr();
+    let core::ops::Range { start, end } = segments.as_ptr_range();
+    // SAFETY: the id is a reference, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
+    // the registers that change are declared, and the stack is aligned for a call.
+    unsafe { call!([out("r9") _,] record_n, id, size_bytes, _, "rcx" = start, "r8" = end) }
+}
+
+/// The same of the key's class with this fingerprint.
+///
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+pub(crate) unsafe fn record_key_runs(key: &EventKey, fingerprint: u64, size_bytes: usize, segments: &[Segment]) {
+    let id = key.first_id();
+    let core::ops::Range { start, end } = segments.as_ptr_range();
+    // SAFETY: the id is a key's, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
+    // the registers that change are declared, and the stack is aligned for a call.
+    unsafe { call!([out("r9") _,] record_key_n, id, size_bytes, fingerprint, "rcx" = start, "r8" = end) }
 }
 
 /// Writes a record of a key whose first class it is not of.
@@ -206,5 +243,31 @@ unsafe extern "C" fn record_words_of_other(
     let which = unsafe { which.assume_init() };
     if let Some(id) = key.id(which) {
         record(id, size_bytes, [w0, w1, w2]);
+    }
+}
+
+/// As [`record_words_of_other`], of the segments from `first` to before `end`.
+///
+/// # Safety
+/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the segments are an array whose sources may be read.
+#[cold]
+unsafe extern "C" fn record_runs_of_other(
+    id: *const u32,
+    size_bytes: usize,
+    which: MaybeUninit<u64>,
+    first: *const Segment,
+    end: *const Segment,
+) {
+    // SAFETY: the caller's word.
+    let key = unsafe { EventKey::of_first_id(id) };
+    // SAFETY: the caller's word.
+    let which = unsafe { which.assume_init() };
+    // SAFETY: both are of one array by the caller's word, and segments have a size.
+    let count = unsafe { end.offset_from_unsigned(first) };
+    // SAFETY: the caller's word.
+    let segments = unsafe { core::slice::from_raw_parts(first, count) };
+    if let Some(id) = key.id(which) {
+        // SAFETY: the caller's word.
+        unsafe { record_runs(id, size_bytes, segments) };
     }
 }
