@@ -96,7 +96,7 @@ use sealed::Field;
 /// A value that waits for the event's other values. [`Send`], because they may be waited for with `.await`.
 pub trait Held: Send {
     /// Puts the value into a record.
-    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>);
+    fn put(self, payload: &mut Payload<'_>);
     /// The same bytes as a number, little-endian, of a value whose size is fixed; else 0.
     #[inline(always)]
     fn bits(&self) -> u64 {
@@ -110,7 +110,7 @@ pub struct Scalar<const SIZE: usize>(u64);
 
 impl<const SIZE: usize> Held for Scalar<SIZE> {
     #[inline(always)]
-    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
+    fn put(self, payload: &mut Payload<'_>) {
         payload.small(self.0, SIZE);
     }
     #[inline(always)]
@@ -125,7 +125,7 @@ pub struct Elements<'a, T>(&'a [T]);
 
 impl<T: Sync> Held for Elements<'_, T> {
     #[inline(always)]
-    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
+    fn put(self, payload: &mut Payload<'_>) {
         // A sequence too long for any page is refused by the write, which sees its length in bytes.
         payload.small((self.0.len() as u32).into(), 4);
         payload.long(self.0.as_ptr().cast(), size_of_val(self.0));
@@ -138,7 +138,7 @@ pub struct Text<'a>(&'a [u8]);
 
 impl Held for Text<'_> {
     #[inline(always)]
-    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
+    fn put(self, payload: &mut Payload<'_>) {
         payload.long(self.0.as_ptr(), text_len(self.0));
         payload.small(0, 1);
     }
@@ -172,7 +172,7 @@ pub trait Values {
     /// Their types.
     type List: TypeList;
     /// Puts all of them into a record.
-    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>);
+    fn put(self, payload: &mut Payload<'_>);
     /// The first of them as words.
     fn words(&self) -> Words;
 }
@@ -188,7 +188,7 @@ pub struct And<Before, Last, Type> {
 impl Values for () {
     type List = Nil;
     #[inline(always)]
-    fn put<const WORDS: usize, const RUNS: usize>(self, _: &mut Payload<WORDS, RUNS>) {}
+    fn put(self, _: &mut Payload<'_>) {}
     #[inline(always)]
     fn words(&self) -> Words {
         Words::default()
@@ -198,7 +198,7 @@ impl Values for () {
 impl<Before: Values, Last: Held, Type: HasTypeByte> Values for And<Before, Last, Type> {
     type List = Cons<Before::List, Type>;
     #[inline(always)]
-    fn put<const WORDS: usize, const RUNS: usize>(self, payload: &mut Payload<WORDS, RUNS>) {
+    fn put(self, payload: &mut Payload<'_>) {
         self.before.put(payload);
         self.last.put(payload);
     }
@@ -262,34 +262,25 @@ impl<List> Recorded<List> {
 /// The fields of one record: small values gathered in place, long ones by reference until the record is written.
 ///
 /// Small values are put together in a register and stored by whole words, each run of them from a word of its own on: a section that
-/// copies words would wait for a word that was stored in parts. The compiler knows every shift and index.
-///
-/// `WORDS` is at least the number of fields, `RUNS` twice that and one more.
+/// copies words would wait for a word that was stored in parts. The counts lie apart from what they are indices of, so that the compiler knows
+/// each of them.
 #[derive(Debug)]
-pub struct Payload<const WORDS: usize, const RUNS: usize> {
-    scratch: [MaybeUninit<u64>; WORDS],
+pub struct Payload<'a> {
+    scratch: &'a mut [MaybeUninit<u64>],
     word_count: usize,
-    /// The first word of the run of small values, which of it is not stored yet, and how many bytes of that there are.
+    /// The first word of the run of small values, what of it is not stored yet, and how many bytes that is.
     run_start: usize,
     pending: u64,
     pending_len: usize,
-    runs: [MaybeUninit<Segment>; RUNS],
+    runs: &'a mut [MaybeUninit<Segment>],
     run_count: usize,
 }
 
-impl<const WORDS: usize, const RUNS: usize> Payload<WORDS, RUNS> {
-    /// No fields yet.
+impl<'a> Payload<'a> {
+    /// No fields yet. `scratch` has a word for each field, `runs` two elements for each, and one more.
     #[inline(always)]
-    pub fn new() -> Self {
-        Payload {
-            scratch: [MaybeUninit::uninit(); WORDS],
-            word_count: 0,
-            run_start: 0,
-            pending: 0,
-            pending_len: 0,
-            runs: [const { MaybeUninit::uninit() }; RUNS],
-            run_count: 0,
-        }
+    pub fn new(scratch: &'a mut [MaybeUninit<u64>], runs: &'a mut [MaybeUninit<Segment>]) -> Self {
+        Payload { scratch, word_count: 0, run_start: 0, pending: 0, pending_len: 0, runs, run_count: 0 }
     }
 
     /// Adds the first `len` bytes of `bits`, little-endian, at most eight; the others are zero.
@@ -345,12 +336,6 @@ impl<const WORDS: usize, const RUNS: usize> Payload<WORDS, RUNS> {
         let runs = &self.runs[..self.run_count];
         // SAFETY: every run below the count has been written, and the type is that of the slice's elements but for that.
         unsafe { core::slice::from_raw_parts(runs.as_ptr().cast(), runs.len()) }
-    }
-}
-
-impl<const WORDS: usize, const RUNS: usize> Default for Payload<WORDS, RUNS> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -545,7 +530,7 @@ pub fn description<List: TypeList>() -> &'static Description {
 mod tests {
     use super::*;
 
-    fn gather<const WORDS: usize, const RUNS: usize>(payload: &mut Payload<WORDS, RUNS>) -> Vec<u8> {
+    fn gather(payload: &mut Payload<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         for run in payload.runs() {
             // SAFETY: the test's values are alive, and a run's length is what was put.
@@ -557,7 +542,8 @@ mod tests {
     #[test]
     fn values_become_the_documented_bytes() {
         let bytes = vec![5u8, 6];
-        let mut payload = Payload::<96, 23>::new();
+        let (mut scratch, mut runs) = ([MaybeUninit::uninit(); 9], [MaybeUninit::uninit(); 19]);
+        let mut payload = Payload::new(&mut scratch, &mut runs);
         1u8.hold().put(&mut payload);
         (-2i16).hold().put(&mut payload);
         true.hold().put(&mut payload);
@@ -578,7 +564,8 @@ mod tests {
 
     #[test]
     fn words_hold_the_same_bytes() {
-        let mut payload = Payload::<96, 23>::new();
+        let (mut scratch, mut runs) = ([MaybeUninit::uninit(); 9], [MaybeUninit::uninit(); 19]);
+        let mut payload = Payload::new(&mut scratch, &mut runs);
         let mut words = Words::default();
         let mut offset = 0;
         macro_rules! put {

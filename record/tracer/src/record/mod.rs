@@ -3,7 +3,6 @@
 mod arch;
 mod slow;
 
-#[cfg(not(target_arch = "x86_64"))]
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 
@@ -24,7 +23,9 @@ impl<All: Values> Fields<All> {
         match const { All::List::WORDS_SIZE_BYTES } {
             Some(len) => record_words_of_key(key, fingerprint, len, self.words()),
             None => {
-                let mut payload = Payload::<WORDS, RUNS>::new();
+                let mut scratch = [MaybeUninit::uninit(); WORDS];
+                let mut runs = [const { MaybeUninit::uninit() }; RUNS];
+                let mut payload = Payload::new(&mut scratch, &mut runs);
                 self.0.put(&mut payload);
                 // SAFETY: the payload and what the values refer to are alive.
                 unsafe { record_segments_of_key(key, fingerprint, payload.runs()) }
