@@ -55,9 +55,9 @@ pub const ENV_PROJECT: &str = "DORMOUSE_LAB_PROJECT";
 
 /// Environment variable: the directory of the variants of the preload library.
 pub const ENV_VARIANTS: &str = "DORMOUSE_LAB_VARIANTS";
-/// Variants of the preload library: the file, and the cargo feature that it is built with.
+/// Variants of the preload library: the file, and the feature of `lab/preload` that it is built with.
 pub const VARIANTS: [(&str, &str); 2] =
-    [("libdormouse_libc-memcpy.so", "write-called"), ("libdormouse_libc-specialised.so", "write-specialised")];
+    [("libdormouse_libc-memcpy.so", "memcpy"), ("libdormouse_libc-specialised.so", "specialised")];
 
 /// Memory of a session: what `dormouse record` takes by default.
 const BUDGET_BYTES: u64 = 16 << 20;

@@ -408,8 +408,10 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
 }
 
 /// Name, numerator, denominator.
-const RATIOS: [(&str, &str, &str); 28] = [
+const RATIOS: [(&str, &str, &str); 30] = [
     ("armed_vs_floor", "dormouse.armed.u64", "floor.armed.u64"),
+    ("armed_ints3_vs_floor", "dormouse.armed.ints3", "floor.armed.ints3"),
+    ("armed_str32_vs_floor", "dormouse.armed.str32", "floor.armed.str32"),
     ("armed_vs_rdtsc", "dormouse.armed.u64", "rdtsc.armed.none"),
     ("armed_vs_lttng_ust", "dormouse.armed.u64", "lttng-ust.armed.u64"),
     ("armed_none_vs_lttng_ust", "dormouse.armed.none", "lttng-ust.armed.none"),

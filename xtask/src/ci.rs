@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::lab::Lab;
-use crate::run::{LAB, WORKSPACES, cargo, succeed};
+use crate::lab::{self, Lab};
+use crate::run::{self, LAB, WORKSPACES, cargo, succeed};
 use crate::test::Test;
 use crate::{demo, fuzz, headers, peers, test};
 
@@ -18,7 +18,7 @@ const STEPS: [Step; 11] = [
     ("tools", test::tools),
     ("fetch", || in_each(&["fetch", "--locked", "--target", TARGET], &[])),
     ("format", format),
-    ("clippy", || in_each(&["clippy", "--workspace", "--all-targets"], &["--", "-D", "warnings"])),
+    ("clippy", clippy),
     ("headers", headers::check),
     ("test", || Test::default().run()),
     ("doc", doc),
@@ -41,10 +41,17 @@ fn doc() -> Result<()> {
     WORKSPACES.iter().try_for_each(|manifest| succeed(doc(manifest).env("RUSTDOCFLAGS", "-D warnings")))
 }
 
+fn clippy() -> Result<()> {
+    in_each(&["clippy", "--workspace", "--all-targets"], &["--", "-D", "warnings"])?;
+    let mut preload = cargo(["clippy", "--locked", "--features", "memcpy", "--manifest-path", lab::PRELOAD_MANIFEST]);
+    succeed(preload.arg("--target-dir").arg(run::target_dir()?.join("variants")).args(["--", "-D", "warnings"]))
+}
+
 fn format() -> Result<()> {
     in_each(&["fmt", "--all", "--check"], &[])?;
     succeed(&mut cargo(["fmt", "--check", "--manifest-path", fuzz::MANIFEST]))?;
-    succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))
+    succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", peers::MANIFEST]))?;
+    succeed(&mut cargo(["fmt", "--all", "--check", "--manifest-path", lab::PRELOAD_MANIFEST]))
 }
 
 /// Builds the tracers that the lab compares with. One that cannot be had here is no failure; what is ours in it has to be clean.

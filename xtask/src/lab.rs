@@ -25,16 +25,18 @@ pub(crate) struct Lab {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// Builds the preload library with each of the tracer's other ways to write, into `release/variants` of the target directory. Apart
-/// from the workspace's own, which is never built so.
+/// The lab's own preload library, a workspace of its own.
+pub(crate) const PRELOAD_MANIFEST: &str = "lab/preload/Cargo.toml";
+
+/// Builds the lab's preload library with each of its ways to write, into `release/variants` of the target directory.
 fn variants() -> Result<()> {
     let target = run::target_dir()?;
     let dir = target.join("release/variants");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for (file, feature) in VARIANTS {
         let built = target.join("variants");
-        let mut build =
-            run::cargo(["build", "--quiet", "--release", "--package", "dormouse-preload", "--features", feature]);
+        let mut build = run::cargo(["build", "--quiet", "--locked", "--release", "--manifest-path", PRELOAD_MANIFEST]);
+        build.args(["--features", feature]);
         succeed(build.arg("--target-dir").arg(&built))?;
         let library = built.join("release/libdormouse_libc.so");
         std::fs::copy(&library, dir.join(file)).with_context(|| format!("cannot copy {}", library.display()))?;
@@ -44,7 +46,7 @@ fn variants() -> Result<()> {
 
 /// File and feature, as the lab's `compile-job` knows them.
 const VARIANTS: [(&str, &str); 2] =
-    [("libdormouse_libc-memcpy.so", "write-called"), ("libdormouse_libc-specialised.so", "write-specialised")];
+    [("libdormouse_libc-memcpy.so", "memcpy"), ("libdormouse_libc-specialised.so", "specialised")];
 
 impl Lab {
     /// The task.

@@ -1,5 +1,6 @@
 //! Records and the path for writers that hold their stream exclusively.
 
+use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
 use dormouse_abi::page;
@@ -10,7 +11,7 @@ use crate::Memory;
 
 /// A run of bytes to copy into a record.
 ///
-/// The critical section copies `words` × 8 bytes and then `tail` single bytes, and the next run begins `advance` bytes on.
+/// The critical section copies `words` × 8 bytes and then `tail` more, and the next run begins `advance` bytes on.
 /// So a run whose source is padded may be copied by whole words ([`Segment::padded`]); any other is copied exactly.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,11 @@ pub struct Segment {
     tail: u32,
     advance: u32,
 }
+
+// Where critical sections and the C twin find them.
+const _: () = assert!(offset_of!(Segment, source) == 0 && offset_of!(Segment, words) == 8);
+const _: () = assert!(offset_of!(Segment, tail) == 16 && offset_of!(Segment, advance) == 20);
+const _: () = assert!(size_of::<Segment>() == 24);
 
 impl Segment {
     /// No bytes.

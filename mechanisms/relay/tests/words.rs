@@ -1,4 +1,4 @@
-//! The shortest write path: what it writes, and that everything out of the ordinary goes to the slow one with nothing written.
+//! The direct write path: what it writes, and that everything out of the ordinary goes to the slow one with nothing written.
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::{asm, global_asm};
@@ -10,8 +10,8 @@ use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, head_word};
 use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
 use dormouse_percpu::Rseq;
-use dormouse_relay::arch::{Session, Site, Words, rseq_write, rseq_write_words, timestamp};
-use dormouse_relay::{Memory, Record, Segment, Setup, Written};
+use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
+use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
 use dormouse_testing::{Lack, skip};
 
 global_asm!(
@@ -52,25 +52,48 @@ unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<u64>
     SLOW[1].store(sum, Ordering::Relaxed);
 }
 
+/// The same for segments, of which the bytes are added up.
+unsafe extern "C" fn slow_runs(
+    id: *const u32,
+    size_bytes: usize,
+    _: MaybeUninit<u64>,
+    first: *const Segment,
+    end: *const Segment,
+) {
+    SLOW[0].fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the test passes a reference.
+    let mut sum = u64::from(unsafe { id.read() }) + size_bytes as u64;
+    let mut segment = first;
+    while segment != end {
+        // SAFETY: the test passes a slice.
+        sum += unsafe { segment.read() }.len() as u64;
+        segment = segment.wrapping_add(1);
+    }
+    SLOW[1].store(sum, Ordering::Relaxed);
+}
+
 macro_rules! define {
-    ($($name:ident $words:tt [$($word:ident),*]),*) => {$(
-        dormouse_relay::define_record_words! {
+    ($($name:ident $fields:tt $arguments:tt $slow:ident),*) => {$(
+        dormouse_relay::define_record! {
             /// # Safety
             /// As the macro says.
             fn $name(
-                words: $words [$($word),*], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow
+                ids $fields $arguments, session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: $slow
             )
         }
     )*};
 }
 
-define!(record_0 0 [], record_1 1 [w0], record_2 2 [w0, w1], record_3 3 [w0, w1, w2]);
+define!(
+    record_0 0 [] slow, record_1 1 [w0: u64] slow, record_2 2 [w0: u64, w1: u64] slow,
+    record_3 3 [w0: u64, w1: u64, w2: u64] slow, record_runs runs [first: *const Segment, end: *const Segment] slow_runs
+);
 
-dormouse_relay::define_record_words! {
+dormouse_relay::define_record! {
     /// # Safety
     /// As the macro says.
     fn record_key_1(
-        words: 1 [w0], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
+        ids 1 [w0: u64], session: SESSION, rseq_offset: RSEQ_OFFSET, context: "test_context", slow: slow, other: other
     )
 }
 
@@ -193,7 +216,7 @@ fn records_are_written_or_go_the_slow_way() {
     let write_key = |which| {
         let before = [SLOW[0].load(Ordering::Relaxed), OTHER.load(Ordering::Relaxed)];
         let (id, which) = (&raw const key.id, MaybeUninit::new(which));
-        // SAFETY: the memory is there and the thread is registered; one word, and the key lies behind the id.
+        // SAFETY: the test keeps the macro's promises: memory, registration, one word; the key lies behind the id.
         unsafe { record_key_1(id, HEADER_SIZE_BYTES + 8, which, 7) };
         [SLOW[0].load(Ordering::Relaxed) - before[0], OTHER.load(Ordering::Relaxed) - before[1]]
     };
@@ -210,11 +233,11 @@ fn records_are_written_or_go_the_slow_way() {
             let (id, size, none) = (6, HEADER_SIZE_BYTES + len, MaybeUninit::uninit());
             let before = SLOW[0].load(Ordering::Relaxed);
             match words {
-                // SAFETY: the memory is there and the thread is registered; no words, as the length says.
+                // SAFETY: the test keeps the macro's promises: memory, registration, so many words.
                 0 => unsafe { record_0(&id, size, none) },
-                // SAFETY: the memory is there and the thread is registered; one word, as the length needs.
+                // SAFETY: the test keeps the macro's promises: memory, registration, so many words.
                 1 => unsafe { record_1(&id, size, none, 21) },
-                // SAFETY: the memory is there and the thread is registered; two words, as the length needs.
+                // SAFETY: the test keeps the macro's promises: memory, registration, so many words.
                 _ => unsafe { record_2(&id, size, none, 21, 22) },
             }
             SLOW[0].load(Ordering::Relaxed) == before
@@ -225,9 +248,51 @@ fn records_are_written_or_go_the_slow_way() {
         let state = State::from_word(control.state.load(Ordering::Relaxed));
         assert_eq!(state.offset as usize, 4096 - page::SLACK_BYTES);
     }
+    // Runs of every length and kind, at the last byte that a page takes.
+    let fields: Vec<u8> = (1..=200).collect();
+    for len in (0..=40).chain([63, 64, 65, 100]) {
+        let long = fields[100..].as_ptr();
+        let small = [0x1122_3344_5566_7788u64, 0x99];
+        let runs = [
+            Segment::exact(fields.as_ptr(), len),
+            Segment::padded(small.as_ptr().cast(), 9),
+            Segment::EMPTY,
+            Segment::exact(long, len),
+            Segment::padded(small.as_ptr().cast(), 3),
+        ];
+        let size = HEADER_SIZE_BYTES + 2 * len + 12;
+        let at = 4096 - page::SLACK_BYTES - size;
+        let core::ops::Range { start, end } = runs.as_ptr_range();
+        let write_runs = |at: usize| {
+            open(State { seq: 0, unit, offset: at as u32 }.to_word(), later);
+            let before = SLOW[0].load(Ordering::Relaxed);
+            // SAFETY: the test keeps the macro's promises: memory, registration, an array of runs that may be read.
+            unsafe { record_runs(&7, size, MaybeUninit::uninit(), start, end) };
+            SLOW[0].load(Ordering::Relaxed) == before
+        };
+        assert!((0..100).any(|_| write_runs(at)), "{len} bytes");
+        let small = small.map(u64::to_le_bytes).concat();
+        let expected = [&fields[..len], &small[..9], &fields[100..100 + len], &small[..3]].concat();
+        assert_eq!(bytes(at + HEADER_SIZE_BYTES, expected.len()), expected, "{len} bytes");
+        assert_eq!(bytes(at + 8, 8), CONTEXT.to_le_bytes());
+        let offset = State::from_word(control.state.load(Ordering::Relaxed)).offset as usize;
+        assert_eq!(offset, 4096 - page::SLACK_BYTES);
+        assert!(!write_runs(at + 1), "a full page");
+        assert_eq!(SLOW[1].load(Ordering::Relaxed), 7 + (size + 2 * len + 12) as u64, "arguments arrive");
+    }
+    // Longer than any page, by 64 bits too.
+    for size in [4096, 1 << 32, u64::MAX as usize - 4096] {
+        open(begin, later);
+        let before = SLOW[0].load(Ordering::Relaxed);
+        let none: *const Segment = core::ptr::null();
+        // SAFETY: the test keeps the macro's promises: memory, registration; there are no runs, and a size that does not fit is refused before they are read.
+        unsafe { record_runs(&7, size, MaybeUninit::uninit(), none, none) };
+        assert_eq!(SLOW[0].load(Ordering::Relaxed), before + 1);
+        assert_eq!(control.state.load(Ordering::Relaxed), begin);
+    }
     SESSION.store((&raw const NONE).cast_mut(), Ordering::Relaxed);
 
-    // The sections of longer records go by the same expiry.
+    // The section of the slow path, which is given the time.
     let session_word = core::ptr::from_ref(fast);
     let site = || Site {
         rseq_offset: rseq.offset(),
@@ -236,31 +301,36 @@ fn records_are_written_or_go_the_slow_way() {
         session_word: &raw const session_word,
         session: session_word,
     };
-    let fields = [1u64, 2, 3, 4];
-    let source = fields.as_ptr().cast();
-    let words = Words { id: 5, context: CONTEXT, size_bytes: HEADER_SIZE_BYTES + 32, source };
-    let segments = [Segment::exact(source, 32)];
+    let segments = [Segment::exact(fields.as_ptr(), 33)];
     let record = Record::new(5, CONTEXT, &segments);
-    for (state, expiry, expected) in [
-        (begin, later, Written::Done),
-        (begin, later - (1 << 14), Written::Full),
-        // Memory of zeroes.
-        (0, 0, Written::Full),
+    let size = record.size_bytes(Form::Context);
+    let last = State { seq: 0, unit, offset: (4096 - page::SLACK_BYTES - size) as u32 }.to_word();
+    let outside = State { seq: 0, unit: 1 << 20, offset: 80 }.to_word();
+    for (state, seen, expected) in [
+        (last, last, Written::Done),
+        (last, begin, Written::Aborted),
+        (last + 1, last + 1, Written::Full),
+        (outside, outside, Written::Full),
     ] {
-        for is_words in [true, false] {
-            let mut written = (0..100).map(|_| {
-                open(state, expiry);
-                if is_words {
-                    // SAFETY: the stream of processor 0, where the thread is; the source is an array of words.
-                    unsafe { rseq_write_words(site(), words) }
-                } else {
-                    // SAFETY: the stream of CPU 0, where the thread is; the record's values outlive the call.
-                    unsafe { rseq_write(site(), &record) }
-                }
-            });
-            assert_eq!(written.find(|written| *written != Written::Aborted), Some(expected));
-            let is_changed = control.state.load(Ordering::Relaxed) != state;
-            assert_eq!(is_changed, expected == Written::Done);
-        }
+        let mut written = (0..100).map(|_| {
+            open(state, 0);
+            // SAFETY: the stream of processor 0, where the thread is; the source is an array.
+            unsafe { rseq_write_at(site(), &record, Form::Context, seen, 0x1234_5678_9abc) }
+        });
+        let found = written.find(|written| *written != Written::Aborted || expected == Written::Aborted);
+        assert_eq!(found, Some(expected));
+        let is_changed = control.state.load(Ordering::Relaxed) != state;
+        assert_eq!(is_changed, expected == Written::Done);
     }
+    open(last, 0);
+    let other = core::ptr::from_ref(other);
+    let gone = Site { session: other, ..site() };
+    let mut written = (0..100).map(|_| {
+        // SAFETY: as before; the word holds another session.
+        unsafe { rseq_write_at(gone, &record, Form::Context, last, 1) }
+    });
+    assert_eq!(written.find(|written| *written != Written::Aborted), Some(Written::Gone));
+    let at = 4096 - page::SLACK_BYTES - size;
+    let head = head_word(5, 0x1234_5678_9abc).to_le_bytes();
+    assert_eq!(bytes(at, size), [&head[..], &CONTEXT.to_le_bytes(), &fields[..33]].concat());
 }

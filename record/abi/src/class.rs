@@ -1,6 +1,5 @@
 //! Event classes: names, fields and their kinds.
 
-use core::ffi::c_char;
 use core::sync::atomic::{AtomicI32, AtomicU32};
 
 /// The kind of a field. The numbers are shared with C (`include/dormouse/abi/class.h`) and appear in messages.
@@ -115,18 +114,6 @@ pub const FIELD_COUNT_MAX: usize = 32;
 /// Longest provider, event or field name in bytes.
 pub const NAME_LEN_MAX: usize = 255;
 
-/// One field as a C program lays it out.
-#[repr(C)]
-#[derive(Debug)]
-pub struct CField {
-    /// NUL-terminated name.
-    pub name: *const c_char,
-    /// Type byte ([`FieldType::to_u8`]).
-    pub field_type: u8,
-    /// Zero.
-    pub reserved: [u8; 7],
-}
-
 /// An event class as a C program lays it out. The gate's count comes first, so a class's address is its key's address.
 #[repr(C)]
 #[derive(Debug)]
@@ -135,16 +122,13 @@ pub struct CClass {
     pub enabled: AtomicI32,
     /// The id that the session has given, with trigger marks above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
     pub id: AtomicU32,
-    /// NUL-terminated provider name.
-    pub provider: *const c_char,
-    /// NUL-terminated event name.
-    pub name: *const c_char,
-    /// `field_count` fields.
-    pub fields: *const CField,
-    /// How many fields.
-    pub field_count: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// What the class is, in read-only bytes without an address in them:
+    ///
+    /// ```text
+    ///   field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
+    ///   1 byte        field_count + 1 bytes            texts
+    /// ```
+    pub description: *const u8,
 }
 
 /// Bits of a class's id word from here on are trigger marks: which of the program's triggers wait for the class. A word with
@@ -155,5 +139,5 @@ pub const CLASS_ID_NONE: u32 = u32::MAX;
 /// Ids from here on belong to the session owner.
 pub const CLASS_ID_MAX: u16 = 0xFFEF;
 
-const _: () = assert!(size_of::<CField>() == 16);
-const _: () = assert!(size_of::<CClass>() == 40);
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<CClass>() == 16);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, NAME_LEN_MAX, SEQUENCE};
+use dormouse_abi::class::{CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, NAME_LEN_MAX, SEQUENCE};
 use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
 use dormouse_relay::Segment;
@@ -512,11 +512,44 @@ fn segment_layout() -> [(&'static str, usize); 4] {
     ]
 }
 
+#[cfg(target_arch = "x86_64")]
+/// Bytes and relocations of a shared object with so many tracepoints of two fields, in C.
+fn weigh(dir: &Path, compiler: &str, count: u64, option: &str) -> [u64; 2] {
+    let events = (0..count).map(|index| {
+        format!("void f{index}(unsigned long id, int n) {{ DORMOUSE_EVENT(shop, order_{index}, (order_id, id), (total, n)); }}\n")
+    });
+    let (source, object) = (dir.join("weigh.c"), dir.join("weigh.so"));
+    std::fs::write(&source, format!("#include <dormouse/event.h>\n{}", events.collect::<String>())).unwrap();
+    let mut command = Command::new(compiler);
+    command.args(["-std=gnu11", "-O2", "-fPIC", "-shared", option, "-o"]).arg(&object).arg(&source);
+    succeed(command.args(link_flags(Link::Shared)));
+    let bytes = stdout(&succeed(Command::new("size").arg(&object)));
+    let bytes = bytes.lines().nth(1).and_then(|line| line.split_whitespace().nth(3)).unwrap().parse().unwrap();
+    let relocations = stdout(&succeed(Command::new("readelf").arg("-rW").arg(&object)));
+    [bytes, relocations.lines().filter(|line| line.contains("R_X86_64_RELATIVE")).count() as u64]
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_tracepoint_weighs_little() {
+    let dir = tempfile::tempdir().unwrap();
+    for (compiler, _) in compilers() {
+        let added = [50, 250].map(|count| {
+            let [with, without] =
+                ["-UDORMOUSE_DISABLE", "-DDORMOUSE_DISABLE"].map(|option| weigh(dir.path(), compiler, count, option));
+            [with[0] - without[0], with[1] - without[1]]
+        });
+        let bytes = (added[1][0] - added[0][0]) as f64 / 200.0;
+        println!("{compiler}: {bytes} bytes");
+        assert!(bytes <= 220.0, "{compiler}: {bytes} bytes");
+        assert_eq!(added[1][1] - added[0][1], 200, "{compiler}: relocations");
+    }
+}
+
 #[test]
 fn headers_and_rust_agree_on_layouts() {
     let mut lines = vec![
         format!("sizeof dormouse_class {}", size_of::<CClass>()),
-        format!("sizeof dormouse_field {}", size_of::<CField>()),
         format!("sizeof dormouse_event_record {}", size_of::<EventRecord>()),
         format!("sizeof dormouse_segment {}", size_of::<Segment>()),
         format!("DORMOUSE_KIND_SEQUENCE {SEQUENCE}"),
@@ -530,8 +563,7 @@ fn headers_and_rust_agree_on_layouts() {
     macro_rules! offsets_of {
         ($type:ty: $($field:ident),*) => { [$((stringify!($field), offset_of!($type, $field))),*] };
     }
-    offsets("class", &offsets_of!(CClass: enabled, id, provider, name, fields, field_count, reserved));
-    offsets("field", &offsets_of!(CField: name, field_type, reserved));
+    offsets("class", &offsets_of!(CClass: enabled, id, description));
     offsets("event_record", &offsets_of!(EventRecord: key, describe));
     offsets("segment", &segment_layout());
     lines.extend(Kind::ALL.map(|kind| format!("DORMOUSE_KIND_{} {}", format!("{kind:?}").to_uppercase(), kind as u8)));

@@ -3,8 +3,9 @@
 use core::ffi::{CStr, c_char};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::collections::BTreeSet;
 
-use dormouse_abi::class::{CClass, CField, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
+use dormouse_abi::class::{CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
 use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{self, Announcement, ClassDecl};
 use dormouse_imv::StaticKey;
@@ -249,6 +250,7 @@ impl Found {
 /// unregistered.
 pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventRecord, known: &Found) -> Found {
     let mut found = Found::default();
+    let mut ids: BTreeSet<usize> = known.classes.iter().map(|class| ptr::from_ref(class.id).addr()).collect();
     let object = start as usize;
     let mut record = start;
     while record < stop {
@@ -266,11 +268,15 @@ pub(crate) unsafe fn read_records(start: *const EventRecord, stop: *const EventR
             // SAFETY: the Rust macro points at an `EventKey` and a `DescribeFn`.
             unsafe { rust_class(key.cast(), describe) }
         };
-        if known.classes.iter().chain(&found.classes).any(|other| ptr::eq(other.id, id)) {
+        let address = ptr::from_ref(id).addr();
+        if ids.contains(&address) {
             continue;
         }
         match announcement.check() {
-            Ok(decl) => found.classes.push(Class { object, gate, id, decl, armed: false }),
+            Ok(decl) => {
+                ids.insert(address);
+                found.classes.push(Class { object, gate, id, decl, armed: false });
+            }
             Err(_) => {
                 let unfit = UnfitClass { object, announcement };
                 if !known.unfit.contains(&unfit) && !found.unfit.contains(&unfit) {
@@ -305,27 +311,28 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> Parts {
 unsafe fn c_class(class: *const CClass) -> Parts {
     // SAFETY: the caller's word; only its atomics change.
     let class: &'static CClass = unsafe { &*class };
-    // One more than a class may have says that they are too many.
-    let count = class.field_count.min(FIELD_COUNT_MAX as u32 + 1) as usize;
-    let field = |index| {
-        // SAFETY: `fields` has `field_count` elements.
-        let field: &CField = unsafe { &*class.fields.wrapping_add(index) };
-        (text(field.name), field.field_type)
+    // SAFETY: a description has the count, which is a byte.
+    let field_count = usize::from(unsafe { class.description.read() });
+    // SAFETY: so many type bytes follow.
+    let types = unsafe { core::slice::from_raw_parts(class.description.wrapping_add(1), field_count) };
+    let mut names = class.description.wrapping_add(field_count + 2).cast::<c_char>();
+    let mut name = || {
+        // SAFETY: a description has a text for provider, name, and each field, and there are no more calls.
+        let name = unsafe { CStr::from_ptr(names) };
+        names = names.wrapping_add(name.count_bytes() + 1);
+        text(name)
     };
-    let fields = (0..count).map(field).collect();
-    let announcement = Announcement { provider: text(class.provider), name: text(class.name), fields };
+    let (provider, event) = (name(), name());
+    let fields = types.iter().map(|field_type| (name(), *field_type)).collect();
+    let announcement = Announcement { provider, name: event, fields };
     // SAFETY: `StaticKey` is one `AtomicI32`, as `enabled` is, and it is the first field.
     let gate: &'static StaticKey = unsafe { &*ptr::from_ref(&class.enabled).cast::<StaticKey>() };
     (gate, &class.id, announcement)
 }
 
-/// A name. One that is too long is cut, but not to one that would do; one that is not there is empty.
-fn text(name: *const c_char) -> String {
-    if name.is_null() {
-        return String::new();
-    }
-    // SAFETY: names are string literals.
-    let bytes = unsafe { CStr::from_ptr(name) }.to_bytes();
+/// A name. One that is too long is cut, but not to one that would do.
+fn text(name: &CStr) -> String {
+    let bytes = name.to_bytes();
     String::from_utf8_lossy(&bytes[..bytes.len().min(NAME_LEN_MAX + 1)]).into_owned()
 }
 

@@ -1,9 +1,9 @@
 //! The process's own affairs, all under one lock: the registry of classes, the session, what is armed, fork.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::site::EventRecord;
@@ -11,17 +11,26 @@ use dormouse_abi::wire::{self, ClassStatus, Grant, Message};
 use dormouse_locks::{Held, Rank};
 
 use crate::class::{Class, Found, read_records};
-use crate::process::{Attached, Joining, announce, current};
+use crate::join::{Joining, announce};
+use crate::marks::{self, Marks};
+use crate::session::{Attached, current};
 
 /// Everything that changes rarely.
 #[derive(Debug)]
 pub(crate) struct Control {
     found: Found,
+    marks: Marks,
     joining: Joining,
 }
 
-static CONTROL: Mutex<Control> =
-    Mutex::new(Control { found: Found { classes: Vec::new(), unfit: Vec::new() }, joining: Joining::new() });
+static CONTROL: Mutex<Control> = Mutex::new(Control {
+    found: Found { classes: Vec::new(), unfit: Vec::new() },
+    marks: Marks::new(),
+    joining: Joining::new(),
+});
+
+/// Called when the lock is given back, once a class has marks.
+static AFTER_MARKING: OnceLock<fn()> = OnceLock::new();
 
 /// The lock, held. Its fields are dropped in this order.
 pub(crate) struct Locked {
@@ -35,7 +44,11 @@ struct Afterwards;
 
 impl Drop for Afterwards {
     fn drop(&mut self) {
-        crate::watch::attend_if_wanted();
+        if marks::are_used()
+            && let Some(function) = AFTER_MARKING.get()
+        {
+            function();
+        }
     }
 }
 
@@ -45,6 +58,13 @@ impl Drop for Afterwards {
 pub(crate) fn lock() -> Locked {
     let held = Rank::Control.hold();
     Locked { control: CONTROL.lock().unwrap_or_else(PoisonError::into_inner), held, _afterwards: Afterwards }
+}
+
+impl Locked {
+    /// In a forked child: the thread that holds the lock has another id now.
+    pub(crate) fn hold_again(&mut self) {
+        self.held = Rank::Control.hold();
+    }
 }
 
 impl core::ops::Deref for Locked {
@@ -75,7 +95,7 @@ impl Control {
         if let Some(attached) = current()
             && let Ok(grants) = announce(&attached.socket, attached.process, &fresh.announcements())
         {
-            grant(&mut fresh.classes, &grants);
+            grant(&mut fresh.classes, &grants, &self.marks);
         }
         self.found.classes.append(&mut fresh.classes);
         self.found.unfit.append(&mut fresh.unfit);
@@ -94,7 +114,7 @@ impl Control {
     pub(crate) fn join(&mut self, socket: &Path) -> Result<(), String> {
         self.leave();
         let (_, grants) = self.joining.join(socket, &self.found.announcements())?;
-        grant(&mut self.found.classes, &grants);
+        grant(&mut self.found.classes, &grants, &self.marks);
         Ok(())
     }
 
@@ -132,16 +152,19 @@ impl Control {
         }
         let grants = announce(&attached.socket, attached.process, &self.found.announcements()).unwrap_or_default();
         for (class, grant) in self.found.classes.iter().zip(grants).filter(|(class, _)| !has_id(class)) {
-            class.id.store(crate::watch::marked(grant.id, &class.decl), Ordering::Relaxed);
+            class.id.store(self.marks.id_word(grant.id, &class.decl), Ordering::Relaxed);
         }
     }
 
-    /// After triggers have changed.
-    pub(crate) fn mark_again(&mut self) {
+    /// Gives classes other marks from now on: `patterns` are marks, and which events have them. Once a class has one, `attend` is called each
+    /// time that the lock is given back. The first such function stays.
+    pub(crate) fn mark<'a>(&mut self, patterns: impl Iterator<Item = (usize, &'a str)>, attend: fn()) {
+        let _ = AFTER_MARKING.set(attend);
+        patterns.for_each(|(mark, pattern)| self.marks.set(mark, pattern));
         for class in &self.found.classes {
             let word = class.id.load(Ordering::Relaxed);
-            let id = if word == CLASS_ID_NONE { word } else { crate::watch::split(word).0 };
-            class.id.store(crate::watch::marked(id, &class.decl), Ordering::Relaxed);
+            let id = if word == CLASS_ID_NONE { word } else { marks::split(word).0 };
+            class.id.store(self.marks.id_word(id, &class.decl), Ordering::Relaxed);
         }
     }
 
@@ -205,6 +228,7 @@ impl Control {
 
     /// In a forked child: a process of its own in the same session.
     pub(crate) fn after_fork(&mut self) {
+        marks::after_fork();
         self.joining.after_fork();
         let Some(socket) = current().map(|attached| attached.socket.clone()) else { return };
         let armed: Vec<bool> = self.found.classes.iter().map(|class| class.armed).collect();
@@ -212,7 +236,7 @@ impl Control {
             Ok((_, grants)) => {
                 // What the parent had armed or disarmed by hand holds for the child too.
                 let ids = grants.iter().zip(armed).map(|(grant, armed)| Grant { id: grant.id, armed });
-                grant(&mut self.found.classes, &ids.collect::<Vec<_>>());
+                grant(&mut self.found.classes, &ids.collect::<Vec<_>>(), &self.marks);
             }
             Err(_) => self.leave(),
         }
@@ -261,15 +285,15 @@ fn status(class: &Class) -> ClassStatus {
 }
 
 /// Gives ids first and arms then, so that no event is written with another session's id.
-fn grant(classes: &mut [Class], grants: &[Grant]) {
+fn grant(classes: &mut [Class], grants: &[Grant], marks: &Marks) {
     for (class, grant) in classes.iter_mut().zip(grants) {
-        class.id.store(crate::watch::marked(grant.id, &class.decl), Ordering::Relaxed);
+        class.id.store(marks.id_word(grant.id, &class.decl), Ordering::Relaxed);
     }
     let armed: Vec<bool> = grants.iter().map(|grant| grant.armed && grant.id != CLASS_ID_NONE).collect();
     set_armed(classes, |index, class| armed.get(index).copied().unwrap_or(class.armed));
 }
 
-/// Arms and disarms many classes with one change of the text's protection and one synchronisation of the processors.
+/// Arms and disarms many classes with one change of the text's protection and one synchronisation of the CPUs.
 fn set_armed(classes: &mut [Class], wanted: impl Fn(usize, &Class) -> bool) {
     let changes: Vec<(usize, bool)> = classes
         .iter()
@@ -285,48 +309,4 @@ fn set_armed(classes: &mut [Class], wanted: impl Fn(usize, &Class) -> bool) {
             classes[index].armed = armed;
         }
     }
-}
-
-static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
-
-/// The lock, held by the forking thread from before to after the fork.
-static FORKING: Mutex<Forking> = Mutex::new(Forking(None));
-
-struct Forking(Option<Locked>);
-
-// SAFETY: the guard is made and dropped by the one thread that forks; in the child that thread is the only one.
-unsafe impl Send for Forking {}
-
-/// Follows forks from now on.
-pub(crate) fn follow_forks() {
-    if !FORK_HANDLERS.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers are functions of this object, which is never unloaded (`pin`).
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
-    }
-}
-
-fn forking() -> MutexGuard<'static, Forking> {
-    FORKING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-extern "C" fn before_fork() {
-    let locked = lock();
-    forking().0 = Some(locked);
-}
-
-extern "C" fn after_fork_parent() {
-    let locked = forking().0.take();
-    drop(locked);
-}
-
-extern "C" fn after_fork_child() {
-    let _inside = crate::thread::enter_tracer();
-    crate::thread::forget();
-    let Some(mut locked) = forking().0.take() else { return };
-    // The thread has another id now.
-    locked.held = Rank::Control.hold();
-    crate::watch::after_fork();
-    locked.after_fork();
-    drop(locked);
-    crate::listen::after_fork();
 }

@@ -6,7 +6,7 @@ use dormouse_abi::site::EventRecord;
 pub use crate::start::keep_loaded;
 pub use dormouse_relay::Segment;
 
-use crate::{control, thread, write};
+use crate::{control, record, thread};
 
 /// Writes one record of `class`, whose fields are the `len` bytes at `fields`.
 ///
@@ -22,11 +22,12 @@ pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) 
     // SAFETY: the caller's word; a word that begins within the fields ends at most seven bytes after them.
     let word = |index: usize| unsafe { fields.cast::<u64>().wrapping_add(index).read_unaligned() };
     match len {
-        0 => write::record_words(&class.id, len, [0; 3]),
-        1..=8 => write::record_words(&class.id, len, [word(0), 0, 0]),
-        9..=16 => write::record_words(&class.id, len, [word(0), word(1), 0]),
-        17..=24 => write::record_words(&class.id, len, [word(0), word(1), word(2)]),
-        _ => write::record_bytes(&class.id, fields, len),
+        0 => record::record_words(&class.id, len, [0; 3]),
+        1..=8 => record::record_words(&class.id, len, [word(0), 0, 0]),
+        9..=16 => record::record_words(&class.id, len, [word(0), word(1), 0]),
+        17..=24 => record::record_words(&class.id, len, [word(0), word(1), word(2)]),
+        // SAFETY: the caller's word.
+        _ => unsafe { record::record_segments(&class.id, &[Segment::padded(fields, len)]) },
     }
 }
 
@@ -43,7 +44,8 @@ pub unsafe fn record_segments(class: *const CClass, segments: *const Segment, co
     let class = unsafe { &*class };
     // SAFETY: the caller's word.
     let segments = unsafe { core::slice::from_raw_parts(segments, count) };
-    write::record_segments(&class.id, segments);
+    // SAFETY: the caller's word.
+    unsafe { record::record_segments(&class.id, segments) };
 }
 
 /// Adds an object's event classes, and announces them to the session that the process is in. Again changes nothing.

@@ -23,9 +23,13 @@
 //!
 //! # Where things are
 //! ```text
-//!   event!  →  gate (imv)  →  value: bytes and types  →  write: stream of the processor (percpu), record (relay), offer (vring)
-//!   start: constructor   process: the session   control: registry and lock   listen: the socket   thread: who writes
-//!   tunable: what operators set   snapshot: what the program asks for   watch: events that have it ask
+//!   event!  →  gate (imv)  →  value: bytes and types, class: ids  →  record: a direct section, or the slow path: stream of the CPU (percpu),
+//!                                                                     record (relay), offer (vring)
+//!
+//!   each stands above those to the left of it or before it:
+//!   arch, clock, membarrier, spawn   thread: who writes   presence, session: the memory   value, marks, class   record
+//!   join: joining and leaving   control: registry and lock   tunable   snapshot   crash, watch, trigger: what asks for snapshots
+//!   listen: the socket   fork   start: constructor
 //! ```
 //!
 //! # What it never does
@@ -44,27 +48,34 @@
 
 mod arch;
 mod class;
+mod clock;
 mod control;
+mod crash;
 #[doc(hidden)]
 pub mod foreign;
+mod fork;
+mod join;
 mod listen;
+mod marks;
 mod membarrier;
 mod presence;
-mod process;
+mod record;
+mod session;
 mod snapshot;
+mod spawn;
 mod start;
 mod thread;
+mod trigger;
 mod tunable;
 mod value;
-mod variant;
 mod watch;
-mod write;
 
 /// Static branches, immediate values and tunables, as this crate uses them itself.
 pub use dormouse_imv as imv;
-pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, Trigger, snapshot};
+pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
 pub use start::{Listen, start};
 pub use thread::{before_vfork, enter_tracer};
+pub use trigger::Trigger;
 pub use value::Value;
 
 /// Whether a buffer is memory: for benchmarks, which on memory that nobody has written measure page faults, or the one page of zeroes.
@@ -134,7 +145,7 @@ macro_rules! event {
             let fields = $crate::__private::Fields::none();
             list.is_of(
                 fields $(.and(&($crate::__private::value!($field $(= $value)?))))*
-                    .record::<{ 8 * (COUNT + 1) }, { 2 * COUNT + 1 }>(&KEY),
+                    .record::<{ COUNT + 1 }, { 2 * COUNT + 1 }>(&KEY),
             );
         }
     }};
@@ -144,8 +155,10 @@ macro_rules! event {
 #[doc(hidden)]
 pub mod __private {
     pub use crate::class::{EventKey, describe};
-    pub use crate::value::{Fields, Recorded, TypeList};
+    pub use crate::record::record_segments;
+    pub use crate::value::{Fields, Recorded, TypeList, Values};
     pub use dormouse_imv::static_branch;
+    pub use dormouse_relay::Segment;
 
     /// A variable, or the expression of a field.
     #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! Which parts of the session's memory are in this process's page table, so that no record is written to one that is not.
 //!
 //! ```text
-//!   the first record   header, owner words, processors' control blocks, and all that is in huge pages: 1 µs for each 2 MiB
+//!   the first record   header, owner words, CPUs' control blocks, and all that is in huge pages: 1 µs for each 2 MiB
 //!   a page drawn       its bytes, unless they are there          one system call, on the slow path that draws a page anyway
 //!   a stream used      control block and ring, unless there      two system calls, the first time on the slow path
 //! ```
@@ -152,13 +152,13 @@ impl Presence {
             let (control, ring) = stream_parts(memory, stream);
             // SAFETY: the caller's word; parts of the geometry.
             unsafe { populate(memory, control) };
-            // SAFETY: as above.
+            // SAFETY: the caller's word; the ring is a part of the geometry.
             unsafe { populate(memory, ring.start..ring.end.min(ring.start + RING_MAX_BYTES)) };
         }
     }
 }
 
-/// The processors that this process may run on just now, of so many; all of them where the system does not tell.
+/// The CPUs that this process may run on just now, of so many; all of them where the system does not tell.
 fn allowed_cpus(count: u32) -> impl Iterator<Item = u32> {
     let allowed = rustix::thread::sched_getaffinity(None).ok();
     let known = rustix::thread::CpuSet::MAX_CPU as u32;

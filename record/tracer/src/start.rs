@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use dormouse_abi::wire::{ENV_LISTEN, ENV_NO_RSEQ, ENV_SESSION};
 use dormouse_locks::call_loader;
 
-use crate::{control, listen, membarrier, thread};
+use crate::{control, fork, listen, membarrier, thread, trigger};
 
 /// Whether a program listens when its environment does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,13 +52,13 @@ pub fn start(listen: Listen) -> bool {
     // After joining: sites are born as armed ones are, so what the session wants armed need not be written at all, let alone
     // twice. Refused only within a registration of this very thread; sites that stay unpatched read their key.
     let _ = dormouse_imv::ensure_registered();
-    control::follow_forks();
+    fork::follow_forks();
     if flag(ENV_LISTEN).unwrap_or(listen == Listen::ByDefault) {
         listen::start();
         // SAFETY: the handler is a function of this object, which is pinned.
         unsafe { libc::atexit(listen::at_exit) };
     }
-    crate::snapshot::from_environment();
+    trigger::from_environment();
     drop(inside);
     // (N') pairs with (N).
     STATE.store(DONE, Ordering::Release);

@@ -7,9 +7,26 @@
 //! The record path's sections read a word of their own, the context word. It holds the ids only in threads whose rseq area
 //! lies where the process's offset says, so that nothing else has to be asked before a section is entered.
 
+#[cfg(target_arch = "x86_64")]
+use core::sync::atomic::{AtomicIsize, Ordering};
+use std::sync::OnceLock;
+
 use dormouse_abi::record::context_word;
 
 use crate::arch;
+
+/// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
+/// libc places them once for all. A thread has a context word only once it has seen another value than 0.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
+
+/// Called in each thread when it first writes an event. Async-signal-safe.
+static AT_FIRST_EVENT: OnceLock<fn()> = OnceLock::new();
+
+/// Has `function`, which is async-signal-safe, called in each thread when it first writes an event, from now on. The first function stays.
+pub(crate) fn at_first_event(function: fn()) {
+    let _ = AT_FIRST_EVENT.set(function);
+}
 
 /// The writer of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +59,9 @@ pub(crate) fn identify() -> Writer {
         words.vfork_parent.set(0);
         words.ids.set(context);
         open_sections(words, context);
-        crate::snapshot::meet_thread();
+        if let Some(function) = AT_FIRST_EVENT.get() {
+            function();
+        }
     }
     Writer { context, owns_tls }
 }
@@ -51,7 +70,7 @@ pub(crate) fn identify() -> Writer {
 fn open_sections(words: &arch::Tls, context: u64) {
     // Relaxed: the offset is set once for all, and what this thread has seen it also sees in a section.
     #[cfg(target_arch = "x86_64")]
-    if crate::process::RSEQ_OFFSET.load(core::sync::atomic::Ordering::Relaxed) != 0 {
+    if RSEQ_OFFSET.load(Ordering::Relaxed) != 0 {
         words.context.set(context);
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -12,13 +12,12 @@
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use core::sync::atomic::AtomicU32;
 
 use dormouse_abi::class::{FIELD_COUNT_MAX, FieldType, Kind, SEQUENCE};
 use dormouse_relay::Segment;
 
-use crate::class::EventKey;
-use crate::write::WORDS_MAX;
+/// Words of fields that a record may have in registers.
+pub(crate) const WORDS_MAX: usize = 3;
 
 /// A field type as a Rust type; the parameter is [`FieldType::to_u8`].
 #[derive(Debug)]
@@ -97,7 +96,7 @@ use sealed::Field;
 /// A value that waits for the event's other values. [`Send`], because they may be waited for with `.await`.
 pub trait Held: Send {
     /// Puts the value into a record.
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>);
+    fn put(self, payload: &mut Payload<'_>);
     /// The same bytes as a number, little-endian, of a value whose size is fixed; else 0.
     #[inline(always)]
     fn bits(&self) -> u64 {
@@ -111,8 +110,8 @@ pub struct Scalar<const SIZE: usize>(u64);
 
 impl<const SIZE: usize> Held for Scalar<SIZE> {
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
-        payload.small(*self.0.to_le_bytes().first_chunk::<SIZE>().expect("at most eight bytes"));
+    fn put(self, payload: &mut Payload<'_>) {
+        payload.small(self.0, SIZE);
     }
     #[inline(always)]
     fn bits(&self) -> u64 {
@@ -126,9 +125,9 @@ pub struct Elements<'a, T>(&'a [T]);
 
 impl<T: Sync> Held for Elements<'_, T> {
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+    fn put(self, payload: &mut Payload<'_>) {
         // A sequence too long for any page is refused by the write, which sees its length in bytes.
-        payload.small((self.0.len() as u32).to_le_bytes());
+        payload.small((self.0.len() as u32).into(), 4);
         payload.long(self.0.as_ptr().cast(), size_of_val(self.0));
     }
 }
@@ -139,24 +138,41 @@ pub struct Text<'a>(&'a [u8]);
 
 impl Held for Text<'_> {
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
-        // The library's search, which looks at words.
-        let len = core::ffi::CStr::from_bytes_until_nul(self.0).map_or(self.0.len(), core::ffi::CStr::count_bytes);
-        payload.long(self.0.as_ptr(), len);
-        payload.small([0]);
+    fn put(self, payload: &mut Payload<'_>) {
+        payload.long(self.0.as_ptr(), text_len(self.0));
+        payload.small(0, 1);
     }
+}
+
+/// Bytes before the first NUL. There is hardly ever one, so what comes first is a question that the compiler answers for many bytes at once.
+#[inline(always)]
+fn text_len(text: &[u8]) -> usize {
+    fn has_nul<const LEN: usize>(bytes: Option<&[u8; LEN]>) -> bool {
+        bytes.is_some_and(|bytes| bytes.iter().fold(false, |found, byte| found | (*byte == 0)))
+    }
+    let has_nul = match text.len() {
+        0..8 => text.contains(&0),
+        8..16 => has_nul(text.first_chunk::<8>()) | has_nul(text.last_chunk::<8>()),
+        _ => text.as_chunks().0.iter().any(|chunk| has_nul::<16>(Some(chunk))) || has_nul(text.last_chunk::<16>()),
+    };
+    if has_nul { first_nul(text) } else { text.len() }
+}
+
+#[cold]
+fn first_nul(text: &[u8]) -> usize {
+    text.iter().position(|byte| *byte == 0).unwrap_or(text.len())
 }
 
 /// The fields of an event, as far as they are evaluated.
 #[derive(Debug)]
-pub struct Fields<All>(All);
+pub struct Fields<All>(pub(crate) All);
 
 /// What [`Fields`] hold: nothing, or something [`And`] one more.
 pub trait Values {
     /// Their types.
     type List: TypeList;
     /// Puts all of them into a record.
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>);
+    fn put(self, payload: &mut Payload<'_>);
     /// The first of them as words.
     fn words(&self) -> Words;
 }
@@ -172,7 +188,7 @@ pub struct And<Before, Last, Type> {
 impl Values for () {
     type List = Nil;
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, _: &mut Payload<BYTES, RUNS>) {}
+    fn put(self, _: &mut Payload<'_>) {}
     #[inline(always)]
     fn words(&self) -> Words {
         Words::default()
@@ -182,7 +198,7 @@ impl Values for () {
 impl<Before: Values, Last: Held, Type: HasTypeByte> Values for And<Before, Last, Type> {
     type List = Cons<Before::List, Type>;
     #[inline(always)]
-    fn put<const BYTES: usize, const RUNS: usize>(self, payload: &mut Payload<BYTES, RUNS>) {
+    fn put(self, payload: &mut Payload<'_>) {
         self.before.put(payload);
         self.last.put(payload);
     }
@@ -210,22 +226,11 @@ impl<All: Values> Fields<All> {
         Fields(And { before: self.0, last: value.hold(), last_type: PhantomData })
     }
 
-    /// Writes the record.
+    /// The first of them as words, as long as they are of fixed size and fit.
+    #[doc(hidden)]
     #[inline(always)]
-    pub fn record<const BYTES: usize, const RUNS: usize>(self, key: &'static EventKey) -> Recorded<All::List> {
-        let fingerprint = const { All::List::DESCRIPTION.fingerprint() };
-        match const { All::List::WORDS_SIZE_BYTES } {
-            Some(len) => self.0.words().record(key, fingerprint, len),
-            None => {
-                // Before the id is looked up: values that outlived a call would have the dormant site's function save registers.
-                let mut payload = Payload::<BYTES, RUNS>::new();
-                self.0.put(&mut payload);
-                if let Some(id) = key.id(fingerprint) {
-                    payload.record(id);
-                }
-            }
-        }
-        Recorded(PhantomData)
+    pub fn words(&self) -> [u64; WORDS_MAX] {
+        self.0.words().0
     }
 }
 
@@ -256,85 +261,81 @@ impl<List> Recorded<List> {
 
 /// The fields of one record: small values gathered in place, long ones by reference until the record is written.
 ///
-/// `BYTES` is at least 8 × (fields + 1), `RUNS` at least 2 × fields + 1.
+/// Small values are put together in a register and stored by whole words, each run of them from a word of its own on: a section that
+/// copies words would wait for a word that was stored in parts. The counts lie apart from what they are indices of, so that the compiler knows
+/// each of them.
 #[derive(Debug)]
-pub struct Payload<const BYTES: usize, const RUNS: usize> {
-    scratch: [MaybeUninit<u8>; BYTES],
-    scratch_len: usize,
+pub struct Payload<'a> {
+    scratch: &'a mut [MaybeUninit<u64>],
+    word_count: usize,
+    /// The first word of the run of small values, what of it is not stored yet, and how many bytes that is.
     run_start: usize,
-    runs: [MaybeUninit<Segment>; RUNS],
+    pending: u64,
+    pending_len: usize,
+    runs: &'a mut [MaybeUninit<Segment>],
     run_count: usize,
 }
 
-impl<const BYTES: usize, const RUNS: usize> Payload<BYTES, RUNS> {
-    /// No fields yet.
+impl<'a> Payload<'a> {
+    /// No fields yet. `scratch` has a word for each field, `runs` two elements for each, and one more.
     #[inline(always)]
-    pub fn new() -> Self {
-        Payload {
-            scratch: [MaybeUninit::uninit(); BYTES],
-            scratch_len: 0,
-            run_start: 0,
-            runs: [const { MaybeUninit::uninit() }; RUNS],
-            run_count: 0,
+    pub fn new(scratch: &'a mut [MaybeUninit<u64>], runs: &'a mut [MaybeUninit<Segment>]) -> Self {
+        Payload { scratch, word_count: 0, run_start: 0, pending: 0, pending_len: 0, runs, run_count: 0 }
+    }
+
+    /// Adds the first `len` bytes of `bits`, little-endian, at most eight; the others are zero.
+    #[inline(always)]
+    fn small(&mut self, bits: u64, len: usize) {
+        let shift = 8 * self.pending_len;
+        self.pending |= bits << shift;
+        self.pending_len += len;
+        if self.pending_len >= 8 {
+            self.store_pending();
+            self.pending = if shift > 0 { bits >> (64 - shift) } else { 0 };
+            self.pending_len -= 8;
         }
     }
 
-    /// Adds up to eight bytes by value.
     #[inline(always)]
-    fn small<const N: usize>(&mut self, bytes: [u8; N]) {
-        debug_assert!(self.scratch_len + N + 8 <= BYTES);
-        for (slot, byte) in self.scratch[self.scratch_len..][..N].iter_mut().zip(bytes) {
-            slot.write(byte);
-        }
-        self.scratch_len += N;
+    fn store_pending(&mut self) {
+        self.scratch[self.word_count].write(self.pending);
+        self.word_count += 1;
     }
 
     /// Ends the run of small values.
     #[inline(always)]
     fn close_run(&mut self) {
-        let len = self.scratch_len - self.run_start;
-        if len > 0 {
-            // A copy by whole words reads at most seven bytes beyond the run, and the scratch space has eight to spare.
-            let source = self.scratch.as_ptr().wrapping_add(self.run_start).cast();
-            self.runs[self.run_count].write(Segment::padded(source, len));
-            self.run_count += 1;
-            self.run_start = self.scratch_len;
+        let len = 8 * (self.word_count - self.run_start) + self.pending_len;
+        if self.pending_len > 0 {
+            self.store_pending();
         }
+        if len > 0 {
+            let source = self.scratch.as_ptr().wrapping_add(self.run_start).cast();
+            self.add(Segment::padded(source, len));
+        }
+        (self.run_start, self.pending, self.pending_len) = (self.word_count, 0, 0);
+    }
+
+    #[inline(always)]
+    fn add(&mut self, run: Segment) {
+        self.runs[self.run_count].write(run);
+        self.run_count += 1;
     }
 
     /// Adds bytes that stay where they are until the record is written.
     #[inline(always)]
     fn long(&mut self, bytes: *const u8, len: usize) {
         self.close_run();
-        if len > 0 {
-            self.runs[self.run_count].write(Segment::exact(bytes, len));
-            self.run_count += 1;
-        }
-    }
-
-    /// Writes the fields as a record of the class whose id is there.
-    #[inline(always)]
-    pub(crate) fn record(&mut self, id: &AtomicU32) {
-        if self.run_count > 0 {
-            crate::write::record_segments(id, self.runs());
-        } else {
-            crate::write::record_bytes(id, self.scratch.as_ptr().cast(), self.scratch_len);
-        }
+        self.add(Segment::exact(bytes, len));
     }
 
     /// All runs.
     #[inline(always)]
-    fn runs(&mut self) -> &[Segment] {
+    pub(crate) fn runs(&mut self) -> &[Segment] {
         self.close_run();
         let runs = &self.runs[..self.run_count];
         // SAFETY: every run below the count has been written, and the type is that of the slice's elements but for that.
         unsafe { core::slice::from_raw_parts(runs.as_ptr().cast(), runs.len()) }
-    }
-}
-
-impl<const BYTES: usize, const RUNS: usize> Default for Payload<BYTES, RUNS> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -354,12 +355,6 @@ impl Words {
             self.0[index + 1] |= bits >> (64 - shift);
         }
         self
-    }
-
-    /// Writes the first `len` bytes as a record of the key's class with this fingerprint.
-    #[inline(always)]
-    pub(crate) fn record(self, key: &EventKey, fingerprint: u64, len: usize) {
-        crate::write::record_words_of_key(key, fingerprint, len, self.0);
     }
 }
 
@@ -535,7 +530,7 @@ pub fn description<List: TypeList>() -> &'static Description {
 mod tests {
     use super::*;
 
-    fn gather<const BYTES: usize, const RUNS: usize>(payload: &mut Payload<BYTES, RUNS>) -> Vec<u8> {
+    fn gather(payload: &mut Payload<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         for run in payload.runs() {
             // SAFETY: the test's values are alive, and a run's length is what was put.
@@ -547,7 +542,8 @@ mod tests {
     #[test]
     fn values_become_the_documented_bytes() {
         let bytes = vec![5u8, 6];
-        let mut payload = Payload::<96, 23>::new();
+        let (mut scratch, mut runs) = ([MaybeUninit::uninit(); 9], [MaybeUninit::uninit(); 19]);
+        let mut payload = Payload::new(&mut scratch, &mut runs);
         1u8.hold().put(&mut payload);
         (-2i16).hold().put(&mut payload);
         true.hold().put(&mut payload);
@@ -568,7 +564,8 @@ mod tests {
 
     #[test]
     fn words_hold_the_same_bytes() {
-        let mut payload = Payload::<96, 23>::new();
+        let (mut scratch, mut runs) = ([MaybeUninit::uninit(); 9], [MaybeUninit::uninit(); 19]);
+        let mut payload = Payload::new(&mut scratch, &mut runs);
         let mut words = Words::default();
         let mut offset = 0;
         macro_rules! put {

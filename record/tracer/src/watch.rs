@@ -1,17 +1,12 @@
-//! Events that triggers wait for: marks in the ids of classes, durations of threads, and the thread that asks for snapshots.
+//! Events that triggers wait for: what their marks stand for, durations of threads, and the thread that asks for snapshots.
 //!
 //! ```text
-//!   id word of a class    31 ─ marks: a bit for each pattern of a trigger that it matches ─ 16 15 ─ id ─ 0
-//!
-//!   event ─▶ fast section: the word is above CLASS_ID_MAX ─▶ slow path: written, like any other ─▶ met(marks)
-//!                                                                   it fires: firings += 1, and rings if there were none
+//!   event ─▶ direct section: the word is above CLASS_ID_MAX ─▶ slow path: written, like any other ─▶ met(marks)
+//!                                                                  it fires: firings += 1, and rings if there were none
 //!                                                                                    │ futex
 //!   thread "dormouse-watch"  ◀──────────────────────────────────────────────────────┘
 //!     asks the session's owner, waits until the snapshot is complete, and then as long as the trigger's pace says
 //! ```
-//! A class without marks costs what it costs without triggers: its id is compared with the same bound in any case. Marks go
-//! where ids go, so they follow a class into another session, a forked child, and an object that is loaded later.
-//!
 //! A firing is counted until a request that tells of it is sent: by the thread, or at the end of a program that ends by `exit`,
 //! so that it forgets none. Between the sending and the counting a firing is told of and still counted: there the end waits for the
 //! thread, or it would tell of it again.
@@ -21,14 +16,13 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE, CLASS_MARKS_SHIFT};
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
-use dormouse_abi::wire::{self, ClassDecl};
 use rustix::thread::futex;
 
 use crate::snapshot::{PATIENCE, Prepared, Snapshot};
+use crate::spawn::spawn;
 use crate::thread::{self, Writer};
-use crate::{control, listen};
+use crate::{clock, control, record};
 
 /// A trigger and what it has come to.
 #[derive(Debug)]
@@ -46,12 +40,9 @@ static FIRINGS: [AtomicU64; PATTERN_COUNT_MAX] = [const { AtomicU64::new(0) }; P
 /// By mark. Never freed: an event may be on its way at any time.
 static WATCHES: [AtomicPtr<Watch>; PATTERN_COUNT_MAX] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; PATTERN_COUNT_MAX];
-const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS);
 
 /// Futex: moves on when a trigger fires that has not fired since its last request.
 static BELL: AtomicU32 = AtomicU32::new(0);
-/// Whether a class has marks.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
 static IS_ATTENDED: AtomicBool = AtomicBool::new(false);
 /// Who sends: the thread, and at the end of the program whoever ends it, who does not give it back.
 static TURN: Turn = Turn::new();
@@ -68,35 +59,12 @@ fn watches() -> impl Iterator<Item = &'static Watch> {
     (0..PATTERN_COUNT_MAX).filter_map(|mark| watch(mark).filter(|watch| watch.mark == mark))
 }
 
-/// The id and the marks in a class's word. [`CLASS_ID_NONE`] gives an id that no class has.
-pub(crate) fn split(word: u32) -> (u32, u32) {
-    (word & ((1 << CLASS_MARKS_SHIFT) - 1), word >> CLASS_MARKS_SHIFT)
-}
-
-/// The word of a class with this id. Called under the tracer's lock; the thread that its marks need is started when that is given back.
-pub(crate) fn marked(id: u32, decl: &ClassDecl) -> u32 {
-    if id > CLASS_ID_MAX.into() {
-        return CLASS_ID_NONE;
-    }
-    let name = decl.full_name();
-    let matching = (0..PATTERN_COUNT_MAX).filter(|mark| {
-        let pattern = watch(*mark).and_then(|watch| watch.pattern(*mark));
-        pattern.is_some_and(|pattern| wire::matches(pattern, &name))
-    });
-    let marks = matching.fold(0u32, |marks, mark| marks | 1 << mark);
-    if marks != 0 {
-        // Relaxed: whoever gives the lock back looks at it afterwards, this thread too.
-        IS_WANTED.store(true, Ordering::Relaxed);
-    }
-    id | marks << CLASS_MARKS_SHIFT
-}
-
 /// Has snapshots asked for when a trigger by event or duration fires.
 ///
 /// # Errors
 /// When there is no room for its patterns.
 pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> {
-    let _inside = crate::enter_tracer();
+    let _inside = thread::enter_tracer();
     let mut control = control::lock();
     let former = watches().find(|watch| watch.trigger == trigger);
     let mark_count = trigger.patterns().count();
@@ -107,13 +75,16 @@ pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> 
             "{trigger}: a program's triggers may have {PATTERN_COUNT_MAX} patterns of events in all"
         )));
     };
-    let watch = Watch { trigger, snapshot: snapshot.clone(), mark };
-    let watch = Box::into_raw(Box::new(watch));
-    for slot in &WATCHES[mark..mark + mark_count] {
+    // Leaked: an event may be on its way to it at any time.
+    let watch: &Watch = Box::leak(Box::new(Watch { trigger, snapshot: snapshot.clone(), mark }));
+    let marks = mark..mark + mark_count;
+    for slot in &WATCHES[marks.clone()] {
         // (T') pairs with (T): complete before it is found. The one before is left where it is.
-        slot.store(watch, Ordering::Release);
+        slot.store(core::ptr::from_ref(watch).cast_mut(), Ordering::Release);
     }
-    control.mark_again();
+    record::on_marked(met);
+    let patterns = marks.filter_map(|mark| Some((mark, watch.pattern(mark)?)));
+    control.mark(patterns, attend);
     Ok(())
 }
 
@@ -121,7 +92,7 @@ pub(crate) fn add(trigger: Trigger, snapshot: &Snapshot) -> std::io::Result<()> 
 ///
 /// Wait-free but for the kernel; async-signal-safe; leaves errno as it is.
 #[cold]
-pub(crate) fn met(marks: u32, writer: Writer) {
+fn met(marks: u32, writer: Writer) {
     for mark in (0..PATTERN_COUNT_MAX).filter(|mark| marks >> mark & 1 != 0) {
         if let Some(watch) = watch(mark) {
             watch.met(mark, writer);
@@ -131,7 +102,7 @@ pub(crate) fn met(marks: u32, writer: Writer) {
 
 /// Nanoseconds of the clock, never 0. Async-signal-safe; leaves errno as it is.
 fn now_ns() -> u64 {
-    crate::process::monotonic_ns().max(1)
+    clock::monotonic_ns().max(1)
 }
 
 impl Watch {
@@ -245,7 +216,7 @@ impl Turn {
                 let _ = futex::wait(&self.holder, futex::Flags::PRIVATE, holder, Some(&NAP));
             }
         }
-        // Nobody else waits: a program ends once. (O) as above, if it was there until just now.
+        // Nobody else waits: a program ends once. (O) Acquire pairs with (O'), if the holder was there until just now.
         self.holder.swap(tid(), Ordering::Acquire);
     }
 }
@@ -287,16 +258,16 @@ impl Pace {
     }
 }
 
-/// Starts the thread, once, if a class has marks. Without one, requests are sent at the program's end. Not to be called under a lock.
-pub(crate) fn attend_if_wanted() {
-    if !IS_WANTED.load(Ordering::Relaxed) || IS_ATTENDED.swap(true, Ordering::Relaxed) {
+/// Starts the thread, once. Without one, requests are sent at the program's end. Not to be called under a lock.
+fn attend() {
+    if IS_ATTENDED.swap(true, Ordering::Relaxed) {
         return;
     }
     if !EXIT_HANDLED.swap(true, Ordering::Relaxed) {
         // SAFETY: the handler is a function of this object, which is pinned.
         unsafe { libc::atexit(at_exit) };
     }
-    if !listen::spawn(c"dormouse-watch", serve) {
+    if !spawn(c"dormouse-watch", serve) {
         IS_ATTENDED.store(false, Ordering::Relaxed);
     }
 }
@@ -342,10 +313,9 @@ extern "C" fn at_exit() {
     }
 }
 
-/// In a forked child, before its classes are marked: the parent's firings are the parent's, and so was its thread.
+/// In a forked child: the parent's firings are the parent's, and so was its thread.
 pub(crate) fn after_fork() {
     FIRINGS.iter().for_each(|firings| firings.store(0, Ordering::Relaxed));
-    IS_WANTED.store(false, Ordering::Relaxed);
     IS_ATTENDED.store(false, Ordering::Relaxed);
     TURN.holder.store(0, Ordering::Relaxed);
 }
@@ -353,13 +323,6 @@ pub(crate) fn after_fork() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_word_without_an_id_is_nobodys() {
-        assert!(split(CLASS_ID_NONE).0 > CLASS_ID_MAX.into());
-        assert_eq!(split(u32::from(CLASS_ID_MAX)), (CLASS_ID_MAX.into(), 0));
-        assert_eq!(split(5 << CLASS_MARKS_SHIFT | 7), (7, 5));
-    }
 
     #[test]
     fn the_end_waits_for_a_request_that_is_on_its_way() {

@@ -75,18 +75,6 @@ pub fn pantry() -> &'static Path {
     PATH.get_or_init(|| build(&["dormouse", "--example", "pantry"]).join("examples/pantry"))
 }
 
-/// The program of many names with another of the tracer's ways to write, a feature of its own. It is built apart, also where the whole
-/// workspace is built, which has one way alone.
-pub fn traced_with(feature: &str) -> PathBuf {
-    let target = profile_dir().parent().expect("a profile lies in a target directory").join("variants").join(feature);
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    command.args(["build", "--offline", "--quiet", "--package", "dormouse-e2e", "--bin", "e2e-traced"]);
-    command.arg("--features").arg(format!("dormouse/{feature}")).arg("--target-dir").arg(&target);
-    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs");
-    assert!(output.status.success(), "cannot build {feature}: {}", String::from_utf8_lossy(&output.stderr));
-    target.join("debug/e2e-traced")
-}
-
 /// The plugin, built once.
 pub fn plugin() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();

@@ -1,24 +1,9 @@
-//! x86-64: reserve, write and commit as one rseq critical section.
+//! x86-64: reserve, write and commit as one rseq critical section, all of them by one macro, [`define_record!`].
 //!
+//! The direct way, for words of fields that come in registers and for runs of bytes, finds its stream and its session inside the section, so
+//! that nothing has to be compared afterwards:
 //! ```text
-//!   rseq_cpu_session_reserve_write_commit(record):
-//!       rseq.rseq_cs = &descriptor
-//!     start:
-//!       if rseq.cpu_id != cpu            → Aborted
-//!       if *session_word != session      → Gone
-//!       base = session.base
-//!       state = control.state
-//!       if offset(state) + size + slack > page_size, or the page lies outside of the memory → Full
-//!       timestamp = rdtsc
-//!       if its upper half is at control.expiry → Full
-//!       page[offset] = head, context, segments…
-//!       control.state = state + size     ← the final store
-//!     post_commit:
-//! ```
-//! The shortest way, for up to three words of fields that come in registers, finds its stream and its session inside the section
-//! as well, so that nothing has to be compared afterwards:
-//! ```text
-//!   rseq_load_session_reserve_rdtsc_write_commit(id, size, words):          `define_record_words!`
+//!   rseq_load_session_reserve_rdtsc_write_commit(id, size, fields):
 //!       if context == 0                  → slow, also without rseq
 //!       rseq.rseq_cs = &descriptor
 //!     start:
@@ -27,7 +12,7 @@
 //!       if *id > CLASS_ID_MAX            → slow
 //!       page, offset = control.state     → slow if the record does not fit, or the page lies outside of the memory
 //!       timestamp = rdtsc                → slow if its upper half is at control.expiry
-//!       page[offset] = head, context, words…
+//!       page[offset] = head, context, fields…
 //!       control.state += size            ← the final store
 //!     post_commit:
 //!       return
@@ -35,48 +20,49 @@
 //!       jump to the slow path, with the arguments as they came
 //! ```
 //! Sessions whose records are compact have sections of their own, to which the ones above lead by failing: their `cpu_count` is 0,
-//! so those for records with context cost nothing more. The shortest:
+//! so those for records with context cost nothing more:
 //! ```text
-//!   rseq_load_session_reserve_rdtsc_cmpeq_epoch_write_commit(id, size, words):          `define_compact_record_words!`
-//!       if context == 0                  → slow
+//!   rseq_load_session_reserve_rdtsc_cmpeq_epoch_write_commit(id, size, fields):
+//!       as above, but
+//!       control                          → slow beyond session.compact_cpu_count
+//!       if *id > COMPACT_ID_MAX          → slow
+//!       timestamp = rdtsc                → slow unless its epoch is control.epoch
+//!       page[offset] = id, lower half, fields…
+//! ```
+//! The slow path reads the clock itself. Its sections compare the state word with the one that was read before the clock, so that timestamps
+//! never decrease within a stream there either. They ask for no expiry or epoch: the caller has, of that very word and time.
+//! ```text
+//!   rseq_cmpeq_state_write_segments_commit(at, size, segments):           one for each header
 //!       rseq.rseq_cs = &descriptor
 //!     start:
-//!       session = *session_word
-//!       control = session.streams[rseq.cpu_id]           → slow beyond session.compact_cpu_count
-//!       if *id > COMPACT_ID_MAX          → slow
-//!       page, offset = control.state     → slow as above
-//!       timestamp = rdtsc                → slow unless its epoch is control.epoch
-//!       page[offset] = id, lower half, words…
-//!       control.state += size            ← the final store
+//!       if rseq.cpu_id != at.cpu         → Aborted
+//!       if *at.session_word != at.session                → Gone
+//!       page, offset = at.control.state  → Aborted if it is not at.state
+//!                                        → Full if the record does not fit, or the page lies outside of the memory
+//!       page[offset] = head, segments…
+//!       at.control.state += size         ← the final store
 //!     post_commit:
-//!       return
 //! ```
-//! Extended records are given their timestamp: there is one of them every few seconds.
-//!
-//! The variants with a given timestamp compare the state word with the one that was read before the clock, so that
-//! timestamps never decrease within a stream there either. They ask for no expiry or epoch: the caller has, of that very word and time.
-//!
 //! A control block of zeroes is refused: the expiry 0 has always come, no time is of the epoch 0, and no caller finds room in a
 //! stream without a page.
 //!
-//! Register use: the kernel restarts nothing by itself; an abort reports [`Written::Aborted`] and the caller starts over, so
-//! inputs may be overwritten once they have served.
+//! The kernel restarts nothing by itself: an abort leads to the slow path, or reports [`Written::Aborted`] and the caller starts over.
 
-use core::arch::asm;
 use core::mem::offset_of;
 
 use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::rseq;
 use dormouse_abi::session::StreamControl;
 
-use crate::{Form, Memory, Record, Written};
+use crate::{Form, Memory, Record, Segment, Written};
 
 /// What a writer knows when it enters the section.
+#[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Site {
     /// Offset of the thread's rseq area from the thread pointer.
     pub rseq_offset: isize,
-    /// The processor that was chosen.
+    /// The CPU that was chosen.
     pub cpu: u32,
     /// Its stream's control block.
     pub control: *const StreamControl,
@@ -92,10 +78,9 @@ pub struct Site {
 pub struct Session {
     base: *mut u8,
     last_page_offset: usize,
-    page_size_bytes: usize,
     streams: *mut u8,
     /// Where a page is full: before the slack.
-    page_limit: u32,
+    page_limit: usize,
     /// Processors whose streams may be written with the timestamp counter as the clock, in records with context; 0 if the session has
     /// another clock or other records.
     cpu_count: u32,
@@ -116,9 +101,8 @@ impl Session {
             base: memory.base(),
             // No page starts further on, and no record leaves its page.
             last_page_offset: geometry.size_bytes() - page_size_bytes,
-            page_size_bytes,
             streams: memory.streams_base(),
-            page_limit: geometry.page_size_bytes - dormouse_abi::page::SLACK_BYTES as u32,
+            page_limit: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
             cpu_count: count_for(RecordKind::Ids),
             compact_cpu_count: count_for(RecordKind::Compact),
         }
@@ -127,18 +111,10 @@ impl Session {
     /// No session: every record goes the slow way.
     pub const fn none() -> Session {
         let null = core::ptr::null_mut();
-        Session {
-            base: null,
-            last_page_offset: 0,
-            page_size_bytes: 0,
-            streams: null,
-            page_limit: 0,
-            cpu_count: 0,
-            compact_cpu_count: 0,
-        }
+        Session { base: null, last_page_offset: 0, streams: null, page_limit: 0, cpu_count: 0, compact_cpu_count: 0 }
     }
 
-    /// Where [`define_record_words!`] and [`define_compact_record_words!`] find what they read, in bytes.
+    /// Where [`define_record!`] finds what it reads, in bytes.
     #[doc(hidden)]
     pub const OFFSETS: SessionOffsets = SessionOffsets {
         base: offset_of!(Session, base),
@@ -162,75 +138,107 @@ pub struct SessionOffsets {
     pub compact_cpu_count: usize,
 }
 
-/// Defines a function that writes a record of so many words of fields, as short as it can be.
+/// Defines a function that writes a record by one critical section.
 ///
 /// ```text
-///   define_record_words! {
+///   define_record! {
 ///       /// Documentation.
-///       fn record_1(words: 1 [w0], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
+///       fn record_1(ids 1 [w0: u64], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
 ///   }
 /// ```
-/// The slow function is `unsafe extern "C" fn(id: *const u32, size_bytes: usize, which: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64)`:
-/// address of the class's id, bytes of header and fields, a word for `other`, and three words, of which those that the record does not
-/// have are of any value. The one that is defined has as many words as it says. `session` is a static `*const Session`, atomic and
-/// never null ([`Session::none`]);
-/// `rseq_offset` one that holds the rseq area's distance from the thread pointer; `context` the name of the thread's context word,
-/// in static TLS (initial-exec), which is 0 in threads that may not write this way, and everywhere without rseq.
+/// `ids` or `compact` is the header ([`dormouse_abi::record`]). What follows are the fields: 0 to 3 words, or
+/// `runs [first: *const Segment, end: *const Segment]`, segments from `first` to before `end`.
+///
+/// The slow function has the same arguments: `id: *const u32, size_bytes: usize, which: MaybeUninit<u64>` and those of the fields: address of
+/// the class's id, bytes of a header with context and of the fields, and a word for `other`. It may declare more arguments, of any value. `session`
+/// is a static `*const Session`, atomic and never null ([`Session::none`]); `rseq_offset` one that holds the rseq area's distance from the
+/// thread pointer; `context` the name of the thread's context word, in static TLS (initial-exec), which is 0 in threads that may not
+/// write this way, and everywhere without rseq.
 ///
 /// With `other: function`, of the same type, an id is followed by a word of 64 bits that says whose it is: where that is not
 /// `which`, the other function is called instead.
 ///
-/// Wait-free; async-signal-safe if the slow path is.
+/// Of the general registers, only rax, rdx, r9, r10 and r11 change; not r9 where it holds a word. Wait-free; async-signal-safe if the slow
+/// path is.
 ///
 /// # Safety
-/// Of the function: `id` may be read, and `size_bytes` is the header's and not more than the words hold. While `session` points to a
-/// session, that describes mapped memory, and whoever changes it waits for running sections by membarrier before it
-/// unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at `rseq_offset`.
+/// Of the function: `id` may be read, and `size_bytes` is the header's and that of the fields, which words hold, or segments have. The segments' sources may be
+/// read. While `session` points to a session, that describes mapped memory, and whoever changes it waits for running sections by
+/// membarrier before it unmaps or takes an id back. Every thread whose context word is not 0 has its rseq area registered at `rseq_offset`.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! define_record_words {
-    (@store 0) => { "" };
-    (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
-    (@store 2) => { concat!($crate::define_record_words!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
-    (@store 3) => { concat!($crate::define_record_words!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
-    // Outside of the section, since an abort does not keep `which`, and the slow path has to know whose id it is.
-    (@check) => { "" };
-    (@check $other:path) => { "cmp qword ptr [rdi + 4], rdx\n jne 70f" };
-    // The context word: in r9, unless that holds a word of the fields.
-    (@context 3 $context:literal) => {
-        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n cmp qword ptr fs:[rax], 0\n je 50f")
-    };
-    (@context $words:tt $context:literal) => {
-        concat!("mov r9, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov r9, qword ptr fs:[r9]\n test r9, r9\n jz 50f")
-    };
-    // Asked again, because a signal handler may have emptied it before the section.
-    (@store_context 3 $context:literal) => {
-        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n test rax, rax\n jz 50f\n mov qword ptr [r10 + 8], rax")
-    };
-    (@store_context $words:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
-    (@other) => { "" };
-    (@other $other:path) => { "70: jmp {other}" };
+macro_rules! define_record {
     ($(#[$meta:meta])* $vis:vis fn $name:ident(
-        words: $words:tt [$($word:ident),*], session: $session:path, rseq_offset: $rseq_offset:path, context: $context:literal,
-        slow: $slow:path $(, other: $other:path)?
+        ids $fields:tt [$($argument:ident: $type:ty),*], session: $session:path, rseq_offset: $rseq_offset:path,
+        context: $context:literal, slow: $slow:path $(, other: $other:path)?
     )) => {
-        $(#[$meta])*
-        #[unsafe(naked)]
-        $vis unsafe extern "C" fn $name(
-            id: *const u32, size_bytes: usize, which: ::core::mem::MaybeUninit<u64>, $($word: u64),*
-        ) {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "66:",
-                ".long 0, 0",
-                ".quad 20f, 40f - 20f, 60f",
-                ".popsection",
-                // rdi id, rsi size, rcx r8 r9 words: they stay as they are for the slow path. rax, rdx, r10, r11 are free, and r9
-                // where it holds no word.
-                $crate::define_record_words!(@check $($other)?),
-                $crate::define_record_words!(@context $words $context),
+        $crate::define_record!(
+            @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*],
+            before = [$crate::define_record!(@check $($other)?), $crate::define_record!(@context $fields $context)],
+            fit = [$crate::define_record!(@fit $fields)],
+            header = [
+                "rdtsc",
+                "cmp edx, dword ptr [r11 + {EXPIRY}]",
+                "jae 50f",
+                "shl rdx, 48",
+                "shl rax, 16",
+                "or rax, rdx",
+                "mov ax, word ptr [rdi]",
+                "mov qword ptr [r10], rax",
+                $crate::define_record!(@store_context $fields $context)
+            ],
+            commit = ["add qword ptr [r11], rsi"],
+            after = [$crate::define_record!(@other $($other)?)],
+            session = sym $session,
+            rseq_offset = sym $rseq_offset,
+            slow = sym $slow,
+            $(other = sym $other,)?
+            EXPIRY = const $crate::arch::EXPIRY_OFFSET,
+            ID_MAX = const $crate::arch::CLASS_ID_MAX,
+            CPU_COUNT = const $crate::arch::Session::OFFSETS.cpu_count,
+        );
+    };
+    // The context word says that the thread may, and is not recorded.
+    ($(#[$meta:meta])* $vis:vis fn $name:ident(
+        compact $fields:tt [$($argument:ident: $type:ty),*], session: $session:path, rseq_offset: $rseq_offset:path,
+        context: $context:literal, slow: $slow:path
+    )) => {
+        $crate::define_record!(
+            @direct [$(#[$meta])*] [$vis] $name $fields [$($argument: $type),*],
+            before = [$crate::define_record!(@context 3 $context)],
+            fit = [$crate::define_record!(@fit_less $fields)],
+            header = [
+                "rdtsc",
+                // The epoch of this time: its upper half and one.
+                "inc edx",
+                "cmp edx, dword ptr [r11 + {EPOCH}]",
+                "jne 50f",
+                "movzx edx, byte ptr [rdi]",
+                "mov byte ptr [r10 + {LESS}], dl",
+                "mov dword ptr [r10 + {LESS} + 1], eax"
+            ],
+            commit = ["lea rdx, [rsi - {LESS}]", "add qword ptr [r11], rdx"],
+            after = [],
+            session = sym $session,
+            rseq_offset = sym $rseq_offset,
+            slow = sym $slow,
+            LESS = const $crate::arch::COMPACT_LESS_BYTES,
+            EPOCH = const $crate::arch::EPOCH_OFFSET,
+            ID_MAX = const $crate::arch::COMPACT_ID_MAX,
+            CPU_COUNT = const $crate::arch::Session::OFFSETS.compact_cpu_count,
+        );
+    };
+    // Stream and session are found inside the section.
+    (
+        @direct [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*],
+        before = [$($before:expr),*], fit = $fit:tt, header = $header:tt, commit = $commit:tt, after = [$($after:expr),*],
+        $($operands:tt)*
+    ) => {
+        $crate::define_record!(
+            @section [$($meta)*] [$($vis)*] $name $fields
+            [id: *const u32, size_bytes: usize, which: ::core::mem::MaybeUninit<u64> $(, $argument: $type)*] [()],
+            enter = [
+                $($before,)*
                 "mov r10, qword ptr [rip + {rseq_offset}]",
                 "lea rax, [rip + 66b]",
                 "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
@@ -244,13 +252,41 @@ macro_rules! define_record_words {
                 "ja 50f",
                 "shl rax, {STRIDE_SHIFT}",
                 "add rax, qword ptr [r11 + {STREAMS}]",
-                // rax is the control block, r10 the state, edx where the record ends in its page.
-                "mov r10, qword ptr [rax]",
+                "mov r10, qword ptr [rax]"
+            ],
+            fit = $fit, header = $header, commit = $commit,
+            done = [],
+            abort = ["50:", $crate::define_record!(@restore $fields), "jmp {slow}", $($after),*],
+            STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
+            STREAMS = const $crate::arch::Session::OFFSETS.streams,
+            $($operands)*
+        );
+    };
+    // rdi id (or `At`), rsi size, rcx r8 r9 fields: they stay as they are, but that runs use rcx, which is kept below the stack pointer, where no
+    // handler comes (psABI, "red zone"). rax, rdx, r10, r11 are free, and r9 where it holds no word.
+    (
+        @section [$($meta:tt)*] [$($vis:tt)*] $name:ident $fields:tt [$($argument:ident: $type:ty),*] [$result:ty],
+        enter = [$($enter:expr),*], fit = [$($fit:expr),*], header = [$($header:expr),*], commit = [$($commit:expr),*],
+        done = [$($done:expr),*], abort = [$($abort:expr),* $(,)?],
+        $($operands:tt)*
+    ) => {
+        $($meta)*
+        #[unsafe(naked)]
+        $($vis)* unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            ::core::arch::naked_asm!(
+                ".cfi_startproc",
+                ".pushsection __rseq_cs, \"aw\"",
+                ".balign 32",
+                "66:",
+                ".long 0, 0",
+                ".quad 20f, 40f - 20f, 60f",
+                ".popsection",
+                $crate::define_record!(@keep $fields),
+                $($enter,)*
+                // rax is the control block, r10 the state, r11 the session, rdx where the record ends in its page.
                 "mov edx, r10d",
                 "and edx, 0xffffff",
-                "add edx, esi",
-                "cmp edx, dword ptr [r11 + {PAGE_LIMIT}]",
-                "ja 50f",
+                $($fit,)*
                 // The page's offset: the unit, in bits 24 to 47, times 4,096.
                 "shl r10, 16",
                 "shr r10, 28",
@@ -261,160 +297,121 @@ macro_rules! define_record_words {
                 "add r10, qword ptr [r11 + {BASE}]",
                 "add r10, rdx",
                 "sub r10, rsi",
-                // r10 is where the record goes, r11 the control block.
+                // r10 is 16 bytes before where the fields go, r11 the control block.
                 "mov r11, rax",
-                "rdtsc",
-                "cmp edx, dword ptr [r11 + {EXPIRY}]",
-                "jae 50f",
-                "shl rdx, 48",
-                "shl rax, 16",
-                "or rax, rdx",
-                "mov ax, word ptr [rdi]",
-                "mov qword ptr [r10], rax",
-                $crate::define_record_words!(@store_context $words $context),
-                $crate::define_record_words!(@store $words),
-                "add qword ptr [r11], rsi",
+                $($header,)*
+                $crate::define_record!(@store $fields),
+                $($commit,)*
                 "40:",
+                $crate::define_record!(@restore $fields),
+                $($done,)*
                 "ret",
                 // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
                 ".byte 0x0f, 0xb9, 0x3d",
                 ".long {SIGNATURE}",
                 "60:",
-                "50:",
-                "jmp {slow}",
-                $crate::define_record_words!(@other $($other)?),
+                $($abort,)*
                 ".cfi_endproc",
-                session = sym $session,
-                rseq_offset = sym $rseq_offset,
-                slow = sym $slow,
-                $(other = sym $other,)?
                 RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
                 CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
                 SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
-                ID_MAX = const $crate::arch::CLASS_ID_MAX,
-                STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
-                CPU_COUNT = const $crate::arch::Session::OFFSETS.cpu_count,
-                STREAMS = const $crate::arch::Session::OFFSETS.streams,
                 PAGE_LIMIT = const $crate::arch::Session::OFFSETS.page_limit,
                 LAST_PAGE_OFFSET = const $crate::arch::Session::OFFSETS.last_page_offset,
                 BASE = const $crate::arch::Session::OFFSETS.base,
-                EXPIRY = const $crate::arch::EXPIRY_OFFSET,
+                $($operands)*
             )
         }
     };
-}
-
-/// Defines a function that writes a compact record of so many words of fields, or calls the slow one. It takes the place of the
-/// slow function of [`define_record_words!`], whose arguments it gets and hands on.
-///
-/// ```text
-///   define_compact_record_words! {
-///       /// Documentation.
-///       fn compact_1(words: 1 [w0], session: CURRENT, rseq_offset: RSEQ_OFFSET, context: "name", slow: record_1_slowly)
-///   }
-/// ```
-/// `size_bytes` is still that of a record with context. Wait-free; async-signal-safe if the slow path is.
-///
-/// # Safety
-/// Of the function: as there.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! define_compact_record_words {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident(
-        words: $words:tt [$($word:ident),*], session: $session:path, rseq_offset: $rseq_offset:path, context: $context:literal,
-        slow: $slow:path
-    )) => {
-        $(#[$meta])*
-        #[unsafe(naked)]
-        $vis unsafe extern "C" fn $name(
-            id: *const u32, size_bytes: usize, which: ::core::mem::MaybeUninit<u64>, $($word: u64),*
-        ) {
-            ::core::arch::naked_asm!(
-                ".cfi_startproc",
-                ".pushsection __rseq_cs, \"aw\"",
-                ".balign 32",
-                "66:",
-                ".long 0, 0",
-                ".quad 20f, 40f - 20f, 60f",
-                ".popsection",
-                // Registers as in `define_record_words!`. The context word says that the thread may, and is not recorded.
-                concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]"),
-                "cmp qword ptr fs:[rax], 0",
-                "je 50f",
-                "mov r10, qword ptr [rip + {rseq_offset}]",
-                "lea rax, [rip + 66b]",
-                "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
-                "20:",
-                "mov r11, qword ptr [rip + {session}]",
-                // (X) as there.
-                "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
-                "cmp eax, dword ptr [r11 + {CPU_COUNT}]",
-                "jae 50f",
-                "cmp dword ptr [rdi], {ID_MAX}",
-                "ja 50f",
-                "shl rax, {STRIDE_SHIFT}",
-                "add rax, qword ptr [r11 + {STREAMS}]",
-                // rax is the control block, r10 the state, edx where the record ends in its page. Its header is 11 bytes less
-                // than that which the size is of.
-                "mov r10, qword ptr [rax]",
-                "mov edx, r10d",
-                "and edx, 0xffffff",
-                "add edx, esi",
-                "sub edx, {LESS}",
-                "cmp edx, dword ptr [r11 + {PAGE_LIMIT}]",
-                "ja 50f",
-                "shl r10, 16",
-                "shr r10, 28",
-                "and r10, -4096",
-                "cmp r10, qword ptr [r11 + {LAST_PAGE_OFFSET}]",
-                "ja 50f",
-                "add r10, qword ptr [r11 + {BASE}]",
-                "add r10, rdx",
-                "sub r10, rsi",
-                // r10 is 11 bytes before where the record goes, r11 the control block.
-                "mov r11, rax",
-                "rdtsc",
-                // The epoch of this time: its upper half and one.
-                "inc edx",
-                "cmp edx, dword ptr [r11 + {EPOCH}]",
-                "jne 50f",
-                "movzx edx, byte ptr [rdi]",
-                "mov byte ptr [r10 + {LESS}], dl",
-                "mov dword ptr [r10 + {LESS} + 1], eax",
-                // The words begin 5 bytes on: where they would with context, had the record begun at r10.
-                $crate::define_record_words!(@store $words),
-                "lea rdx, [rsi - {LESS}]",
-                "add qword ptr [r11], rdx",
-                "40:",
-                "ret",
-                // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
-                ".byte 0x0f, 0xb9, 0x3d",
-                ".long {SIGNATURE}",
-                "60:",
-                "50:",
-                "jmp {slow}",
-                ".cfi_endproc",
-                session = sym $session,
-                rseq_offset = sym $rseq_offset,
-                slow = sym $slow,
-                RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
-                CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
-                SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
-                ID_MAX = const $crate::arch::COMPACT_ID_MAX,
-                LESS = const $crate::arch::COMPACT_LESS_BYTES,
-                STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
-                CPU_COUNT = const $crate::arch::Session::OFFSETS.compact_cpu_count,
-                STREAMS = const $crate::arch::Session::OFFSETS.streams,
-                PAGE_LIMIT = const $crate::arch::Session::OFFSETS.page_limit,
-                LAST_PAGE_OFFSET = const $crate::arch::Session::OFFSETS.last_page_offset,
-                BASE = const $crate::arch::Session::OFFSETS.base,
-                EPOCH = const $crate::arch::EPOCH_OFFSET,
-            )
-        }
+    (@keep runs) => { "mov qword ptr [rsp - 8], rcx" };
+    (@keep $words:tt) => { "" };
+    (@restore runs) => { "mov rcx, qword ptr [rsp - 8]" };
+    (@restore $words:tt) => { "" };
+    // Outside of the section, since an abort does not keep `which`, and the slow path has to know whose id it is.
+    (@check) => { "" };
+    (@check $other:path) => { "cmp qword ptr [rdi + 4], rdx\n jne 70f" };
+    (@other) => { "" };
+    (@other $other:path) => { "70: jmp {other}" };
+    // The context word: in r9, unless that holds a word of the fields.
+    (@context 3 $context:literal) => {
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n cmp qword ptr fs:[rax], 0\n je 50f")
     };
+    (@context $fields:tt $context:literal) => {
+        concat!("mov r9, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov r9, qword ptr fs:[r9]\n test r9, r9\n jz 50f")
+    };
+    // Asked again, because a signal handler may have emptied it before the section.
+    (@store_context 3 $context:literal) => {
+        concat!("mov rax, qword ptr [rip + ", $context, "@GOTTPOFF]\n mov rax, qword ptr fs:[rax]\n test rax, rax\n jz 50f\n mov qword ptr [r10 + 8], rax")
+    };
+    (@store_context $fields:tt $context:literal) => { "mov qword ptr [r10 + 8], r9" };
+    // The length of runs is the program's: all 64 bits are compared.
+    (@fit runs) => { "add rdx, rsi\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    (@fit $words:tt) => { "add edx, esi\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    // The same of a header that is so much shorter than the one that the size is of.
+    (@fit_less runs) => { "add rdx, rsi\n sub rdx, {LESS}\n cmp rdx, qword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    (@fit_less $words:tt) => { "add edx, esi\n sub edx, {LESS}\n cmp edx, dword ptr [r11 + {PAGE_LIMIT}]\n ja 50f" };
+    (@store 0) => { "" };
+    (@store 1) => { "mov qword ptr [r10 + 16], rcx" };
+    (@store 2) => { concat!($crate::define_record!(@store 1), "\n mov qword ptr [r10 + 24], r8") };
+    (@store 3) => { concat!($crate::define_record!(@store 2), "\n mov qword ptr [r10 + 32], r9") };
+    // For each segment: its whole words from the last to the first, two at a time; then, if it is exact and has more bytes, the last eight of
+    // it, or what there is of fewer.
+    (@store runs) => { "
+        add r10, 16
+        30:
+        cmp rcx, r8
+        je 39f
+        mov rdx, qword ptr [rcx]
+        mov r9, qword ptr [rcx + 8]
+        test r9b, 1
+        jz 31f
+        mov rax, qword ptr [rdx + r9 * 8 - 8]
+        mov qword ptr [r10 + r9 * 8 - 8], rax
+        dec r9
+        31:
+        test r9, r9
+        jz 33f
+        32:
+        mov rax, qword ptr [rdx + r9 * 8 - 8]
+        mov qword ptr [r10 + r9 * 8 - 8], rax
+        mov rax, qword ptr [rdx + r9 * 8 - 16]
+        mov qword ptr [r10 + r9 * 8 - 16], rax
+        sub r9, 2
+        jnz 32b
+        33:
+        mov r9d, dword ptr [rcx + 20]
+        cmp dword ptr [rcx + 16], 0
+        je 37f
+        cmp r9d, 8
+        jb 34f
+        mov rax, qword ptr [rdx + r9 - 8]
+        mov qword ptr [r10 + r9 - 8], rax
+        jmp 37f
+        34:
+        cmp r9d, 4
+        jb 35f
+        mov eax, dword ptr [rdx]
+        mov dword ptr [r10], eax
+        mov eax, dword ptr [rdx + r9 - 4]
+        mov dword ptr [r10 + r9 - 4], eax
+        jmp 37f
+        35:
+        mov al, byte ptr [rdx]
+        mov byte ptr [r10], al
+        mov al, byte ptr [rdx + r9 - 1]
+        mov byte ptr [r10 + r9 - 1], al
+        shr r9d, 1
+        mov al, byte ptr [rdx + r9]
+        mov byte ptr [r10 + r9], al
+        mov r9d, dword ptr [rcx + 20]
+        37:
+        add r10, r9
+        add rcx, 24
+        jmp 30b
+        39:
+    " };
 }
 
-/// Offsets of `rseq_cs` and `cpu_id`, and the signature, for [`define_record_words!`].
+/// Offsets of `rseq_cs` and `cpu_id`, and the signature, for [`define_record!`].
 #[doc(hidden)]
 pub const RSEQ_OFFSETS: (usize, usize, u32) = (rseq::OFFSET_RSEQ_CS, rseq::OFFSET_CPU_ID, rseq::SIGNATURE_X86);
 /// Offset of the control block's expiry.
@@ -436,275 +433,101 @@ pub use dormouse_abi::record::COMPACT_ID_MAX;
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
 // Where the sections put header and words.
-const _: () =
-    assert!(record::HEADER_SIZE_BYTES == 16 && COMPACT_LESS_BYTES == 11 && record::EXTENDED_HEADER_SIZE_BYTES == 11);
+const _: () = assert!(record::HEADER_SIZE_BYTES == 16 && record::EXTENDED_HEADER_SIZE_BYTES == 11);
 
-macro_rules! section {
-    (
-        state = [$($state:literal),*], clock = [$($clock:literal),*], header = [$($header:literal),*], copy = [$($copy:literal),*],
-        $($operands:tt)*
-    ) => {
-        asm!(
-            // Descriptor of this section.
-            ".pushsection __rseq_cs, \"aw\"",
-            ".balign 32",
-            "66:",
-            ".long 0, 0",
-            ".quad 20f, 40f - 20f, 60f",
-            ".popsection",
-            "lea rax, [rip + 66b]",
-            "mov qword ptr fs:[{rseq} + {RSEQ_CS}], rax",
-            "20:",
-            "cmp dword ptr fs:[{rseq} + {CPU_ID}], {cpu:e}",
-            "jne 51f",
-            "cmp qword ptr [{word}], {session}",
-            "jne 53f",
-            // From here on `rseq` is the state, `word` the base and then the destination, `cpu` the offset.
-            "mov {rseq}, qword ptr [{control}]",
-            "mov {word}, qword ptr [{session}]",
-            $($state,)*
-            "mov {cpu:e}, {rseq:e}",
-            "and {cpu:e}, 0xffffff",
-            // All 64 bits, and a bound that no other process can change: a length is the program's, the memory everybody's.
-            "lea rax, [{cpu:r} + {size:r} + {SLACK}]",
-            "cmp rax, qword ptr [{session} + {PAGE_SIZE}]",
-            "ja 52f",
-            // The page's offset: the unit, in bits 24 to 47, times 4,096.
-            "mov rax, {rseq}",
-            "shl rax, 16",
-            "shr rax, 28",
-            "and rax, -4096",
-            // Whatever a stray pointer has left in the state word, nothing is written outside of the mapping.
-            "cmp rax, qword ptr [{session} + {LIMIT}]",
-            "ja 52f",
-            "add {word}, rax",
-            "add {word}, {cpu:r}",
-            $($clock,)*
-            $($header,)*
-            $($copy,)*
-            "add {rseq}, {size:r}",
-            "mov qword ptr [{control}], {rseq}",
-            "40:",
-            "xor eax, eax",
-            "jmp 55f",
-            "51: mov eax, 1",
-            "jmp 55f",
-            "52: mov eax, 2",
-            "jmp 55f",
-            "53: mov eax, 3",
-            "jmp 55f",
-            // The kernel checks the signature before the abort handler; it hides in an undefined instruction's operand.
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long {SIGNATURE}",
-            "60:",
-            "jmp 51b",
-            "55:",
-            RSEQ_CS = const rseq::OFFSET_RSEQ_CS,
-            CPU_ID = const rseq::OFFSET_CPU_ID,
-            SIGNATURE = const rseq::SIGNATURE_X86,
-            SLACK = const dormouse_abi::page::SLACK_BYTES,
-            PAGE_SIZE = const offset_of!(Session, page_size_bytes),
-            LIMIT = const offset_of!(Session, last_page_offset),
-            $($operands)*
-        )
-    };
-}
-
-/// One run, copied by whole words (or none), stamped inside the section.
-///
-/// # Safety
-/// As the public functions.
-#[inline(always)]
-unsafe fn rseq_reserve_rdtsc_write_words_commit(site: Site, record: Words) -> u64 {
-    let status: u64;
-    // SAFETY: the section writes only the thread's rseq area and, having found the processor and the session unchanged, bytes
-    // above the committed offset of the page that the state word names, within that page; its final store commits them.
-    // Sources are readable by the caller's word.
-    unsafe {
-        section!(
-            state = [],
-            clock = ["rdtsc", "cmp edx, dword ptr [{control} + {EXPIRY}]", "jae 52f", "shl rdx, 32", "or rdx, rax"],
-            header = ["shl rdx, 16", "or rdx, {id}", "mov qword ptr [{word}], rdx", "mov qword ptr [{word} + 8], {context}"],
-            copy = [
-                // Words of the fields: (size - header + 7) / 8.
-                "lea {cpu:r}, [{size:r} - 9]",
-                "shr {cpu:r}, 3",
-                "jz 31f",
-                "30:",
-                "mov rax, qword ptr [{source} + {cpu:r} * 8 - 8]",
-                "mov qword ptr [{word} + {cpu:r} * 8 + 8], rax",
-                "dec {cpu:r}",
-                "jnz 30b",
-                "31:"
-            ],
-            rseq = inout(reg) site.rseq_offset => _,
-            cpu = inout(reg) site.cpu as u64 => _,
-            word = inout(reg) site.session_word => _,
-            session = in(reg) site.session,
-            control = in(reg) site.control,
-            size = in(reg) record.size_bytes,
-            id = in(reg) record.id,
-            context = in(reg) record.context,
-            source = in(reg) record.source,
-            EXPIRY = const EXPIRY_OFFSET,
-            out("rax") status,
-            out("rdx") _,
-            options(nostack)
-        );
-    }
-    status
-}
-
-macro_rules! list_section {
-    (
-        $name:ident, $form:expr, ($($argument:ident: $type:ty),*),
-        state = [$($state:literal),*], clock = [$($clock:literal),*], header = [$($header:literal),*], $rdx:expr
-        $(, $operand:ident = $constant:expr)*
-    ) => {
-        /// A list of runs.
-        ///
-        /// # Safety
-        /// As the public functions.
-        unsafe fn $name(site: Site, record: &Record<'_> $(, $argument: $type)*) -> u64 {
-            let status: u64;
-            // SAFETY: site and record are valid by the caller's word, and the section stores inside the page alone: the
-            // lengths of header and runs add up to the size, for which it has checked the room.
-            unsafe {
-                section!(
-                    state = [$($state),*],
-                    clock = [$($clock),*],
-                    header = [$($header),*],
-                    copy = [
-                        "30:",
-                        "test {count}, {count}",
-                        "jz 31f",
-                        // `id` is the source, `context` the words and then the destination of the single bytes.
-                        "mov {id}, qword ptr [{segment}]",
-                        "mov {context}, qword ptr [{segment} + 8]",
-                        "xor edx, edx",
-                        "32:",
-                        "cmp rdx, {context}",
-                        "jae 33f",
-                        "mov rax, qword ptr [{id} + rdx * 8]",
-                        "mov qword ptr [{word} + rdx * 8], rax",
-                        "inc rdx",
-                        "jmp 32b",
-                        "33:",
-                        "lea {id}, [{id} + rdx * 8]",
-                        "lea {context}, [{word} + rdx * 8]",
-                        "mov edx, dword ptr [{segment} + 16]",
-                        "34:",
-                        "test edx, edx",
-                        "jz 35f",
-                        "dec edx",
-                        "mov al, byte ptr [{id} + rdx]",
-                        "mov byte ptr [{context} + rdx], al",
-                        "jmp 34b",
-                        "35:",
-                        "mov eax, dword ptr [{segment} + 20]",
-                        "add {word}, rax",
-                        "add {segment}, 24",
-                        "dec {count}",
-                        "jmp 30b",
-                        "31:"
-                    ],
-                    rseq = inout(reg) site.rseq_offset => _,
-                    cpu = inout(reg) site.cpu as u64 => _,
-                    word = inout(reg) site.session_word => _,
-                    session = in(reg) site.session,
-                    control = in(reg) site.control,
-                    size = in(reg) record.size_bytes($form),
-                    id = inout(reg) record.id as u64 => _,
-                    context = inout(reg) record.context => _,
-                    segment = inout(reg) record.segments.as_ptr() => _,
-                    count = inout(reg) record.segments.len() => _,
-                    $($operand = const $constant,)*
-                    out("rax") status,
-                    inout("rdx") $rdx => _,
-                    options(nostack)
-                );
-            }
-            status
-        }
-    };
-}
-
-list_section!(
-    rseq_reserve_rdtsc_write_segments_commit,
-    Form::Context,
-    (),
-    state = [],
-    clock = ["rdtsc", "cmp edx, dword ptr [{control} + {EXPIRY}]", "jae 52f", "shl rdx, 32", "or rdx, rax"],
-    header = [
-        "shl rdx, 16",
-        "or rdx, {id}",
-        "mov qword ptr [{word}], rdx",
-        "mov qword ptr [{word} + 8], {context}",
-        "add {word}, 16"
-    ],
-    0u64,
-    EXPIRY = EXPIRY_OFFSET
-);
-
-list_section!(
-    rseq_reserve_rdtsc_cmpeq_epoch_write_compact_segments_commit,
-    Form::Compact,
-    (),
-    state = [],
-    clock = ["rdtsc", "inc edx", "cmp edx, dword ptr [{control} + {EPOCH}]", "jne 52f"],
-    header = ["mov byte ptr [{word}], {id:l}", "mov dword ptr [{word} + 1], eax", "add {word}, 5"],
-    0u64,
-    EPOCH = EPOCH_OFFSET
-);
-
-/// A state word and the time that was read after it.
+/// A stream, its state word, and a record's head with the time that was read after the word.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Stamp {
+#[derive(Debug)]
+struct At {
+    site: Site,
     state: u64,
     timestamp: u64,
+    context: u64,
+    id: u16,
 }
 
-list_section!(
+macro_rules! define_record_at {
+    ($name:ident, header = $header:tt, $($operands:tt)*) => {
+        define_record!(
+            @section [
+                /// Writes a record of segments to the stream and with the time that are given. `size_bytes` is that of a header with context and
+                /// of the segments. The result is a [`Written`].
+                ///
+                /// # Safety
+                /// As [`rseq_write_at`].
+            ] [] $name runs
+            [at: *const At, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment] [u64],
+            enter = [
+                "mov r10, qword ptr [rdi + {RSEQ_OFFSET}]",
+                "lea rax, [rip + 66b]",
+                "mov qword ptr fs:[r10 + {RSEQ_CS}], rax",
+                "20:",
+                "mov eax, dword ptr fs:[r10 + {CPU_ID}]",
+                "cmp eax, dword ptr [rdi + {CPU}]",
+                "jne 51f",
+                "mov r11, qword ptr [rdi + {SESSION}]",
+                "mov rax, qword ptr [rdi + {SESSION_WORD}]",
+                "cmp qword ptr [rax], r11",
+                "jne 53f",
+                "mov rax, qword ptr [rdi + {CONTROL}]",
+                "mov r10, qword ptr [rax]",
+                "cmp r10, qword ptr [rdi + {STATE}]",
+                "jne 51f"
+            ],
+            fit = [define_record!(@fit_less runs)],
+            header = $header,
+            commit = ["lea rdx, [rsi - {LESS}]", "add qword ptr [r11], rdx"],
+            done = ["xor eax, eax"],
+            abort = ["51:", "mov eax, 1", "ret", "50:", "mov eax, 2", "ret", "53:", "mov eax, 3", "ret"],
+            RSEQ_OFFSET = const offset_of!(At, site.rseq_offset),
+            CPU = const offset_of!(At, site.cpu),
+            SESSION = const offset_of!(At, site.session),
+            SESSION_WORD = const offset_of!(At, site.session_word),
+            CONTROL = const offset_of!(At, site.control),
+            STATE = const offset_of!(At, state),
+            TIMESTAMP = const offset_of!(At, timestamp),
+            ID = const offset_of!(At, id),
+            $($operands)*
+        );
+    };
+}
+
+define_record_at!(
     rseq_cmpeq_state_write_segments_commit,
-    Form::Context,
-    (stamp: &Stamp),
-    state = ["cmp {rseq}, qword ptr [rdx]", "jne 51f"],
-    clock = ["mov rdx, qword ptr [rdx + 8]"],
     header = [
-        "shl rdx, 16",
-        "or rdx, {id}",
-        "mov qword ptr [{word}], rdx",
-        "mov qword ptr [{word} + 8], {context}",
-        "add {word}, 16"
+        "mov rax, qword ptr [rdi + {TIMESTAMP}]",
+        "shl rax, 16",
+        "mov ax, word ptr [rdi + {ID}]",
+        "mov qword ptr [r10], rax",
+        "mov rax, qword ptr [rdi + {CONTEXT}]",
+        "mov qword ptr [r10 + 8], rax"
     ],
-    core::ptr::from_ref(stamp)
+    CONTEXT = const offset_of!(At, context),
+    LESS = const 0,
 );
 
-list_section!(
+define_record_at!(
     rseq_cmpeq_state_write_compact_segments_commit,
-    Form::Compact,
-    (stamp: &Stamp),
-    state = ["cmp {rseq}, qword ptr [rdx]", "jne 51f"],
-    clock = ["mov edx, dword ptr [rdx + 8]"],
-    header = ["mov byte ptr [{word}], {id:l}", "mov dword ptr [{word} + 1], edx", "add {word}, 5"],
-    core::ptr::from_ref(stamp)
+    header = [
+        "mov al, byte ptr [rdi + {ID}]",
+        "mov byte ptr [r10 + {LESS}], al",
+        "mov eax, dword ptr [rdi + {TIMESTAMP}]",
+        "mov dword ptr [r10 + {LESS} + 1], eax"
+    ],
+    LESS = const COMPACT_LESS_BYTES,
 );
 
-list_section!(
+define_record_at!(
     rseq_cmpeq_state_write_extended_segments_commit,
-    Form::Extended,
-    (stamp: &Stamp),
-    state = ["cmp {rseq}, qword ptr [rdx]", "jne 51f"],
-    clock = ["mov rdx, qword ptr [rdx + 8]"],
     header = [
-        "mov byte ptr [{word}], {EXTENDED}",
-        "mov word ptr [{word} + 1], {id:x}",
-        "mov qword ptr [{word} + 3], rdx",
-        "add {word}, 11"
+        "mov byte ptr [r10 + {LESS}], {EXTENDED}",
+        "mov ax, word ptr [rdi + {ID}]",
+        "mov word ptr [r10 + {LESS} + 1], ax",
+        "mov rax, qword ptr [rdi + {TIMESTAMP}]",
+        "mov qword ptr [r10 + {LESS} + 3], rax"
     ],
-    core::ptr::from_ref(stamp),
-    EXTENDED = record::EXTENDED
+    EXTENDED = const record::EXTENDED,
+    LESS = const record::HEADER_SIZE_BYTES - record::EXTENDED_HEADER_SIZE_BYTES,
 );
 
 fn status(number: u64) -> Written {
@@ -716,69 +539,26 @@ fn status(number: u64) -> Written {
     }
 }
 
-/// Writes a record to the stream of the processor, stamped by the timestamp counter inside the section.
+/// Writes a record to the stream of the CPU, with a timestamp that was read after the state word `state`.
 ///
-/// Wait-free for each call; the caller repeats on [`Written::Aborted`]. Async-signal-safe.
+/// Wait-free for each call; the caller repeats on [`Written::Aborted`], which it is also when the state word has changed. Async-signal-safe.
+/// The caller has found that the page takes a record of that form and time; after an extended one it tells [`crate::begin_epoch`].
 ///
 /// # Safety
 /// While `*site.session_word` is `site.session`, that describes mapped memory of a session, and `site.control` is the control
-/// block of its stream `site.cpu` (whoever changes the word waits for running sections by membarrier before it
-/// unmaps);
+/// block of its stream `site.cpu` (whoever changes the word waits for running sections by membarrier before it unmaps);
 /// the thread's rseq area is registered at `site.rseq_offset`; every segment's source may be read.
-pub unsafe fn rseq_write(site: Site, record: &Record<'_>) -> Written {
-    // SAFETY: the caller's word.
-    status(unsafe { rseq_reserve_rdtsc_write_segments_commit(site, record) })
-}
-
-/// A record whose fields are one run that may be copied by whole words.
-#[derive(Debug, Clone, Copy)]
-pub struct Words {
-    /// Event class id, below 2^16.
-    pub id: u64,
-    /// [`dormouse_abi::record::context_word`].
-    pub context: u64,
-    /// Bytes of header and fields.
-    pub size_bytes: usize,
-    /// The fields; up to seven bytes more are read and copied.
-    pub source: *const u8,
-}
-
-/// As [`rseq_write`], for the commonest and fastest case.
-///
-/// # Safety
-/// As [`rseq_write`]; the fields at `record.source` may be read up to the next multiple of 8 bytes of their length.
-#[inline(always)]
-pub unsafe fn rseq_write_words(site: Site, record: Words) -> Written {
-    // SAFETY: the caller's word.
-    status(unsafe { rseq_reserve_rdtsc_write_words_commit(site, record) })
-}
-
-/// As [`rseq_write`], a compact record in a session of such. `record.id` is at most [`COMPACT_ID_MAX`]. [`Written::Full`] also where
-/// it has to be extended.
-///
-/// # Safety
-/// As [`rseq_write`].
-pub unsafe fn rseq_write_compact(site: Site, record: &Record<'_>) -> Written {
-    // SAFETY: the caller's word.
-    status(unsafe { rseq_reserve_rdtsc_cmpeq_epoch_write_compact_segments_commit(site, record) })
-}
-
-/// Writes a record with a timestamp that was read after the state word `state`.
-///
-/// As [`rseq_write`]; [`Written::Aborted`] also when the state word has changed. The caller has found that the page takes a record
-/// of that form and time; after an extended one it tells [`crate::begin_epoch`].
-///
-/// # Safety
-/// As [`rseq_write`].
 pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: u64, timestamp: u64) -> Written {
-    let stamp = &Stamp { state, timestamp };
+    let at = &At { site, state, timestamp, context: record.context, id: record.id };
+    let size_bytes = record.size_bytes(Form::Context);
+    let core::ops::Range { start, end } = record.segments.as_ptr_range();
     status(match form {
-        // SAFETY: the caller's word.
-        Form::Context => unsafe { rseq_cmpeq_state_write_segments_commit(site, record, stamp) },
-        // SAFETY: site, record and stamp are valid by the caller's word; the header's form is `form`'s.
-        Form::Compact => unsafe { rseq_cmpeq_state_write_compact_segments_commit(site, record, stamp) },
-        // SAFETY: site, record and stamp are valid by the caller's word; the header's form is `form`'s.
-        Form::Extended => unsafe { rseq_cmpeq_state_write_extended_segments_commit(site, record, stamp) },
+        // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
+        Form::Context => unsafe { rseq_cmpeq_state_write_segments_commit(at, size_bytes, 0, start, end) },
+        // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
+        Form::Compact => unsafe { rseq_cmpeq_state_write_compact_segments_commit(at, size_bytes, 0, start, end) },
+        // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
+        Form::Extended => unsafe { rseq_cmpeq_state_write_extended_segments_commit(at, size_bytes, 0, start, end) },
     })
 }
 
@@ -786,8 +566,8 @@ pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: 
 /// might be earlier than who had it before (Intel SDM, volume 2, RDTSC and LFENCE).
 #[inline(always)]
 pub fn timestamp() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, which changes nothing.
+    // SAFETY: every x86-64 CPU has the instruction, which changes nothing.
     unsafe { core::arch::x86_64::_mm_lfence() };
-    // SAFETY: every x86-64 processor has the instruction, and Linux lets user mode use it.
+    // SAFETY: every x86-64 CPU has the instruction, and Linux lets user mode use it.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

@@ -272,6 +272,12 @@ __attribute__((destructor(101))) static void dormouse_i_unregister_event_unit(vo
             !DORMOUSE_I_HAS_DOLLAR(text),                                                                              \
         "a trace cannot hold the name " text ": write ASCII letters, digits and _, at most 255 bytes");
 
+/* Provider, event and fields, each with a NUL, as one literal. */
+#define DORMOUSE_I_NAME(name, ...) #name "\0"
+#define DORMOUSE_I_NAMES(count, provider, name, ...)                                                                   \
+    DORMOUSE_I_STRING(provider) "\0" DORMOUSE_I_STRING(name) "\0"                                                    \
+    DORMOUSE_I_CAT(DORMOUSE_I_MAP_, count)(DORMOUSE_I_NAME, __VA_ARGS__)
+
 /* Names must be identifiers that a trace can hold, different ones for the fields: anything else does not compile. */
 #define DORMOUSE_I_CHECK_NAME(name, ...) , name##_dormouse_i_field
 #define DORMOUSE_I_CHECK_NAME_TEXT(name, ...) DORMOUSE_I_CHECK_TEXT(#name)
@@ -380,10 +386,10 @@ DORMOUSE_I_PUT_FUNCTIONS(const volatile void *, pointer, DORMOUSE_KIND_POINTER)
         char *: dormouse_i_put_str,                                                                                    \
         default: dormouse_i_put_pointer)(&dormouse_i_payload, (__VA_ARGS__));
 
-#define DORMOUSE_I_FIELD(name, ...) {#name, DORMOUSE_I_TYPE_OF(__VA_ARGS__), {0}},
+#define DORMOUSE_I_FIELD_TYPE(name, ...) DORMOUSE_I_TYPE_OF(__VA_ARGS__),
 
 /*
- *   static class = {names, types}
+ *   static class = {types, names}
  *   announce class
  *   if gate(class):
  *       gather each value
@@ -392,14 +398,15 @@ DORMOUSE_I_PUT_FUNCTIONS(const volatile void *, pointer, DORMOUSE_KIND_POINTER)
 #define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
     do {                                                                                                               \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
-        static const struct dormouse_field dormouse_i_fields[] = {                                                     \
-            DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD, __VA_ARGS__)                               \
-            {NULL, 0, {0}}                                                                                             \
+        static const struct {                                                                                          \
+            uint8_t field_count, types[field_count_ + 1];                                                              \
+            char names[sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__))];                          \
+        } dormouse_i_description = {                                                                                   \
+            field_count_,                                                                                              \
+            {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_TYPE, __VA_ARGS__) 0},                     \
+            DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__)                                              \
         };                                                                                                             \
-        static struct dormouse_class dormouse_i_class = {                                                              \
-            0, DORMOUSE_CLASS_ID_NONE, DORMOUSE_I_STRING(provider_), DORMOUSE_I_STRING(name_),                         \
-            dormouse_i_fields, field_count_, 0                                                                         \
-        };                                                                                                             \
+        static struct dormouse_class dormouse_i_class = {0, DORMOUSE_CLASS_ID_NONE, &dormouse_i_description};          \
         DORMOUSE_I_ANNOUNCE(dormouse_i_class);                                                                         \
         if (DORMOUSE_STATIC_BRANCH(dormouse_i_class)) {                                                                \
             unsigned char dormouse_i_scratch[8 * (field_count_ + 1)];                                                  \
@@ -487,20 +494,18 @@ template <class T> constexpr std::uint8_t type_byte()
 
 #ifndef DORMOUSE_DISABLE
 
-template <std::size_t Count> struct field_list {
-    dormouse_field at[Count + 1];
+template <std::size_t FieldCount, std::size_t NamesSize> struct description {
+    std::uint8_t field_count, types[FieldCount + 1];
+    char names[NamesSize];
 };
 
-template <class Tag, std::uint8_t... Types> constexpr field_list<sizeof...(Types)> fields_of()
+template <class Tag, std::uint8_t... Types> constexpr description<sizeof...(Types), Tag::names_size()> describe()
 {
     static_assert(((Types != 0) && ...), "a value of this type cannot be a field of an event");
-    const std::uint8_t types[] = {Types..., 0};
-    field_list<sizeof...(Types)> list = {};
-    for (std::size_t index = 0; index < sizeof...(Types); ++index) {
-        list.at[index].name = Tag::field(index);
-        list.at[index].field_type = types[index];
-    }
-    return list;
+    description<sizeof...(Types), Tag::names_size()> all = {sizeof...(Types), {Types..., 0}, {}};
+    for (std::size_t index = 0; index < Tag::names_size(); ++index)
+        all.names[index] = Tag::names()[index];
+    return all;
 }
 
 /*
@@ -508,16 +513,15 @@ template <class Tag, std::uint8_t... Types> constexpr field_list<sizeof...(Types
  * from other objects. A template's instances have tags of their own.
  */
 template <class Tag, std::uint8_t... Types> struct __attribute__((visibility("hidden"))) event {
-    static const field_list<sizeof...(Types)> fields;
+    static const description<sizeof...(Types), Tag::names_size()> all;
     static dormouse_class event_class;
 };
 
 template <class Tag, std::uint8_t... Types>
-const field_list<sizeof...(Types)> event<Tag, Types...>::fields = fields_of<Tag, Types...>();
+const description<sizeof...(Types), Tag::names_size()> event<Tag, Types...>::all = describe<Tag, Types...>();
 
 template <class Tag, std::uint8_t... Types>
-dormouse_class event<Tag, Types...>::event_class = {
-    0, DORMOUSE_CLASS_ID_NONE, Tag::provider(), Tag::name(), fields.at, sizeof...(Types), 0};
+dormouse_class event<Tag, Types...>::event_class = {0, DORMOUSE_CLASS_ID_NONE, &all};
 
 /* Gathers values, small ones by value, so that a static constant needs no definition. */
 template <std::size_t FieldCount> class recorder {
@@ -576,7 +580,6 @@ public:
 
 #ifndef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_FIELD_NAME(name, ...) #name,
 #define DORMOUSE_I_FIELD_TYPE(name, ...) , DORMOUSE_I_TYPE_OF(__VA_ARGS__)
 #define DORMOUSE_I_PUT(name, ...) .put(__VA_ARGS__)
 
@@ -590,13 +593,13 @@ public:
     do {                                                                                                               \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
         struct dormouse_i_tag {                                                                                        \
-            static constexpr const char *provider() { return DORMOUSE_I_STRING(provider_); }                           \
-            static constexpr const char *name() { return DORMOUSE_I_STRING(name_); }                                   \
-            static constexpr const char *field(::std::size_t dormouse_i_index)                                         \
+            static constexpr ::std::size_t names_size()                                                                \
             {                                                                                                          \
-                const char *const dormouse_i_names[] = {                                                               \
-                    DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_NAME, __VA_ARGS__) ""};             \
-                return dormouse_i_names[dormouse_i_index];                                                             \
+                return sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__));                          \
+            }                                                                                                          \
+            static constexpr const char *names()                                                                       \
+            {                                                                                                          \
+                return DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                  \
             }                                                                                                          \
         };                                                                                                             \
         using dormouse_i_event = ::dormouse::detail::event<                                                            \

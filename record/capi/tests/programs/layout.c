@@ -11,15 +11,7 @@ int main(void)
     SIZE(dormouse_class);
     OFFSET(dormouse_class, enabled);
     OFFSET(dormouse_class, id);
-    OFFSET(dormouse_class, provider);
-    OFFSET(dormouse_class, name);
-    OFFSET(dormouse_class, fields);
-    OFFSET(dormouse_class, field_count);
-    OFFSET(dormouse_class, reserved);
-    SIZE(dormouse_field);
-    OFFSET(dormouse_field, name);
-    OFFSET(dormouse_field, field_type);
-    OFFSET(dormouse_field, reserved);
+    OFFSET(dormouse_class, description);
     SIZE(dormouse_event_record);
     OFFSET(dormouse_event_record, key);
     OFFSET(dormouse_event_record, describe);

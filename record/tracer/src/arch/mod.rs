@@ -28,7 +28,7 @@ pub(crate) const DURATION_COUNT_MAX: usize = dormouse_abi::trigger::PATTERN_COUN
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{context, own_records, record, record_key, tls};
+pub(crate) use x86_64::{own_records, tls};
 
 #[cfg(not(target_arch = "x86_64"))]
 mod generic {

@@ -159,6 +159,10 @@ fn hold(fifo: &Path, events: u64) {
 
 /// Emits some numbered events, and comes to an end.
 fn end(how: &str, events: u64) {
+    if how == "ignored" {
+        // SAFETY: an action that is no function.
+        unsafe { libc::signal(libc::SIGTRAP, libc::SIG_IGN) };
+    }
     emit_steps(0, events);
     match how {
         "exit" => std::process::exit(3),
@@ -170,8 +174,31 @@ fn end(how: &str, events: u64) {
         "thread" => std::thread::spawn(|| println!("{}", overflow(1))).join().expect("the process ends before"),
         // SAFETY: sends a signal to this very thread.
         "raise" => drop(unsafe { libc::raise(libc::SIGSEGV) }),
+        // SAFETY: raises a signal; the program may go on behind it.
+        #[cfg(target_arch = "x86_64")]
+        "trap" | "ignored" => unsafe { std::arch::asm!("int3") },
+        "forbidden" => call_forbidden(),
         other => panic!("no end `{other}`"),
     }
+}
+
+/// Makes a system call that a filter of this program traps.
+fn call_forbidden() {
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        // The number of the call, offset 0 of `seccomp_data`.
+        instruction((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
+        instruction((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, libc::SYS_getppid as u32),
+        instruction((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_TRAP),
+        instruction((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    // SAFETY: reads a program that lives until it returns.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) }, 0);
+    // SAFETY: takes nothing.
+    unsafe { libc::syscall(libc::SYS_getppid) };
 }
 
 /// Does one thing after the other, each of which may have a number after `=`.

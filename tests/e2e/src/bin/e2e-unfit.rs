@@ -1,11 +1,10 @@
 //! Announces classes that a session refuses: below the macros, which do not compile them.
 
-use std::ffi::CString;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI32, AtomicU32};
 
-use dormouse_abi::class::{CClass, CField, CLASS_ID_MAX, CLASS_ID_NONE, Kind};
+use dormouse_abi::class::{CClass, CLASS_ID_MAX, CLASS_ID_NONE, Kind};
 use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{Announcement, ENV_SESSION, Message, VERSION};
 
@@ -19,23 +18,17 @@ fn main() {
     }
 }
 
-fn name(text: &str) -> *const std::ffi::c_char {
-    CString::new(text).expect("a name without a NUL").into_raw()
-}
-
 /// A class as C lays it out. It is never freed, as static storage is not.
 fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> &'static CClass {
-    let field =
-        |(text, field_type): &(&str, u8)| CField { name: name(text), field_type: *field_type, reserved: [0; 7] };
-    let fields: Vec<CField> = fields.iter().map(field).collect();
+    let mut description = vec![fields.len() as u8];
+    description.extend(fields.iter().map(|(_, field_type)| *field_type).chain([0]));
+    for text in [provider, event].into_iter().chain(fields.iter().map(|(text, _)| *text)) {
+        description.extend(text.bytes().chain([0]));
+    }
     Box::leak(Box::new(CClass {
         enabled: AtomicI32::new(0),
         id: AtomicU32::new(CLASS_ID_NONE),
-        provider: name(provider),
-        name: if event.is_empty() { std::ptr::null() } else { name(event) },
-        field_count: fields.len() as u32,
-        fields: fields.leak().as_ptr(),
-        reserved: 0,
+        description: description.leak().as_ptr(),
     }))
 }
 

@@ -171,6 +171,9 @@ fn a_crash_leaves_a_snapshot_and_ends_as_it_would_have() {
         ("abort", "SIGABRT"),
         ("overflow", "SIGSEGV"),
         ("thread", "SIGSEGV"),
+        ("trap", "SIGTRAP"),
+        ("ignored", "SIGTRAP"),
+        ("forbidden", "SIGSYS"),
     ] {
         let alone = Command::new(TRACED).args(["end", how, "1000"]).output().unwrap().status;
         let code = alone.code().or(alone.signal().map(|signal| 128 + signal)).unwrap();

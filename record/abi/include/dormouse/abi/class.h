@@ -34,22 +34,18 @@
 /* dormouse_class.id while the class is in no session. */
 #define DORMOUSE_CLASS_ID_NONE UINT32_MAX
 
-/* One field. */
-struct dormouse_field {
-    const char *name;
-    uint8_t field_type; /* DORMOUSE_KIND_* */
-    uint8_t reserved[7];
-};
+/*
+ * What an event class is, in read-only bytes without an address in them:
+ *
+ *     field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
+ *     1 byte        field_count + 1 bytes            texts
+ */
 
 /* An event class. Begins as a struct dormouse_static_key does, so a class can be the key of a gate. */
 struct dormouse_class {
     int32_t enabled; /* how many have enabled the class; above zero means armed */
     uint32_t id;     /* the tracer's: the id that the session has given and whether triggers wait for it, or DORMOUSE_CLASS_ID_NONE */
-    const char *provider;
-    const char *name;
-    const struct dormouse_field *fields; /* field_count fields */
-    uint32_t field_count;
-    uint32_t reserved;
+    const void *description; /* see above */
 };
 
 #ifdef __cplusplus
@@ -58,17 +54,9 @@ struct dormouse_class {
 #define DORMOUSE_I_CLASS_ASSERT(condition) _Static_assert(condition, #condition)
 #endif
 
-DORMOUSE_I_CLASS_ASSERT(sizeof(struct dormouse_field) == 16);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_field, name) == 0);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_field, field_type) == 8);
-DORMOUSE_I_CLASS_ASSERT(sizeof(struct dormouse_class) == 40);
 DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, enabled) == 0);
 DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, id) == 4);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, provider) == 8);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, name) == 16);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, fields) == 24);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, field_count) == 32);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, reserved) == 36);
+DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, description) == 8);
 
 #undef DORMOUSE_I_CLASS_ASSERT
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A run of bytes to copy into a record. Twin of relay/src/write.rs.
+ * A run of bytes to copy into a record. Twin of mechanisms/relay/src/write.rs.
  *
  * words * 8 bytes and then tail single bytes are copied, and the next run begins advance bytes on. So a run whose source
  * is padded by seven readable bytes may be copied by whole words: words = (len + 7) / 8, tail = 0, advance = len. Any

@@ -1,214 +1,22 @@
-//! The session that this process is in: joining, leaving, and the word that the record path goes by.
+//! Joining and leaving a session.
 
 #[cfg(target_arch = "x86_64")]
-use core::sync::atomic::AtomicIsize;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use dormouse_abi::record::RecordKind;
-#[cfg(target_arch = "x86_64")]
-use dormouse_abi::session::StreamControl;
-use dormouse_abi::session::{CLOCK_TSC, Line, STREAM_STRIDE_BYTES};
 use dormouse_abi::wire::{Announcement, FRAME_SIZE_MAX_BYTES, Grant, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
 use dormouse_backing::{BackingError, Mapping};
-#[cfg(target_arch = "x86_64")]
-use dormouse_percpu::PerCpu;
-use dormouse_percpu::{Area, Rseq};
+use dormouse_percpu::Rseq;
 use dormouse_relay::Memory;
 
-use crate::presence::Presence;
-
-/// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Attached {
-    /// First field: critical sections read it through the pointers in [`CURRENT`] and [`CURRENT_SECTION`].
-    #[cfg(target_arch = "x86_64")]
-    session: dormouse_relay::arch::Session,
-    pub(crate) memory: Memory,
-    /// Restartable sequences, where the process has them.
-    pub(crate) rseq: Option<Rseq>,
-    /// The same, where the clock can be read inside a section as well, and records have context.
-    pub(crate) fast_rseq: Option<Rseq>,
-    /// The same, where records are compact.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) compact_rseq: Option<Rseq>,
-    /// What headers records have.
-    pub(crate) record_kind: RecordKind,
-    /// The control blocks of the processors' streams.
-    streams: Area,
-    clock: u32,
-    /// The session's number for this process.
-    pub(crate) process: u16,
-    /// The session's socket.
-    pub(crate) socket: PathBuf,
-    presence: Presence,
-}
-
-// SAFETY: plain data, written once; what the pointers lead to is shared memory (`Memory` is `Sync` for the same reason).
-unsafe impl Sync for Attached {}
-// SAFETY: as above.
-unsafe impl Send for Attached {}
-
-/// A stream's control block, first in its stride.
-// SAFETY: offset 0 is aligned for anything, and the block fits the stride (const assert in `abi`).
+use crate::membarrier;
+use crate::session::{Attached, forget_users, has_users, set_current};
 #[cfg(target_arch = "x86_64")]
-const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
-
-/// The session, or null.
-pub(crate) static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
-
-/// The session that the process is in. Wait-free; async-signal-safe.
-pub(crate) fn current() -> Option<&'static Attached> {
-    // (M) pairs with (M').
-    // SAFETY: what `CURRENT` points to is never freed.
-    unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
-}
-
-/// What the shortest write path reads of the session; [`NO_SESSION`] without one. It follows [`CURRENT`].
-#[cfg(target_arch = "x86_64")]
-pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
-    AtomicPtr::new((&raw const NO_SESSION).cast_mut());
-
-#[cfg(target_arch = "x86_64")]
-static NO_SESSION: dormouse_relay::arch::Session = dormouse_relay::arch::Session::none();
-
-/// Joins a session, or none, as far as writers are concerned.
-fn set_current(attached: Option<&'static Attached>) {
-    let pointer = attached.map_or(core::ptr::null_mut(), |attached| core::ptr::from_ref(attached).cast_mut());
-    // (M') pairs with (M): ids of the session before were taken back before. (L) pairs with (K).
-    CURRENT.store(pointer, Ordering::SeqCst);
-    #[cfg(target_arch = "x86_64")]
-    {
-        let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
-        // (X) Release pairs with the section's load in `define_record_words!`, which acquires on x86-64: what it points to is
-        // written before. Leaving restarts sections before it goes on.
-        CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
-    }
-}
-
-/// Where threads' rseq areas lie from their thread pointers; 0 without rseq. Set before the first session and never changed, since
-/// libc places them once for all. A thread has a context word only once it has seen another value than 0.
-#[cfg(target_arch = "x86_64")]
-pub(crate) static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
-
-/// How many threads touch the memory outside critical sections just now, in parts that lie in cache lines of their own, so that
-/// threads that switch pages at once do not wait for each other.
-static USERS: [Line<AtomicU64>; 16] = [const { Line(AtomicU64::new(0)) }; 16];
-
-fn has_users() -> bool {
-    // (L) pairs with (K), and with (L'): a thread counts in one part, which is either seen here or was counted after `CURRENT` changed.
-    USERS.iter().any(|part| part.0.load(Ordering::SeqCst) != 0)
-}
-
-impl Attached {
-    /// What the critical section needs for a processor; `None` for one that has no stream.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub(crate) fn site(&self, rseq: Rseq, cpu: u32) -> Option<dormouse_relay::arch::Site> {
-        let control = self.streams.ptr(CONTROL_BLOCK, cpu)?;
-        Some(dormouse_relay::arch::Site {
-            rseq_offset: rseq.offset(),
-            cpu,
-            control,
-            session_word: (&raw const CURRENT).cast(),
-            session: &self.session,
-        })
-    }
-
-    /// The session's clock.
-    pub(crate) fn now(&self) -> u64 {
-        #[cfg(target_arch = "x86_64")]
-        if self.clock == CLOCK_TSC {
-            return dormouse_relay::arch::timestamp();
-        }
-        monotonic_ns()
-    }
-}
-
-/// Nanoseconds of the monotonic clock. Async-signal-safe; leaves errno as it is.
-pub(crate) fn monotonic_ns() -> u64 {
-    // Not by rustix: it looks for the vDSO by the kernel's auxiliary vector, and faults where valgrind has hidden it.
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a clock that every Linux has, and room for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Keeps the session's memory mapped while it is touched outside critical sections. Async-signal-safe.
-pub(crate) struct Guard {
-    attached: &'static Attached,
-    users: &'static AtomicU64,
-}
-
-impl Attached {
-    /// Records are about to be written. The caller holds a [`Guard`].
-    pub(crate) fn make_ready(&self) {
-        // SAFETY: the guard keeps the memory mapped.
-        unsafe { self.presence.begin(&self.memory) };
-    }
-
-    /// Page `index` is about to be touched outside critical sections, or drawn for them. The caller holds a [`Guard`].
-    pub(crate) fn make_page_ready(&self, index: u32) {
-        // SAFETY: the guard keeps the memory mapped.
-        unsafe { self.presence.make_page_ready(&self.memory, index) };
-    }
-
-    /// As [`Attached::make_page_ready`], of the page at `unit`, if there is one.
-    pub(crate) fn make_unit_ready(&self, unit: u32) {
-        self.memory.geometry().page_of_unit(unit).into_iter().for_each(|index| self.make_page_ready(index));
-    }
-
-    /// As [`Attached::make_page_ready`], of a stream's control block and ring.
-    pub(crate) fn make_stream_ready(&self, stream: u32) {
-        // SAFETY: as above.
-        unsafe { self.presence.make_stream_ready(&self.memory, stream) };
-    }
-}
-
-impl core::ops::Deref for Guard {
-    type Target = Attached;
-    fn deref(&self) -> &Attached {
-        self.attached
-    }
-}
-
-impl Guard {
-    /// `None` when the process has left the session meanwhile.
-    pub(crate) fn enter(attached: &'static Attached) -> Option<Guard> {
-        // (K) SeqCst pairs with (L): either this thread sees that the session is left, or the leaver sees this user.
-        let users = &USERS[crate::thread::number_below(USERS.len())].0;
-        users.fetch_add(1, Ordering::SeqCst);
-        let guard = Guard { attached, users };
-        core::ptr::eq(CURRENT.load(Ordering::SeqCst), attached).then_some(guard)
-    }
-
-    /// Leaves a session that its owner has ended. The memory stays mapped until the next session is joined: unmapping waits
-    /// for threads, which a record path must not.
-    pub(crate) fn leave(&self) {
-        let mine = core::ptr::from_ref(self.attached).cast_mut();
-        // (M') pairs with (M).
-        let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
-        #[cfg(target_arch = "x86_64")]
-        {
-            let mine = (&raw const self.attached.session).cast_mut();
-            let none = (&raw const NO_SESSION).cast_mut();
-            // Relaxed: no session is a constant. Another session that was joined meanwhile stays.
-            let _ = CURRENT_SECTION.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // (L') pairs with the loads in `leave`: what this user did comes before the unmapping.
-        self.users.fetch_sub(1, Ordering::SeqCst);
-    }
-}
+use crate::thread;
 
 /// How this process joins sessions, found out once.
 #[derive(Debug)]
@@ -256,45 +64,18 @@ impl Joining {
         let mapping = self.mapping.as_ref().ok_or("the session's memory is not mapped")?;
         // SAFETY: the mapping lives in `self` until `leave` has waited for everybody who uses it.
         let memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
-        let presence = Presence::new(&memory);
-        if self.has_threads_with_context {
-            // SAFETY: as above.
-            unsafe { presence.begin(&memory) };
-        }
-        self.has_threads_with_context = true;
-        let clock = memory.clock();
-        if clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
-            return Err("the session's clock is not to be had on this machine".into());
-        }
-        // SAFETY: the geometry places the control blocks there, one in each stride; they are all atomics.
-        let streams = unsafe {
-            Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
-        };
         // A thread's only registration is not a guest's to take: some allocators want it where libc does not.
         let rseq = if self.no_rseq { None } else { Rseq::of_libc() };
-        // Sections of the shortest kind read session and id by themselves, so leaving has to be able to wait for them.
-        let is_fast = rseq.is_some() && clock == CLOCK_TSC && crate::membarrier::is_ready();
+        let attached = Attached::new(memory, rseq, membarrier::is_ready(), process, socket.into())?;
+        if self.has_threads_with_context {
+            attached.make_ready();
+        }
+        self.has_threads_with_context = true;
         #[cfg(target_arch = "x86_64")]
         if let Some(rseq) = rseq {
-            RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
+            thread::RSEQ_OFFSET.store(rseq.offset(), Ordering::Relaxed);
         }
-        let record_kind = memory.record_kind();
-        let fast_for = |kind| rseq.filter(|_| is_fast && record_kind == kind);
-        let attached = Box::leak(Box::new(Attached {
-            #[cfg(target_arch = "x86_64")]
-            session: dormouse_relay::arch::Session::new(&memory, is_fast),
-            memory,
-            rseq,
-            fast_rseq: fast_for(RecordKind::Ids),
-            #[cfg(target_arch = "x86_64")]
-            compact_rseq: fast_for(RecordKind::Compact),
-            record_kind,
-            streams,
-            clock,
-            process,
-            socket: socket.into(),
-            presence,
-        }));
+        let attached = Box::leak(Box::new(attached));
         set_current(Some(attached));
         Ok((attached, grants))
     }
@@ -348,7 +129,7 @@ impl Joining {
         set_current(None);
         let Some(mapping) = self.mapping.take() else { return };
         // Critical sections that have compared the word before are restarted, and compare it again.
-        let fenced = crate::membarrier::restart_sections();
+        let fenced = membarrier::restart_sections();
         // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.
         for _ in 0..1_000 {
             if !has_users() {
@@ -364,7 +145,7 @@ impl Joining {
 
     /// In a forked child: nobody else is at work, whatever the parent's threads were doing.
     pub(crate) fn after_fork(&mut self) {
-        USERS.iter().for_each(|part| part.0.store(0, Ordering::Relaxed));
+        forget_users();
         // The one thread has forgotten its context. The mapping is there, and its page table is empty.
         self.has_threads_with_context = false;
     }

@@ -1,13 +1,13 @@
-//! The record path: choose the processor's stream, write and commit, switch pages, offer them, count what is lost.
+//! The slow path, which writes every record that a direct section does not: it chooses the CPU's stream, writes and commits,
+//! switches pages, offers them, and counts what is lost.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
 
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page;
-#[cfg(target_arch = "x86_64")]
-use dormouse_abi::record::COMPACT_ID_MAX;
-use dormouse_abi::record::PACKET_SPAN_BITS;
+use dormouse_abi::record::{HEADER_SIZE_BYTES, PACKET_SPAN_BITS};
 use dormouse_abi::session::{Geometry, State, StreamControl, claim, lost_class_index, spare};
 use dormouse_abi::txn::Txn;
 use dormouse_percpu::{Commit, Rseq, apply_exclusive};
@@ -16,88 +16,19 @@ use dormouse_relay::begin_epoch;
 use dormouse_relay::{Drawer, Form, Record, Segment, Written, write_exclusive};
 use dormouse_vring::split::PlannedDriver;
 
-use crate::class::EventKey;
-use crate::process::{Attached, CURRENT, Guard};
+use crate::marks;
+use crate::session::{Attached, Guard, current_before_id};
 use crate::thread::{self, Writer};
-use crate::{variant, watch};
 
-/// The session that the process was in a moment ago. Everything that is written checks that it still is.
-#[derive(Debug, Clone, Copy)]
-struct Current(&'static Attached);
+/// Called when a record of a class with marks was written, with these and its writer. Async-signal-safe.
+static ON_MARKED: OnceLock<fn(u32, Writer)> = OnceLock::new();
 
-impl Current {
-    /// To be asked before a class's id is read: leaving a session takes the ids back only when nobody can find it any more,
-    /// so an id that is read after the session belongs to that session or is none.
-    #[inline(always)]
-    fn get() -> Option<Current> {
-        // (M) Acquire pairs with the SeqCst stores of joining and leaving.
-        // SAFETY: what `CURRENT` points to is never freed.
-        unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.map(Current)
-    }
+/// Has `function`, which is async-signal-safe, called when a record of a class with marks was written. The first one stays.
+pub(crate) fn on_marked(function: fn(u32, Writer)) {
+    let _ = ON_MARKED.set(function);
 }
 
-/// Words of fields that come in registers.
-pub(crate) const WORDS_MAX: usize = 3;
-
-/// Writes one record of the class whose id is at `id`, whose fields are the first `len` bytes of `words`, into the session that the
-/// process is in, if any. `len` is at most 24 and best known to the compiler.
-///
-/// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing,
-/// cannot fail: what finds no room is counted in the session's memory.
-#[inline(always)]
-pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
-    if variant::IS_CHOSEN {
-        return variant::record_words(id, len, words);
-    }
-    let size_bytes = dormouse_abi::record::HEADER_SIZE_BYTES + len;
-    #[cfg(target_arch = "x86_64")]
-    crate::arch::record(id, size_bytes, words);
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let [w0, w1, w2] = words;
-        // SAFETY: the id is a reference, and the words hold `len` bytes.
-        unsafe { record_words_slowly(id.as_ptr(), size_bytes, MaybeUninit::uninit(), w0, w1, w2) }
-    }
-}
-
-/// As [`record_words`], of the key's class with this fingerprint.
-#[inline(always)]
-pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: [u64; WORDS_MAX]) {
-    if variant::IS_CHOSEN {
-        return key.id(fingerprint).into_iter().for_each(|id| variant::record_words(id, len, words));
-    }
-    #[cfg(target_arch = "x86_64")]
-    crate::arch::record_key(key, fingerprint, dormouse_abi::record::HEADER_SIZE_BYTES + len, words);
-    #[cfg(not(target_arch = "x86_64"))]
-    if let Some(id) = key.id(fingerprint) {
-        record_words(id, len, words);
-    }
-}
-
-/// As [`record_words`], of a key whose first class it is not.
-///
-/// # Safety
-/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the words hold `size_bytes` less the header.
-#[cfg(target_arch = "x86_64")]
-#[cold]
-pub(crate) unsafe extern "C" fn record_words_of_other(
-    id: *const u32,
-    size_bytes: usize,
-    which: MaybeUninit<u64>,
-    w0: u64,
-    w1: u64,
-    w2: u64,
-) {
-    // SAFETY: the caller's word.
-    let key = unsafe { EventKey::of_first_id(id) };
-    // SAFETY: the caller's word.
-    let which = unsafe { which.assume_init() };
-    if let Some(id) = key.id(which) {
-        record_words(id, size_bytes - dormouse_abi::record::HEADER_SIZE_BYTES, [w0, w1, w2]);
-    }
-}
-
-/// As [`record_words`], but one try has failed.
+/// Writes a record of up to three words of fields.
 ///
 /// # Safety
 /// `id` may be read, and the words hold `size_bytes` less the header.
@@ -110,74 +41,45 @@ pub(crate) unsafe extern "C" fn record_words_slowly(
     w1: u64,
     w2: u64,
 ) {
-    let Some(session) = Current::get() else { return };
-    // SAFETY: the caller's word; all access to ids is atomic.
-    let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) }.load(Ordering::Relaxed);
     let words = [w0, w1, w2];
-    let len = size_bytes - dormouse_abi::record::HEADER_SIZE_BYTES;
-    record_slowly(session.0, id, &[Segment::padded(words.as_ptr().cast(), len)]);
+    let segments = [Segment::padded(words.as_ptr().cast(), size_bytes - HEADER_SIZE_BYTES)];
+    // SAFETY: the caller's word; the segment is an array of words.
+    unsafe { record_slowly(id, &segments) }
 }
 
-/// As [`record_words`], for fields that are `len` bytes at `source`. Up to seven bytes beyond them are read.
-#[inline(never)]
-pub fn record_bytes(id: &AtomicU32, source: *const u8, len: usize) {
-    let Some(Current(attached)) = Current::get() else { return };
-    // Relaxed: the id is a number of its own, and the session has been asked for before.
-    let id = id.load(Ordering::Relaxed);
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
-        let context = crate::arch::context();
-        let words = dormouse_relay::arch::Words {
-            id: id.into(),
-            context,
-            size_bytes: dormouse_abi::record::HEADER_SIZE_BYTES + len,
-            source,
-        };
-        // One attempt: whatever comes in between is sorted out on the slow path, which keeps this one short.
-        if context != 0
-            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
-            // SAFETY: `site` describes the session that `CURRENT` held; the section itself checks that it still does.
-            && unsafe { dormouse_relay::arch::rseq_write_words(site, words) } == Written::Done
-        {
-            return;
-        }
-    }
-    record_slowly(attached, id, &[Segment::padded(source, len)]);
-}
-
-/// As [`record_words`], for fields in several runs.
-#[inline(never)]
-pub fn record_segments(id: &AtomicU32, segments: &[Segment]) {
-    let Some(Current(attached)) = Current::get() else { return };
-    // Relaxed: as in `record_bytes`.
-    let id = id.load(Ordering::Relaxed);
-    #[cfg(target_arch = "x86_64")]
-    if let (Some(rseq), true) = (attached.fast_rseq, id <= CLASS_ID_MAX as u32) {
-        let context = crate::arch::context();
-        let record = Record::new(id as u16, context, segments);
-        if context != 0
-            && let Some(site) = attached.site(rseq, rseq.cpu_id_start())
-            // SAFETY: as in `record_bytes`.
-            && unsafe { dormouse_relay::arch::rseq_write(site, &record) } == Written::Done
-        {
-            return;
-        }
-    }
-    record_slowly(attached, id, segments);
-}
-
-/// Everything but the plain case: page switches, unknown thread, no rseq, no timestamp counter.
+/// Writes a record of the segments from `first` to before `end`.
+///
+/// # Safety
+/// `id` may be read, `end` is not before `first`, and all segments and their sources may be read.
 #[cold]
-#[inline(never)]
-fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
-    let (id, marks) = watch::split(id);
+pub(crate) unsafe extern "C" fn record_runs_slowly(
+    id: *const u32,
+    _size_bytes: usize,
+    _: MaybeUninit<u64>,
+    first: *const Segment,
+    end: *const Segment,
+) {
+    // SAFETY: both are of one array by the caller's word, and segments have a size.
+    let count = unsafe { end.offset_from_unsigned(first) };
+    // SAFETY: the caller's word.
+    let segments = unsafe { core::slice::from_raw_parts(first, count) };
+    // SAFETY: the caller's word.
+    unsafe { record_slowly(id, segments) }
+}
+
+/// Asks, in this one place, for all that keeps a record from being written directly: no session, a class without an id, a class with marks, a
+/// thread that is not known or is the tracer's own, no rseq, another clock than the timestamp counter, a page switch.
+///
+/// # Safety
+/// `id` may be read, and so may the segments' sources.
+unsafe fn record_slowly(id: *const u32, segments: &[Segment]) {
+    let Some(attached) = current_before_id() else { return };
+    // SAFETY: the caller's word; all access to ids is atomic.
+    let id = unsafe { AtomicU32::from_ptr(id.cast_mut()) };
+    // Relaxed: the id is a number of its own, and the session has been asked for before.
+    let (id, marks) = marks::split(id.load(Ordering::Relaxed));
     // No class has such an id: the owner had none left, or the class has just left a session.
     if id > CLASS_ID_MAX as u32 {
-        return;
-    }
-    #[cfg(target_arch = "x86_64")]
-    if marks == 0 && attached.compact_rseq.is_some_and(|rseq| is_written_compactly(attached, rseq, id as u16, segments))
-    {
         return;
     }
     if thread::is_inside() {
@@ -198,21 +100,11 @@ fn record_slowly(attached: &'static Attached, id: u32, segments: &[Segment]) {
         _ => record_claimed(attached, writer, &record),
     }
     drop(guard);
-    if marks != 0 {
-        watch::met(marks, writer);
+    if marks != 0
+        && let Some(function) = ON_MARKED.get()
+    {
+        function(marks, writer);
     }
-}
-
-/// One attempt, as those of [`record_bytes`] and [`record_segments`] are in sessions whose records have context.
-#[cfg(target_arch = "x86_64")]
-fn is_written_compactly(attached: &'static Attached, rseq: Rseq, id: u16, segments: &[Segment]) -> bool {
-    let record = Record::new(id, 0, segments);
-    id <= u16::from(COMPACT_ID_MAX)
-        && crate::arch::context() != 0
-        && attached.site(rseq, rseq.cpu_id_start()).is_some_and(|site| {
-            // SAFETY: as in `record_bytes`.
-            unsafe { dormouse_relay::arch::rseq_write_compact(site, &record) == Written::Done }
-        })
 }
 
 /// Whether a record of this time goes into the current page of a stream.
@@ -241,7 +133,7 @@ fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
     size_bytes > page::record_size_max_bytes(attached.memory.geometry().page_size_bytes as usize)
 }
 
-/// One way to change a stream: under rseq on its processor, or as its claimant.
+/// One way to change a stream: under rseq on its CPU, or as its claimant.
 #[derive(Debug, Clone, Copy)]
 enum Hold {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has critical sections"))]
@@ -259,9 +151,9 @@ impl Hold {
 
     fn commit(self, txn: &Txn) -> Commit {
         match self {
-            // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping; streams of processors are only written so.
+            // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping; streams of CPUs are only written so.
             Hold::Rseq(rseq, cpu) => unsafe { rseq.commit(cpu, txn) },
-            // SAFETY: as above, and the stream is claimed.
+            // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping, and the stream is claimed.
             Hold::Claim(_) => unsafe { apply_exclusive(txn) },
         }
     }
@@ -269,7 +161,7 @@ impl Hold {
     /// Counts one lost event. False: aborted, nothing was counted.
     fn count(self, counter: &core::sync::atomic::AtomicU64) -> bool {
         match self {
-            // SAFETY: a counter of this processor's control block, only written under rseq.
+            // SAFETY: a counter of this CPU's control block, only written under rseq.
             Hold::Rseq(rseq, cpu) => unsafe { rseq.add(cpu, counter.as_ptr(), 1) },
             Hold::Claim(_) => {
                 counter.fetch_add(1, Ordering::Relaxed);
@@ -291,7 +183,7 @@ enum Switch {
 #[cfg(target_arch = "x86_64")]
 fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_>) {
     for _ in 0..ATTEMPTS_MAX {
-        // A thread that is not registered, or a processor that came after the session was sized.
+        // A thread that is not registered, or a CPU that came after the session was sized.
         let Some(cpu) = rseq.cpu_id() else { break };
         let Some(site) = attached.site(rseq, cpu) else { break };
         let hold = Hold::Rseq(rseq, cpu);
@@ -309,15 +201,10 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         let timestamp = attached.now();
         let form = form(attached, control, record, timestamp);
         if fits(attached, cpu, state, record.size_bytes(form), timestamp) {
-            let written = if attached.fast_rseq.is_some() {
-                // SAFETY: `site` describes the session, which the guard keeps mapped.
-                unsafe { dormouse_relay::arch::rseq_write(site, record) }
-            } else {
-                // SAFETY: as above; the clock was read after the state word.
-                unsafe { dormouse_relay::arch::rseq_write_at(site, record, form, state, timestamp) }
-            };
+            // SAFETY: `site` describes the session, which the guard keeps mapped; the clock was read after the state word.
+            let written = unsafe { dormouse_relay::arch::rseq_write_at(site, record, form, state, timestamp) };
             if (written, form) == (Written::Done, Form::Extended) {
-                // The thread may be on another processor by now: `begin_epoch` may be late.
+                // The thread may be on another CPU by now: `begin_epoch` may be late.
                 begin_epoch(control, timestamp);
             }
             match written {
@@ -344,7 +231,7 @@ fn record_under_rseq(attached: &'static Attached, _rseq: Rseq, record: &Record<'
 /// Where a thread without rseq looked last: a hint that keeps threads apart.
 static CLAIM_HINT: AtomicU32 = AtomicU32::new(0);
 
-/// Writes as the claimant of a stream that belongs to no processor.
+/// Writes as the claimant of a stream that belongs to no CPU.
 fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'_>) {
     let memory = &attached.memory;
     let cpu_count = memory.geometry().cpu_count;
@@ -386,7 +273,7 @@ fn count_class(attached: &Attached, hold: Hold, class_id: u16) {
         counts.get(lost_class_index(class_id)).is_none_or(|counter| hold.count(counter))
     };
     let Geometry { cpu_count, stream_count, .. } = *memory.geometry();
-    // A thread that was moved since adds where anybody may: a word of a processor is added to in its sections alone.
+    // A thread that was moved since adds where anybody may: a word of a CPU is added to in its sections alone.
     if !count_in(hold) && stream_count > cpu_count {
         let other = cpu_count + hold.stream() % (stream_count - cpu_count);
         memory.use_stream(other);
@@ -434,7 +321,7 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     let seen = control.spare.load(Ordering::Acquire);
     // A spare of a stream that has moved on since is another number's: it would be replaced by one that nobody ever uses. As long as the
     // stream is where it was, it does not move on without a change of the spare, which is the guard below.
-    // (C) as above.
+    // (C) pairs with (A), the final store of whoever switched pages.
     if control.state.load(Ordering::Acquire) != state {
         return Switch::Again;
     }
@@ -538,7 +425,7 @@ fn offer(attached: &Attached, hold: Hold) {
         let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
         match hold.commit(&driver.plan_descriptor(next, address, len as u32)) {
             Commit::Done => next = next.wrapping_add(1),
-            // (C) as above.
+            // (C) pairs with (A), the final store of whoever published.
             Commit::GuardChanged => next = published.load(Ordering::Acquire),
             Commit::Aborted => return,
         }

@@ -1,0 +1,75 @@
+//! The tracer with other ways to write what a tracepoint has in registers: the steps that Desnoyers, Zhaolei and Lai Jiangshan
+//! ("LTTng optimize write to page function", 2009) compare, before the fields were written where the site's call leads.
+//!
+//! ```text
+//!   feature       a record of up to three words of fields
+//!   specialised   a function that takes the fields from memory by single stores of eight bytes
+//!   memcpy        a function that calls memcpy for the fields
+//! ```
+//! A critical section may call nothing: the kernel would not take an interruption in the called function for one of the section. So
+//! `memcpy` is called before it, into memory that the section copies. Records of other fields are written as always.
+
+pub use dormouse::*;
+
+use dormouse::__private::{EventKey, Fields, Recorded, Segment, TypeList, Values, record_segments};
+
+#[cfg(not(any(feature = "memcpy", feature = "specialised")))]
+compile_error!("choose a way to write: `--features memcpy` or `--features specialised`");
+
+/// As [`dormouse::event!`], written the other way.
+#[macro_export]
+macro_rules! event {
+    ($provider:ident . $name:ident $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
+        static KEY: $crate::__private::EventKey = $crate::__private::EventKey::new(
+            ::core::stringify!($provider),
+            ::core::stringify!($name),
+            &[$(::core::stringify!($field)),*],
+        );
+        #[inline(always)]
+        fn gate<List: $crate::__private::TypeList>(_: $crate::__private::Recorded<List>) -> bool {
+            $crate::__private::static_branch!(
+                KEY,
+                announce("dormouse_events", $crate::__private::describe::<List>)
+            )
+        }
+        const COUNT: usize = 0 $(+ { let _ = ::core::stringify!($field); 1 })*;
+        let list = $crate::__private::Recorded::list();
+        if gate(list) {
+            let fields = $crate::__private::Fields::none();
+            list.is_of($crate::record::<_, { COUNT + 1 }, { 2 * COUNT + 1 }>(
+                fields $(.and(&($crate::__private::value!($field $(= $value)?))))*,
+                &KEY,
+            ));
+        }
+    }};
+}
+
+/// Writes the record.
+#[doc(hidden)]
+#[inline(always)]
+pub fn record<All: Values, const WORDS: usize, const RUNS: usize>(
+    fields: Fields<All>,
+    key: &'static EventKey,
+) -> Recorded<All::List> {
+    match const { <All::List as TypeList>::WORDS_SIZE_BYTES } {
+        Some(len) => write(key, const { <All::List as TypeList>::DESCRIPTION.fingerprint() }, len, fields.words()),
+        None => return fields.record::<WORDS, RUNS>(key),
+    }
+    Recorded::list()
+}
+
+#[inline(never)]
+fn write(key: &'static EventKey, fingerprint: u64, len: usize, words: [u64; 3]) {
+    let Some(id) = key.id(fingerprint) else { return };
+    let mut copied = [0u64; 3];
+    let source = if cfg!(feature = "memcpy") {
+        let len = core::hint::black_box(len.min(size_of_val(&copied)));
+        // SAFETY: `len` bytes of one array, into another of the same size. The compiler does not know how many, so it is a call.
+        unsafe { libc::memcpy(copied.as_mut_ptr().cast(), words.as_ptr().cast(), len) };
+        copied.as_ptr()
+    } else {
+        words.as_ptr()
+    };
+    // SAFETY: an array of words that hold so many bytes.
+    unsafe { record_segments(id, &[Segment::padded(source.cast(), len)]) };
+}

@@ -1,0 +1,50 @@
+//! A forked child goes on as a process of its own in the same session.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::control::{Locked, lock};
+use crate::{listen, thread, watch};
+
+static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
+
+/// The lock, held by the forking thread from before to after the fork.
+static FORKING: Mutex<Forking> = Mutex::new(Forking(None));
+
+struct Forking(Option<Locked>);
+
+// SAFETY: the guard is made and dropped by the one thread that forks; in the child that thread is the only one.
+unsafe impl Send for Forking {}
+
+/// Follows forks from now on.
+pub(crate) fn follow_forks() {
+    if !FORK_HANDLERS.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handlers are functions of this object, which is never unloaded (`pin`).
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
+    }
+}
+
+fn forking() -> MutexGuard<'static, Forking> {
+    FORKING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+extern "C" fn before_fork() {
+    let locked = lock();
+    forking().0 = Some(locked);
+}
+
+extern "C" fn after_fork_parent() {
+    let locked = forking().0.take();
+    drop(locked);
+}
+
+extern "C" fn after_fork_child() {
+    let _inside = thread::enter_tracer();
+    thread::forget();
+    let Some(mut locked) = forking().0.take() else { return };
+    locked.hold_again();
+    watch::after_fork();
+    locked.after_fork();
+    drop(locked);
+    listen::after_fork();
+}

@@ -1,0 +1,76 @@
+//! Marks in the words that hold the ids of classes: which classes a trigger waits for.
+//!
+//! ```text
+//!   id word of a class    31 ─ marks: a bit for each pattern of a trigger that it matches ─ 16 15 ─ id ─ 0
+//! ```
+//! A class without marks costs what it costs without triggers: its word is compared with [`CLASS_ID_MAX`] in any case. Marks go where ids
+//! go, so they follow a class into another session, a forked child, and an object that is loaded later.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE, CLASS_MARKS_SHIFT};
+use dormouse_abi::trigger::PATTERN_COUNT_MAX;
+use dormouse_abi::wire::{self, ClassDecl};
+
+const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS);
+
+/// Whether a class of this process has marks.
+static ARE_USED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a class has had marks since the process began. Relaxed: for who has the tracer's lock, or had it after the class was marked.
+pub(crate) fn are_used() -> bool {
+    ARE_USED.load(Ordering::Relaxed)
+}
+
+/// In a forked child, before its classes are marked.
+pub(crate) fn after_fork() {
+    ARE_USED.store(false, Ordering::Relaxed);
+}
+
+/// The id and the marks in a class's word. [`CLASS_ID_NONE`] gives an id that no class has.
+pub(crate) fn split(word: u32) -> (u32, u32) {
+    (word & ((1 << CLASS_MARKS_SHIFT) - 1), word >> CLASS_MARKS_SHIFT)
+}
+
+/// By mark: the pattern of the events that have it.
+#[derive(Debug)]
+pub(crate) struct Marks([Option<String>; PATTERN_COUNT_MAX]);
+
+impl Marks {
+    /// No event has a mark.
+    pub(crate) const fn new() -> Marks {
+        Marks([const { None }; PATTERN_COUNT_MAX])
+    }
+
+    /// The mark `mark` is of events that match this pattern.
+    pub(crate) fn set(&mut self, mark: usize, pattern: &str) {
+        self.0[mark] = Some(pattern.into());
+    }
+
+    /// The word of a class with this id.
+    pub(crate) fn id_word(&self, id: u32, decl: &ClassDecl) -> u32 {
+        if id > CLASS_ID_MAX.into() {
+            return CLASS_ID_NONE;
+        }
+        let name = decl.full_name();
+        let is_match = |pattern: &Option<String>| pattern.as_ref().is_some_and(|pattern| wire::matches(pattern, &name));
+        let matching = self.0.iter().enumerate().filter(|(_, pattern)| is_match(pattern));
+        let marks = matching.fold(0u32, |marks, (mark, _)| marks | 1 << mark);
+        if marks != 0 {
+            ARE_USED.store(true, Ordering::Relaxed);
+        }
+        id | marks << CLASS_MARKS_SHIFT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_without_an_id_is_nobodys() {
+        assert!(split(CLASS_ID_NONE).0 > CLASS_ID_MAX.into());
+        assert_eq!(split(u32::from(CLASS_ID_MAX)), (CLASS_ID_MAX.into(), 0));
+        assert_eq!(split(5 << CLASS_MARKS_SHIFT | 7), (7, 5));
+    }
+}

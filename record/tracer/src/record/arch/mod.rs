@@ -1,0 +1,6 @@
+//! The direct sections, one module for each architecture that has them.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86_64::{record, record_key, record_key_runs, record_runs};

@@ -1,0 +1,273 @@
+//! x86-64: the way from a site to the section that writes its record.
+
+use core::arch::{asm, naked_asm};
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU32;
+
+use dormouse_abi::record::HEADER_SIZE_BYTES;
+use dormouse_relay::Segment;
+
+use crate::class::EventKey;
+use crate::session::CURRENT_SECTION;
+use crate::thread::RSEQ_OFFSET;
+use crate::value::WORDS_MAX;
+
+use super::super::slow::{record_runs_slowly, record_words_slowly};
+
+macro_rules! define_records {
+    ($($name:ident $of_key:ident $compact:ident $fields:tt $arguments:tt => $slow:ident $other:ident),* $(,)?) => {$(
+        dormouse_relay::define_record! {
+            /// Writes a record with these fields.
+            ///
+            /// # Safety
+            /// As [`dormouse_relay::define_record`] says. `CURRENT_SECTION` is of the session that the process is in,
+            /// and `Joining` keeps the rest of the promise.
+            fn $name(
+                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact
+            )
+        }
+        dormouse_relay::define_record! {
+            /// The same for an event's key, whose id is that of the class with the fingerprint `which`, or of another.
+            ///
+            /// # Safety
+            /// As the function before; `id` is an `EventKey`'s.
+            fn $of_key(
+                ids $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $compact,
+                other: $other
+            )
+        }
+        dormouse_relay::define_record! {
+            /// The first part of both functions' slow path: in sessions whose records are compact, it is the short one.
+            ///
+            /// # Safety
+            /// As the first function.
+            fn $compact(
+                compact $fields $arguments, session: CURRENT_SECTION, rseq_offset: RSEQ_OFFSET, context: "dormouse_i_tls", slow: $slow
+            )
+        }
+    )*};
+}
+
+define_records!(
+    record_0 record_key_0 record_compact_0 0 [] => save_registers_record_slowly save_registers_record_other,
+    record_1 record_key_1 record_compact_1 1 [w0: u64] => save_registers_record_slowly save_registers_record_other,
+    record_2 record_key_2 record_compact_2 2 [w0: u64, w1: u64] => save_registers_record_slowly save_registers_record_other,
+    record_3 record_key_3 record_compact_3 3 [w0: u64, w1: u64, w2: u64]
+        => save_registers_record_slowly save_registers_record_other,
+    record_n record_key_n record_compact_n runs [first: *const Segment, end: *const Segment]
+        => save_registers_record_runs_slowly save_registers_record_runs_other,
+);
+
+macro_rules! save_registers {
+    ($($name:ident => $function:path),*) => {$(
+        /// A path of ordinary code as the sites call it.
+        ///
+        /// ```text
+        ///   save_registers_…:
+        ///       push rcx, rsi, rdi, r8, r9          the general registers that a C function may change, but for
+        ///       call …                              rax, rdx, r10, r11
+        ///       pop them
+        /// ```
+        ///
+        /// # Safety
+        /// As what it calls.
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name(
+            id: *const u32,
+            size_bytes: usize,
+            which: MaybeUninit<u64>,
+            field0: u64,
+            field1: u64,
+            field2: u64,
+        ) {
+            naked_asm!(
+                ".cfi_startproc",
+                "push rcx",
+                "push rsi",
+                "push rdi",
+                "push r8",
+                // With the return address, the stack is then aligned to 16 bytes.
+                "push r9",
+                ".cfi_adjust_cfa_offset 40",
+                "call {function}",
+                "pop r9",
+                "pop r8",
+                "pop rdi",
+                "pop rsi",
+                "pop rcx",
+                ".cfi_adjust_cfa_offset -40",
+                "ret",
+                ".cfi_endproc",
+                function = sym $function,
+            )
+        }
+    )*};
+}
+
+save_registers!(
+    save_registers_record_slowly => record_words_slowly, save_registers_record_other => record_words_of_other,
+    save_registers_record_runs_slowly => record_runs_slowly, save_registers_record_runs_other => record_runs_of_other
+);
+
+/// Calls a record function: it keeps the general registers, so that a dormant site does not make its function save any.
+#[cfg(not(target_feature = "avx512f"))]
+macro_rules! call {
+    ($first:tt $record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
+        call_clobbering!($first $record, $id, $size, $which $(, $register = $word)*;)
+    };
+}
+
+/// Where AVX-512 may be used, there are more registers.
+#[cfg(target_feature = "avx512f")]
+macro_rules! call {
+    ($first:tt $record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
+        call_clobbering!(
+            $first $record, $id, $size, $which $(, $register = $word)*;
+            out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _, out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _, out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
+            out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _, out("k7") _
+        )
+    };
+}
+
+macro_rules! call_clobbering {
+    // The first group are registers that this function changes besides.
+    ($first:tt $record:path, $id:expr, $size:expr, _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
+        call_clobbering!(@ $first $record, $id, $size, out("rdx") _ $(, $register = $word)*; $($more)*)
+    };
+    ($first:tt $record:path, $id:expr, $size:expr, $which:ident $(, $register:tt = $word:expr)*; $($more:tt)*) => {
+        call_clobbering!(@ $first $record, $id, $size, inout("rdx") $which => _ $(, $register = $word)*; $($more)*)
+    };
+    (@ [$($first:tt)*] $record:path, $id:expr, $size:expr, $kind:ident("rdx") $($which:ident =>)? _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
+        asm!(
+            "call {record}",
+            record = sym $record,
+            in("rdi") $id,
+            in("rsi") $size,
+            $(in($register) $word,)*
+            $kind("rdx") $($which =>)? _,
+            $($first)*
+            out("rax") _, out("r10") _, out("r11") _,
+            // The slow path is ordinary code, which may change all of these.
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
+            out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _,
+            out("xmm14") _, out("xmm15") _, out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+            out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+            $($more)*
+        )
+    };
+}
+
+/// Writes a record of `size_bytes`, header and at most three words, of the class whose id is there.
+#[inline(always)]
+pub(crate) fn record(id: &AtomicU32, size_bytes: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
+    let id = id.as_ptr();
+    match size_bytes - HEADER_SIZE_BYTES {
+        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the registers
+        // that change are declared, and the stack is aligned for a call.
+        0 => unsafe { call!([out("r9") _,] record_0, id, size_bytes, _) },
+        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
+        // registers are declared, and the stack is aligned for a call.
+        1..=8 => unsafe { call!([out("r9") _,] record_1, id, size_bytes, _, "rcx" = w0) },
+        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
+        // registers are declared, and the stack is aligned for a call.
+        9..=16 => unsafe { call!([out("r9") _,] record_2, id, size_bytes, _, "rcx" = w0, "r8" = w1) },
+        // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
+        // registers are declared, and the stack is aligned for a call.
+        _ => unsafe { call!([] record_3, id, size_bytes, _, "rcx" = w0, "r8" = w1, "r9" = w2) },
+    }
+}
+
+/// The same of the key's class with this fingerprint. What there is to tell apart is told apart in the called function, so that a
+/// site has little code.
+#[inline(always)]
+pub(crate) fn record_key(key: &EventKey, fingerprint: u64, size_bytes: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
+    let id = key.first_id();
+    match size_bytes - HEADER_SIZE_BYTES {
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
+        0 => unsafe { call!([out("r9") _,] record_key_0, id, size_bytes, fingerprint) },
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
+        1..=8 => unsafe { call!([out("r9") _,] record_key_1, id, size_bytes, fingerprint, "rcx" = w0) },
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
+        9..=16 => unsafe { call!([out("r9") _,] record_key_2, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1) },
+        // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
+        // are declared, and the stack is aligned for a call.
+        _ => unsafe { call!([] record_key_3, id, size_bytes, fingerprint, "rcx" = w0, "r8" = w1, "r9" = w2) },
+    }
+}
+
+/// Writes a record of these segments of the class whose id is there.
+///
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+pub(crate) unsafe fn record_runs(id: &AtomicU32, size_bytes: usize, segments: &[Segment]) {
+    let id = id.as_ptr();
+    let core::ops::Range { start, end } = segments.as_ptr_range();
+    // SAFETY: the id is a reference, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
+    // the registers that change are declared, and the stack is aligned for a call.
+    unsafe { call!([out("r9") _,] record_n, id, size_bytes, _, "rcx" = start, "r8" = end) }
+}
+
+/// The same of the key's class with this fingerprint.
+///
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+pub(crate) unsafe fn record_key_runs(key: &EventKey, fingerprint: u64, size_bytes: usize, segments: &[Segment]) {
+    let id = key.first_id();
+    let core::ops::Range { start, end } = segments.as_ptr_range();
+    // SAFETY: the id is a key's, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
+    // the registers that change are declared, and the stack is aligned for a call.
+    unsafe { call!([out("r9") _,] record_key_n, id, size_bytes, fingerprint, "rcx" = start, "r8" = end) }
+}
+
+/// Writes a record of a key whose first class it is not of.
+///
+/// # Safety
+/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the words hold `size_bytes` less the header.
+#[cold]
+unsafe extern "C" fn record_words_of_other(
+    id: *const u32,
+    size_bytes: usize,
+    which: MaybeUninit<u64>,
+    w0: u64,
+    w1: u64,
+    w2: u64,
+) {
+    // SAFETY: the caller's word.
+    let key = unsafe { EventKey::of_first_id(id) };
+    // SAFETY: the caller's word.
+    let which = unsafe { which.assume_init() };
+    if let Some(id) = key.id(which) {
+        record(id, size_bytes, [w0, w1, w2]);
+    }
+}
+
+/// As [`record_words_of_other`], of the segments from `first` to before `end`.
+///
+/// # Safety
+/// `id` is the first of an [`EventKey`], `which` the fingerprint, and the segments are an array whose sources may be read.
+#[cold]
+unsafe extern "C" fn record_runs_of_other(
+    id: *const u32,
+    size_bytes: usize,
+    which: MaybeUninit<u64>,
+    first: *const Segment,
+    end: *const Segment,
+) {
+    // SAFETY: the caller's word.
+    let key = unsafe { EventKey::of_first_id(id) };
+    // SAFETY: the caller's word.
+    let which = unsafe { which.assume_init() };
+    // SAFETY: both are of one array by the caller's word, and segments have a size.
+    let count = unsafe { end.offset_from_unsigned(first) };
+    // SAFETY: the caller's word.
+    let segments = unsafe { core::slice::from_raw_parts(first, count) };
+    if let Some(id) = key.id(which) {
+        // SAFETY: the caller's word.
+        unsafe { record_runs(id, size_bytes, segments) };
+    }
+}

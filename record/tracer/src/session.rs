@@ -1,0 +1,234 @@
+//! The session that this process is in, as the record path sees it: what its memory is, and who uses it just now.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::path::PathBuf;
+
+use dormouse_abi::record::RecordKind;
+#[cfg(target_arch = "x86_64")]
+use dormouse_abi::session::StreamControl;
+use dormouse_abi::session::{CLOCK_TSC, Line, STREAM_STRIDE_BYTES};
+#[cfg(target_arch = "x86_64")]
+use dormouse_percpu::PerCpu;
+use dormouse_percpu::{Area, Rseq};
+use dormouse_relay::Memory;
+
+use crate::presence::Presence;
+use crate::thread;
+
+/// A session as this process sees it. Never freed, because the record path may hold it at any time; its mapping is.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Attached {
+    /// First field: critical sections read it through the pointers in [`CURRENT`] and [`CURRENT_SECTION`].
+    #[cfg(target_arch = "x86_64")]
+    session: dormouse_relay::arch::Session,
+    pub(crate) memory: Memory,
+    /// Restartable sequences, where the process has them.
+    pub(crate) rseq: Option<Rseq>,
+    /// What headers records have.
+    pub(crate) record_kind: RecordKind,
+    /// The control blocks of the CPUs' streams.
+    streams: Area,
+    clock: u32,
+    /// The session's number for this process.
+    pub(crate) process: u16,
+    /// The session's socket.
+    pub(crate) socket: PathBuf,
+    presence: Presence,
+}
+
+// SAFETY: plain data, written once; what the pointers lead to is shared memory (`Memory` is `Sync` for the same reason).
+unsafe impl Sync for Attached {}
+// SAFETY: plain data without a thread of its own; the shared memory that it points to is for any thread.
+unsafe impl Send for Attached {}
+
+/// A stream's control block, first in its stride.
+// SAFETY: offset 0 is aligned for anything, and the block fits the stride (const assert in `abi`).
+#[cfg(target_arch = "x86_64")]
+const CONTROL_BLOCK: PerCpu<StreamControl> = unsafe { PerCpu::new(0) };
+
+/// The session, or null.
+static CURRENT: AtomicPtr<Attached> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The session that the process is in. Wait-free; async-signal-safe.
+pub(crate) fn current() -> Option<&'static Attached> {
+    // (M) pairs with (M').
+    // SAFETY: what `CURRENT` points to is never freed.
+    unsafe { CURRENT.load(Ordering::SeqCst).as_ref() }
+}
+
+/// The session that the process was in a moment ago: everything that is written checks that it still is. To be asked for before a class's id
+/// is read: leaving a session takes the ids back only when nobody can find it any more, so an id that is read after the session
+/// belongs to that session or is none.
+#[inline(always)]
+pub(crate) fn current_before_id() -> Option<&'static Attached> {
+    // (M) Acquire pairs with the SeqCst stores of joining and leaving (M').
+    // SAFETY: what `CURRENT` points to is never freed.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// What the shortest write path reads of the session; [`NO_SESSION`] without one. It follows [`CURRENT`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) static CURRENT_SECTION: AtomicPtr<dormouse_relay::arch::Session> =
+    AtomicPtr::new((&raw const NO_SESSION).cast_mut());
+
+#[cfg(target_arch = "x86_64")]
+static NO_SESSION: dormouse_relay::arch::Session = dormouse_relay::arch::Session::none();
+
+/// Joins a session, or none, as far as writers are concerned.
+pub(crate) fn set_current(attached: Option<&'static Attached>) {
+    let pointer = attached.map_or(core::ptr::null_mut(), |attached| core::ptr::from_ref(attached).cast_mut());
+    // (M') pairs with (M): ids of the session before were taken back before. (L) pairs with (K).
+    CURRENT.store(pointer, Ordering::SeqCst);
+    #[cfg(target_arch = "x86_64")]
+    {
+        let section = attached.map_or(&raw const NO_SESSION, |attached| &raw const attached.session);
+        // (X) Release pairs with the sections' load in `define_record!`, which acquires on x86-64: what it points to is
+        // written before. Leaving restarts sections before it goes on.
+        CURRENT_SECTION.store(section.cast_mut(), Ordering::Release);
+    }
+}
+
+/// How many threads touch the memory outside critical sections just now, in parts that lie in cache lines of their own, so that
+/// threads that switch pages at once do not wait for each other.
+static USERS: [Line<AtomicU64>; 16] = [const { Line(AtomicU64::new(0)) }; 16];
+
+pub(crate) fn has_users() -> bool {
+    // (L) pairs with (K), and with (L'): a thread counts in one part, which is either seen here or was counted after `CURRENT` changed.
+    USERS.iter().any(|part| part.0.load(Ordering::SeqCst) != 0)
+}
+
+impl Attached {
+    /// The session whose memory this is, as the process with this number sees it. Its critical sections read session and id by
+    /// themselves where `can_restart` says that leaving can wait for them.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn new(
+        memory: Memory,
+        rseq: Option<Rseq>,
+        can_restart: bool,
+        process: u16,
+        socket: PathBuf,
+    ) -> Result<Attached, String> {
+        let clock = memory.header().clock;
+        if clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
+            return Err("the session's clock is not to be had on this machine".into());
+        }
+        // SAFETY: the geometry places the control blocks there, one in each stride; they are all atomics.
+        let streams = unsafe {
+            Area::new(memory.streams_base(), STREAM_STRIDE_BYTES.trailing_zeros(), memory.geometry().cpu_count)
+        };
+        Ok(Attached {
+            #[cfg(target_arch = "x86_64")]
+            session: dormouse_relay::arch::Session::new(&memory, rseq.is_some() && clock == CLOCK_TSC && can_restart),
+            rseq,
+            record_kind: memory.record_kind(),
+            streams,
+            clock,
+            process,
+            socket,
+            presence: Presence::new(&memory),
+            memory,
+        })
+    }
+
+    /// What the critical section needs for a CPU; `None` for one that has no stream.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) fn site(&self, rseq: Rseq, cpu: u32) -> Option<dormouse_relay::arch::Site> {
+        let control = self.streams.ptr(CONTROL_BLOCK, cpu)?;
+        Some(dormouse_relay::arch::Site {
+            rseq_offset: rseq.offset(),
+            cpu,
+            control,
+            session_word: (&raw const CURRENT).cast(),
+            session: &self.session,
+        })
+    }
+
+    /// The session's clock.
+    pub(crate) fn now(&self) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        if self.clock == CLOCK_TSC {
+            return dormouse_relay::arch::timestamp();
+        }
+        crate::clock::monotonic_ns()
+    }
+}
+
+/// In a forked child: no other thread touches the memory.
+pub(crate) fn forget_users() {
+    USERS.iter().for_each(|part| part.0.store(0, Ordering::Relaxed));
+}
+
+/// Keeps the session's memory mapped while it is touched outside critical sections. Async-signal-safe.
+pub(crate) struct Guard {
+    attached: &'static Attached,
+    users: &'static AtomicU64,
+}
+
+impl Attached {
+    /// Records are about to be written. The caller holds a [`Guard`], or the mapping.
+    pub(crate) fn make_ready(&self) {
+        // SAFETY: the guard keeps the memory mapped, as does who owns the mapping.
+        unsafe { self.presence.begin(&self.memory) };
+    }
+
+    /// Page `index` is about to be touched outside critical sections, or drawn for them. The caller holds a [`Guard`].
+    pub(crate) fn make_page_ready(&self, index: u32) {
+        // SAFETY: the guard keeps the memory mapped.
+        unsafe { self.presence.make_page_ready(&self.memory, index) };
+    }
+
+    /// As [`Attached::make_page_ready`], of the page at `unit`, if there is one.
+    pub(crate) fn make_unit_ready(&self, unit: u32) {
+        self.memory.geometry().page_of_unit(unit).into_iter().for_each(|index| self.make_page_ready(index));
+    }
+
+    /// As [`Attached::make_page_ready`], of a stream's control block and ring.
+    pub(crate) fn make_stream_ready(&self, stream: u32) {
+        // SAFETY: the caller's guard keeps the memory mapped.
+        unsafe { self.presence.make_stream_ready(&self.memory, stream) };
+    }
+}
+
+impl core::ops::Deref for Guard {
+    type Target = Attached;
+    fn deref(&self) -> &Attached {
+        self.attached
+    }
+}
+
+impl Guard {
+    /// `None` when the process has left the session meanwhile.
+    pub(crate) fn enter(attached: &'static Attached) -> Option<Guard> {
+        // (K) SeqCst pairs with (L): either this thread sees that the session is left, or the leaver sees this user.
+        let users = &USERS[thread::number_below(USERS.len())].0;
+        users.fetch_add(1, Ordering::SeqCst);
+        let guard = Guard { attached, users };
+        core::ptr::eq(CURRENT.load(Ordering::SeqCst), attached).then_some(guard)
+    }
+
+    /// Leaves a session that its owner has ended. The memory stays mapped until the next session is joined: unmapping waits
+    /// for threads, which a record path must not.
+    pub(crate) fn leave(&self) {
+        let mine = core::ptr::from_ref(self.attached).cast_mut();
+        // (M') pairs with (M).
+        let _ = CURRENT.compare_exchange(mine, core::ptr::null_mut(), Ordering::SeqCst, Ordering::Relaxed);
+        #[cfg(target_arch = "x86_64")]
+        {
+            let mine = (&raw const self.attached.session).cast_mut();
+            let none = (&raw const NO_SESSION).cast_mut();
+            // Relaxed: no session is a constant. Another session that was joined meanwhile stays.
+            let _ = CURRENT_SECTION.compare_exchange(mine, none, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // (L') pairs with the loads in `leave`: what this user did comes before the unmapping.
+        self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+}

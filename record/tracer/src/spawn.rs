@@ -1,0 +1,72 @@
+//! Threads of the tracer's own.
+
+use core::ffi::{CStr, c_void};
+
+const STACK_SIZE_BYTES: usize = 256 << 10;
+
+/// Starts a thread of the tracer's own. Signals belong to the program's threads: this one inherits a mask that blocks them all.
+///
+/// Not by the standard library, whose threads begin with values that have destructors, for which they wait for the loader: a program that
+/// is in a long `dlopen` could not be reached.
+pub(crate) fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) -> bool {
+    type Start = Box<dyn FnOnce() + Send>;
+    extern "C" fn begin(start: *mut c_void) -> *mut c_void {
+        // SAFETY: made below, for this thread alone.
+        let start = unsafe { Box::from_raw(start.cast::<Start>()) };
+        // A panic ends this thread and not the program.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(*start));
+        core::ptr::null_mut()
+    }
+
+    let start: Box<Start> = Box::new(Box::new(move || {
+        // Only for people: a name that the kernel refuses is none.
+        let _ = rustix::thread::set_name(name);
+        run();
+    }));
+    let start = Box::into_raw(start);
+    let mut attributes = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    // SAFETY: fills what it is given.
+    unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
+    // SAFETY: initialised just now; a size that is more than PTHREAD_STACK_MIN.
+    unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_SIZE_BYTES) };
+    // SAFETY: initialised above; a state that there is.
+    unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED) };
+    let unmasked = SignalMask::block_all();
+    let mut thread = core::mem::MaybeUninit::uninit();
+    let create = || {
+        // SAFETY: initialised attributes; `begin` takes what `start` points to, and is of this object, which is pinned.
+        unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, start.cast()) }
+    };
+    let is_started = dormouse_locks::call_loader(create) == 0;
+    drop(unmasked);
+    // SAFETY: initialised, and not used any more.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    if !is_started {
+        // SAFETY: made above, and no thread has it.
+        drop(unsafe { Box::from_raw(start) });
+    }
+    is_started
+}
+
+/// Blocks every signal in the calling thread until dropped.
+struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    fn block_all() -> SignalMask {
+        let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: fills the set it is given.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        // SAFETY: reads an initialised set, fills the other.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
+        // SAFETY: filled just now.
+        SignalMask(unsafe { before.assume_init() })
+    }
+}
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        // SAFETY: restores a set that the same call has filled.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
+    }
+}
