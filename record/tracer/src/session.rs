@@ -111,7 +111,7 @@ impl Attached {
         process: u16,
         socket: PathBuf,
     ) -> Result<Attached, String> {
-        let clock = memory.header().clock;
+        let clock = memory.clock();
         if clock == CLOCK_TSC && !cfg!(target_arch = "x86_64") {
             return Err("the session's clock is not to be had on this machine".into());
         }
