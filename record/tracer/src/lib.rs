@@ -23,13 +23,14 @@
 //!
 //! # Where things are
 //! ```text
-//!   event!  →  gate (imv)  →  value: bytes and types, class: ids  →  record: a direct section, or the slow path: stream of the CPU (percpu),
-//!                                                                     record (relay), offer (vring)
+//!   event!  →  gate (imv)  →  value: bytes and types, class: its id  →  record: a direct section,
+//!                                             or the slow path: stream of the CPU (percpu), record (relay), offer (vring)
 //!
-//!   each stands above those to the left of it or before it:
-//!   arch, clock, membarrier, spawn   thread: who writes   presence, session: the memory   value, marks, class   record
-//!   join: joining and leaving   control: registry and lock   tunable   snapshot   crash, watch, trigger: what asks for snapshots
-//!   listen: the socket   fork   start: constructor
+//!   from below, each line above those before it:
+//!   arch, clock, membarrier, spawn    thread: who writes    presence, session: the memory    value, class, marks    record
+//!   join: joining and leaving    control: registry and lock    tunable: what operators set
+//!   snapshot, crash, watch, trigger: what the program asks for, and what asks for it
+//!   listen: the socket    fork    start: constructor
 //! ```
 //!
 //! # What it never does
@@ -38,8 +39,7 @@
 //!
 //! # Limits
 //! * Patching and rseq are for x86-64; elsewhere the gate is a load and the write path an atomic claim.
-//! * Sections of the shortest kind need a way to wait for them (`membarrier` with rseq, Linux 5.10); without it events take the way
-//!   with one more call and its checks.
+//! * Direct sections need a way to wait for them (`membarrier` with rseq, Linux 5.10); without it all events take the slow path.
 //! * An event has at most 32 fields, and a record fits a page (64 KiB by default).
 //! * A process is in at most one session at a time.
 //! * A child made by a raw `clone(CLONE_VM)` without `CLONE_THREAD` must not trace: it runs on its parent's thread-local

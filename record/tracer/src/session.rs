@@ -107,6 +107,10 @@ impl Attached {
     pub(crate) fn new(
         memory: Memory,
         rseq: Option<Rseq>,
+        #[cfg_attr(
+            not(target_arch = "x86_64"),
+            expect(unused_variables, reason = "only x86-64 has critical sections")
+        )]
         can_restart: bool,
         process: u16,
         socket: PathBuf,

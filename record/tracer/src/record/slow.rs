@@ -135,26 +135,26 @@ fn is_too_big(attached: &Attached, record: &Record<'_>) -> bool {
 
 /// One way to change a stream: under rseq on its CPU, or as its claimant.
 #[derive(Debug, Clone, Copy)]
-enum Hold {
+enum StreamAccess {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has critical sections"))]
     Rseq(Rseq, u32),
     Claim(u32),
 }
 
-impl Hold {
+impl StreamAccess {
     fn stream(self) -> u32 {
         match self {
-            Hold::Rseq(_, cpu) => cpu,
-            Hold::Claim(stream) => stream,
+            StreamAccess::Rseq(_, cpu) => cpu,
+            StreamAccess::Claim(stream) => stream,
         }
     }
 
     fn commit(self, txn: &Txn) -> Commit {
         match self {
             // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping; streams of CPUs are only written so.
-            Hold::Rseq(rseq, cpu) => unsafe { rseq.commit(cpu, txn) },
+            StreamAccess::Rseq(rseq, cpu) => unsafe { rseq.commit(cpu, txn) },
             // SAFETY: `Memory` and `PlannedDriver` plan inside the mapping, and the stream is claimed.
-            Hold::Claim(_) => unsafe { apply_exclusive(txn) },
+            StreamAccess::Claim(_) => unsafe { apply_exclusive(txn) },
         }
     }
 
@@ -162,8 +162,8 @@ impl Hold {
     fn count(self, counter: &core::sync::atomic::AtomicU64) -> bool {
         match self {
             // SAFETY: a counter of this CPU's control block, only written under rseq.
-            Hold::Rseq(rseq, cpu) => unsafe { rseq.add(cpu, counter.as_ptr(), 1) },
-            Hold::Claim(_) => {
+            StreamAccess::Rseq(rseq, cpu) => unsafe { rseq.add(cpu, counter.as_ptr(), 1) },
+            StreamAccess::Claim(_) => {
                 counter.fetch_add(1, Ordering::Relaxed);
                 true
             }
@@ -186,13 +186,13 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
         // A thread that is not registered, or a CPU that came after the session was sized.
         let Some(cpu) = rseq.cpu_id() else { break };
         let Some(site) = attached.site(rseq, cpu) else { break };
-        let hold = Hold::Rseq(rseq, cpu);
+        let access = StreamAccess::Rseq(rseq, cpu);
         attached.memory.use_stream(cpu);
         attached.make_stream_ready(cpu);
         let control = attached.memory.stream(cpu);
         if is_too_big(attached, record) {
-            if hold.count(&control.records_lost_big) {
-                return count_class(attached, hold, record.id);
+            if access.count(&control.records_lost_big) {
+                return count_class(attached, access, record.id);
             }
             continue;
         }
@@ -212,8 +212,8 @@ fn record_under_rseq(attached: &'static Attached, rseq: Rseq, record: &Record<'_
                 Written::Aborted | Written::Full => continue,
             }
         }
-        if switch(attached, hold, state) == Switch::NoPage && hold.count(&control.records_lost_full.0) {
-            return count_class(attached, hold, record.id);
+        if switch(attached, access, state) == Switch::NoPage && access.count(&control.records_lost_full.0) {
+            return count_class(attached, access, record.id);
         }
     }
     record_claimed(attached, thread::identify(), record);
@@ -261,33 +261,33 @@ fn record_claimed(attached: &'static Attached, writer: Writer, record: &Record<'
     let stream = cpu_count + first % count;
     memory.use_stream(stream);
     memory.stream(stream).records_lost_full.0.fetch_add(1, Ordering::Relaxed);
-    count_class(attached, Hold::Claim(stream), record.id);
+    count_class(attached, StreamAccess::Claim(stream), record.id);
 }
 
 /// Counts a lost event, which its stream has counted, for its class too.
 #[cold]
-fn count_class(attached: &Attached, hold: Hold, class_id: u16) {
+fn count_class(attached: &Attached, access: StreamAccess, class_id: u16) {
     let memory = &attached.memory;
-    let count_in = |hold: Hold| {
-        let counts = &memory.stream(hold.stream()).records_lost_by_class;
-        counts.get(lost_class_index(class_id)).is_none_or(|counter| hold.count(counter))
+    let count_in = |access: StreamAccess| {
+        let counts = &memory.stream(access.stream()).records_lost_by_class;
+        counts.get(lost_class_index(class_id)).is_none_or(|counter| access.count(counter))
     };
     let Geometry { cpu_count, stream_count, .. } = *memory.geometry();
     // A thread that was moved since adds where anybody may: a word of a CPU is added to in its sections alone.
-    if !count_in(hold) && stream_count > cpu_count {
-        let other = cpu_count + hold.stream() % (stream_count - cpu_count);
+    if !count_in(access) && stream_count > cpu_count {
+        let other = cpu_count + access.stream() % (stream_count - cpu_count);
         memory.use_stream(other);
-        count_in(Hold::Claim(other));
+        count_in(StreamAccess::Claim(other));
     }
 }
 
 fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) {
     let memory = &attached.memory;
-    let hold = Hold::Claim(stream);
+    let access = StreamAccess::Claim(stream);
     let control = memory.stream(stream);
     if is_too_big(attached, record) {
-        hold.count(&control.records_lost_big);
-        return count_class(attached, hold, record.id);
+        access.count(&control.records_lost_big);
+        return count_class(attached, access, record.id);
     }
     for _ in 0..ATTEMPTS_MAX {
         let state = control.state.load(Ordering::Relaxed);
@@ -300,18 +300,18 @@ fn write_claimed(attached: &'static Attached, stream: u32, record: &Record<'_>) 
                 _ => return,
             }
         }
-        if switch(attached, hold, state) == Switch::NoPage {
+        if switch(attached, access, state) == Switch::NoPage {
             break;
         }
     }
-    hold.count(&control.records_lost_full.0);
-    count_class(attached, hold, record.id);
+    access.count(&control.records_lost_full.0);
+    count_class(attached, access, record.id);
 }
 
 /// Closes the current page and opens the next, then offers what is closed.
-fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
+fn switch(attached: &Attached, access: StreamAccess, state: u64) -> Switch {
     let memory = &attached.memory;
-    let stream = hold.stream();
+    let stream = access.stream();
     let control = memory.stream(stream);
     let State { seq, unit: closing, .. } = State::from_word(state);
     let seq_next = seq.wrapping_add(1);
@@ -332,7 +332,7 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
         }
         None => {
             let Some(unit) = draw(attached, stream) else { return Switch::NoPage };
-            if hold.commit(&memory.plan_spare(stream, seen, seq_next, unit)) != Commit::Done {
+            if access.commit(&memory.plan_spare(stream, seen, seq_next, unit)) != Commit::Done {
                 memory.give_back(attached.process, stream, unit);
                 return Switch::Again;
             }
@@ -341,10 +341,10 @@ fn switch(attached: &Attached, hold: Hold, state: u64) -> Switch {
     };
     // The clock is read after the state word, which guards the transaction.
     let timestamp = attached.now();
-    if hold.commit(&memory.plan_switch(stream, state, unit, timestamp)) == Commit::Done {
+    if access.commit(&memory.plan_switch(stream, state, unit, timestamp)) == Commit::Done {
         memory.open(stream, timestamp);
         if !memory.is_overwrite() {
-            offer(attached, hold);
+            offer(attached, access);
         }
     }
     Switch::Again
@@ -404,9 +404,9 @@ fn ring(attached: &Attached, stream: u32) -> Option<PlannedDriver> {
 
 /// Puts every closed page that is not there yet into the virtqueue, also those that a killed writer has left, and wakes the
 /// consumer if it asked for it. Leaves off when the thread is moved: whoever comes next goes on.
-fn offer(attached: &Attached, hold: Hold) {
+fn offer(attached: &Attached, access: StreamAccess) {
     let memory = &attached.memory;
-    let stream = hold.stream();
+    let stream = access.stream();
     let control = memory.stream(stream);
     let Some(driver) = ring(attached, stream) else { return };
     let published = &control.published.0;
@@ -423,7 +423,7 @@ fn offer(attached: &Attached, hold: Hold) {
         attached.make_unit_ready(unit);
         let len = memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
         let address = unit as u64 * dormouse_abi::session::UNIT_BYTES as u64;
-        match hold.commit(&driver.plan_descriptor(next, address, len as u32)) {
+        match access.commit(&driver.plan_descriptor(next, address, len as u32)) {
             Commit::Done => next = next.wrapping_add(1),
             // (C) pairs with (A), the final store of whoever published.
             Commit::GuardChanged => next = published.load(Ordering::Acquire),
@@ -431,7 +431,7 @@ fn offer(attached: &Attached, hold: Hold) {
         }
     }
     // The descriptors come first: the index is read from the shadow, so a late writer never takes it back.
-    if hold.commit(&driver.plan_publish(next)) == Commit::Done && driver.needs_kick(first as u16, next as u16) {
+    if access.commit(&driver.plan_publish(next)) == Commit::Done && driver.needs_kick(first as u16, next as u16) {
         let kick = &memory.header().kick.0;
         // (Q) pairs with (Q'): the pages are offered before the consumer is told.
         kick.fetch_add(1, Ordering::Release);
