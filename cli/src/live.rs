@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::patterns::{classes, instead, say_unmatched};
 use crate::record::{Memory, Records, default_dir};
-use dormouse_terminal::Output;
+use dormouse_terminal::{Output, printable_lines};
 
 /// List the events of a running program, and which of them are armed
 #[derive(Debug, Args)]
@@ -310,7 +310,7 @@ impl Disarm {
             for session in &changed.sessions {
                 // A session that `record` has started with its command goes on, and says so: nothing to tell.
                 if let Ok(summary) = stop_session(Path::new(session)) {
-                    writeln!(out, "{}", printable(&summary))?;
+                    writeln!(out, "{}", printable_lines(&summary))?;
                 }
             }
         }

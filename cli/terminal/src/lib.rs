@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
-pub use output::{Output, report, say};
+pub use output::{Output, printable_lines, report, say};
 pub use size::parse_size;
 
 /// The end of each command's help.

@@ -91,7 +91,8 @@ fn unless_closed(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
-fn printable_lines(text: &str) -> String {
+/// Text of several lines, in which nothing moves the cursor but the ends of lines.
+pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 

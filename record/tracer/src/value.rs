@@ -167,7 +167,7 @@ fn first_nul(text: &[u8]) -> usize {
 #[derive(Debug)]
 pub struct Fields<All>(pub(crate) All);
 
-/// What [`Fields`] hold: nothing, or something [`And`] one more.
+/// What [`Fields`] hold: nothing, or something `And` one more.
 pub trait Values {
     /// Their types.
     type List: TypeList;

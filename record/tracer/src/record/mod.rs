@@ -53,7 +53,7 @@ pub fn record_words(id: &AtomicU32, len: usize, words: [u64; WORDS_MAX]) {
     }
 }
 
-/// As [`record_words`], of the key's class with this fingerprint.
+/// As `record_words`, of the key's class with this fingerprint.
 #[inline(always)]
 pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: [u64; WORDS_MAX]) {
     #[cfg(target_arch = "x86_64")]
@@ -64,7 +64,7 @@ pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: 
     }
 }
 
-/// As [`record_words`], for fields in several runs.
+/// As `record_words`, for fields in several runs.
 ///
 /// # Safety
 /// The segments' sources may be read.

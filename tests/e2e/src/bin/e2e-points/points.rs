@@ -23,6 +23,8 @@ const OVERTAKING_BURSTS: u32 = 3;
 const PATH_LEN_MAX: usize = 200_000;
 /// Instructions after an abort that are looked at: until the next try has begun.
 const ABORT_LEN_MAX: usize = 400;
+/// How often the call is looked at, at most, until it finds the page that is full.
+const DISCOVERIES_MAX: usize = 20;
 /// Of the instructions at which the page switch is half made, every so many is died at in any case.
 const HALF_STRIDE: usize = 4;
 /// Another process came in between: how often a point is tried.
@@ -323,7 +325,12 @@ impl Points {
 
     /// Dies at the points of one call.
     fn run(&mut self, choice: Choice) {
-        let found = self.discover(None).expect("nothing is in the way");
+        // Without rseq, a sibling may have the stream with the full page for itself at that moment: then the event goes to another one.
+        let found = (0..DISCOVERIES_MAX).find_map(|_| {
+            let found = self.discover(None).expect("nothing is in the way");
+            Some(found).filter(|found| !self.scene.is_full || !found.half.is_empty())
+        });
+        let found = found.expect("a full page is switched");
         println!("path {}", found.path.len());
         self.die_at_each(None, &choice.of(&found), TRIES_MAX);
         if !choice.sections {
