@@ -328,7 +328,7 @@ impl Points {
         // Without rseq, a sibling may have the stream with the full page for itself at that moment: then the event goes to another one.
         let found = (0..DISCOVERIES_MAX).find_map(|_| {
             let found = self.discover(None).expect("nothing is in the way");
-            Some(found).filter(|found| !self.scene.is_full || !found.half.is_empty())
+            Some(found).filter(|found| !(self.scene.is_full && is_claimed()) || !found.half.is_empty())
         });
         let found = found.expect("a full page is switched");
         println!("path {}", found.path.len());
@@ -394,6 +394,11 @@ impl Choice {
     }
 }
 
+/// Whether writers claim their streams, for want of rseq.
+fn is_claimed() -> bool {
+    std::env::var_os(dormouse_abi::wire::ENV_NO_RSEQ).is_some()
+}
+
 /// `e2e-points die|wait step|filled|big fits|full all|first STRIDE OFFSET sections|-`
 pub fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -422,7 +427,6 @@ pub fn main() {
     let siblings = Siblings::start(board);
     let sections = sections::all();
     let by_arm = sections.iter().enumerate().map(|(index, section)| (section.arm, index)).collect();
-    let is_claimed = std::env::var_os(dormouse_abi::wire::ENV_NO_RSEQ).is_some();
     let mut points = Points {
         board,
         memory: memory(),
@@ -433,7 +437,7 @@ pub fn main() {
         is_overtaken,
         reached: Reached::default(),
         deaths: 0,
-        batch: BATCHES[usize::from(!is_claimed)],
+        batch: BATCHES[usize::from(!is_claimed())],
         recent: Vec::new(),
     };
     let bursts = if points.memory.is_overwrite() { WARM_UP_BURSTS } else { 1 };
