@@ -328,7 +328,8 @@ impl Points {
         // Without rseq, a sibling may have the stream with the full page for itself at that moment: then the event goes to another one.
         let found = (0..DISCOVERIES_MAX).find_map(|_| {
             let found = self.discover(None).expect("nothing is in the way");
-            Some(found).filter(|found| !(self.scene.is_full && is_claimed()) || !found.half.is_empty())
+            let may_be_elsewhere = self.scene.is_full && is_claimed() && found.half.is_empty();
+            Some(found).filter(|_| !may_be_elsewhere)
         });
         let found = found.expect("a full page is switched");
         println!("path {}", found.path.len());
