@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use dormouse_abi::wire::Message;
 
@@ -19,6 +20,10 @@ use crate::server::{ServerThread, Shared};
 use crate::session_file::OwnerFiles;
 use crate::streams::Tally;
 use crate::trace::{Refusal, Trace};
+
+/// How often a waiting owner looks whether its session is over. One of three things ends it: a flag that a signal handler sets, a request on
+/// a socket that another thread serves, the death of the last process. The kernel has no single wait for these, so the owner looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a session came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -190,8 +195,7 @@ impl Session {
             if self.shared.processes.are_all_dead() {
                 return End::Deserted;
             }
-            // A signal, a socket and the deaths of processes: nothing but looking tells of all three.
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(LOOK_INTERVAL);
         }
     }
 
