@@ -124,7 +124,16 @@ pub mod pages {
 /// Wait-free and async-signal-safe if the expressions are.
 #[macro_export]
 macro_rules! event {
-    ($provider:ident . $name:ident $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
+    ($($event:tt)*) => {
+        $crate::__event!([$crate::__private::Fields::record] $($event)*)
+    };
+}
+
+/// [`event!`], recorded by a function of the fields and the key. The lab has others to compare.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __event {
+    ([$($record:tt)*] $provider:ident . $name:ident $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
         static KEY: $crate::__private::EventKey = $crate::__private::EventKey::new(
             ::core::stringify!($provider),
             ::core::stringify!($name),
@@ -143,10 +152,10 @@ macro_rules! event {
         let list = $crate::__private::Recorded::list();
         if gate(list) {
             let fields = $crate::__private::Fields::none();
-            list.is_of(
-                fields $(.and(&($crate::__private::value!($field $(= $value)?))))*
-                    .record::<{ COUNT + 1 }, { 2 * COUNT + 1 }>(&KEY),
-            );
+            list.is_of($($record)*::<{ COUNT + 1 }, { 2 * COUNT + 1 }>(
+                fields $(.and(&($crate::__private::value!($field $(= $value)?))))*,
+                &KEY,
+            ));
         }
     }};
 }

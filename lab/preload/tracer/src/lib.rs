@@ -19,43 +19,28 @@ compile_error!("choose a way to write: `--features memcpy` or `--features specia
 /// As [`dormouse::event!`], written the other way.
 #[macro_export]
 macro_rules! event {
-    ($provider:ident . $name:ident $(, $field:ident $(= $value:expr)?)* $(,)?) => {{
-        static KEY: $crate::__private::EventKey = $crate::__private::EventKey::new(
-            ::core::stringify!($provider),
-            ::core::stringify!($name),
-            &[$(::core::stringify!($field)),*],
-        );
-        #[inline(always)]
-        fn gate<List: $crate::__private::TypeList>(_: $crate::__private::Recorded<List>) -> bool {
-            $crate::__private::static_branch!(
-                KEY,
-                announce("dormouse_events", $crate::__private::describe::<List>)
-            )
-        }
-        const COUNT: usize = 0 $(+ { let _ = ::core::stringify!($field); 1 })*;
-        let list = $crate::__private::Recorded::list();
-        if gate(list) {
-            let fields = $crate::__private::Fields::none();
-            list.is_of($crate::record::<_, { COUNT + 1 }, { 2 * COUNT + 1 }>(
-                fields $(.and(&($crate::__private::value!($field $(= $value)?))))*,
-                &KEY,
-            ));
-        }
-    }};
+    ($($event:tt)*) => {
+        $crate::__event!([$crate::Other::record] $($event)*)
+    };
 }
 
-/// Writes the record.
+/// Fields of these types, written the other way.
 #[doc(hidden)]
-#[inline(always)]
-pub fn record<All: Values, const WORDS: usize, const RUNS: usize>(
-    fields: Fields<All>,
-    key: &'static EventKey,
-) -> Recorded<All::List> {
-    match const { <All::List as TypeList>::WORDS_SIZE_BYTES } {
-        Some(len) => write(key, const { <All::List as TypeList>::DESCRIPTION.fingerprint() }, len, fields.words()),
-        None => return fields.record::<WORDS, RUNS>(key),
+pub struct Other<All>(core::marker::PhantomData<All>);
+
+impl<All: Values> Other<All> {
+    /// Writes the record.
+    #[inline(always)]
+    pub fn record<const WORDS: usize, const RUNS: usize>(
+        fields: Fields<All>,
+        key: &'static EventKey,
+    ) -> Recorded<All::List> {
+        match const { <All::List as TypeList>::WORDS_SIZE_BYTES } {
+            Some(len) => write(key, const { <All::List as TypeList>::DESCRIPTION.fingerprint() }, len, fields.words()),
+            None => return fields.record::<WORDS, RUNS>(key),
+        }
+        Recorded::list()
     }
-    Recorded::list()
 }
 
 #[inline(never)]
