@@ -2,56 +2,18 @@
 //! written.
 #![cfg(target_arch = "x86_64")]
 
-use std::arch::{asm, global_asm};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, compact_header, epoch, extended_header};
-use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, StreamControl, expiry};
+use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, State, StreamControl, expiry};
 use dormouse_percpu::Rseq;
 use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
 use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
-use dormouse_testing::{Lack, skip};
-
-global_asm!(
-    ".pushsection .tbss.test_context, \"awT\", @nobits",
-    ".globl test_context",
-    ".type test_context, @object",
-    ".size test_context, 8",
-    ".balign 8",
-    "test_context:",
-    ".zero 8",
-    ".popsection",
-);
-
-fn set_context(word: u64) {
-    // SAFETY: writes the thread's own word.
-    unsafe {
-        asm!(
-            "mov {address}, qword ptr [rip + test_context@GOTTPOFF]",
-            "mov qword ptr fs:[{address}], {word}",
-            address = out(reg) _,
-            word = in(reg) word,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-static NONE: Session = Session::none();
-static SESSION: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
-static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
-/// How often the slow path was taken, and the sum of its arguments.
-static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64) {
-    SLOW[0].fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the test passes a reference.
-    let id = unsafe { id.read() };
-    let sum = u64::from(id).wrapping_add(size_bytes as u64).wrapping_add(w0).wrapping_add(w1).wrapping_add(w2);
-    SLOW[1].store(sum, Ordering::Relaxed);
-}
+mod section;
+use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
 
 /// The same for segments.
 unsafe extern "C" fn slow_runs(
@@ -89,12 +51,6 @@ define!(
     record_3 compact_3 3 [w0: u64, w1: u64, w2: u64] slow,
     record_runs compact_runs runs [first: *const Segment, end: *const Segment] slow_runs
 );
-
-const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
-
-#[repr(C, align(4096))]
-#[derive(Clone)]
-struct OsPage([u8; 4096]);
 
 /// A session's memory, the one stream of the CPU that the thread stays on, and a page of it.
 struct Bench {
@@ -145,20 +101,6 @@ impl Bench {
     }
 }
 
-/// Stays on CPU 0. None where there are no sections.
-fn on_one_cpu() -> Option<Rseq> {
-    let rseq = Rseq::detect();
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(0);
-    if rseq.is_none() {
-        skip(Lack::machine("there are no restartable sequences here", "a kernel that has rseq(2), and no emulator"));
-    } else if rustix::thread::sched_setaffinity(None, &set).is_err() {
-        skip(Lack::machine("this process may not run on CPU 0", "`taskset -c 0-` before the tests"));
-        return None;
-    }
-    rseq
-}
-
 /// A record of so many bytes of words, and whether the slow path had to be taken.
 fn write(id: u32, len: usize) -> bool {
     let before = SLOW[0].load(Ordering::Relaxed);
@@ -178,7 +120,7 @@ fn write(id: u32, len: usize) -> bool {
 
 #[test]
 fn records_are_written_or_go_the_slow_way() {
-    let Some(rseq) = on_one_cpu() else { return };
+    let Some(rseq) = section::on_one_cpu() else { return };
     let bench = Bench::new(RecordKind::Compact);
     let start = page::HEADER_SIZE_BYTES;
     let now = || epoch(timestamp());

@@ -1,56 +1,17 @@
 //! The direct write path: what it writes, and that everything out of the ordinary goes to the slow one with nothing written.
 #![cfg(target_arch = "x86_64")]
 
-use std::arch::{asm, global_asm};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
 use dormouse_abi::page;
 use dormouse_abi::record::{HEADER_SIZE_BYTES, RecordKind, head_word};
-use dormouse_abi::session::{CLOCK_TSC, Geometry, MODE_OVERWRITE, State, expiry};
-use dormouse_percpu::Rseq;
+use dormouse_abi::session::{CLOCK_TSC, MODE_OVERWRITE, State, expiry};
 use dormouse_relay::arch::{Session, Site, rseq_write_at, timestamp};
 use dormouse_relay::{Form, Memory, Record, Segment, Setup, Written};
-use dormouse_testing::{Lack, skip};
-
-global_asm!(
-    ".pushsection .tbss.test_context, \"awT\", @nobits",
-    ".globl test_context",
-    ".type test_context, @object",
-    ".size test_context, 8",
-    ".balign 8",
-    "test_context:",
-    ".zero 8",
-    ".popsection",
-);
-
-fn set_context(word: u64) {
-    // SAFETY: writes the thread's own word.
-    unsafe {
-        asm!(
-            "mov {address}, qword ptr [rip + test_context@GOTTPOFF]",
-            "mov qword ptr fs:[{address}], {word}",
-            address = out(reg) _,
-            word = in(reg) word,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-static NONE: Session = Session::none();
-static SESSION: AtomicPtr<Session> = AtomicPtr::new((&raw const NONE).cast_mut());
-static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
-/// How often the slow path was taken, and the sum of its arguments.
-static SLOW: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<u64>, w0: u64, w1: u64, w2: u64) {
-    SLOW[0].fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the test passes a reference.
-    let id = unsafe { id.read() };
-    let sum = u64::from(id).wrapping_add(size_bytes as u64).wrapping_add(w0).wrapping_add(w1).wrapping_add(w2);
-    SLOW[1].store(sum, Ordering::Relaxed);
-}
+mod section;
+use section::{GEOMETRY, NONE, OsPage, RSEQ_OFFSET, SESSION, SLOW, set_context, slow};
 
 /// The same for segments, of which the bytes are added up.
 unsafe extern "C" fn slow_runs(
@@ -113,17 +74,12 @@ struct Key {
     of: u64,
 }
 
-const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
 const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_limit = GEOMETRY.page_count;
     Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, reserved_for: &[], reserve_each: 0 }
 }
-
-#[repr(C, align(4096))]
-#[derive(Clone)]
-struct OsPage([u8; 4096]);
 
 /// A record of three words, and how often the slow path had to be taken.
 fn write(id: u32) -> u64 {
@@ -135,22 +91,12 @@ fn write(id: u32) -> u64 {
 
 #[test]
 fn records_are_written_or_go_the_slow_way() {
-    let Some(rseq) = Rseq::detect() else {
-        return skip(Lack::machine(
-            "there are no restartable sequences here",
-            "a kernel that has rseq(2), and no emulator",
-        ));
-    };
+    // One stream for one CPU: the thread stays on that one.
+    let Some(rseq) = section::on_one_cpu() else { return };
     let mut backing = vec![OsPage([0; 4096]); GEOMETRY.size_bytes().div_ceil(4096)];
     // SAFETY: valid, zeroed, aligned, and never moved.
     let memory =
         unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup(MODE_OVERWRITE, CLOCK_TSC)) };
-    // One stream for one CPU: the thread stays on that one.
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(0);
-    if rustix::thread::sched_setaffinity(None, &set).is_err() {
-        return skip(Lack::machine("this process may not run on CPU 0", "`taskset -c 0-` before the tests"));
-    }
     let control = memory.stream(0);
     let unit = memory.draw(3, 0, |_| 0).expect("a page");
     let begin = State { seq: 0, unit, offset: page::HEADER_SIZE_BYTES as u32 }.to_word();
