@@ -3,14 +3,17 @@
 //! ```text
 //!   files of a revision ─▶ room (by folder) ─▶ text without comments, items of tests and blank lines ─▶ table
 //! ```
-//! A lexer that knows comments, literals and braces does: the count must work on revisions whose code no longer builds.
+//! Tokens are enough: the count must work on revisions whose code no longer builds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use proc_macro2::{Delimiter, LexError, Span, TokenStream, TokenTree};
+use regex::{Captures, Regex};
 
 use crate::run::root;
 
@@ -101,27 +104,77 @@ struct Counted {
 }
 
 impl Counted {
-    fn of(text: &str, is_rust: bool) -> Counted {
-        let mut code = without_comments(text, is_rust);
-        let mut tests = Vec::new();
-        if is_rust {
-            for attribute in ["#[cfg(test)]", "#[cfg(all(test,"] {
-                let mut from = 0;
-                while let Some(at) = code[from..].find(attribute).map(|at| from + at) {
-                    let (end, module) = item_end(&code, at);
-                    tests.extend(module);
-                    code.replace_range(at..end, "");
-                    from = at + usize::from(end == at);
-                }
-            }
-        }
-        Counted { lines: code.lines().filter(|line| !line.trim().is_empty()).count(), tests }
+    /// # Errors
+    /// The text is no Rust.
+    fn of_rust(text: &str) -> Result<Counted, LexError> {
+        let (mut found, mut tests) = (BTreeSet::new(), Vec::new());
+        collect(text.parse()?, &mut found, &mut tests);
+        let is_blank = |number: usize| text.lines().nth(number - 1).is_none_or(|line| line.trim().is_empty());
+        // Literals may have blank lines in them.
+        Ok(Counted { lines: found.into_iter().filter(|number| !is_blank(*number)).count(), tests })
+    }
+
+    fn of_c(text: &str) -> Counted {
+        let lines = without_comments(text).lines().filter(|line| !line.trim().is_empty()).count();
+        Counted { lines, tests: Vec::new() }
     }
 }
 
-/// Where the item ends that has the attribute at `at`, and the module's name if the item is one in a file of its own. The place itself,
-/// if it is no item: a field, a statement.
-fn item_end(code: &str, at: usize) -> (usize, Option<String>) {
+/// Notes the lines that have tokens, but for documentation and items of tests, and the modules in files of their own that are for tests.
+fn collect(tokens: TokenStream, lines: &mut BTreeSet<usize>, tests: &mut Vec<String>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut rest = tokens.as_slice();
+    while let [first, after @ ..] = rest {
+        rest = match attribute(rest) {
+            Some((text, after)) if is_documentation(&text) => after,
+            Some((text, after)) if is_for_tests(&text) && is_item(after) => {
+                let (item, after) = split_item(after);
+                tests.extend(declared_module(item));
+                after
+            }
+            _ => {
+                let mut note = |span: Span| lines.extend(span.start().line..=span.end().line);
+                match first {
+                    TokenTree::Group(group) => {
+                        note(group.span_open());
+                        note(group.span_close());
+                        collect(group.stream(), lines, tests);
+                    }
+                    token => note(token.span()),
+                }
+                after
+            }
+        };
+    }
+}
+
+/// An attribute's tokens without spaces, and what follows it.
+fn attribute(tokens: &[TokenTree]) -> Option<(String, &[TokenTree])> {
+    let is_punct = |token: &TokenTree, c| matches!(token, TokenTree::Punct(punct) if punct.as_char() == c);
+    let [first, rest @ ..] = tokens else { return None };
+    let rest = match rest {
+        [second, rest @ ..] if is_punct(second, '!') => rest,
+        rest => rest,
+    };
+    match rest {
+        [TokenTree::Group(group), rest @ ..] if is_punct(first, '#') && group.delimiter() == Delimiter::Bracket => {
+            Some((group.stream().to_string().replace(' ', ""), rest))
+        }
+        _ => None,
+    }
+}
+
+/// Documentation arrives as an attribute.
+fn is_documentation(attribute: &str) -> bool {
+    attribute.starts_with("doc=")
+}
+
+fn is_for_tests(attribute: &str) -> bool {
+    attribute == "cfg(test)" || attribute.starts_with("cfg(all(test,")
+}
+
+/// Whether these tokens begin with an item, behind further attributes: no field, no statement.
+fn is_item(tokens: &[TokenTree]) -> bool {
     const ITEMS: [&str; 14] = [
         "mod",
         "fn",
@@ -138,112 +191,56 @@ fn item_end(code: &str, at: usize) -> (usize, Option<String>) {
         "trait",
         "macro_rules",
     ];
-    let mut start = at;
-    // This attribute and further ones.
-    while code[start..].starts_with('#') {
-        let mut depth = 0;
-        let end = code[start..].char_indices().find(|(_, c)| {
-            depth += i32::from(*c == '[') - i32::from(*c == ']');
-            *c == ']' && depth == 0
-        });
-        let Some((len, _)) = end else { return (at, None) };
-        start += len + 1;
-        start += code[start..].len() - code[start..].trim_start().len();
+    match attribute(tokens) {
+        Some((_, rest)) => is_item(rest),
+        None => tokens.first().is_some_and(|token| ITEMS.contains(&token.to_string().as_str())),
     }
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let words: Vec<&str> = code[start..].split(|c| !is_word(c)).filter(|word| !word.is_empty()).take(6).collect();
-    if !words.first().is_some_and(|word| ITEMS.contains(word)) {
-        return (at, None);
-    }
-    let mut depth = 0;
-    let end = code[start..].char_indices().find(|(_, c)| {
-        depth += i32::from("{([".contains(*c)) - i32::from("})]".contains(*c));
-        depth == 0 && matches!(c, '}' | ';')
-    });
-    let end = end.map_or(code.len(), |(len, _)| start + len + 1);
-    let is_declaration = code[..end].ends_with(';');
-    let name = words.iter().position(|word| *word == "mod").and_then(|at| words.get(at + 1));
-    (end, name.filter(|_| is_declaration).map(|name| name.to_string()))
 }
 
-/// The text with comments taken out, and the characters of literals made harmless. Lines stay.
-fn without_comments(text: &str, is_rust: bool) -> String {
-    let chars: Vec<char> = text.chars().collect();
-    let at = |index: usize| chars.get(index).copied().unwrap_or('\0');
-    let mut code = String::with_capacity(text.len());
-    let mut index = 0;
-    while index < chars.len() {
-        match (at(index), at(index + 1)) {
-            ('/', '/') => {
-                while index < chars.len() && at(index) != '\n' {
-                    index += 1;
-                }
-            }
-            ('/', '*') => {
-                let mut depth = 0;
-                loop {
-                    match (at(index), at(index + 1)) {
-                        ('/', '*') if is_rust || depth == 0 => (depth, index) = (depth + 1, index + 2),
-                        ('*', '/') => (depth, index) = (depth - 1, index + 2),
-                        (c, _) => {
-                            code.extend((c == '\n').then_some(c));
-                            index += 1;
-                        }
-                    }
-                    if depth == 0 || index >= chars.len() {
-                        break;
-                    }
-                }
-            }
-            ('"', _) => {
-                let hashes = if is_rust { raw_hashes(&chars[..index]) } else { None };
-                index += 1;
-                code.push('_');
-                while index < chars.len() {
-                    let c = at(index);
-                    index += 1;
-                    match hashes {
-                        None if c == '\\' => {
-                            code.extend((at(index) == '\n').then_some('\n'));
-                            index += 1;
-                        }
-                        None if c == '"' => break,
-                        Some(hashes) if c == '"' && (0..hashes).all(|hash| at(index + hash) == '#') => break,
-                        _ => code.push(if c.is_whitespace() { c } else { '_' }),
-                    }
-                }
-                code.push('_');
-            }
-            // A character, and not a lifetime.
-            ('\'', next) if !is_rust || next == '\\' || at(index + 2) == '\'' => {
-                index += if next == '\\' { 3 } else { 2 };
-                while index < chars.len() && at(index) != '\'' && at(index) != '\n' {
-                    index += 1;
-                }
-                index += 1;
-                code.push('_');
-            }
-            (c, _) => {
-                code.push(c);
-                index += 1;
-            }
+/// An item, which ends with its block or at a semicolon, and what follows it.
+fn split_item(tokens: &[TokenTree]) -> (&[TokenTree], &[TokenTree]) {
+    let is_end = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        TokenTree::Punct(punct) => punct.as_char() == ';',
+        _ => false,
+    };
+    tokens.split_at(tokens.iter().position(is_end).map_or(tokens.len(), |at| at + 1))
+}
+
+/// The name of a module that an item declares and that lies in a file of its own.
+fn declared_module(item: &[TokenTree]) -> Option<String> {
+    match item {
+        [.., TokenTree::Ident(keyword), TokenTree::Ident(name), TokenTree::Punct(_)] if keyword == "mod" => {
+            Some(name.to_string())
         }
+        _ => None,
     }
-    code
 }
 
-/// How many `#` stand between the `r` of a raw literal and its quotation mark, which follows `before`.
-fn raw_hashes(before: &[char]) -> Option<usize> {
-    let hashes = before.iter().rev().take_while(|c| **c == '#').count();
-    let rest = &before[..before.len() - hashes];
-    let word: String = rest.iter().rev().take_while(|c| c.is_alphanumeric() || **c == '_').collect();
-    matches!(word.as_str(), "r" | "rb" | "rc").then_some(hashes)
+/// C without its comments, and with nothing in its literals. Lines stay.
+fn without_comments(text: &str) -> String {
+    static COMMENT_OR_LITERAL: LazyLock<Regex> = LazyLock::new(|| {
+        let literals = r#"(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"#;
+        Regex::new(literals).expect("the expression is valid")
+    });
+    let harmless = |found: &Captures<'_>| match found[0].as_bytes() {
+        [b'/', ..] => "\n".repeat(found[0].matches('\n').count()),
+        _ => "_".into(),
+    };
+    COMMENT_OR_LITERAL.replace_all(text, harmless).into_owned()
 }
 
 /// Lines of code by room. `files`: path and text.
-fn count(files: &[(String, String)]) -> BTreeMap<String, usize> {
+///
+/// # Errors
+/// One of them is no Rust though its name says so.
+fn count(files: &[(String, String)]) -> Result<BTreeMap<String, usize>> {
+    let of = |(path, text): &(String, String)| match path.ends_with(".rs") {
+        true => Counted::of_rust(text).map_err(|error| anyhow!("{path} is no Rust: {error}")),
+        false => Ok(Counted::of_c(text)),
+    };
     let counted: Vec<(&str, Counted)> =
-        files.iter().map(|(path, text)| (path.as_str(), Counted::of(text, path.ends_with(".rs")))).collect();
+        files.iter().map(|file| Ok((file.0.as_str(), of(file)?))).collect::<Result<_>>()?;
     let of_tests: Vec<String> = counted
         .iter()
         .flat_map(|(path, counted)| {
@@ -263,7 +260,7 @@ fn count(files: &[(String, String)]) -> BTreeMap<String, usize> {
         let room = if of_tests.iter().any(is_of) { "tests".into() } else { room(path) };
         *rooms.entry(room).or_default() += counted.lines;
     }
-    rooms
+    Ok(rooms)
 }
 
 fn table(rooms: &BTreeMap<String, usize>) -> String {
@@ -341,7 +338,7 @@ impl Lines {
             Some(revision) => files_of(revision)?,
             None => files_of_work_tree()?,
         };
-        print!("{}", table(&count(&files)));
+        print!("{}", table(&count(&files)?));
         Ok(())
     }
 }
@@ -351,7 +348,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> usize {
-        Counted::of(text, true).lines
+        Counted::of_rust(text).unwrap().lines
     }
 
     #[test]
@@ -375,7 +372,7 @@ fn f(x: &'static str) -> char {
         assert_eq!(lines(text), 8);
         assert_eq!(lines("let a = \"one \\\n    two\";\n"), 2);
         assert_eq!(lines("// only\n\n/* this */\n"), 0);
-        assert_eq!(Counted::of("/* a /* b */\nint x; // y\n#define Z '\"' /* c */\n", false).lines, 2);
+        assert_eq!(Counted::of_c("/* a /* b */\nint x; // y\n#define Z '\"' /* c */\n").lines, 2);
     }
 
     #[test]
@@ -403,7 +400,7 @@ mod inject;
 mod model;
 fn f() {}
 "#;
-        let found = Counted::of(text, true);
+        let found = Counted::of_rust(text).unwrap();
         assert_eq!((found.lines, found.tests), (8, vec!["model".to_string()]));
     }
 
@@ -417,7 +414,8 @@ fn f() {}
             file("mechanisms/imv/tests/all.rs", "fn f() {}"),
             file("lab/src/lib.rs", "fn f() {}"),
             file("xtask/src/main.rs", "fn f() {}"),
-        ]);
+        ])
+        .unwrap();
         let expected = [("lab", 1), ("mechanisms/imv", 3), ("tests", 2), ("xtask", 1)];
         assert_eq!(rooms, expected.map(|(room, lines)| (room.to_string(), lines)).into());
         let table = table(&rooms);
