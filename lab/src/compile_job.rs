@@ -84,7 +84,7 @@ impl CompileJobOptions {
     pub fn new(options: &RunOptions) -> CompileJobOptions {
         CompileJobOptions {
             project: options.project.clone(),
-            rounds: if options.is_quick { 2 } else { 20 },
+            rounds: options.rounds(2, 20) as u32,
             file_count_max: options.is_quick.then_some(3),
             with_lttng: options.has_peers,
             preload: None,

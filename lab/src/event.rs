@@ -42,7 +42,6 @@ const DISCARD_BUDGET_BYTES: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     is_quick: bool,
-    rounds: usize,
     hot: Duration,
     cold: Duration,
     /// Under pressure on the last cache each walk takes a long time.
@@ -51,14 +50,13 @@ struct Effort {
 
 impl Effort {
     fn new(is_quick: bool) -> Effort {
-        let effort = |rounds, hot, cold, coldest| Effort {
+        let effort = |hot, cold, coldest| Effort {
             is_quick,
-            rounds,
             hot: Duration::from_micros(hot),
             cold: Duration::from_micros(cold),
             coldest: Duration::from_micros(coldest),
         };
-        if is_quick { effort(10, 400, 1_500, 20_000) } else { effort(80, 2_000, 10_000, 100_000) }
+        if is_quick { effort(400, 1_500, 20_000) } else { effort(2_000, 10_000, 100_000) }
     }
 }
 
@@ -374,8 +372,8 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         }
     }
     let slots: Vec<Slot> = plan.planned.iter().map(|planned| planned.slot.clone()).collect();
-    let processes = rounds::processes(options.is_quick);
-    let rounds = rounds::measure(&mut engines, &slots, effort.rounds, processes, WarmUp::Cut, "event")?;
+    let (count, processes) = (options.rounds(10, 80), rounds::processes(options.is_quick));
+    let rounds = rounds::measure(&mut engines, &slots, count, processes, WarmUp::Cut, "event")?;
 
     let faults = record_path_faults(&mut engines, options.is_quick)?;
 
@@ -390,7 +388,7 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     notes.push(format!(
         "each cost is less the empty loop of its engine in the same round; {} rounds{}, {processes} processes of each engine, processors \
          {cpus:?}",
-        effort.rounds - rounds.warm_up,
+        count - rounds.warm_up,
         if rounds.warm_up > 0 { format!(" after {} of warm-up", rounds.warm_up) } else { String::new() }
     ));
     notes.push(faults_of_tools(&plan.planned, &rounds));

@@ -67,12 +67,13 @@ struct Effort {
 }
 
 impl Effort {
-    fn new(is_quick: bool) -> Effort {
-        let processes = rounds::processes(is_quick) as u32;
-        if is_quick {
-            Effort { rounds: 6, processes, turn: PERIOD, traces: 1, events: 200_000 }
+    fn new(options: &RunOptions) -> Effort {
+        let processes = rounds::processes(options.is_quick) as u32;
+        let rounds = options.rounds(6, 40) as u32;
+        if options.is_quick {
+            Effort { rounds, processes, turn: PERIOD, traces: 1, events: 200_000 }
         } else {
-            Effort { rounds: 40, processes, turn: 6 * PERIOD, traces: 5, events: 1_000_000 }
+            Effort { rounds, processes, turn: 6 * PERIOD, traces: 5, events: 1_000_000 }
         }
     }
 }
@@ -110,7 +111,7 @@ fn slots(cpu_count: usize) -> Vec<Slot> {
 /// # Errors
 /// See [`LabError`]. That LTTng is not to be had is no error but a note.
 pub fn run_flight_recorder(options: &RunOptions, _: &Host) -> Result<Experiment, LabError> {
-    let effort = Effort::new(options.is_quick);
+    let effort = Effort::new(options);
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
     let mut experiment = Experiment { name: NAME.into(), ..Experiment::default() };
     writers(options, effort, dir.path(), &mut experiment)?;

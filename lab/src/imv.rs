@@ -66,7 +66,6 @@ const QUICK_WALK_BYTES_MAX: u64 = 64 << 20;
 /// Rounds, and how long a turn of a slot lasts.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
-    rounds: usize,
     hot: Duration,
     cold: Duration,
     coldest: Duration,
@@ -75,14 +74,13 @@ struct Effort {
 
 impl Effort {
     fn new(is_quick: bool) -> Effort {
-        let effort = |rounds, hot, cold, coldest, update| Effort {
-            rounds,
+        let effort = |hot, cold, coldest, update| Effort {
             hot: Duration::from_micros(hot),
             cold: Duration::from_micros(cold),
             coldest: Duration::from_micros(coldest),
             update: Duration::from_micros(update),
         };
-        if is_quick { effort(16, 400, 4_000, 20_000, 1_000) } else { effort(80, 2_000, 10_000, 100_000, 10_000) }
+        if is_quick { effort(400, 4_000, 20_000, 1_000) } else { effort(2_000, 10_000, 100_000, 10_000) }
     }
 }
 
@@ -272,7 +270,7 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
         "imv: getppid",
     )?;
     let plan = costs(&engines.all, &walks, cpus.len() > 1, options.is_quick);
-    let (rounds, processes) = (Effort::new(options.is_quick).rounds, rounds::processes(options.is_quick));
+    let (rounds, processes) = (options.rounds(16, 80), rounds::processes(options.is_quick));
     let of_costs = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, "imv: costs")?;
 
     let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();

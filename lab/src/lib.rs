@@ -169,6 +169,8 @@ pub enum LabError {
 pub struct RunOptions {
     /// A few seconds instead of minutes.
     pub is_quick: bool,
+    /// At most so many rounds of each case that count. A few show that it works, and nothing of what it costs.
+    pub rounds_max: usize,
     /// The processors that are measured on, the first one in the plain cases.
     pub cpus: Vec<u32>,
     /// The engines' scheduling policy.
@@ -191,7 +193,12 @@ impl RunOptions {
         };
         let first = 1.min(cpus.len() - 1);
         cpus.rotate_left(first);
-        RunOptions { is_quick, cpus, policy: Policy::Other, has_peers: true, project: None }
+        RunOptions { is_quick, rounds_max: usize::MAX, cpus, policy: Policy::Other, has_peers: true, project: None }
+    }
+
+    /// How many rounds, of those that a quick experiment has and that another one has.
+    fn rounds(&self, quick: usize, full: usize) -> usize {
+        (if self.is_quick { quick } else { full }).min(self.rounds_max)
     }
 }
 

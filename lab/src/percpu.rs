@@ -125,7 +125,7 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
     notes.extend(engines.shortcomings(host));
     let walks = plan::walks_or_note(host, &mut notes);
 
-    let (rounds, processes) = (if options.is_quick { 12 } else { 80 }, rounds::processes(options.is_quick));
+    let (rounds, processes) = (options.rounds(12, 80), rounds::processes(options.is_quick));
     let mut parts = Vec::new();
     for (is_cold, of) in [(false, "percpu: warm"), (true, "percpu: cold")] {
         let plan = costs(&engines, &walks, cpus.len(), options.is_quick, is_cold);

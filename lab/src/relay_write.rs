@@ -117,7 +117,7 @@ pub fn run_relay_write(options: &RunOptions, host: &Host) -> Result<Experiment, 
     let mut notes = engines.shortcomings(host);
     let walks = plan::walks_or_note(host, &mut notes);
 
-    let (rounds, processes) = (if options.is_quick { 12 } else { 80 }, rounds::processes(options.is_quick));
+    let (rounds, processes) = (options.rounds(12, 80), rounds::processes(options.is_quick));
     let mut parts = Vec::new();
     for (is_cold, of) in [(false, "relay-write: warm"), (true, "relay-write: cold")] {
         let plan = costs(&engines.all, &walks, options.is_quick, is_cold);

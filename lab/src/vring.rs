@@ -232,7 +232,13 @@ impl Turns {
     }
 }
 
-fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str) -> Result<Turns, LabError> {
+fn measure(
+    engines: &mut Engines,
+    lasting: Duration,
+    processes: u32,
+    rounds_max: usize,
+    what: &str,
+) -> Result<Turns, LabError> {
     let bar = ProgressBar::new(lasting.as_secs()).with_message(what.to_string());
     if let Ok(style) = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} s") {
         bar.set_style(style);
@@ -247,7 +253,8 @@ fn measure(engines: &mut Engines, lasting: Duration, processes: u32, what: &str)
         }
         let begun = Instant::now();
         let mut is_counted = false;
-        while begun.elapsed() < lasting / processes {
+        let enough = rounds_max.div_ceil(processes as usize).saturating_add(rounds);
+        while begun.elapsed() < lasting / processes && rounds < enough {
             order.shuffle(&mut random);
             let mut before = Probe::take(&mut engines.all[0])?;
             for &index in &order {
@@ -343,7 +350,7 @@ fn at_placement(
     notes.extend(engines.shortcomings(host));
     let rate = engines.all[0].description().tsc_cycles_per_ns;
     let processes = if options.is_quick { 2 } else { 8 };
-    let turns = measure(&mut engines, lasting, processes, &format!("vring: {name}"))?;
+    let turns = measure(&mut engines, lasting, processes, options.rounds_max, &format!("vring: {name}"))?;
     let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
     let found = engines.finish()?;
     notes.push(format!("dormouse: {} ends of ways of buffers; {}", found[0].emitted, found[0].text));

@@ -110,7 +110,12 @@ fn run(order: &Order) -> Result<Outcome, LabError> {
 }
 
 /// Runs the slots in turn, whole rounds of them. One that is refused its policy is taken out, and is a note.
-fn measure(slots: &mut Vec<Slot>, lasting: Duration, notes: &mut Vec<String>) -> Result<usize, LabError> {
+fn measure(
+    slots: &mut Vec<Slot>,
+    lasting: Duration,
+    rounds_max: usize,
+    notes: &mut Vec<String>,
+) -> Result<usize, LabError> {
     let bar = ProgressBar::new(lasting.as_secs()).with_message(NAME);
     if let Ok(style) = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} s") {
         bar.set_style(style);
@@ -120,7 +125,7 @@ fn measure(slots: &mut Vec<Slot>, lasting: Duration, notes: &mut Vec<String>) ->
     let mut rounds = 0;
     // Of the processes of the first round, some read their program from disk.
     let mut is_counted = false;
-    while rounds < ROUNDS_MIN || begun.elapsed() < lasting {
+    while rounds < rounds_max && (rounds < ROUNDS_MIN || begun.elapsed() < lasting) {
         slots.shuffle(&mut random);
         for slot in &mut *slots {
             let outcome = run(&slot.order)?;
@@ -229,7 +234,7 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
     let mut notes = Vec::new();
     let mut slots = slots(cpu, whole, options.is_quick);
     let lasting = Duration::from_secs(if options.is_quick { 11 } else { 150 });
-    let rounds = measure(&mut slots, lasting, &mut notes)?;
+    let rounds = measure(&mut slots, lasting, options.rounds_max, &mut notes)?;
     let sees_zero = slots.iter().flat_map(|slot| &slot.outcomes).all(|outcome| outcome.sees_zero);
     if !sees_zero {
         notes.push(

@@ -3,14 +3,13 @@
 //! Peers are looked for in `DORMOUSE_LAB_PEERS`, or where `cargo xtask peers` puts them.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::process::Stdio;
 
 use dormouse_lab::peers::{self, Peer, Prepared};
 use dormouse_lab_harness::{Answer, Arrived, Request, Run, Walk};
-use dormouse_testing::{Lack, skip, skip_part};
+use dormouse_testing::{Lack, skip, skip_part, write_script};
 
 /// Few enough that a peer's ring keeps them all.
 const ITERATIONS: u64 = 1000;
@@ -122,8 +121,7 @@ fn an_event_that_does_not_arrive_is_found() {
     for (lost, is_fine) in [(0, true), (1, false), (-1, false)] {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("tracing");
-        std::fs::write(&program, STAND_IN.replace("LOST", &format!("({lost})"))).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&program, &STAND_IN.replace("LOST", &format!("({lost})")));
         let peers = peers::all_in(dir.path());
         let peer = peers.iter().find(|peer| peer.name() == "tracing").unwrap();
         let prepared = peer.prepare(peer.modes()[0], dir.path()).unwrap();

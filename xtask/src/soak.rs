@@ -14,6 +14,10 @@ const FUZZ_SECONDS: u64 = 600;
 enum Part {
     /// A process is killed at every instruction of a write and of a page switch, each time that it is reached
     Kills,
+    /// Ten million events of each kind, none of which may fault
+    Faults,
+    /// A gate is toggled a million times while threads run through it
+    Toggles,
     /// A thousand snapshots of each flight recorder
     Snapshots,
     /// Plugins are loaded and unloaded for ten minutes while their program is listed, armed and snapshot
@@ -34,6 +38,8 @@ impl Part {
     fn tests(self) -> Option<Tests> {
         Some(match self {
             Part::Kills => ("dormouse-e2e", Some("e2e"), "points::", ("DORMOUSE_KILL_STRIDE", "1")),
+            Part::Faults => ("dormouse-e2e", Some("e2e"), "faults::", ("DORMOUSE_FAULT_EVENTS", "10000000")),
+            Part::Toggles => ("dormouse-imv", Some("update"), "toggled", ("DORMOUSE_TOGGLES", "1000000")),
             Part::Snapshots => ("dormouse-e2e", Some("e2e"), "snapshots::", ("DORMOUSE_SNAPSHOTS", "1000")),
             Part::Plugins => ("dormouse-capi", Some("loader"), "storm", ("DORMOUSE_STORM_SECONDS", "600")),
             Part::Device => ("dormouse-vring-vhost", Some("qsd"), "", ("DORMOUSE_VRING_MIB", "16384")),

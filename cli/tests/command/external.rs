@@ -1,9 +1,9 @@
 //! `dormouse X` runs `dormouse-X`, from beside itself or from `PATH`, where X is none of its own sub-commands.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use dormouse_testing::{copy_program, write_script};
 use tempfile::TempDir;
 
 use crate::DORMOUSE;
@@ -17,7 +17,7 @@ impl Place {
     fn new() -> Place {
         let dir = tempfile::tempdir().unwrap();
         ["bin", "path"].iter().for_each(|name| std::fs::create_dir(dir.path().join(name)).unwrap());
-        std::fs::copy(DORMOUSE, dir.path().join("bin/dormouse")).unwrap();
+        copy_program(DORMOUSE.as_ref(), &dir.path().join("bin/dormouse"));
         Place { dir }
     }
 
@@ -26,7 +26,7 @@ impl Place {
     }
 
     fn script(&self, name: &str, text: &str) {
-        write(&self.path(name), text, 0o755);
+        write_script(&self.path(name), &script(text));
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -35,9 +35,8 @@ impl Place {
     }
 }
 
-fn write(path: &Path, text: &str, mode: u32) {
-    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+fn script(text: &str) -> String {
+    format!("#!/bin/sh\n{text}\n")
 }
 
 fn stdout(output: &Output) -> String {
@@ -71,7 +70,7 @@ fn own_commands_and_paths_are_no_programs() {
         let output = place.run(arguments);
         assert!(!stdout(&output).contains("external"), "{arguments:?}: {output:?}");
     }
-    write(&place.path("path/dormouse-note"), "echo external", 0o644);
+    std::fs::write(place.path("path/dormouse-note"), script("echo external")).unwrap();
     let output = place.run(&["note"]);
     assert!(
         output.status.code() == Some(2) && stderr(&output).contains("unrecognized subcommand 'note'"),

@@ -57,6 +57,9 @@ struct Run {
     /// A few seconds for each in place of minutes; wider intervals
     #[arg(long)]
     quick: bool,
+    /// At most N rounds of each case: a few show that it works, and say nothing of what it costs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
     /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -116,6 +119,7 @@ impl Lab {
 impl Run {
     fn options(&self) -> anyhow::Result<RunOptions> {
         let mut options = RunOptions::new(self.quick);
+        options.rounds_max = self.rounds.map_or(usize::MAX, |rounds| rounds as usize);
         if !self.cpu.is_empty() {
             if let Some(cpu) = self.cpu.iter().find(|cpu| !options.cpus.contains(cpu)) {
                 bail!("this process may not use CPU {cpu}; it may use {:?}", options.cpus);

@@ -92,7 +92,7 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
     let nothing: [(&str, OsString); 0] = [];
     let reference = Products::reference(&project.build(&nothing)?.products, &project.build(&nothing)?.products);
 
-    let count = if options.is_quick { 1 } else { 8 };
+    let count = options.rounds(1, 8);
     let progress = progress("percpu: accounting", count * WAYS.len());
     let mut all: Vec<Rounds> = WAYS.iter().map(|_| Rounds::default()).collect();
     for round in 0..count {

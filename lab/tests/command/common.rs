@@ -1,12 +1,24 @@
 //! What tests of the command have in common.
 
+use std::io::ErrorKind;
 use std::process::{Command, Output};
 
 pub const LAB: &str = env!("CARGO_BIN_EXE_dormouse-lab");
 
+/// A program that a test has just installed is busy as long as a child that another test forked meanwhile has it open: that ends
+/// when the child executes something.
+fn output(command: &mut Command) -> std::io::Result<Output> {
+    loop {
+        match command.output() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            output => return output,
+        }
+    }
+}
+
 #[track_caller]
 pub fn succeed(command: &mut Command) -> Output {
-    let output = command.output().expect("dormouse-lab runs");
+    let output = output(command).expect("dormouse-lab runs");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }

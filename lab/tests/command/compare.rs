@@ -15,7 +15,10 @@ use crate::common::{LAB, refuse, succeed};
 fn result(dir: &Path, name: &str, plant: impl FnOnce(&mut Command)) -> PathBuf {
     let path = dir.join(name);
     let mut command = Command::new(LAB);
-    command.args(["run", "event", "--quick", "--json"]).arg(&path).env_remove("GLIBC_TUNABLES");
+    command
+        .args(["run", "percpu", "--quick", "--rounds", "1", "--no-peers", "--json"])
+        .arg(&path)
+        .env_remove("GLIBC_TUNABLES");
     plant(&mut command);
     succeed(&mut command);
     path

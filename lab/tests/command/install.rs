@@ -21,7 +21,7 @@ fn an_installed_lab_finds_its_engines() {
     }
     Installation::run(built, prefix.path(), Installation::lab).unwrap();
     let lab = prefix.path().join("bin/dormouse-lab");
-    let text = succeed(Command::new(&lab).args(["run", "relay-write", "--quick", "--no-peers"]));
+    let text = succeed(Command::new(&lab).args(["run", "relay-write", "--quick", "--rounds", "1", "--no-peers"]));
     assert!(String::from_utf8_lossy(&text.stdout).contains("write.memcpy.8-bytes"), "{text:?}");
     for text in ["man/man1/dormouse-lab-run.1", "bash-completion/completions/dormouse-lab"] {
         assert!(prefix.path().join("share").join(text).is_file(), "{text}");

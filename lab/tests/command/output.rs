@@ -56,7 +56,7 @@ fn figures_that_nobody_reads_are_in_their_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
     let (file, host) = (path("result.json"), path("host.json"));
-    let run_percpu = ["run", "percpu", "--quick", "--no-peers", "--json", &file];
+    let run_percpu = ["run", "percpu", "--quick", "--rounds", "2", "--no-peers", "--json", &file];
     let output = run(&run_percpu, full(), Stdio::piped());
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && text.lines().last() == Some(FULL), "{text}");

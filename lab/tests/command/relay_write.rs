@@ -10,7 +10,8 @@ use crate::common::{LAB, succeed};
 fn relay_write_has_its_table_and_its_figures() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
-    let output = succeed(Command::new(LAB).args(["run", "relay-write", "--quick", "--json"]).arg(&json));
+    let output =
+        succeed(Command::new(LAB).args(["run", "relay-write", "--quick", "--rounds", "2", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };

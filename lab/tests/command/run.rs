@@ -43,7 +43,11 @@ fn a_run_has_its_figures_and_names_its_noisy_neighbour() {
     let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
     let neighbour = Neighbour::start(dir.path());
     let mut command = Command::new(LAB);
-    command.args(["run", "event", "--quick", "--no-peers", "--json"]).arg(&json).arg("--html").arg(&html);
+    command
+        .args(["run", "event", "--quick", "--rounds", "2", "--no-peers", "--json"])
+        .arg(&json)
+        .arg("--html")
+        .arg(&html);
     let output = succeed(&mut command);
     let pid = neighbour.0.id();
     drop(neighbour);
@@ -166,7 +170,11 @@ fn imv_has_its_tables_and_its_figures() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (json, html) = (dir.path().join("result.json"), dir.path().join("result.html"));
     let mut command = Command::new(LAB);
-    command.args(["run", "imv", "--quick", "--no-peers", "--json"]).arg(&json).arg("--html").arg(&html);
+    command
+        .args(["run", "imv", "--quick", "--rounds", "2", "--no-peers", "--json"])
+        .arg(&json)
+        .arg("--html")
+        .arg(&html);
     // Not on the processor that `event` is measured on meanwhile.
     let cpus: Vec<String> = RunOptions::new(true).cpus.iter().rev().map(u32::to_string).collect();
     command.args(["--cpu", &cpus.join(",")]);

@@ -11,7 +11,8 @@ fn vring_has_its_figures_and_the_models() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
     let mut command = Command::new(LAB);
-    let output = succeed(command.args(["run", "vring", "--quick", "--no-peers", "--json"]).arg(&json));
+    let output =
+        succeed(command.args(["run", "vring", "--quick", "--rounds", "12", "--no-peers", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };

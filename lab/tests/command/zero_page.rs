@@ -10,7 +10,7 @@ use crate::common::{LAB, succeed};
 fn zero_page_has_its_census_its_faults_and_its_verdict() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
-    let output = succeed(Command::new(LAB).args(["run", "zero-page", "--quick", "--json"]).arg(&json));
+    let output = succeed(Command::new(LAB).args(["run", "zero-page", "--quick", "--rounds", "2", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_e2e::run::{PATIENCE, Record, babeltrace2_count, dormouse};
 use dormouse_e2e::trace::Trace;
-use dormouse_testing::{Lack, skip};
+use dormouse_testing::{Lack, copy_program, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -416,7 +416,7 @@ fn another_users_process_is_refused() {
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = place.path().join("dormouse");
-    std::fs::copy(dormouse(), &copy).unwrap();
+    copy_program(dormouse(), &copy);
     for arguments in [vec!["list"], vec!["arm", "*"], vec!["disarm", "*"], vec!["record", "--attach"]] {
         let mut command = Command::new(&copy);
         // The pid comes after the command's name, or last.

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use dormouse_abi::wire::{Message, program_socket_name};
 use dormouse_e2e::run::{PATIENCE, dormouse, pantry, plugin};
-use dormouse_testing::{Lack, skip};
+use dormouse_testing::{Lack, copy_program, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -354,7 +354,7 @@ fn another_users_program_is_not_to_be_tuned() {
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = place.path().join("dormouse");
-    std::fs::copy(dormouse(), &copy).unwrap();
+    copy_program(dormouse(), &copy);
     for arguments in [&["list"][..], &["set", "pantry.batch_size", "5"]] {
         let mut words = arguments.to_vec();
         let pid = pantry.pid();

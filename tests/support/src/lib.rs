@@ -165,6 +165,31 @@ fn record(part: Option<String>, lack: Lack) {
     written.unwrap_or_else(|error| panic!("cannot append to {ENV_SKIPS}={}: {error}", path.display()));
 }
 
+/// Makes `to` a copy of a program or script, which anybody may run, at once.
+///
+/// Another program writes it: what a process has open for writing cannot be run (`ETXTBSY`), and a child that another test forks
+/// meanwhile has open what this process has, until it executes something.
+///
+/// # Panics
+/// It cannot be copied.
+#[track_caller]
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().expect("install(1) runs");
+    assert!(status.success(), "{} cannot be copied to {}", from.display(), to.display());
+}
+
+/// Makes `to` a script, as [`copy_program`] makes a program.
+///
+/// # Panics
+/// It cannot be written.
+#[track_caller]
+pub fn write_script(to: &Path, text: &str) {
+    let text_path = to.with_extension("text");
+    std::fs::write(&text_path, text).expect("the text of a script is written");
+    copy_program(&text_path, to);
+    std::fs::remove_file(text_path).expect("the text is removed");
+}
+
 /// This test program, without the directory.
 fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();

@@ -1,15 +1,19 @@
-//! A record path never faults: ten million events in each mode, each way that there is to write a record, and the kernel's own count.
+//! A record path never faults: a million events in each mode, each way that there is to write a record, and the kernel's own count.
 
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_e2e::run::{Record, Recording};
 
 use crate::TRACED;
 
-/// Events of each recording, after those that warm up.
-const EVENTS: u64 = 10_000_000;
+/// Events of each recording, after those that warm up, unless the environment variable of this name says otherwise.
+const EVENTS: (&str, u64) = ("DORMOUSE_FAULT_EVENTS", 1_000_000);
 /// Of the session; a whole number of huge pages.
 const BUDGET_BYTES: usize = 16 << 20;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+fn event_count() -> u64 {
+    std::env::var(EVENTS.0).ok().and_then(|text| text.parse().ok()).unwrap_or(EVENTS.1)
+}
 
 /// Whether sessions here have huge pages.
 fn has_huge_pages() -> bool {
@@ -39,7 +43,7 @@ fn never_faults(mode: &str, rseq: bool) {
     let max = faults_max();
     for (kind, context, clock) in WAYS {
         let record = Record::new().mode(mode).rseq(rseq).context(context).env("DORMOUSE_CLOCK", clock);
-        let recording = record.run(&[TRACED, "faults", kind, &EVENTS.to_string()]).succeeded();
+        let recording = record.run(&[TRACED, "faults", kind, &event_count().to_string()]).succeeded();
         let summary = recording.summary();
         let total = recording.numbers("emitted").iter().sum::<u64>();
         // What is overwritten is nobody's loss.
@@ -88,7 +92,7 @@ fn overwrite_by_atomics_never_faults() {
 fn processes_that_share_pages_never_fault() {
     let max = faults_max();
     for mode in ["discard", "overwrite"] {
-        let events = (EVENTS / 10).to_string();
+        let events = (event_count() / 2).to_string();
         let script = "\"$0\" faults words $1 & \"$0\" faults-of-child words $1 & wait";
         let recording = Record::new().mode(mode).run(&["sh", "-c", script, TRACED, &events]).succeeded();
         let found = faults(&recording);

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use dormouse_testing::{Lack, skip, skip_part};
+use dormouse_testing::{Lack, copy_program, skip, skip_part};
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
@@ -474,7 +474,7 @@ fn another_user_is_told_what_is_not_seen() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (dormouse, codec) = (dir.path().join("dormouse"), codec(dir.path()));
-    fs::copy(PAGES, &dormouse).unwrap();
+    copy_program(PAGES.as_ref(), &dormouse);
     let as_nobody = |arguments: &[&str], command: &[&Path]| {
         let mut process = Command::new(&dormouse);
         process.args(arguments);
