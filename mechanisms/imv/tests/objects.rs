@@ -182,7 +182,6 @@ fn exercise(path: &Path) {
     let key = unsafe { &*address() };
 
     assert_eq!((library.call(c"first_gates"), library.call(c"second_gates")), (0, 0), "born");
-    assert_eq!(library.call(c"announced_answer"), 42);
     for _ in 0..2 {
         // SAFETY: the library's own bounds; it is unregistered before it is closed.
         unsafe { register_object(start, stop) }.unwrap();
@@ -248,7 +247,6 @@ fn the_header_compiles_for_every_code_model() {
                 compile(compiler, &[level, model, "-c"], &[source("first.c")], &output);
                 let sections = Command::new("readelf").args(["-SW"]).arg(&output).output();
                 let text = String::from_utf8_lossy(&sections.unwrap().stdout).into_owned();
-                assert!(text.contains("test_events"), "{text}");
                 assert_eq!(text.contains("dormouse_sites"), model != "-DDORMOUSE_GENERIC", "{text}");
             }
         }

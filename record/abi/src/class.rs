@@ -48,7 +48,7 @@ impl Kind {
 
     /// The kind with this number, if there is one.
     pub fn from_u8(number: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
+        Kind::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
     /// Bytes of one element: the value itself, or one byte of a string or byte slice.
@@ -115,6 +115,13 @@ pub const FIELD_COUNT_MAX: usize = 32;
 pub const NAME_LEN_MAX: usize = 255;
 
 /// An event class as a C program lays it out. The gate's count comes first, so a class's address is its key's address.
+///
+/// What it describes follows it at once, in bytes without an address in them:
+///
+/// ```text
+///   field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
+///   1 byte        field_count + 1 bytes            texts
+/// ```
 #[repr(C)]
 #[derive(Debug)]
 pub struct CClass {
@@ -122,13 +129,16 @@ pub struct CClass {
     pub enabled: AtomicI32,
     /// The id that the session has given, with trigger marks above [`CLASS_MARKS_SHIFT`]; or [`CLASS_ID_NONE`].
     pub id: AtomicU32,
-    /// What the class is, in read-only bytes without an address in them:
-    ///
-    /// ```text
-    ///   field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
-    ///   1 byte        field_count + 1 bytes            texts
-    /// ```
-    pub description: *const u8,
+}
+
+impl CClass {
+    /// A class that nobody has enabled and that is in no session.
+    pub const NEW: CClass = CClass { enabled: AtomicI32::new(0), id: AtomicU32::new(CLASS_ID_NONE) };
+
+    /// Where the description of a class begins. `class` is to have been made of a pointer to both.
+    pub fn description(class: *const CClass) -> *const u8 {
+        class.wrapping_add(1).cast()
+    }
 }
 
 /// Bits of a class's id word from here on are trigger marks: which of the program's triggers wait for the class. A word with
@@ -139,5 +149,4 @@ pub const CLASS_ID_NONE: u32 = u32::MAX;
 /// Ids from here on belong to the session owner.
 pub const CLASS_ID_MAX: u16 = 0xFFEF;
 
-#[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<CClass>() == 16);
+const _: () = assert!(size_of::<CClass>() == 8);

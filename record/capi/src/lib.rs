@@ -3,7 +3,7 @@
 //! # The problem
 //! A C program wants `DORMOUSE_EVENT(db, query, (rows, n))` to cost nothing until somebody asks for it, in any compiler, in
 //! inline functions and plugins, without a generator and without a second build step. So the header does all that a
-//! compiler can do (types, names, gate, gathering of the fields), and this library only what needs a running process.
+//! compiler can do (types, names, gate), and this library only what needs a running process.
 //!
 //! # Picture
 //! ```text
@@ -14,15 +14,15 @@
 //!   │ section dormouse_sites:  site, key       │───────────────────▶ dormouse_register_events  control: announces classes
 //!   │ section dormouse_events: class           │
 //!   │                                          │    armed
-//!   │ fields gathered on the stack, or         │───────────────────▶ dormouse_record_words     write: one rseq section
-//!   │ segments {source, length}                │───────────────────▶ dormouse_record
+//!   │ values on the stack: numbers,            │───────────────────▶ dormouse_record_words     write: one rseq section
+//!   │ addresses of text, {address, count}      │───────────────────▶ dormouse_record_values
 //!   └─────────────────────────────────────────┘
 //!                                                    destructor (exit, dlclose)
 //!                                              ────────────────────▶ dormouse_unregister_events, dormouse_imv_unregister
 //! ```
 //!
 //! The headers are in `include/dormouse/`; `event.h` is the one that programs include. Layouts that both sides share are
-//! those of `dormouse-abi` and `relay::Segment`, with twins under `include/dormouse/abi/` that a test compares.
+//! those of `dormouse-abi`, with twins under `include/dormouse/abi/` that a test compares.
 //!
 //! # Cost
 //! A dormant event is the site's one instruction. An armed one is a call through the procedure linkage table on top of what
@@ -66,7 +66,7 @@ use dormouse_abi::class::CClass;
 use dormouse_abi::site::EventRecord;
 use dormouse_locks::call_loader;
 use tracer::Listen;
-use tracer::foreign::Segment;
+use tracer::foreign::Texts;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -98,24 +98,34 @@ pub extern "C" fn dormouse_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Writes one record whose fields lie in one place.
+/// Writes one record whose fields are all of fixed size.
 ///
 /// # Safety
 /// As [`tracer::foreign::record_words`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_record_words(class: *const CClass, fields: *const u8, len: usize) {
+pub unsafe extern "C" fn dormouse_record_words(class: *const CClass, values: *const u8, len: usize) {
     // SAFETY: handed on to the caller.
-    unsafe { tracer::foreign::record_words(class, fields, len) }
+    unsafe { tracer::foreign::record_words(class, values, len) }
 }
 
-/// Writes one record whose fields lie in several places.
+/// Writes one record of values as C has them.
 ///
 /// # Safety
-/// As [`tracer::foreign::record_segments`].
+/// As [`tracer::foreign::record_values`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_record(class: *const CClass, segments: *const Segment, count: usize) {
+pub unsafe extern "C" fn dormouse_record_values(class: *const CClass, values: *const u8, len: usize) {
     // SAFETY: handed on to the caller.
-    unsafe { tracer::foreign::record_segments(class, segments, count) }
+    unsafe { tracer::foreign::record_values(class, values, len, Texts::Terminated) }
+}
+
+/// Writes one record of values as C++ has them.
+///
+/// # Safety
+/// As [`tracer::foreign::record_values`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dormouse_record_views(class: *const CClass, values: *const u8, len: usize) {
+    // SAFETY: handed on to the caller.
+    unsafe { tracer::foreign::record_values(class, values, len, Texts::Counted) }
 }
 
 /// Starts the tracer if nothing has, and adds an object's event classes.

@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 use dormouse_abi::class::{CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, Kind, NAME_LEN_MAX, SEQUENCE};
 use dormouse_abi::site::EventRecord;
 use dormouse_ctf::{Merge, Metadata, Notice, Problem, StreamReader, Value};
-use dormouse_relay::Segment;
 use dormouse_testing::{Lack, has, has_part, skip_part};
 
 mod common;
@@ -158,6 +157,7 @@ fn expected(object: u64) -> Vec<String> {
          d=F64(-2.25) e=U32(2) bits=U32(5)"
             .into(),
         "types:texts literal=\"literal\" text=\"text\" array=\"array\" none=\"\" after=I32(7)".into(),
+        "types:default register=I32(1) char=\"c\"".into(),
         format!("types:pointers object=Pointer({object}) same=Pointer({object}) null=Pointer(0) high=Pointer({high})"),
         "types:runs ints=I32[I32(1), I32(-2), I32(3)] none=I32[] doubles=F64[F64(0.5), F64(-0.5)] \
          bools=Bool[Bool(1), Bool(0)] bytes=Bytes([9, 8, 7, 6, 5, 4, 3, 2, 1]) sequence=U8[U8(9), U8(8)] \
@@ -497,21 +497,6 @@ fn the_installed_tree_may_be_moved() {
     assert!(header.contains(&format!("#define DORMOUSE_VERSION \"{}\"", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Where the parts of a segment lie, found out from its bytes: its fields are private.
-fn segment_layout() -> [(&'static str, usize); 4] {
-    let source = 0x0123_4567_89AB_CDEF_usize as *const u8;
-    let segment = Segment::exact(source, 8 * 77 + 5);
-    // SAFETY: a `repr(C)` structure without padding (8 + 8 + 4 + 4 bytes), read as bytes.
-    let bytes = unsafe { core::slice::from_raw_parts((&raw const segment).cast::<u8>(), size_of::<Segment>()) };
-    let find = |part: &[u8]| bytes.windows(part.len()).position(|window| window == part).unwrap();
-    [
-        ("source", find(&(source as usize).to_ne_bytes())),
-        ("words", find(&77u64.to_ne_bytes())),
-        ("tail", find(&5u32.to_ne_bytes())),
-        ("advance", find(&(8 * 77 + 5u32).to_ne_bytes())),
-    ]
-}
-
 #[cfg(target_arch = "x86_64")]
 /// Bytes and relocations of a shared object with so many tracepoints of two fields, in C.
 fn weigh(dir: &Path, compiler: &str, count: u64, option: &str) -> [u64; 2] {
@@ -541,8 +526,8 @@ fn a_tracepoint_weighs_little() {
         });
         let bytes = (added[1][0] - added[0][0]) as f64 / 200.0;
         println!("{compiler}: {bytes} bytes");
-        assert!(bytes <= 220.0, "{compiler}: {bytes} bytes");
-        assert_eq!(added[1][1] - added[0][1], 200, "{compiler}: relocations");
+        assert!(bytes <= 180.0, "{compiler}: {bytes} bytes");
+        assert_eq!(added[1][1], added[0][1], "{compiler}: relocations");
     }
 }
 
@@ -551,7 +536,6 @@ fn headers_and_rust_agree_on_layouts() {
     let mut lines = vec![
         format!("sizeof dormouse_class {}", size_of::<CClass>()),
         format!("sizeof dormouse_event_record {}", size_of::<EventRecord>()),
-        format!("sizeof dormouse_segment {}", size_of::<Segment>()),
         format!("DORMOUSE_KIND_SEQUENCE {SEQUENCE}"),
         format!("DORMOUSE_FIELD_COUNT_MAX {FIELD_COUNT_MAX}"),
         format!("DORMOUSE_NAME_LEN_MAX {NAME_LEN_MAX}"),
@@ -563,9 +547,8 @@ fn headers_and_rust_agree_on_layouts() {
     macro_rules! offsets_of {
         ($type:ty: $($field:ident),*) => { [$((stringify!($field), offset_of!($type, $field))),*] };
     }
-    offsets("class", &offsets_of!(CClass: enabled, id, description));
+    offsets("class", &offsets_of!(CClass: enabled, id));
     offsets("event_record", &offsets_of!(EventRecord: key, describe));
-    offsets("segment", &segment_layout());
     lines.extend(Kind::ALL.map(|kind| format!("DORMOUSE_KIND_{} {}", format!("{kind:?}").to_uppercase(), kind as u8)));
     lines.sort();
 

@@ -307,15 +307,16 @@ unsafe fn rust_class(key: *const EventKey, describe: *const u8) -> Parts {
 }
 
 /// # Safety
-/// `class` is a complete [`CClass`] of static storage.
+/// `class` is a [`CClass`] of static storage with its description behind it.
 unsafe fn c_class(class: *const CClass) -> Parts {
+    let description = CClass::description(class);
     // SAFETY: the caller's word; only its atomics change.
     let class: &'static CClass = unsafe { &*class };
     // SAFETY: a description has the count, which is a byte.
-    let field_count = usize::from(unsafe { class.description.read() });
+    let field_count = usize::from(unsafe { description.read() });
     // SAFETY: so many type bytes follow.
-    let types = unsafe { core::slice::from_raw_parts(class.description.wrapping_add(1), field_count) };
-    let mut names = class.description.wrapping_add(field_count + 2).cast::<c_char>();
+    let types = unsafe { core::slice::from_raw_parts(description.wrapping_add(1), field_count) };
+    let mut names = description.wrapping_add(field_count + 2).cast::<c_char>();
     let mut name = || {
         // SAFETY: a description has a text for provider, name, and each field, and there are no more calls.
         let name = unsafe { CStr::from_ptr(names) };

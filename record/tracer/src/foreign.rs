@@ -1,11 +1,12 @@
 //! The way in for events of other languages: what libdormouse calls. Not part of the Rust interface.
 
-use dormouse_abi::class::CClass;
+use core::mem::MaybeUninit;
+
+use dormouse_abi::class::{CClass, FIELD_COUNT_MAX, Kind, SEQUENCE};
 use dormouse_abi::site::EventRecord;
+use dormouse_relay::Segment;
 
 pub use crate::start::keep_loaded;
-pub use dormouse_relay::Segment;
-
 use crate::{control, record, thread};
 
 /// Writes one record of `class`, whose fields are the `len` bytes at `fields`.
@@ -31,20 +32,110 @@ pub unsafe fn record_words(class: *const CClass, fields: *const u8, len: usize) 
     }
 }
 
-/// Writes one record of `class`, whose fields are the `count` runs at `segments`.
+/// How values have their texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Texts {
+    /// An address; the text ends before the first NUL, and that of null is empty.
+    Terminated,
+    /// An address and a length; there is no NUL in it.
+    Counted,
+}
+
+/// What a type byte says of the values that have it, in one lookup: bytes of a value, of each element with [`COUNTED`], 0 if there is no
+/// such type; or [`TEXT`].
+const SIZES: [u8; 256] = {
+    let mut sizes = [0; 256];
+    let mut index = 0;
+    while index < Kind::ALL.len() {
+        let kind = Kind::ALL[index];
+        let size_bytes = kind.element_size_bytes() as u8;
+        match kind {
+            Kind::Str => sizes[kind as usize] = TEXT,
+            Kind::Bytes => sizes[kind as usize] = COUNTED | size_bytes,
+            _ => {
+                sizes[kind as usize] = size_bytes;
+                sizes[(kind as u8 | SEQUENCE) as usize] = COUNTED | size_bytes;
+            }
+        }
+        index += 1;
+    }
+    sizes
+};
+/// See [`SIZES`].
+const COUNTED: u8 = 0x10;
+/// See [`SIZES`].
+const TEXT: u8 = 0x20;
+
+/// What ends a text that has no NUL of its own.
+static NUL: u64 = 0;
+
+/// Writes one record of `class`, whose fields have the `len` bytes of values at `values`, in order and without gaps: fields of fixed size
+/// themselves, of texts what `texts` says, of bytes and sequences an address and a count.
+///
+/// ```text
+///   values    n  address  m  address count  k                 each run of numbers is a segment where it lies,
+///   record    n  text NUL m  count elements k                 and so is a count: its first four bytes
+/// ```
 ///
 /// Wait-free and async-signal-safe, as the Rust `event!`.
 ///
 /// # Safety
-/// `class` is a class of static storage; each segment's source may be read until this returns, and their bytes are the
-/// fields that the class describes, less than 4 GiB of them.
+/// `class` is a class of static storage with its description behind it. The values are what it describes, seven more bytes may be read, and
+/// what values refer to may be read until this returns.
 #[inline(always)]
-pub unsafe fn record_segments(class: *const CClass, segments: *const Segment, count: usize) {
-    // SAFETY: the caller's word.
+pub unsafe fn record_values(class: *const CClass, values: *const u8, len: usize, texts: Texts) {
+    let description = CClass::description(class);
+    // SAFETY: the caller's word: there is a count.
+    let field_count = usize::from(unsafe { description.read() }).min(FIELD_COUNT_MAX);
+    let mut segments = [const { MaybeUninit::uninit() }; 3 * FIELD_COUNT_MAX];
+    let mut count = 0;
+    let mut add = |segment: Segment| {
+        segments[count].write(segment);
+        count += 1;
+    };
+    // SAFETY: the caller's word: there is a value that has a word here.
+    let word = |at: usize| unsafe { values.wrapping_add(at).cast::<u64>().read_unaligned() } as usize;
+    let (mut run_start, mut at) = (0, 0);
+    for index in 0..field_count {
+        // SAFETY: the caller's word: there are as many type bytes.
+        let type_byte = unsafe { description.wrapping_add(1 + index).read() };
+        let size = SIZES[usize::from(type_byte)];
+        if size < COUNTED {
+            // There is no session that has a class of no type, and no record of it.
+            at += usize::from(size);
+            continue;
+        }
+        if run_start < at {
+            add(Segment::padded(values.wrapping_add(run_start), at - run_start));
+        }
+        let source = word(at) as *const u8;
+        at += 8;
+        if size != TEXT {
+            add(Segment::padded(values.wrapping_add(at), 4));
+            // One too long for any page is refused by the write, which sees its length in bytes.
+            add(Segment::exact(source, word(at).saturating_mul(usize::from(size - COUNTED))));
+            at += 8;
+        } else if texts == Texts::Terminated && !source.is_null() {
+            // SAFETY: the caller's word: a text with a NUL at its end.
+            add(Segment::exact(source, unsafe { libc::strlen(source.cast()) } + 1));
+        } else {
+            if texts == Texts::Counted {
+                add(Segment::exact(source, word(at)));
+                at += 8;
+            }
+            add(Segment::padded((&raw const NUL).cast(), 1));
+        }
+        run_start = at;
+    }
+    if run_start < at {
+        add(Segment::padded(values.wrapping_add(run_start), at - run_start));
+    }
+    debug_assert_eq!(at, len, "values are those of the class");
+    // SAFETY: so many have been written, and the type is that of the elements but for that.
+    let segments = unsafe { core::slice::from_raw_parts(segments.as_ptr().cast::<Segment>(), count) };
+    // SAFETY: the caller's word; only its atomics change.
     let class = unsafe { &*class };
-    // SAFETY: the caller's word.
-    let segments = unsafe { core::slice::from_raw_parts(segments, count) };
-    // SAFETY: the caller's word.
+    // SAFETY: the values and what they refer to are alive.
     unsafe { record::record_segments(&class.id, segments) };
 }
 

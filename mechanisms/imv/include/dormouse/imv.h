@@ -386,7 +386,7 @@ DORMOUSE_I_STATIC_ASSERT(DORMOUSE_X86_VALUE_LEN == 8 && DORMOUSE_X86_GATED_IMMED
 #define DORMOUSE_I_KEY_BRANCH(key, expected)                                                                           \
     (DORMOUSE_I_STATIC_BRANCH(                                                                                         \
          *(key), sizeof *(key) == sizeof(struct dormouse_static_key) ? DORMOUSE_SITE_BRANCH : DORMOUSE_SITE_INDIRECT,  \
-         DORMOUSE_I_KEY_OF(key), expected, *(key), "") != 0)
+         DORMOUSE_I_KEY_OF(key), expected, "") != 0)
 
 /* A key counts who wants its branch taken: increment and enable are two names of one thing. 0 or a negative errno. */
 #define DORMOUSE_STATIC_BRANCH_ENABLE(key) dormouse_static_key_enable(DORMOUSE_I_KEY_OF(key))

@@ -108,14 +108,6 @@ static inline int dormouse_static_key_disable(struct dormouse_static_key *key)
 
 #endif
 
-/*   section += { key - ., structure - . }   */
-#define DORMOUSE_I_PAIR(section)                                                                                       \
-    ".pushsection " section ",\"aR?\",%%progbits\n\t"                                                                  \
-    ".balign 8\n\t"                                                                                                    \
-    ".8byte %c[dormouse_i_key] - .\n\t"                                                                                \
-    ".8byte %c[dormouse_i_structure] - .\n\t"                                                                          \
-    ".popsection\n\t"
-
 #ifndef DORMOUSE_I_GENERIC
 
 /* Every object contributes, be it nothing: else an object without sites would find another object's bounds. */
@@ -168,15 +160,33 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 
 #if !defined(__clang__) || __clang_major__ >= 17
 
+/*
+ *   site -> slow;  next:  ...       slow: if key.enabled > 0 goto taken;  goto next
+ *
+ * A statement that jumps to the label `taken` if the key is enabled: less for a compiler to do than a value that is asked.
+ * The slow path is at the end of the section. A plain load is an acquire on x86-64; a barrier for the compiler has to
+ * follow the label.
+ */
+#define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
+    __asm__ goto(DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                                               \
+                 "774:\n\t"                                                                                            \
+                 "cmpl $0, %c[dormouse_i_key](%%rip)\n\t"                                                              \
+                 "jg %l[" #taken "]\n\t"                                                                               \
+                 "jmp 773b\n\t"                                                                                        \
+                 ".previous"                                                                                           \
+                 :                                                                                                     \
+                 : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(DORMOUSE_SITE_BRANCH)     \
+                 : "cc"                                                                                                \
+                 : taken)
+
 /*   site -> slow;  answer = false;  slow: answer = key.enabled > 0   */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
     __extension__({                                                                                                    \
         __label__ dormouse_i_slow, dormouse_i_done;                                                                    \
         int dormouse_i_taken = 0;                                                                                      \
         __asm__ goto(DORMOUSE_I_SITE("%l[dormouse_i_slow]", announcement)                                              \
                      :                                                                                                 \
-                     : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind),                \
-                       [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue))                                  \
+                     : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind)                 \
                      : "cc"                                                                                            \
                      : dormouse_i_slow);                                                                               \
         goto dormouse_i_done;                                                                                          \
@@ -196,7 +206,7 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  *
  * A plain load is an acquire on x86-64; the empty asm keeps the compiler to it.
  */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
     __extension__({                                                                                                    \
         int32_t dormouse_i_count;                                                                                      \
         __asm__ volatile("xorl %0, %0\n" DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                       \
@@ -210,8 +220,7 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
                          "jmp 773b\n\t"                                                                                \
                          ".previous"                                                                                   \
                          : "=r"(dormouse_i_count)                                                                      \
-                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind),            \
-                           [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue))                              \
+                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind)             \
                          : "cc");                                                                                      \
         if (__builtin_expect(dormouse_i_count > 0, expected))                                                          \
             __asm__ volatile("" : : : "memory");                                                                       \
@@ -229,7 +238,7 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  *   slow:  count = key.enabled (acquire); goto next
  *   section dormouse_sites += { site - ., kind, key - ., slow - . }
  */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
     __extension__({                                                                                                    \
         int64_t dormouse_i_count;                                                                                      \
         __asm__ volatile("mov %0, xzr\n"                                                                               \
@@ -254,8 +263,7 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
                          ".long 774b - .\n\t"                                                                          \
                          ".popsection\n\t" announcement                                                               \
                          : "=r"(dormouse_i_count)                                                                      \
-                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind),            \
-                           [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue)));                            \
+                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind));           \
         if (__builtin_expect((int32_t)dormouse_i_count > 0, expected))                                                 \
             __asm__ volatile("" : : : "memory");                                                                       \
         __builtin_expect((int32_t)dormouse_i_count > 0, expected);                                                     \
@@ -265,33 +273,30 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 
 /* Whether the branch is to be taken: an int, 0 while the key is disabled. */
 #define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
-    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, key_lvalue, "")
+    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, "")
 
-/*
- * The same, and announces: appends a pair of the layout of struct dormouse_event_record to a section of the object, the
- * addresses of the key and of a static structure (which may be the one that the key begins), each minus the address of
- * its own field. It is announced whether or not the gate is ever reached.
- */
-#define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
-    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, structure_lvalue,                     \
-                             DORMOUSE_I_PAIR(section))
+#ifndef DORMOUSE_I_GATE
+#define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
+    do {                                                                                                               \
+        if (DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, announcement))                \
+            goto taken;                                                                                                \
+    } while (0)
+#endif
 
 #else
 
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, structure_lvalue, announcement)              \
+#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
     __builtin_expect(__atomic_load_n(&(key_pointer)->enabled, __ATOMIC_ACQUIRE) > 0, expected)
 
-#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
-    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, key_lvalue, "")
+#define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
+    do {                                                                                                               \
+        __asm__ volatile(announcement : : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)));                         \
+        if (DORMOUSE_STATIC_BRANCH(key_lvalue))                                                                        \
+            goto taken;                                                                                                \
+    } while (0)
 
-#define DORMOUSE_STATIC_BRANCH_ANNOUNCE(key_lvalue, section, structure_lvalue)                                         \
-    __extension__({                                                                                                    \
-        __asm__ volatile(DORMOUSE_I_PAIR(section)                                                                      \
-                         :                                                                                             \
-                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)),                                         \
-                           [dormouse_i_structure] DORMOUSE_I_ADDRESS(&(structure_lvalue)));                            \
-        DORMOUSE_STATIC_BRANCH(key_lvalue);                                                                            \
-    })
+#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
+    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, "")
 
 #endif
 

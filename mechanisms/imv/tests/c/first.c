@@ -2,10 +2,6 @@
 
 struct dormouse_static_key shared_key = DORMOUSE_STATIC_KEY_INIT;
 
-static const struct {
-    int answer;
-} described = {42};
-
 EXPORT int first_gates(void);
 EXPORT int first_gates(void)
 {
@@ -13,7 +9,7 @@ EXPORT int first_gates(void)
     int taken = helper_gate();
     if (DORMOUSE_STATIC_BRANCH(local_key))
         taken += 10;
-    if (DORMOUSE_STATIC_BRANCH_ANNOUNCE(shared_key, "test_events", described))
+    if (DORMOUSE_STATIC_BRANCH(shared_key))
         taken += 100;
 #ifdef __cplusplus
     taken += inline_gate() + template_gate(1) + template_gate('a');
@@ -25,18 +21,6 @@ EXPORT struct dormouse_static_key *shared_key_address(void);
 EXPORT struct dormouse_static_key *shared_key_address(void)
 {
     return &shared_key;
-}
-
-extern const struct dormouse_event_record __start_test_events[] __attribute__((weak, visibility("hidden")));
-
-/* What the announced structure says, or -1 if it is not announced with the shared key. */
-EXPORT int announced_answer(void);
-EXPORT int announced_answer(void)
-{
-    const struct dormouse_event_record *record = __start_test_events;
-    if ((intptr_t)&record->key + record->key != (intptr_t)&shared_key)
-        return -1;
-    return *(const int *)((intptr_t)&record->describe + record->describe);
 }
 
 /* Stands for libdormouse: keeps what the constructor hands over, for the test to register. */

@@ -12,7 +12,6 @@
 #include <stddef.h>
 
 #include <dormouse/abi/class.h>
-#include <dormouse/abi/segment.h>
 #include <dormouse/abi/site.h>
 
 /* The version that a program is compiled with. */
@@ -26,18 +25,23 @@ extern "C" {
 const char *dormouse_version(void);
 
 /*
- * Writes one record of a class. Called by DORMOUSE_EVENT; a binding for another language that lays out classes and
- * fields itself may call them too.
+ * Writes one record of a class. Called by DORMOUSE_EVENT; a binding for another language that lays out classes itself may
+ * call them too. The values are len bytes in one place, after which seven more may be read, in the order of the class's
+ * fields and without gaps:
  *
- * dormouse_record_words: the fields are len bytes in one place, which may be read by whole words, seven bytes further
- * at most. dormouse_record: they are count runs, at least one, in order, less than 4 GiB in all. What is pointed to is
- * read before the call returns.
+ *     kind of field                  dormouse_record_words   dormouse_record_values      dormouse_record_views
+ *     number, boolean, pointer       itself                  itself                      itself
+ *     text                                                   address, up to the NUL      address and size_t length
+ *     bytes, sequence                                        address and size_t count    address and size_t count
  *
- * The bytes must be what the class describes. The calls never block and cannot fail: what finds no room is counted in
+ * A text of NULL is empty; a view of text has no NUL in it. What is pointed to is read before the call returns.
+ *
+ * The values must be what the class describes. The calls never block and cannot fail: what finds no room is counted in
  * the session. MT-safe, async-signal-safe.
  */
-void dormouse_record_words(const struct dormouse_class *event_class, const void *fields, size_t len);
-void dormouse_record(const struct dormouse_class *event_class, const struct dormouse_segment *segments, size_t count);
+void dormouse_record_words(const struct dormouse_class *event_class, const volatile void *values, size_t len);
+void dormouse_record_values(const struct dormouse_class *event_class, const volatile void *values, size_t len);
+void dormouse_record_views(const struct dormouse_class *event_class, const volatile void *values, size_t len);
 
 /*
  * Starts the tracer if it has not been, and adds the event classes of an object, bounded by its dormouse_events

@@ -38,10 +38,8 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include <dormouse/abi/class.h>
-#include <dormouse/abi/segment.h>
 
 #ifndef DORMOUSE_DISABLE
 #include <dormouse/dormouse.h>
@@ -127,92 +125,6 @@ DORMOUSE_I_ALWAYS_INLINE struct dormouse_i_bytes dormouse_i_bytes_of(const void 
 
 #ifndef DORMOUSE_DISABLE
 
-/* Longer than any page. A longer field is cut to it, and its event is counted as too big. */
-#define DORMOUSE_I_LEN_MAX ((size_t)1 << 24)
-
-/*
- * The fields of one record: small values gathered in scratch, long ones by reference until the record is written. For n
- * fields scratch has 8 * (n + 1) bytes and runs 2 * n + 1 elements.
- */
-struct dormouse_i_payload {
-    unsigned char *scratch;
-    struct dormouse_segment *runs;
-    uint32_t scratch_len, run_start, run_count;
-};
-
-/* Adds up to eight bytes by value. */
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_small(struct dormouse_i_payload *payload, const void *value, size_t size_bytes)
-{
-    memcpy(payload->scratch + payload->scratch_len, value, size_bytes);
-    payload->scratch_len += (uint32_t)size_bytes;
-}
-
-/* Ends the run of small values. It is copied by whole words: up to seven bytes more, and scratch has eight to spare. */
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_close_run(struct dormouse_i_payload *payload)
-{
-    uint32_t len = payload->scratch_len - payload->run_start;
-    if (len > 0) {
-        struct dormouse_segment *run = &payload->runs[payload->run_count++];
-        run->source = payload->scratch + payload->run_start;
-        run->words = (len + 7) / 8;
-        run->tail = 0;
-        run->advance = len;
-        payload->run_start = payload->scratch_len;
-    }
-}
-
-/* Adds bytes that stay where they are until the record is written. */
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_long(struct dormouse_i_payload *payload, const void *bytes, size_t len)
-{
-    dormouse_i_close_run(payload);
-    if (len > 0) {
-        struct dormouse_segment *run = &payload->runs[payload->run_count++];
-        if (len > DORMOUSE_I_LEN_MAX)
-            len = DORMOUSE_I_LEN_MAX;
-        run->source = bytes;
-        run->words = len / 8;
-        run->tail = (uint32_t)(len % 8);
-        run->advance = (uint32_t)len;
-    }
-}
-
-/* A count, then that many elements. */
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_counted(struct dormouse_i_payload *payload, const void *elements, size_t count,
-                                                 size_t element_size_bytes)
-{
-    uint32_t clamped = (uint32_t)(count > DORMOUSE_I_LEN_MAX ? DORMOUSE_I_LEN_MAX : count);
-    dormouse_i_small(payload, &clamped, sizeof clamped);
-    dormouse_i_long(payload, elements, (size_t)clamped * element_size_bytes);
-}
-
-/* Text without a NUL, to which one is added. */
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_text(struct dormouse_i_payload *payload, const char *text, size_t len)
-{
-    dormouse_i_long(payload, text, len);
-    dormouse_i_small(payload, "", 1);
-}
-
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_str(struct dormouse_i_payload *payload, const char *text)
-{
-    dormouse_i_text(payload, text, text ? strlen(text) : 0);
-}
-
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_bytes(struct dormouse_i_payload *payload, struct dormouse_i_bytes bytes)
-{
-    dormouse_i_counted(payload, bytes.data, bytes.size_bytes, 1);
-}
-
-DORMOUSE_I_ALWAYS_INLINE void dormouse_i_end(struct dormouse_i_payload *payload,
-                                             const struct dormouse_class *event_class)
-{
-    if (payload->run_count == 0) {
-        dormouse_record_words(event_class, payload->scratch_len > 0 ? payload->scratch : NULL, payload->scratch_len);
-    } else {
-        dormouse_i_close_run(payload);
-        dormouse_record(event_class, payload->runs, payload->run_count);
-    }
-}
-
 /* Every object contributes, be it nothing: else an object without events would find another object's bounds. */
 __asm__(".pushsection dormouse_events,\"aR\",%progbits\n\t.balign 8\n\t.popsection");
 
@@ -237,14 +149,24 @@ __attribute__((destructor(101))) static void dormouse_i_unregister_event_unit(vo
 }
 
 /*   section dormouse_events += { class - ., 0 }   in the COMDAT group of the function around it   */
-#define DORMOUSE_I_ANNOUNCE(event_class)                                                                               \
-    __asm__ volatile(".pushsection dormouse_events,\"aR?\",%%progbits\n\t"                                             \
-                     ".balign 8\n\t"                                                                                   \
-                     ".8byte %c[dormouse_i_class] - .\n\t"                                                             \
-                     ".8byte 0\n\t"                                                                                    \
-                     ".popsection"                                                                                     \
-                     :                                                                                                 \
-                     : [dormouse_i_class] DORMOUSE_I_ADDRESS(&(event_class)))
+#define DORMOUSE_I_ANNOUNCEMENT                                                                                        \
+    ".pushsection dormouse_events,\"aR?\",%%progbits\n\t"                                                             \
+    ".balign 8\n\t"                                                                                                    \
+    ".8byte %c[dormouse_i_key] - .\n\t"                                                                                \
+    ".8byte 0\n\t"                                                                                                     \
+    ".popsection\n\t"
+
+/*
+ *   gate(class) ── dormant ──▶ next statement
+ *     └─ armed ──▶ record                             an acquire of the key comes before what is evaluated there
+ */
+#define DORMOUSE_I_WHEN_ARMED(event_class, ...)                                                                        \
+    DORMOUSE_I_GATE(event_class, DORMOUSE_I_ANNOUNCEMENT, dormouse_i_armed);                                           \
+    if (0) {                                                                                                           \
+    dormouse_i_armed:                                                                                                  \
+        __asm__ volatile("" : : : "memory");                                                                           \
+        __VA_ARGS__                                                                                                    \
+    }
 
 #endif /* DORMOUSE_DISABLE */
 
@@ -347,79 +269,91 @@ DORMOUSE_I_SEQUENCE_TYPE(void *, pointer, DORMOUSE_KIND_POINTER)
         const void *: dormouse_i_array_pointer,                                                                        \
         void *: dormouse_i_array_pointer)((pointer), (count)))
 
-#define DORMOUSE_I_TYPE_CASE(type, suffix, kind)                                                                       \
-    type: (kind), struct dormouse_i_array_##suffix: ((kind) | DORMOUSE_KIND_SEQUENCE),
-#define DORMOUSE_I_TYPE_OF(...)                                                                                        \
+/*
+ * What an event knows of a field, in types alone: the size of `kind` is its type byte, and `value` is what is kept of it
+ * until the record is written: itself, the address of text, or the structure of bytes and arrays.
+ */
+#define DORMOUSE_I_FIELD_TYPES(type, suffix, kind_)                                                                    \
+    extern struct dormouse_i_field_##suffix {                                                                          \
+        char kind[kind_];                                                                                              \
+        type value;                                                                                                    \
+    } dormouse_i_field_##suffix;                                                                                       \
+    extern struct dormouse_i_field_array_##suffix {                                                                    \
+        char kind[(kind_) | DORMOUSE_KIND_SEQUENCE];                                                                   \
+        struct dormouse_i_array_##suffix value;                                                                        \
+    } dormouse_i_field_array_##suffix;
+
+DORMOUSE_I_SCALARS(DORMOUSE_I_FIELD_TYPES)
+DORMOUSE_I_FIELD_TYPES(const volatile void *, pointer, DORMOUSE_KIND_POINTER)
+#undef DORMOUSE_I_FIELD_TYPES
+
+extern struct dormouse_i_field_bytes {
+    char kind[DORMOUSE_KIND_BYTES];
+    struct dormouse_i_bytes value;
+} dormouse_i_field_bytes;
+
+extern struct dormouse_i_field_text {
+    char kind[DORMOUSE_KIND_STR];
+    const char *value;
+} dormouse_i_field_text;
+
+#define DORMOUSE_I_FIELD_CASE(type, suffix, kind)                                                                      \
+    type: dormouse_i_field_##suffix, struct dormouse_i_array_##suffix: dormouse_i_field_array_##suffix,
+#define DORMOUSE_I_FIELD_OF(...)                                                                                       \
     _Generic((__VA_ARGS__),                                                                                            \
-        DORMOUSE_I_SCALARS(DORMOUSE_I_TYPE_CASE)                                                                       \
-        struct dormouse_i_array_pointer: (DORMOUSE_KIND_POINTER | DORMOUSE_KIND_SEQUENCE),                             \
-        struct dormouse_i_bytes: DORMOUSE_KIND_BYTES,                                                                  \
-        const char *: DORMOUSE_KIND_STR,                                                                               \
-        char *: DORMOUSE_KIND_STR,                                                                                     \
-        default: DORMOUSE_KIND_POINTER)
+        DORMOUSE_I_SCALARS(DORMOUSE_I_FIELD_CASE)                                                                      \
+        struct dormouse_i_array_pointer: dormouse_i_field_array_pointer,                                               \
+        struct dormouse_i_bytes: dormouse_i_field_bytes,                                                               \
+        const char *: dormouse_i_field_text,                                                                           \
+        char *: dormouse_i_field_text,                                                                                 \
+        default: dormouse_i_field_pointer)
 
 #ifndef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_PUT_FUNCTIONS(type, suffix, kind)                                                                   \
-    DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_##suffix(struct dormouse_i_payload *payload, type value)              \
-    {                                                                                                                  \
-        dormouse_i_small(payload, &value, sizeof value);                                                               \
-    }                                                                                                                  \
-    DORMOUSE_I_ALWAYS_INLINE void dormouse_i_put_array_##suffix(struct dormouse_i_payload *payload,                    \
-                                                                struct dormouse_i_array_##suffix array)                \
-    {                                                                                                                  \
-        dormouse_i_counted(payload, array.data, array.count, sizeof(type));                                            \
-    }
-
-DORMOUSE_I_SCALARS(DORMOUSE_I_PUT_FUNCTIONS)
-DORMOUSE_I_PUT_FUNCTIONS(const volatile void *, pointer, DORMOUSE_KIND_POINTER)
-#undef DORMOUSE_I_PUT_FUNCTIONS
-
-#define DORMOUSE_I_PUT_CASE(type, suffix, kind)                                                                        \
-    type: dormouse_i_put_##suffix, struct dormouse_i_array_##suffix: dormouse_i_put_array_##suffix,
-#define DORMOUSE_I_PUT(name, ...)                                                                                      \
-    _Generic((__VA_ARGS__),                                                                                            \
-        DORMOUSE_I_SCALARS(DORMOUSE_I_PUT_CASE)                                                                        \
-        struct dormouse_i_array_pointer: dormouse_i_put_array_pointer,                                                 \
-        struct dormouse_i_bytes: dormouse_i_put_bytes,                                                                 \
-        const char *: dormouse_i_put_str,                                                                              \
-        char *: dormouse_i_put_str,                                                                                    \
-        default: dormouse_i_put_pointer)(&dormouse_i_payload, (__VA_ARGS__));
-
-#define DORMOUSE_I_FIELD_TYPE(name, ...) DORMOUSE_I_TYPE_OF(__VA_ARGS__),
+#define DORMOUSE_I_DECLARE(name, ...) typedef __typeof__(DORMOUSE_I_FIELD_OF(__VA_ARGS__)) name##_dormouse_i_field_type;
+#define DORMOUSE_I_TYPE_BYTE(name, ...) sizeof(((name##_dormouse_i_field_type *)0)->kind),
+#define DORMOUSE_I_IS_FIXED(name, ...) && sizeof(((name##_dormouse_i_field_type *)0)->kind) < DORMOUSE_KIND_STR
+#define DORMOUSE_I_MEMBER(name, ...) __typeof__(((name##_dormouse_i_field_type *)0)->value) name##_dormouse_i_value;
+#define DORMOUSE_I_SET(name, ...) dormouse_i_values.name##_dormouse_i_value = (__VA_ARGS__);
 
 /*
  *   static class = {types, names}
- *   announce class
  *   if gate(class):
- *       gather each value
- *       dormouse_record(class, runs)
+ *       values = each of them, packed
+ *       dormouse_record_words(class, values), or dormouse_record_values where some field has no fixed size
+ *
+ * Volatile, so that compilers keep values where they are put and think no more about them.
  */
 #define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
-    do {                                                                                                               \
+    __extension__({                                                                                                    \
+        __label__ dormouse_i_armed;                                                                                    \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
-        static const struct {                                                                                          \
+        DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_DECLARE, __VA_ARGS__)                                 \
+        static struct {                                                                                                \
+            struct dormouse_class head;                                                                                \
             uint8_t field_count, types[field_count_ + 1];                                                              \
-            char names[sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__))];                          \
-        } dormouse_i_description = {                                                                                   \
+            char names[sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__))];                         \
+        } dormouse_i_class = {                                                                                         \
+            DORMOUSE_CLASS_INIT,                                                                                       \
             field_count_,                                                                                              \
-            {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_TYPE, __VA_ARGS__) 0},                     \
+            {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) 0},                      \
             DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__)                                              \
         };                                                                                                             \
-        static struct dormouse_class dormouse_i_class = {0, DORMOUSE_CLASS_ID_NONE, &dormouse_i_description};          \
-        DORMOUSE_I_ANNOUNCE(dormouse_i_class);                                                                         \
-        if (DORMOUSE_STATIC_BRANCH(dormouse_i_class)) {                                                                \
-            unsigned char dormouse_i_scratch[8 * (field_count_ + 1)];                                                  \
-            struct dormouse_segment dormouse_i_runs[2 * field_count_ + 1];                                             \
-            struct dormouse_i_payload dormouse_i_payload = {dormouse_i_scratch, dormouse_i_runs, 0, 0, 0};             \
-            DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_PUT, __VA_ARGS__)                                 \
-            dormouse_i_end(&dormouse_i_payload, &dormouse_i_class);                                                    \
-        }                                                                                                              \
-    } while (0)
+        DORMOUSE_I_WHEN_ARMED(dormouse_i_class.head, {                                                                 \
+            volatile struct __attribute__((packed)) {                                                                  \
+                DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_MEMBER, __VA_ARGS__)                          \
+                unsigned char dormouse_i_padding[7];                                                                   \
+            } dormouse_i_values;                                                                                       \
+            DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_SET, __VA_ARGS__)                                 \
+            (1 DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_IS_FIXED, __VA_ARGS__)                         \
+                 ? dormouse_record_words                                                                               \
+                 : dormouse_record_values)(&dormouse_i_class.head, &dormouse_i_values, sizeof dormouse_i_values - 7);  \
+        })                                                                                                             \
+    })
 
 #endif /* DORMOUSE_DISABLE */
 
-#define DORMOUSE_I_TYPE_IS_KNOWN(...) (DORMOUSE_I_TYPE_OF(__VA_ARGS__) != 0)
+#define DORMOUSE_I_TYPE_IS_KNOWN(...) (sizeof(DORMOUSE_I_FIELD_OF(__VA_ARGS__).kind) != 0)
 
 #else /* __cplusplus */
 
@@ -494,77 +428,62 @@ template <class T> constexpr std::uint8_t type_byte()
 
 #ifndef DORMOUSE_DISABLE
 
-template <std::size_t FieldCount, std::size_t NamesSize> struct description {
-    std::uint8_t field_count, types[FieldCount + 1];
-    char names[NamesSize];
+/*
+ * The class of one event: one per tag type, shared by the translation units of an object and hidden from other objects. A
+ * template's instances have tags of their own.
+ */
+template <class Tag> struct __attribute__((visibility("hidden"))) event {
+    static typename Tag::description event_class;
 };
 
-template <class Tag, std::uint8_t... Types> constexpr description<sizeof...(Types), Tag::names_size()> describe()
+template <class Tag> typename Tag::description event<Tag>::event_class = Tag::describe();
+
+/* What is kept of a value until its record is written: itself, which needs no definition of a static constant, or a view. */
+template <class T, std::enable_if_t<!std::is_class_v<T>, int> = 0> constexpr T keep(T value)
 {
-    static_assert(((Types != 0) && ...), "a value of this type cannot be a field of an event");
-    description<sizeof...(Types), Tag::names_size()> all = {sizeof...(Types), {Types..., 0}, {}};
-    for (std::size_t index = 0; index < Tag::names_size(); ++index)
-        all.names[index] = Tag::names()[index];
-    return all;
+    return value;
 }
 
-/*
- * The class of one event and its field types: one per tag type, shared by the translation units of an object and hidden
- * from other objects. A template's instances have tags of their own.
- */
-template <class Tag, std::uint8_t... Types> struct __attribute__((visibility("hidden"))) event {
-    static const description<sizeof...(Types), Tag::names_size()> all;
-    static dormouse_class event_class;
-};
+constexpr std::uint64_t keep(std::nullptr_t)
+{
+    return 0;
+}
 
-template <class Tag, std::uint8_t... Types>
-const description<sizeof...(Types), Tag::names_size()> event<Tag, Types...>::all = describe<Tag, Types...>();
+inline dormouse_i_bytes keep(const char *text)
+{
+    return {text, text ? __builtin_strlen(text) : 0};
+}
 
-template <class Tag, std::uint8_t... Types>
-dormouse_class event<Tag, Types...>::event_class = {0, DORMOUSE_CLASS_ID_NONE, &all};
+/* Not a pointer like others. */
+inline dormouse_i_bytes keep(char *text)
+{
+    return keep(static_cast<const char *>(text));
+}
 
-/* Gathers values, small ones by value, so that a static constant needs no definition. */
-template <std::size_t FieldCount> class recorder {
-    unsigned char scratch[8 * (FieldCount + 1)];
-    dormouse_segment runs[2 * FieldCount + 1];
-    dormouse_i_payload payload;
+template <class T, std::enable_if_t<std::is_class_v<T>, int> = 0> dormouse_i_bytes keep(const T &value)
+{
+    if constexpr (std::is_same_v<T, dormouse_i_bytes>) {
+        return value;
+    } else if constexpr (is_string<T>) {
+        const std::string_view text = value;
+        const std::size_t nul = text.find('\0');
+        return {text.data(), nul == text.npos ? text.size() : nul};
+    } else {
+        return {value.data(), static_cast<std::size_t>(value.size())};
+    }
+}
 
-public:
-    __attribute__((always_inline)) recorder() : payload{scratch, runs, 0, 0, 0} {}
-    recorder(const recorder &) = delete;
-    recorder &operator=(const recorder &) = delete;
-
-    template <class T, std::enable_if_t<!std::is_class_v<T>, int> = 0>
-    __attribute__((always_inline)) recorder &put(T value)
+/* Writes a record when it is made, so that braces have the values evaluated in order. */
+struct record {
+    template <class... Kept> record(const dormouse_class &event_class, Kept... values)
     {
-        if constexpr (is_c_string<T>)
-            dormouse_i_put_str(&payload, value);
-        else if constexpr (std::is_null_pointer_v<T>)
-            dormouse_i_small(&payload, "\0\0\0\0\0\0\0", 8);
+        unsigned char bytes[(sizeof(Kept) + ... + 7)];
+        std::size_t len = 0;
+        ((__builtin_memcpy(bytes + len, &values, sizeof values), len += sizeof values), ...);
+        if constexpr ((std::is_same_v<Kept, dormouse_i_bytes> || ...))
+            dormouse_record_views(&event_class, bytes, len);
         else
-            dormouse_i_small(&payload, &value, sizeof value);
-        return *this;
-    }
-
-    template <class T, std::enable_if_t<std::is_class_v<T>, int> = 0>
-    __attribute__((always_inline)) recorder &put(const T &value)
-    {
-        if constexpr (std::is_same_v<T, dormouse_i_bytes>) {
-            dormouse_i_put_bytes(&payload, value);
-        } else if constexpr (is_string<T>) {
-            const std::string_view text = value;
-            const void *end = text.empty() ? nullptr : memchr(text.data(), 0, text.size());
-            dormouse_i_text(&payload, text.data(),
-                            end ? static_cast<std::size_t>(static_cast<const char *>(end) - text.data()) : text.size());
-        } else {
-            dormouse_i_counted(&payload, value.data(), value.size(), sizeof(*value.data()));
-        }
-        return *this;
-    }
-
-    __attribute__((always_inline)) void record(const dormouse_class &event_class)
-    {
-        dormouse_i_end(&payload, &event_class);
+            dormouse_record_words(&event_class, bytes, len);
     }
 };
 
@@ -580,37 +499,40 @@ public:
 
 #ifndef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_FIELD_TYPE(name, ...) , DORMOUSE_I_TYPE_OF(__VA_ARGS__)
-#define DORMOUSE_I_PUT(name, ...) .put(__VA_ARGS__)
+#define DORMOUSE_I_FIELD_TYPE(name, ...) DORMOUSE_I_TYPE_OF(__VA_ARGS__),
+#define DORMOUSE_I_KEEP(name, ...) , ::dormouse::detail::keep(__VA_ARGS__)
+#define DORMOUSE_I_CHECK_TYPE(name, ...)                                                                               \
+    static_assert(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), "a value of this type cannot be a field of an event");
 
 /*
- *   event = class {names}<types>
- *   announce event
- *   if gate(event):
- *       recorder.put(value)….record(event)        one expression, so that temporaries live until the end
+ *   tag = {types, names}
+ *   if gate(class of tag):
+ *       record{class of tag, keep(value)…}        one expression, so that temporaries live until the end
  */
 #define DORMOUSE_I_EVENT(field_count_, provider_, name_, ...)                                                          \
-    do {                                                                                                               \
+    __extension__({                                                                                                    \
+        __label__ dormouse_i_armed;                                                                                    \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
+        DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_CHECK_TYPE, __VA_ARGS__)                              \
         struct dormouse_i_tag {                                                                                        \
-            static constexpr ::std::size_t names_size()                                                                \
+            struct description {                                                                                       \
+                dormouse_class head;                                                                                   \
+                ::std::uint8_t field_count, types[field_count_ + 1];                                                   \
+                char names[sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__))];                     \
+            };                                                                                                         \
+            static constexpr description describe()                                                                    \
             {                                                                                                          \
-                return sizeof(DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__));                          \
-            }                                                                                                          \
-            static constexpr const char *names()                                                                       \
-            {                                                                                                          \
-                return DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                  \
+                return {DORMOUSE_CLASS_INIT, field_count_,                                                             \
+                        {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_TYPE, __VA_ARGS__) 0},         \
+                        DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__)};                                \
             }                                                                                                          \
         };                                                                                                             \
-        using dormouse_i_event = ::dormouse::detail::event<                                                            \
-            dormouse_i_tag DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_TYPE, __VA_ARGS__)>;         \
-        DORMOUSE_I_ANNOUNCE(dormouse_i_event::event_class);                                                            \
-        if (DORMOUSE_STATIC_BRANCH(dormouse_i_event::event_class)) {                                                   \
-            ::dormouse::detail::recorder<field_count_>()                                                               \
-                DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_PUT, __VA_ARGS__)                             \
-                .record(dormouse_i_event::event_class);                                                                \
-        }                                                                                                              \
-    } while (0)
+        using dormouse_i_event = ::dormouse::detail::event<dormouse_i_tag>;                                            \
+        DORMOUSE_I_WHEN_ARMED(dormouse_i_event::event_class.head, {                                                    \
+            ::dormouse::detail::record{dormouse_i_event::event_class.head                                              \
+                                           DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_KEEP, __VA_ARGS__)};\
+        })                                                                                                             \
+    })
 
 #endif /* DORMOUSE_DISABLE */
 

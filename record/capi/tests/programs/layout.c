@@ -11,15 +11,9 @@ int main(void)
     SIZE(dormouse_class);
     OFFSET(dormouse_class, enabled);
     OFFSET(dormouse_class, id);
-    OFFSET(dormouse_class, description);
     SIZE(dormouse_event_record);
     OFFSET(dormouse_event_record, key);
     OFFSET(dormouse_event_record, describe);
-    SIZE(dormouse_segment);
-    OFFSET(dormouse_segment, source);
-    OFFSET(dormouse_segment, words);
-    OFFSET(dormouse_segment, tail);
-    OFFSET(dormouse_segment, advance);
     VALUE(DORMOUSE_KIND_U8);
     VALUE(DORMOUSE_KIND_U16);
     VALUE(DORMOUSE_KIND_U32);

@@ -1,6 +1,8 @@
+/* Before event.h: it makes a macro of bool. */
+#include <stdbool.h>
+
 #include "common.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 
 enum colour { RED = 1, GREEN = 2 };
@@ -22,6 +24,8 @@ void every_type(void)
                    (ul, 18446744073709551615UL), (ll, -5LL), (ull, 5ULL), (z, sizeof array), (f, 1.5f), (d, -2.25),
                    (e, colour), (bits, (unsigned)bits.three));
     DORMOUSE_EVENT(types, texts, (literal, "literal"), (text, text), (array, array), (none, no_text), (after, 7));
+    /* Words of the language are names like others. */
+    DORMOUSE_EVENT(types, default, (register, 1), (char, "c"));
     DORMOUSE_EVENT(types, pointers, (object, object), (same, (void *)object), (null, NULL),
                    (high, (void *)0xfedcba9876543210u));
     printf("object %llu\n", (unsigned long long)(uintptr_t)object);

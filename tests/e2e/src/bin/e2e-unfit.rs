@@ -2,9 +2,8 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicI32, AtomicU32};
 
-use dormouse_abi::class::{CClass, CLASS_ID_MAX, CLASS_ID_NONE, Kind};
+use dormouse_abi::class::{CClass, CLASS_ID_MAX, Kind};
 use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{Announcement, ENV_SESSION, Message, VERSION};
 
@@ -18,18 +17,27 @@ fn main() {
     }
 }
 
+/// Up to four bytes, with zeros behind.
+fn word(bytes: &[u8]) -> u32 {
+    let mut word = [0; 4];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u32::from_ne_bytes(word)
+}
+
 /// A class as C lays it out. It is never freed, as static storage is not.
-fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> &'static CClass {
-    let mut description = vec![fields.len() as u8];
+fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> *const CClass {
+    let mut description = vec![0; size_of::<CClass>()];
+    description.push(fields.len() as u8);
     description.extend(fields.iter().map(|(_, field_type)| *field_type).chain([0]));
     for text in [provider, event].into_iter().chain(fields.iter().map(|(text, _)| *text)) {
         description.extend(text.bytes().chain([0]));
     }
-    Box::leak(Box::new(CClass {
-        enabled: AtomicI32::new(0),
-        id: AtomicU32::new(CLASS_ID_NONE),
-        description: description.leak().as_ptr(),
-    }))
+    // In words, for a class has atomics in front.
+    let words: Vec<u32> = description.chunks(4).map(word).collect();
+    let class = words.leak().as_mut_ptr().cast::<CClass>();
+    // SAFETY: the words begin with room for a class.
+    unsafe { class.write(CClass::NEW) };
+    class
 }
 
 /// One class that will do, among those that will not.
@@ -52,7 +60,7 @@ fn by_library() {
         Vec::leak((0..2 * classes.len()).map(|_| EventRecord { key: 0, describe: 0 }).collect());
     // Twice each, as code that was inlined has them.
     for (record, class) in records.iter_mut().zip(classes.iter().chain(&classes)) {
-        record.key = (std::ptr::from_ref(*class).addr() as i64).wrapping_sub(std::ptr::from_ref(record).addr() as i64);
+        record.key = (class.addr() as i64).wrapping_sub(std::ptr::from_ref(record).addr() as i64);
     }
     let section = records.as_ptr_range();
     // SAFETY: records of classes that are never freed.
@@ -61,8 +69,10 @@ fn by_library() {
         println!("ready {}", std::process::id());
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
     }
+    // SAFETY: never freed.
+    let enabled = unsafe { &(*fit).enabled };
     for number in 0..10u64 {
-        if fit.enabled.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+        if enabled.load(std::sync::atomic::Ordering::Relaxed) > 0 {
             // Eight bytes, seven of which may be read beyond, of a class with one such field.
             let fields = [number, 0];
             // SAFETY: a class that is never freed, and its fields.

@@ -35,18 +35,19 @@
 #define DORMOUSE_CLASS_ID_NONE UINT32_MAX
 
 /*
- * What an event class is, in read-only bytes without an address in them:
+ * An event class. Begins as a struct dormouse_static_key does, so a class can be the key of a gate. What it describes
+ * follows it at once, in bytes without an address in them:
  *
  *     field_count   type byte of each field, and 0   provider, NUL   name, NUL   name of each field, NUL
  *     1 byte        field_count + 1 bytes            texts
  */
-
-/* An event class. Begins as a struct dormouse_static_key does, so a class can be the key of a gate. */
 struct dormouse_class {
     int32_t enabled; /* how many have enabled the class; above zero means armed */
     uint32_t id;     /* the tracer's: the id that the session has given and whether triggers wait for it, or DORMOUSE_CLASS_ID_NONE */
-    const void *description; /* see above */
 };
+
+/* A class that nobody has enabled. */
+#define DORMOUSE_CLASS_INIT { 0, DORMOUSE_CLASS_ID_NONE }
 
 #ifdef __cplusplus
 #define DORMOUSE_I_CLASS_ASSERT(condition) static_assert(condition, #condition)
@@ -54,9 +55,9 @@ struct dormouse_class {
 #define DORMOUSE_I_CLASS_ASSERT(condition) _Static_assert(condition, #condition)
 #endif
 
+DORMOUSE_I_CLASS_ASSERT(sizeof(struct dormouse_class) == 8);
 DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, enabled) == 0);
 DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, id) == 4);
-DORMOUSE_I_CLASS_ASSERT(offsetof(struct dormouse_class, description) == 8);
 
 #undef DORMOUSE_I_CLASS_ASSERT
 
