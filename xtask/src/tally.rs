@@ -65,12 +65,11 @@ struct Program {
 }
 
 /// One run of tests.
-#[derive(Debug)]
 pub(crate) struct Tally {
     /// The source of each test program, by its file name.
     sources: BTreeMap<String, String>,
     /// Prints a line of what cargo and the tests say.
-    echo: fn(&str),
+    echo: Box<dyn Fn(&str) + Send>,
     /// Where skips are appended.
     path: PathBuf,
     programs: Vec<Program>,
@@ -82,9 +81,38 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// An empty one. Tests append to `path` what they skip; it is removed in the end.
-    pub(crate) fn new(path: PathBuf, sources: BTreeMap<String, String>, echo: fn(&str)) -> Tally {
+    pub(crate) fn new(path: PathBuf, sources: BTreeMap<String, String>, echo: impl Fn(&str) + Send + 'static) -> Tally {
         let _ = std::fs::remove_file(&path);
-        Tally { sources, echo, path, programs: Vec::new(), left_out: Vec::new(), broken: Vec::new() }
+        Tally::empty(path, sources, echo)
+    }
+
+    fn empty(path: PathBuf, sources: BTreeMap<String, String>, echo: impl Fn(&str) + Send + 'static) -> Tally {
+        Tally { sources, echo: Box::new(echo), path, programs: Vec::new(), left_out: Vec::new(), broken: Vec::new() }
+    }
+
+    /// Runs several `cargo test` at the same time and counts. What the first one prints is shown as it comes, the others' after it.
+    ///
+    /// # Errors
+    /// See [`Tally::run`].
+    pub(crate) fn run_together(&mut self, mut commands: Vec<Command>) -> Result<()> {
+        let others = commands.split_off(commands.len().min(1));
+        std::thread::scope(|scope| {
+            let mut runs = Vec::new();
+            for mut command in others {
+                let (sender, lines) = channel();
+                let echo = move |line: &str| drop(sender.send(line.to_owned()));
+                let mut tally = Tally::empty(self.path.clone(), self.sources.clone(), echo);
+                runs.push((scope.spawn(move || tally.run(&mut command).map(|()| tally)), lines));
+            }
+            commands.iter_mut().try_for_each(|command| self.run(command))?;
+            for (run, lines) in runs {
+                let tally = run.join().expect("a run does not panic")?;
+                self.programs.extend(tally.programs);
+                self.broken.extend(tally.broken);
+                lines.try_iter().for_each(|line| (self.echo)(&line));
+            }
+            Ok(())
+        })
     }
 
     /// Counts what is skipped without having been begun.
@@ -277,26 +305,39 @@ use dormouse_testing::{Lack, skip, skip_part};
 //! ```
 "#;
 
+    /// Runs a package of these files of tests.
     fn run(tests: &[(&str, &str)]) -> (Counts, String) {
+        run_together(&[tests])
+    }
+
+    /// Runs such packages at the same time.
+    fn run_together(packages: &[&[(&str, &str)]]) -> (Counts, String) {
         let dir = tempfile::tempdir().unwrap();
+        let mut tally = Tally::new(dir.path().join("skips"), BTreeMap::new(), |_| ());
+        let place = |index: usize| dir.path().join(index.to_string());
+        let commands = packages.iter().enumerate().map(|(index, tests)| package(&place(index), tests));
+        tally.run_together(commands.collect()).unwrap();
+        tally.leave_out("tests on the moon", "too far", "fly");
+        tally.finish().unwrap()
+    }
+
+    fn package(dir: &Path, tests: &[(&str, &str)]) -> Command {
         let testing = root().join("tests/support");
         let manifest = format!(
             "[package]\nname = \"fixture\"\nedition = \"2024\"\n[workspace]\n\
              [dev-dependencies]\ndormouse-testing = {{ path = {testing:?} }}\n"
         );
-        std::fs::create_dir_all(dir.path().join("src")).unwrap();
-        std::fs::create_dir(dir.path().join("tests")).unwrap();
-        std::fs::write(dir.path().join("Cargo.toml"), manifest).unwrap();
-        std::fs::write(dir.path().join("src/lib.rs"), DOCUMENTATION).unwrap();
+        std::fs::create_dir_all(dir.join("src")).unwrap();
+        std::fs::create_dir(dir.join("tests")).unwrap();
+        std::fs::write(dir.join("Cargo.toml"), manifest).unwrap();
+        std::fs::write(dir.join("src/lib.rs"), DOCUMENTATION).unwrap();
         for (name, text) in tests {
-            std::fs::write(dir.path().join("tests").join(name), text).unwrap();
+            std::fs::write(dir.join("tests").join(name), text).unwrap();
         }
-        let mut tally = Tally::new(dir.path().join("skips"), BTreeMap::new(), |_| ());
         let mut tests = cargo(["test", "--offline", "--no-fail-fast", "--manifest-path"]);
-        tests.arg(dir.path().join("Cargo.toml")).env("CARGO_TARGET_DIR", dir.path().join("target"));
-        tally.run(tests.env_remove(dormouse_testing::ENV_REQUIRE_TOOLS)).unwrap();
-        tally.leave_out("tests on the moon", "too far", "fly");
-        tally.finish().unwrap()
+        tests.arg(dir.join("Cargo.toml")).env("CARGO_TARGET_DIR", dir.join("target"));
+        tests.env_remove(dormouse_testing::ENV_REQUIRE_TOOLS);
+        tests
     }
 
     #[test]
@@ -317,6 +358,13 @@ use dormouse_testing::{Lack, skip, skip_part};
         ] {
             assert!(text.contains(wanted), "{wanted:?}: {text}");
         }
+    }
+
+    #[test]
+    fn what_runs_at_the_same_time_is_counted_once() {
+        let (counts, text) = run_together(&[&[("outcomes.rs", TESTS)], &[("outcomes.rs", TESTS)]]);
+        // Twice what one has, and what was left out.
+        assert_eq!(counts.to_string(), "6 passed, 2 failed, 9 skipped", "{text}");
     }
 
     #[test]

@@ -200,6 +200,7 @@ impl Test {
 
     fn run_once(&self, tally: &mut Tally, is_required: bool) -> Result<()> {
         let is_all = self.packages.is_empty() && self.targets.is_empty() && self.filters.is_empty();
+        let mut commands = Vec::new();
         for manifest in WORKSPACES {
             let (packages, targets) = contents(manifest, &self.packages)?;
             // What is not in this workspace is in the other one: `check_names` has refused all else.
@@ -221,8 +222,9 @@ impl Test {
             if is_required {
                 tests.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
             }
-            tally.run(&mut tests)?;
+            commands.push(tests);
         }
+        tally.run_together(commands)?;
         if is_all {
             aarch64::test(tally)?;
         }
