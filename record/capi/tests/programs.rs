@@ -180,6 +180,7 @@ fn expected(object: u64) -> Vec<String> {
             .into(),
         "cpp:constructed id=I32(2)".into(),
         "cpp:destroyed id=I32(2)".into(),
+        "cpp:nothing".into(),
         "cpp:instance value=I32(1)".into(),
         "cpp:instance value=I8(105)".into(),
         "cpp:instance value=\"s\"".into(),

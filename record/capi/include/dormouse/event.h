@@ -477,13 +477,17 @@ template <class T, std::enable_if_t<std::is_class_v<T>, int> = 0> dormouse_i_byt
 struct record {
     template <class... Kept> record(const dormouse_class &event_class, Kept... values)
     {
-        unsigned char bytes[(sizeof(Kept) + ... + 7)];
-        std::size_t len = 0;
-        ((__builtin_memcpy(bytes + len, &values, sizeof values), len += sizeof values), ...);
-        if constexpr ((std::is_same_v<Kept, dormouse_i_bytes> || ...))
-            dormouse_record_views(&event_class, bytes, len);
-        else
-            dormouse_record_words(&event_class, bytes, len);
+        if constexpr (sizeof...(Kept) == 0) {
+            dormouse_record_words(&event_class, nullptr, 0);
+        } else {
+            unsigned char bytes[(sizeof(Kept) + ... + 7)];
+            std::size_t len = 0;
+            ((__builtin_memcpy(bytes + len, &values, sizeof values), len += sizeof values), ...);
+            if constexpr ((std::is_same_v<Kept, dormouse_i_bytes> || ...))
+                dormouse_record_views(&event_class, bytes, len);
+            else
+                dormouse_record_words(&event_class, bytes, len);
+        }
     }
 };
 
@@ -499,12 +503,14 @@ struct record {
 
 #ifndef DORMOUSE_DISABLE
 
-#define DORMOUSE_I_FIELD_TYPE(name, ...) DORMOUSE_I_TYPE_OF(__VA_ARGS__),
+#define DORMOUSE_I_DECLARE(name, ...)                                                                                  \
+    constexpr ::std::uint8_t name##_dormouse_i_type = DORMOUSE_I_TYPE_OF(__VA_ARGS__);                                 \
+    static_assert(name##_dormouse_i_type != 0, "a value of this type cannot be a field of an event");
+#define DORMOUSE_I_TYPE_BYTE(name, ...) name##_dormouse_i_type,
 #define DORMOUSE_I_KEEP(name, ...) , ::dormouse::detail::keep(__VA_ARGS__)
-#define DORMOUSE_I_CHECK_TYPE(name, ...)                                                                               \
-    static_assert(DORMOUSE_I_TYPE_IS_KNOWN(__VA_ARGS__), "a value of this type cannot be a field of an event");
 
 /*
+ *   types = those of the values, outside of the tag, which knows no `this`
  *   tag = {types, names}
  *   if gate(class of tag):
  *       record{class of tag, keep(value)…}        one expression, so that temporaries live until the end
@@ -513,7 +519,7 @@ struct record {
     __extension__({                                                                                                    \
         __label__ dormouse_i_armed;                                                                                    \
         DORMOUSE_I_CHECK_NAMES(field_count_, provider_, name_, __VA_ARGS__);                                           \
-        DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_CHECK_TYPE, __VA_ARGS__)                              \
+        DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_DECLARE, __VA_ARGS__)                                 \
         struct dormouse_i_tag {                                                                                        \
             struct description {                                                                                       \
                 dormouse_class head;                                                                                   \
@@ -523,7 +529,7 @@ struct record {
             static constexpr description describe()                                                                    \
             {                                                                                                          \
                 return {DORMOUSE_CLASS_INIT, field_count_,                                                             \
-                        {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_FIELD_TYPE, __VA_ARGS__) 0},         \
+                        {DORMOUSE_I_CAT(DORMOUSE_I_MAP_, field_count_)(DORMOUSE_I_TYPE_BYTE, __VA_ARGS__) 0},          \
                         DORMOUSE_I_NAMES(field_count_, provider_, name_, __VA_ARGS__)};                                \
             }                                                                                                          \
         };                                                                                                             \

@@ -24,7 +24,7 @@ struct __attribute__((packed)) Packed {
 struct Traced {
     int id;
     explicit Traced(int number) : id(number) { DORMOUSE_EVENT(cpp, constructed, (id, id)); }
-    ~Traced() { DORMOUSE_EVENT(cpp, destroyed, (id, id)); }
+    ~Traced() { DORMOUSE_EVENT(cpp, destroyed, (id, this->id)); }
 };
 
 /* Constructed before main and destroyed after it. */
@@ -72,6 +72,7 @@ void cpp_unit()
     {
         Traced local(2);
     }
+    DORMOUSE_EVENT(cpp, nothing);
     instance(1);
     instance('i');
     instance(std::string("s"));
