@@ -25,7 +25,7 @@ pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
     /// Length of the address range from `base` on that is set aside: at least `len`.
-    reserved_len: usize,
+    capacity_len: usize,
     /// Bytes of the inaccessible part before `base`.
     guard_len: usize,
     /// Bytes of the inaccessible part behind that range.
@@ -100,11 +100,11 @@ impl Mapping {
     pub(crate) fn map_len(file: BorrowedFd<'_>, len: usize) -> Result<Mapping, BackingError> {
         let stat = rustix::fs::fstatfs(file).map_err(BackingError::system("ask for the file system"))?;
         let hugetlb = (stat.f_type as u64 == HUGETLBFS).then_some(stat.f_bsize as usize);
-        Mapping::reserve(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
+        Mapping::with_capacity(Some(file), len, hugetlb, MemoryOptions::new().prefault(false))
     }
 
     /// Sets addresses aside as the options say, and maps the first `len` bytes: of a file, or of new memory. Nothing is present yet.
-    pub(crate) fn reserve(
+    pub(crate) fn with_capacity(
         file: Option<BorrowedFd<'_>>,
         len: usize,
         hugetlb: Option<usize>,
@@ -115,14 +115,14 @@ impl Mapping {
             return Err(too_large);
         }
         let os_page = os_page_size();
-        let reserved_len = len.max(options.capacity_bytes).checked_next_multiple_of(os_page).ok_or(too_large)?;
+        let capacity_len = len.max(options.capacity_bytes).checked_next_multiple_of(os_page).ok_or(too_large)?;
         let guard_len = if options.guard { os_page } else { 0 };
         let alignment = match hugetlb {
             Some(size) => size,
-            None if reserved_len >= HUGE_PAGE_SIZE_BYTES => HUGE_PAGE_SIZE_BYTES,
+            None if capacity_len >= HUGE_PAGE_SIZE_BYTES => HUGE_PAGE_SIZE_BYTES,
             None => os_page,
         };
-        let sum = [reserved_len, guard_len, guard_len, alignment - os_page]
+        let sum = [capacity_len, guard_len, guard_len, alignment - os_page]
             .iter()
             .try_fold(0, |sum: usize, len| sum.checked_add(*len));
         let outer_len = sum.ok_or(too_large)?;
@@ -132,11 +132,11 @@ impl Mapping {
         let outer = unsafe { rustix::mm::mmap_anonymous(null_mut(), outer_len, ProtFlags::empty(), flags) };
         let outer: *mut u8 = outer.map_err(BackingError::system("map the memory"))?.cast();
         let skipped = (outer.addr() + guard_len).next_multiple_of(alignment) - guard_len - outer.addr();
-        let behind = skipped + guard_len + reserved_len + guard_len;
+        let behind = skipped + guard_len + capacity_len + guard_len;
         for (start, len) in [(outer, skipped), (outer.wrapping_add(behind), outer_len - behind)] {
             if len > 0 {
                 // SAFETY: the parts of the reservation in front of and behind what is kept, of which nobody knows. Where the
-                // kernel refuses (too many mappings), addresses stay reserved, and no memory.
+                // kernel refuses (too many mappings), addresses stay set aside, and no memory.
                 let _ = unsafe { rustix::mm::munmap(start.cast(), len) };
             }
         }
@@ -145,7 +145,7 @@ impl Mapping {
         let mut mapping = Mapping {
             base,
             len: 0,
-            reserved_len,
+            capacity_len,
             guard_len,
             behind_len: guard_len,
             is_sealed: false,
@@ -182,7 +182,7 @@ impl Mapping {
         if let Err(errno) = mapped {
             // Some kernels have removed that part of the mapping by now, and its addresses may belong to anybody: from there on nothing is
             // unmapped any more. If the part still exists, it stays as addresses without memory.
-            self.reserved_len = self.len;
+            self.capacity_len = self.len;
             self.behind_len = 0;
             return Err(BackingError::System { purpose: "map the memory", errno });
         }
@@ -199,10 +199,10 @@ impl Mapping {
         let start = self.base.as_ptr().wrapping_add(len).cast();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: replaces a part of the mapping by a reservation.
-        let reserved = unsafe { rustix::mm::mmap_anonymous(start, self.len - len, ProtFlags::empty(), flags) };
-        if reserved.is_err() {
+        let set_aside = unsafe { rustix::mm::mmap_anonymous(start, self.len - len, ProtFlags::empty(), flags) };
+        if set_aside.is_err() {
             // As in `extend`.
-            self.reserved_len = len;
+            self.capacity_len = len;
             self.behind_len = 0;
         }
         self.len = len;
@@ -254,7 +254,7 @@ impl Mapping {
         };
         let page = self.hugetlb.unwrap_or(page);
         let old_len = self.len;
-        let len = size_bytes.checked_next_multiple_of(page).filter(|len| (old_len..=self.reserved_len).contains(len));
+        let len = size_bytes.checked_next_multiple_of(page).filter(|len| (old_len..=self.capacity_len).contains(len));
         let len = len.ok_or(BackingError::Size { size_bytes })?;
         if len > old_len {
             self.extend(file, len)?;
@@ -326,7 +326,7 @@ impl Mapping {
 
     /// Bytes that it may grow to.
     pub fn capacity_bytes(&self) -> usize {
-        self.reserved_len
+        self.capacity_len
     }
 
     /// Whether it is memory of this process only, rather than a memory file.
@@ -414,7 +414,7 @@ impl Drop for Mapping {
         let outer = self.base.as_ptr().wrapping_sub(self.guard_len);
         // SAFETY: this value's own mapping, whole; who kept an address beyond the value's life broke `base`'s terms.
         // Unmapping a whole mapping does not fail (munmap(2)).
-        _ = unsafe { rustix::mm::munmap(outer.cast(), self.guard_len + self.reserved_len + self.behind_len) };
+        _ = unsafe { rustix::mm::munmap(outer.cast(), self.guard_len + self.capacity_len + self.behind_len) };
     }
 }
 

@@ -60,7 +60,7 @@ impl Pool {
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(BackingError::system("seal the memory file"))?;
         let options = options.capacity_bytes(sizes.capacity_bytes);
-        let mapping = Mapping::reserve(Some(file.as_fd()), sizes.size_bytes, hugetlb, options)?;
+        let mapping = Mapping::with_capacity(Some(file.as_fd()), sizes.size_bytes, hugetlb, options)?;
         mapping.settle(Some(file.as_fd()), 0..sizes.size_bytes)?;
         Ok(Pool { file, mapping })
     }
@@ -233,7 +233,7 @@ impl PrivatePool {
         let sizes = Sizes::new(size_bytes, options)?;
         let options = options.capacity_bytes(sizes.capacity_bytes);
         sizes.down_the_ladder(|hugetlb| {
-            let mapping = Mapping::reserve(None, sizes.size_bytes, hugetlb, options)?;
+            let mapping = Mapping::with_capacity(None, sizes.size_bytes, hugetlb, options)?;
             mapping.settle(None, 0..sizes.size_bytes)?;
             Ok(PrivatePool { mapping })
         })

@@ -35,9 +35,9 @@ pub struct Setup<'a> {
     /// Pages that may be drawn; those beyond are withheld.
     pub page_limit: u32,
     /// Streams that have pages of their own.
-    pub reserved_for: &'a [u32],
+    pub kept_for: &'a [u32],
     /// How many pages each of them has.
-    pub reserve_each: u32,
+    pub kept_each: u32,
 }
 
 /// Where a page is, as its owner word says.
@@ -62,14 +62,14 @@ pub struct Census {
 pub struct Memory {
     base: *mut u8,
     geometry: Geometry,
-    reserve_page_count: u32,
+    kept_page_count: u32,
     is_overwrite: bool,
     record_kind: RecordKind,
     clock: u32,
     uuid: [u8; 16],
 }
 
-/// What the pool asks of who draws from it. A function from streams to used pages does.
+/// What the budget asks of who draws from it. A function from streams to used pages does.
 pub trait Drawer {
     /// How many pages of a stream are no longer needed: a page queued with a lower number is as good as free.
     fn used(&self, stream: u32) -> u64;
@@ -114,7 +114,7 @@ impl Memory {
         Memory {
             base,
             geometry,
-            reserve_page_count: layout.reserve_page_count,
+            kept_page_count: layout.kept_page_count,
             is_overwrite: layout.mode == MODE_OVERWRITE,
             record_kind: RecordKind::from_u32(layout.record_kind).unwrap_or_default(),
             clock: layout.clock,
@@ -128,8 +128,8 @@ impl Memory {
     /// `geometry` is valid; its `size_bytes` bytes at `base` are mapped for reading and writing, aligned to 4 KiB, zero,
     /// nobody else's yet, and stay mapped while any copy of the view is used. The streams of `setup` are the geometry's, its pages fit.
     pub unsafe fn initialise(base: *mut u8, geometry: &Geometry, setup: &Setup<'_>) -> Memory {
-        let reserve_page_count = setup.reserved_for.len() as u32 * setup.reserve_each;
-        debug_assert!(reserve_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
+        let kept_page_count = setup.kept_for.len() as u32 * setup.kept_each;
+        debug_assert!(kept_page_count <= setup.page_limit && setup.page_limit <= geometry.page_count);
         let layout = SessionLayout {
             magic: MAGIC,
             version: VERSION,
@@ -147,15 +147,15 @@ impl Memory {
             ring_stride_bytes: geometry.ring_stride_bytes() as u64,
             pages_offset: geometry.pages_offset() as u64,
             uuid: setup.uuid,
-            reserve_page_count,
+            kept_page_count,
             record_kind: setup.kind as u32,
         };
         // SAFETY: the caller's word; the geometry begins with room for a header.
         unsafe { base.cast::<SessionHeader>().write(SessionHeader::new(layout, setup.page_limit)) };
         let memory = Memory::view(base, *geometry, &layout);
-        for (place, &stream) in setup.reserved_for.iter().enumerate() {
-            let first = place as u64 * setup.reserve_each as u64;
-            memory.stream(stream).reserve.store(first << 32 | setup.reserve_each as u64, Ordering::Relaxed);
+        for (place, &stream) in setup.kept_for.iter().enumerate() {
+            let first = place as u64 * setup.kept_each as u64;
+            memory.stream(stream).kept.store(first << 32 | setup.kept_each as u64, Ordering::Relaxed);
         }
         for index in setup.page_limit..geometry.page_count {
             memory.owner(index).store(Owner::Withheld.to_word(), Ordering::Relaxed);
@@ -230,7 +230,7 @@ impl Memory {
         unsafe { &*self.at(offset).cast::<AtomicU64>() }
     }
 
-    /// Who owns page `index` of the pool; `None` for a word that nobody writes.
+    /// Who owns page `index` of the budget; `None` for a word that nobody writes.
     pub fn owner_of(&self, index: u32) -> Option<Owner> {
         // (B) pairs with (D).
         Owner::from_word(self.owner(index).load(Ordering::Acquire))
@@ -250,7 +250,7 @@ impl Memory {
         self.chain_slot(stream, seq).load(Ordering::Acquire)
     }
 
-    /// Where the page at `unit` starts, if a page of the pool does.
+    /// Where the page at `unit` starts, if a page of the budget does.
     pub fn page(&self, unit: u32) -> Option<*mut u8> {
         self.geometry.page_of_unit(unit).map(|_| self.at(unit as usize * UNIT_BYTES))
     }
@@ -313,23 +313,23 @@ impl Memory {
             .take_while(move |stream| *stream < count)
     }
 
-    /// How many pages are kept for one stream or another: the first ones of the pool.
-    pub fn reserve_page_count(&self) -> u32 {
-        self.reserve_page_count
+    /// How many pages are kept for one stream or another: the first ones of the budget.
+    pub fn kept_page_count(&self) -> u32 {
+        self.kept_page_count
     }
 
-    /// How many pages may be drawn: the first ones of the pool.
+    /// How many pages may be drawn: the first ones of the budget.
     pub fn page_limit(&self) -> u32 {
         // (V) pairs with (V'): pages below it are there.
         self.header().page_limit.0.load(Ordering::Acquire).min(self.geometry.page_count)
     }
 
-    /// Pages of the pool that nobody but `stream` draws.
-    fn reserve(&self, stream: u32) -> core::ops::Range<u32> {
+    /// Pages of the budget that nobody but `stream` draws.
+    fn kept(&self, stream: u32) -> core::ops::Range<u32> {
         // Relaxed: written before the memory is handed out.
-        let word = self.stream(stream).reserve.load(Ordering::Relaxed);
+        let word = self.stream(stream).kept.load(Ordering::Relaxed);
         let first = (word >> 32) as u32;
-        let end = first.saturating_add(word as u32).min(self.reserve_page_count);
+        let end = first.saturating_add(word as u32).min(self.kept_page_count);
         first.min(end)..end
     }
 
@@ -338,23 +338,23 @@ impl Memory {
     /// Lock-free; async-signal-safe.
     pub fn draw(&self, process: u16, stream: u32, drawer: impl Drawer) -> Option<u32> {
         let limit = self.page_limit();
-        let reserved = self.reserve_page_count.min(limit);
+        let kept = self.kept_page_count.min(limit);
         // Processors begin far apart, so that the words of their pages do not share cache lines; so do the other streams.
         let Geometry { cpu_count, stream_count, .. } = self.geometry;
         let (place, places) =
             if stream < cpu_count { (stream, cpu_count) } else { (stream - cpu_count, stream_count - cpu_count) };
-        let first = reserved + (place as u64 * (limit - reserved) as u64 / places as u64) as u32;
-        let own = self.reserve(stream);
+        let first = kept + (place as u64 * (limit - kept) as u64 / places as u64) as u32;
+        let own = self.kept(stream);
         let own = own.start.min(limit)..own.end.min(limit);
         let drawn = Owner::Drawn { process, stream: stream as u16 };
         let index =
-            (first..limit).chain(reserved..first).chain(own).find(|index| self.take_if_free(*index, drawn, &drawer))?;
+            (first..limit).chain(kept..first).chain(own).find(|index| self.take_if_free(*index, drawn, &drawer))?;
         Some(self.prepared(index, stream, &drawer))
     }
 
     /// As [`Memory::draw`], of one page only. Panics when there is no page `index`. Wait-free; async-signal-safe.
     pub fn draw_page(&self, process: u16, stream: u32, index: u32, drawer: impl Drawer) -> Option<u32> {
-        let is_kept_for_another = index < self.reserve_page_count && !self.reserve(stream).contains(&index);
+        let is_kept_for_another = index < self.kept_page_count && !self.kept(stream).contains(&index);
         if is_kept_for_another || index >= self.page_limit() {
             return None;
         }
@@ -459,7 +459,7 @@ impl Memory {
 
     /// Overwrite mode: gives up the oldest page of the stream that retains the most (as it was found a few pages ago), so that [`Memory::draw_page`] can have it.
     ///
-    /// Returns its index in the pool, or `None` when no stream retains any. Lock-free; async-signal-safe.
+    /// Returns its index in the budget, or `None` when no stream retains any. Lock-free; async-signal-safe.
     pub fn evict(&self, stream: u32) -> Option<u32> {
         let (victim, retained) = self.victim(stream)?;
         // A failure means that somebody else has just given it up: as good.
@@ -490,10 +490,10 @@ impl Memory {
 
     /// Session owner: sets how many pages may be drawn. More of them: the memory of those that come is there, zeroed or as it was left.
     /// Fewer: whoever holds one of the others keeps it until it is closed, and [`Memory::withhold`] takes it then. At least the pages
-    /// that are reserved stay.
+    /// that are kept for a stream stay.
     pub fn set_page_limit(&self, limit: u32) {
         // Whatever a stray pointer has left in the header, there are no more pages than there are.
-        let least = self.reserve_page_count.clamp(1, self.geometry.page_count);
+        let least = self.kept_page_count.clamp(1, self.geometry.page_count);
         let limit = limit.clamp(least, self.geometry.page_count);
         for index in 0..limit {
             let word = self.owner(index);
@@ -507,7 +507,7 @@ impl Memory {
         self.header().freed.0.fetch_add(1, Ordering::Release);
     }
 
-    /// Session owner: takes page `index` out of the pool if it lies beyond the limit and nobody needs it. True if it did, and the
+    /// Session owner: takes page `index` out of the budget if it lies beyond the limit and nobody needs it. True if it did, and the
     /// page's memory may go.
     pub fn withhold(&self, index: u32, used: impl Fn(u32) -> u64) -> bool {
         index >= self.page_limit() && self.take_if_free(index, Owner::Withheld, &used)

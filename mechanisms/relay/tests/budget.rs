@@ -34,8 +34,8 @@ impl Bench {
             uuid: [7; 16],
             kind: RecordKind::Ids,
             page_limit: 16,
-            reserved_for: &ONLINE,
-            reserve_each: 2,
+            kept_for: &ONLINE,
+            kept_each: 2,
         };
         // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
         let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };

@@ -20,7 +20,7 @@ const PROCESS: u16 = 9;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, reserved_for: &[], reserve_each: 0 }
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, kept_for: &[], kept_each: 0 }
 }
 
 #[repr(C, align(4096))]

@@ -78,7 +78,7 @@ const CONTEXT: u64 = 0x1234_5678_9abc_def0;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {
     let page_limit = GEOMETRY.page_count;
-    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, reserved_for: &[], reserve_each: 0 }
+    Setup { mode, clock, uuid: [7; 16], kind: RecordKind::Ids, page_limit, kept_for: &[], kept_each: 0 }
 }
 
 /// A record of three words, and how often the slow path had to be taken.

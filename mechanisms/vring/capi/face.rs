@@ -327,11 +327,11 @@ pub extern "C" fn dormouse_vring_driver_free_count(driver: &Driver) -> u16 {
     either!(&driver.queue, queue => DriverSide::free_count(queue))
 }
 
-/// [`dormouse_vring::DriverSide::lies`].
+/// [`dormouse_vring::DriverSide::violations`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_driver_lies(driver: &Driver) -> u64 {
+pub extern "C" fn dormouse_vring_driver_violations(driver: &Driver) -> u64 {
     use dormouse_vring::DriverSide;
-    either!(&driver.queue, queue => DriverSide::lies(queue))
+    either!(&driver.queue, queue => DriverSide::violations(queue))
 }
 
 /// A text about the last error.
@@ -471,10 +471,10 @@ pub extern "C" fn dormouse_vring_device_disarm_notification(device: &mut Device)
     either!(&mut device.queue, queue => queue.disarm_notification());
 }
 
-/// [`dormouse_vring::DeviceSide::lies`].
+/// [`dormouse_vring::DeviceSide::violations`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_device_lies(device: &Device) -> u64 {
-    either!(&device.queue, queue => queue.lies())
+pub extern "C" fn dormouse_vring_device_violations(device: &Device) -> u64 {
+    either!(&device.queue, queue => queue.violations())
 }
 
 /// A text about the last error.

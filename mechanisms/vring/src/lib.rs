@@ -101,7 +101,7 @@
 //! # Trust
 //! Each side treats the other as untrusted. Each word is read once and then checked. The state that a side relies on is in its own memory. A
 //! protocol violation is an error that names the index and the value ([`RingError`]); the side goes on, and counts it
-//! ([`DriverSide::lies`], [`DeviceSide::lies`]). Refinements without the shadow or without the private free list, which are for measurements,
+//! ([`DriverSide::violations`], [`DeviceSide::violations`]). Refinements without the shadow or without the private free list, which are for measurements,
 //! rely on shared state, though never outside the ring. The caller checks the addresses and lengths of buffers, because it knows the memory
 //! ([`AddressSpace`]); those of indirect tables are checked here.
 //!

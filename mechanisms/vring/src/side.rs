@@ -36,7 +36,7 @@ pub trait DriverSide {
     /// Buffers that were added and not yet published.
     fn unpublished(&self) -> u16;
     /// How many times the device has violated the protocol.
-    fn lies(&self) -> u64;
+    fn violations(&self) -> u64;
 }
 
 /// The device side of a queue, split or packed. See the inherent methods of [`crate::split::Device`] and [`crate::packed::Device`].
@@ -59,7 +59,7 @@ pub trait DeviceSide {
     /// Buffers that were pushed and not yet published.
     fn unpublished(&self) -> u16;
     /// How many times the driver has violated the protocol.
-    fn lies(&self) -> u64;
+    fn violations(&self) -> u64;
 }
 
 /// Implements [`DriverSide`] for a `Driver`: each method calls the inherent one of the same name.
@@ -119,8 +119,8 @@ macro_rules! driver_side {
                 $driver::unpublished(self)
             }
 
-            fn lies(&self) -> u64 {
-                $driver::lies(self)
+            fn violations(&self) -> u64 {
+                $driver::violations(self)
             }
         }
     };
@@ -163,8 +163,8 @@ macro_rules! device_side {
                 $device::unpublished(self)
             }
 
-            fn lies(&self) -> u64 {
-                $device::lies(self)
+            fn violations(&self) -> u64 {
+                $device::violations(self)
             }
         }
     };

@@ -214,7 +214,7 @@ fn produce(driver: &mut impl DriverSide, shared: &Shared, exchange: Exchange) {
     }
     let of_buffer = |buffer: u64| (exchange.rounds - buffer).div_ceil(exchange.buffers);
     (0..exchange.buffers).for_each(|buffer| shared.change(buffer, 2 * of_buffer(buffer), 0));
-    assert_eq!(driver.lies(), 0);
+    assert_eq!(driver.violations(), 0);
 }
 
 /// Gives each buffer back.
@@ -236,7 +236,7 @@ fn consume(device: &mut impl DeviceSide, shared: &Shared, exchange: Exchange) {
             device.disarm_notification();
         }
     }
-    assert_eq!(device.lies(), 0);
+    assert_eq!(device.violations(), 0);
 }
 
 fn exchange<D: DriverSide, V: DeviceSide + Send + 'static>(

@@ -20,7 +20,7 @@ fn a_buffer_of_a_split_queue_that_is_not_published_is_not_used() {
     device.store(Area::Device, 8, 8_u32, Relaxed);
     device.store(Area::Device, 2, 1_u16, Relaxed);
     assert_eq!(driver.take_used(), Err(RingError::UsedId { index: 0, value: 1 }));
-    assert_eq!((driver.lies(), driver.free_count()), (1, 2));
+    assert_eq!((driver.violations(), driver.free_count()), (1, 2));
 }
 
 /// The device keeps the first buffer, while 65,535 others come and go and one more is not published.
@@ -41,7 +41,7 @@ fn overtake(mut driver: impl DriverSide, mut device: impl DeviceSide) {
     device.push_used(&kept, 8);
     device.publish_used();
     assert_eq!(driver.take_used().unwrap().map(|completion| completion.token), Some(0));
-    assert_eq!((driver.lies(), device.lies()), (0, 0));
+    assert_eq!((driver.violations(), device.violations()), (0, 0));
 }
 
 #[test]

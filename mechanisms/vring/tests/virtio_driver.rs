@@ -331,7 +331,7 @@ fn run<V: DeviceSide>(
     while let Some(operation) = operations(&bench) {
         bench.apply(operation);
     }
-    assert_eq!(bench.device.lies(), 0);
+    assert_eq!(bench.device.violations(), 0);
 }
 fn split_device(size: u16) -> impl FnOnce(Direct, Features) -> split::Device {
     move |bus, features| split::Device::new(bus, size.into(), features).unwrap()

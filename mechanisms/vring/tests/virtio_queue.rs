@@ -211,7 +211,7 @@ fn run<R: Refinement>(size_log2: u32, features: Features, base: u16, operations:
     let memory = memory(1 << size_log2);
     let mut bench = Bench::<R>::new(&memory, 1 << size_log2, features, base);
     operations.iter().for_each(|operation| bench.apply(operation.clone()));
-    assert_eq!(bench.driver.lies(), 0);
+    assert_eq!(bench.driver.violations(), 0);
 }
 
 fn features() -> impl Strategy<Value = Features> {
@@ -248,7 +248,7 @@ fn two_wraps_of_the_index_go_unnoticed() {
         while bench.taken < 2 * 65_536 + 1_000 {
             bench.apply(operation.new_tree(&mut runner).unwrap().current());
         }
-        assert_eq!(bench.driver.lies(), 0);
+        assert_eq!(bench.driver.violations(), 0);
     }
     go::<Refined>(Features { indirect: true, event_idx: true, in_order: false });
     go::<Unshadowed>(Features { indirect: false, event_idx: true, in_order: false });

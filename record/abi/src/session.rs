@@ -97,8 +97,8 @@ pub struct SessionLayout {
     pub pages_offset: u64,
     /// The trace's identity, in every packet.
     pub uuid: [u8; 16],
-    /// Pages 0..`reserve_page_count` of the budget are drawn only for the stream for which [`StreamControl::reserve`] keeps them.
-    pub reserve_page_count: u32,
+    /// Pages 0..`kept_page_count` of the budget are drawn only for the stream for which [`StreamControl::kept`] keeps them.
+    pub kept_page_count: u32,
     /// The [`RecordKind`] of all event records.
     pub record_kind: u32,
 }
@@ -189,7 +189,7 @@ pub struct StreamControl {
     /// Value of [`SessionHeader::freed`] when the last search for a page failed, plus one.
     pub search_failed_at: AtomicU64,
     /// Pages of the budget that are kept for this stream: the first one, times 2^32, plus their number. Written before the memory is shared.
-    pub reserve: AtomicU64,
+    pub kept: AtomicU64,
     /// Events dropped because no page was free.
     pub records_lost_full: Line<AtomicU64>,
     /// Events dropped because they exceed a page.
@@ -452,7 +452,7 @@ impl Geometry {
         };
         let agrees = geometry.is_valid()
             && layout.mode <= MODE_OVERWRITE
-            && layout.reserve_page_count <= geometry.page_count
+            && layout.kept_page_count <= geometry.page_count
             && layout.clock <= CLOCK_MONOTONIC
             && RecordKind::from_u32(layout.record_kind).is_some()
             && layout.ring_size == geometry.ring_size()

@@ -131,8 +131,8 @@ impl SessionMemory {
             uuid,
             kind: plan.options.context.record_kind(),
             page_limit: plan.page_limit,
-            reserved_for: &plan.options.cpus.online,
-            reserve_each: plan.reserve_each,
+            kept_for: &plan.options.cpus.online,
+            kept_each: plan.kept_each,
         };
         // SAFETY: this process's alone until the server hands it out, mapped as long as the pool, which is kept together with the view;
         // the geometry is valid, and its pages and streams are what the setup goes by.
@@ -161,8 +161,8 @@ impl SessionMemory {
             uuid: view.uuid(),
             kind: view.record_kind(),
             page_limit: geometry.page_count,
-            reserved_for: &[],
-            reserve_each: 0,
+            kept_for: &[],
+            kept_each: 0,
         };
         // SAFETY: the pool is that long, and nobody reads it meanwhile.
         unsafe { self.pool.base().write_bytes(0, geometry.size_bytes()) };
@@ -270,7 +270,7 @@ impl SessionMemory {
         let geometry = memory.geometry();
         let page_size_bytes = u64::from(geometry.page_size_bytes);
         // Half of it is anybody's.
-        let least = BUDGET_BYTES_MIN.max(u64::from(memory.reserve_page_count()) * 2 * page_size_bytes);
+        let least = BUDGET_BYTES_MIN.max(u64::from(memory.kept_page_count()) * 2 * page_size_bytes);
         let most = u64::from(geometry.page_count) * page_size_bytes;
         if bytes < least {
             return Err(BudgetError::TooSmall(bytes, least));

@@ -184,7 +184,7 @@ pub(crate) struct Plan {
     /// How many pages the budget is at first.
     pub(crate) page_limit: u32,
     /// How many pages each CPU that is online has for itself.
-    pub(crate) reserve_each: u32,
+    pub(crate) kept_each: u32,
 }
 
 impl Options {
@@ -194,8 +194,8 @@ impl Options {
         let mut options = self.clone();
         options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
         options.buffers = self.buffers.as_deref().map(buffers_file).transpose()?;
-        let reserve_each = reserve_each(page_limit, options.cpus.online.len());
-        Ok(Plan { options, geometry, page_limit, reserve_each })
+        let kept_each = kept_each(page_limit, options.cpus.online.len());
+        Ok(Plan { options, geometry, page_limit, kept_each })
     }
 }
 
@@ -218,7 +218,7 @@ pub(crate) fn first_free(first: u32, numbered: impl Fn(u32) -> PathBuf) -> PathB
 }
 
 /// Pages that an online CPU has for itself, if all of them together are not more than an eighth of what there is.
-fn reserve_each(page_limit: u32, online_count: usize) -> u32 {
+fn kept_each(page_limit: u32, online_count: usize) -> u32 {
     (page_limit as usize / 8 / online_count.max(1)).min(RESERVE_EACH_MAX) as u32
 }
 
@@ -275,8 +275,8 @@ mod tests {
                 let (geometry, page_limit) = geometry(&of(budget, Cpus::pretended(possible, online))).unwrap();
                 assert!((16..=geometry.page_count).contains(&page_limit), "{budget}: {geometry:?}");
                 assert!(page_limit as u64 * geometry.page_size_bytes as u64 <= budget);
-                let reserved = reserve_each(page_limit, online as usize) * online;
-                assert!(reserved <= page_limit / 8);
+                let kept = kept_each(page_limit, online as usize) * online;
+                assert!(kept <= page_limit / 8);
             }
         }
         let two = Cpus::pretended(2, 2);

@@ -27,7 +27,7 @@ pub(crate) struct StreamFile {
     path: PathBuf,
     file: Option<GrowingFile>,
     /// Up to where the file system has set space aside; `u64::MAX` where it cannot.
-    reserved: u64,
+    set_aside: u64,
     /// `timestamp_begin` of the first packet.
     begin: u64,
     totals: StreamTotals,
@@ -36,7 +36,7 @@ pub(crate) struct StreamFile {
 impl StreamFile {
     /// None yet.
     pub(crate) fn new(path: PathBuf) -> StreamFile {
-        StreamFile { path, file: None, reserved: 0, begin: 0, totals: StreamTotals::default() }
+        StreamFile { path, file: None, set_aside: 0, begin: 0, totals: StreamTotals::default() }
     }
 
     /// Appends a packet of so many events, whose header is `header` and whose bytes are `packet`: all or nothing.
@@ -46,10 +46,10 @@ impl StreamFile {
             None => self.file.insert(GrowingFile::create(&self.path, &[])?),
         };
         let size_bytes = packet.len() as u64;
-        if file.len() + size_bytes > self.reserved {
+        if file.len() + size_bytes > self.set_aside {
             // Where no space can be set aside, the write itself will tell.
             let fresh = RESERVE_BYTES.max(size_bytes);
-            self.reserved = file.set_space_aside(fresh).map_or(u64::MAX, |()| file.len() + fresh);
+            self.set_aside = file.set_space_aside(fresh).map_or(u64::MAX, |()| file.len() + fresh);
         }
         file.append(packet).map_err(|error| TraceError::File { path: self.path.clone(), error })?;
         if self.totals.packets == 0 {
@@ -67,7 +67,7 @@ impl StreamFile {
 
     /// Gives back what was set aside and not used.
     pub(crate) fn finish(&self) {
-        if let Some(file) = self.file.as_ref().filter(|file| self.reserved > file.len()) {
+        if let Some(file) = self.file.as_ref().filter(|file| self.set_aside > file.len()) {
             file.release_space();
         }
     }
@@ -148,7 +148,7 @@ impl<'a> StreamFiles<'a> {
         if file.clear().is_err() {
             return 0;
         }
-        target.reserved = 0;
+        target.set_aside = 0;
         let StreamTotals { events, packets, .. } = std::mem::take(&mut target.totals);
         self.tally.bytes -= size_bytes;
         self.tally.events -= events;

@@ -533,27 +533,29 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
 
     fn take(&mut self) {
         self.memory.begin();
-        let lies = self.driver.lies();
+        let violations = self.driver.violations();
         match self.driver.take_used() {
-            Ok(None) => assert_eq!(self.driver.lies(), lies),
+            Ok(None) => assert_eq!(self.driver.violations(), violations),
             Ok(Some(completion)) => {
-                assert!(self.driver.lies() <= lies + 1, "one for a length");
+                assert!(self.driver.violations() <= violations + 1, "one for a length");
                 let given = self.given.remove(&completion.token).expect("the device had it");
                 assert!(given.is_published || !self.is_private, "the device could not know it");
                 assert!(u64::from(completion.len) <= given.writable || !self.is_private);
                 let mut is_taken = self.memory.is_taken.borrow_mut();
                 given.slots.iter().for_each(|slot| is_taken[*slot] = false);
             }
-            Err(RingError::UsedId { .. } | RingError::UsedIndex { .. }) => assert_eq!(self.driver.lies(), lies + 1),
+            Err(RingError::UsedId { .. } | RingError::UsedIndex { .. }) => {
+                assert_eq!(self.driver.violations(), violations + 1)
+            }
             Err(error) => panic!("{error}"),
         }
     }
 
     fn pop(&mut self) {
         self.memory.begin();
-        let lies = self.device.lies();
+        let violations = self.device.violations();
         let result = self.device.pop(self.memory, &mut self.chain);
-        assert_eq!(self.device.lies(), lies + u64::from(result.is_err()), "each error is counted");
+        assert_eq!(self.device.violations(), violations + u64::from(result.is_err()), "each error is counted");
         if result != Ok(true) {
             return;
         }

@@ -27,8 +27,7 @@ fn memory(mode: u32, kind: RecordKind) -> Memory {
     // SAFETY: all of the backing, which nobody else uses, and whose views from earlier inputs are gone.
     unsafe { base.write_bytes(0, GEOMETRY.size_bytes()) };
     let page_limit = GEOMETRY.page_count;
-    let setup =
-        Setup { mode, clock: CLOCK_MONOTONIC, uuid: UUID, kind, page_limit, reserved_for: &[], reserve_each: 0 };
+    let setup = Setup { mode, clock: CLOCK_MONOTONIC, uuid: UUID, kind, page_limit, kept_for: &[], kept_each: 0 };
     // SAFETY: zeroed just now, aligned, and never freed.
     unsafe { Memory::initialise(base, &GEOMETRY, &setup) }
 }

@@ -162,7 +162,7 @@ void dormouse_vring_driver_disarm_interrupt(struct dormouse_vring_driver *driver
 uint16_t dormouse_vring_driver_free_count(const struct dormouse_vring_driver *driver);
 
 /* How many times the device has violated the protocol. Wait-free. */
-uint64_t dormouse_vring_driver_lies(const struct dormouse_vring_driver *driver);
+uint64_t dormouse_vring_driver_violations(const struct dormouse_vring_driver *driver);
 
 /* A text about the last error, of at most `size` bytes with its NUL; returns the length of the whole text, as snprintf() does. */
 size_t dormouse_vring_driver_why(const struct dormouse_vring_driver *driver, char *text, size_t size);
@@ -220,7 +220,7 @@ int dormouse_vring_device_arm_notification(struct dormouse_vring_device *device)
 void dormouse_vring_device_disarm_notification(struct dormouse_vring_device *device);
 
 /* How many times the driver has violated the protocol. Wait-free. */
-uint64_t dormouse_vring_device_lies(const struct dormouse_vring_device *device);
+uint64_t dormouse_vring_device_violations(const struct dormouse_vring_device *device);
 
 /* A text about the last error, as dormouse_vring_driver_why(). */
 size_t dormouse_vring_device_why(const struct dormouse_vring_device *device, char *text, size_t size);

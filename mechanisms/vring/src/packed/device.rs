@@ -41,7 +41,7 @@ pub struct Device<B, R = Refined> {
     streak: Streak,
     event_flags: u16,
     first_lie: Option<RingError>,
-    lies: u64,
+    violations: u64,
     refinement: PhantomData<R>,
 }
 
@@ -85,14 +85,14 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             event_flags: ENABLE,
             first_lie: None,
             streak: Streak::new(),
-            lies: 0,
+            violations: 0,
             refinement: PhantomData,
         })
     }
 
     /// How many times the driver has violated the protocol.
-    pub fn lies(&self) -> u64 {
-        self.lies
+    pub fn violations(&self) -> u64 {
+        self.violations
     }
 
     /// The first protocol violation of the driver, if there was one.
@@ -159,7 +159,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         match self.walk(word, space, chain) {
             Ok(()) => Ok(true),
             Err(error) => {
-                self.lies += 1;
+                self.violations += 1;
                 self.first_lie.get_or_insert(error);
                 Err(error)
             }

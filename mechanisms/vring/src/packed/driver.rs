@@ -41,7 +41,7 @@ pub struct Driver<B, R = Refined> {
     /// In order: the id of the last buffer of the batch that is being taken, and what the device wrote there.
     batch: Option<(u16, u32)>,
     event_flags: u16,
-    lies: u64,
+    violations: u64,
     refinement: PhantomData<R>,
 }
 
@@ -63,7 +63,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             streak: Streak::new(),
             batch: None,
             event_flags: ENABLE,
-            lies: 0,
+            violations: 0,
             refinement: PhantomData,
         })
     }
@@ -103,8 +103,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     }
 
     /// How many used descriptors so far were protocol violations.
-    pub fn lies(&self) -> u64 {
-        self.lies
+    pub fn violations(&self) -> u64 {
+        self.violations
     }
 
     /// The memory of the ring.
@@ -296,7 +296,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let (at, id) = (self.used.at, (word >> 32) as u16);
         if self.slots.get(at.count()).id() != id {
             if !self.is_under_way(id) {
-                return Err(self.lie(id));
+                return Err(self.violation(id));
             }
             self.slots.exchange(at.count(), id);
         }
@@ -321,7 +321,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         let (id, len) = ((word >> 32) as u16, length(word));
         // All buffers up to this one are used (2.8.8).
         if !self.is_under_way(id) {
-            return Err(self.lie(id));
+            return Err(self.violation(id));
         }
         self.batch = Some((id, len));
         Ok(Some(self.take_batched(id, len)))
@@ -329,8 +329,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     #[cold]
     #[inline(never)]
-    fn lie(&mut self, id: u16) -> RingError {
-        self.lies += 1;
+    fn violation(&mut self, id: u16) -> RingError {
+        self.violations += 1;
         RingError::UsedId { index: self.used.at.position().offset(), value: id.into() }
     }
 
@@ -383,7 +383,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn completion(&mut self, token: u64, len: u32, writable: u32) -> Completion {
         if len > writable {
-            self.lies += 1;
+            self.violations += 1;
         }
         Completion { token, len: len.min(writable) }
     }

@@ -37,7 +37,7 @@ pub struct Device<B = Direct, R = Refined> {
     /// In order: the last chain of a batch whose element is not yet written, and how many chains the batch has.
     batch: Option<(u16, u32, u16)>,
     first_lie: Option<RingError>,
-    lies: u64,
+    violations: u64,
     refinement: PhantomData<R>,
 }
 
@@ -87,14 +87,14 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             flags: Flags::of(Area::Device),
             batch: None,
             first_lie: None,
-            lies: 0,
+            violations: 0,
             refinement: PhantomData,
         })
     }
 
     /// How many times the driver has violated the protocol.
-    pub fn lies(&self) -> u64 {
-        self.lies
+    pub fn violations(&self) -> u64 {
+        self.violations
     }
 
     /// The first protocol violation of the driver, if there was one.
@@ -122,7 +122,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             if value.wrapping_sub(self.published as u16) > self.layout.size()
                 || value.wrapping_sub(self.popped.get()) > self.layout.size()
             {
-                return Err(self.lie(RingError::AvailIndex { index: self.popped.get(), value }));
+                return Err(self.violation(RingError::AvailIndex { index: self.popped.get(), value }));
             }
             self.avail_seen.set(value);
             if value == self.popped.get() {
@@ -138,7 +138,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
         let head: u16 = self.bus.load(Area::Driver, self.layout.avail_entry(self.layout.slot(index)), Relaxed);
         if head >= self.layout.size() {
-            return Err(self.lie(RingError::AvailId { index, value: head }));
+            return Err(self.violation(RingError::AvailId { index, value: head }));
         }
         Ok(Some(head))
     }
@@ -156,7 +156,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         let (addr, rest) = self.descriptor(id);
         let flags = (rest >> 32) as u16;
         if flags != 0 {
-            return Err(self.lie(RingError::DescriptorFlags { index: id, value: flags }));
+            return Err(self.violation(RingError::DescriptorFlags { index: id, value: flags }));
         }
         Ok(Some((id, Segment { addr, len: rest as u32 })))
     }
@@ -195,7 +195,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         chain.set_id(head);
         match self.walk(head, words, space, chain) {
             Ok(()) => Ok(true),
-            Err(error) => Err(self.lie(error)),
+            Err(error) => Err(self.violation(error)),
         }
     }
 
@@ -285,8 +285,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
 
     #[cold]
     #[inline(never)]
-    fn lie(&mut self, error: RingError) -> RingError {
-        self.lies += 1;
+    fn violation(&mut self, error: RingError) -> RingError {
+        self.violations += 1;
         self.first_lie.get_or_insert(error);
         error
     }

@@ -70,7 +70,7 @@ pub struct Driver<B, R = Refined> {
     used_seen: Wide,
     /// In order: the head of the last chain of the batch that is being taken, which the device did name, and what it wrote there.
     batch: Option<(u16, u32)>,
-    lies: u64,
+    violations: u64,
     refinement: PhantomData<R>,
 }
 
@@ -116,7 +116,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             flags: Flags::of(Area::Driver),
             used_seen: Wide::new(base),
             batch: None,
-            lies: 0,
+            violations: 0,
             refinement: PhantomData,
             bus,
         })
@@ -182,8 +182,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     }
 
     /// How many used elements so far were protocol violations.
-    pub fn lies(&self) -> u64 {
-        self.lies
+    pub fn violations(&self) -> u64 {
+        self.violations
     }
 
     /// The memory of the ring.
@@ -402,7 +402,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
             let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
             if value.wrapping_sub(index) > self.in_flight() {
-                return Err(self.lie(RingError::UsedIndex { index, value }));
+                return Err(self.violation(RingError::UsedIndex { index, value }));
             }
             self.used_seen.set(value);
         }
@@ -452,7 +452,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         // All chains up to this one are used (2.7.9), but no more than the index says. Otherwise it is not known which are used.
         match self.since(value) {
             Some(since) if since < pending.into() => {}
-            _ => return Err(self.lie(RingError::UsedId { index: self.taken as u16, value })),
+            _ => return Err(self.violation(RingError::UsedId { index: self.taken as u16, value })),
         }
         self.batch = Some((value as u16, len));
         Ok(Some(self.take_batched(value as u16, len)))
@@ -466,7 +466,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.taken += 1;
         self.skipped += 1;
         self.more_freed = self.more_freed.wrapping_sub(1);
-        self.lie(RingError::UsedId { index, value })
+        self.violation(RingError::UsedId { index, value })
     }
 
     /// Takes the oldest chain of a batch whose last one is `last`.
@@ -483,8 +483,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
 
     #[cold]
     #[inline(never)]
-    fn lie(&mut self, error: RingError) -> RingError {
-        self.lies += 1;
+    fn violation(&mut self, error: RingError) -> RingError {
+        self.violations += 1;
         error
     }
 
@@ -509,7 +509,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let writable = extent.writable();
         if len > writable {
-            self.lies += 1;
+            self.violations += 1;
         }
         Completion { token, len: len.min(writable) }
     }

@@ -128,9 +128,9 @@ impl PlannedDriver {
         let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
         let remaining = value.wrapping_sub(index);
         if remaining > self.layout.size() {
-            return Used { bus: self.bus, layout: self.layout, index, remaining: 0, lie: Some(value) };
+            return Used { bus: self.bus, layout: self.layout, index, remaining: 0, violation: Some(value) };
         }
-        Used { bus: self.bus, layout: self.layout, index, remaining, lie: None }
+        Used { bus: self.bus, layout: self.layout, index, remaining, violation: None }
     }
 }
 
@@ -144,7 +144,7 @@ pub struct Used {
     layout: Layout,
     index: u16,
     remaining: u16,
-    lie: Option<u16>,
+    violation: Option<u16>,
 }
 
 impl Iterator for Used {
@@ -152,7 +152,7 @@ impl Iterator for Used {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(value) = self.lie.take() {
+        if let Some(value) = self.violation.take() {
             return Some(Err(RingError::UsedIndex { index: self.index, value }));
         }
         self.remaining = self.remaining.checked_sub(1)?;

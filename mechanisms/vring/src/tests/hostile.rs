@@ -34,7 +34,7 @@ fn serve(device: &mut impl DeviceSide, tables: &Memory, size: u32, limit: u32) {
     let space = tables.regions(TABLES);
     let mut chain = Chain::default();
     for _ in 0..limit {
-        let lies = device.lies();
+        let violations = device.violations();
         match device.pop(&space, &mut chain) {
             Ok(false) => break,
             Ok(true) => {
@@ -42,7 +42,7 @@ fn serve(device: &mut impl DeviceSide, tables: &Memory, size: u32, limit: u32) {
                 assert!((1..=size as usize).contains(&count));
                 device.push_used(&chain, 1);
             }
-            Err(_) => assert_eq!(device.lies(), lies + 1),
+            Err(_) => assert_eq!(device.violations(), violations + 1),
         }
     }
     device.publish_used();
@@ -63,11 +63,11 @@ fn drive(driver: &mut impl DriverSide, size: u32) {
     let in_flight = u32::from(driver.in_flight());
     let mut taken = 0;
     for _ in 0..2 * size {
-        let lies = driver.lies();
+        let violations = driver.violations();
         match driver.take_used() {
             Ok(None) => break,
             Ok(Some(_)) => taken += 1,
-            Err(_) => assert_eq!(driver.lies(), lies + 1),
+            Err(_) => assert_eq!(driver.violations(), violations + 1),
         }
     }
     // It has no more than was given away, and knows it.
@@ -223,7 +223,7 @@ fn a_split_device_tells_what_is_wrong() {
     let value = index.wrapping_add(5);
     assert_eq!(split.device.pop(&NoMemory, &mut split.chain), Err(RingError::AvailIndex { index, value }));
     assert_eq!(split.device.first_lie(), Some(RingError::TooLong { segments: 5 }));
-    assert_eq!(split.device.lies(), 16);
+    assert_eq!(split.device.violations(), 16);
 
     let mut split = Split::new(Features::default());
     split.descriptor(2, TABLES, 16, DESC_F_INDIRECT, 0);
@@ -248,7 +248,7 @@ fn a_split_driver_tells_what_is_wrong() {
     };
     used(0, 3, 9);
     assert_eq!(driver.take_used().map(|taken| taken.map(|taken| (taken.token, taken.len))), Ok(Some((3, 8))));
-    assert_eq!(driver.lies(), 1);
+    assert_eq!(driver.violations(), 1);
     used(1, 3, 8);
     assert_eq!(driver.take_used(), Err(RingError::UsedId { index: 1, value: 3 }), "it does not have it any more");
     used(2, 4, 8);
@@ -256,7 +256,7 @@ fn a_split_driver_tells_what_is_wrong() {
     memory.put(128 + 2, &7_u16.to_le_bytes());
     assert_eq!(driver.take_used(), Err(RingError::UsedIndex { index: 3, value: 7 }));
     assert_eq!(driver.take_used(), Err(RingError::UsedIndex { index: 3, value: 7 }), "it comes again");
-    assert_eq!(driver.lies(), 5);
+    assert_eq!(driver.violations(), 5);
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn a_packed_driver_tells_what_is_wrong() {
     assert_eq!(driver.take_used().map(|taken| taken.map(|taken| (taken.token, taken.len))), Ok(Some((2, 8))));
     used(1, 2, 8);
     assert_eq!(driver.take_used(), Err(RingError::UsedId { index: 1, value: 2 }), "it does not have it any more");
-    assert_eq!(driver.lies(), 4);
+    assert_eq!(driver.violations(), 4);
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn the_largest_rings_are_filled_and_drained() {
             }
             assert_eq!(driver.take_used(), Ok(None));
         }
-        assert_eq!((driver.lies(), device.lies()), (0, 0));
+        assert_eq!((driver.violations(), device.violations()), (0, 0));
     }
     for in_order in [false, true] {
         let features = Features { in_order, ..Features::default() };

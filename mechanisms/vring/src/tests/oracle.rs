@@ -223,7 +223,7 @@ fn run(
         assert_eq!(usize::from(driver.unpublished()), added.len());
         assert_eq!(usize::from(driver.in_flight()), available.len() + held.len() + pushed.len() + used.len());
     }
-    assert_eq!((driver.lies(), device.lies()), (0, 0));
+    assert_eq!((driver.violations(), device.violations()), (0, 0));
 }
 
 fn features() -> impl Strategy<Value = Features> {

@@ -81,7 +81,7 @@ fn be_driver<D: DriverSide>(mut driver: D, kick: &Sender<()>, interrupted: &Rece
             driver.disarm_interrupt();
         }
     }
-    assert_eq!((next, driver.lies()), (COUNT, 0));
+    assert_eq!((next, driver.violations()), (COUNT, 0));
     sleeps
 }
 

@@ -90,7 +90,7 @@ pub struct BackEndCounters {
     /// Buffers that were served.
     pub buffers: u64,
     /// Protocol violations of drivers in rings.
-    pub lies: u64,
+    pub violations: u64,
     /// Messages that were refused, each of which ended its connection.
     pub refused: u64,
     /// Interrupts that drivers wanted.
@@ -103,7 +103,7 @@ pub struct BackEndCounters {
 struct Counters {
     connections: AtomicU64,
     buffers: AtomicU64,
-    lies: AtomicU64,
+    violations: AtomicU64,
     refused: AtomicU64,
     interrupts: AtomicU64,
     kicks: AtomicU64,
@@ -171,12 +171,12 @@ impl BackEnd {
 
     /// What was done so far.
     pub fn counters(&self) -> BackEndCounters {
-        let Counters { connections, buffers, lies, refused, interrupts, kicks } = &self.shared.counters;
+        let Counters { connections, buffers, violations, refused, interrupts, kicks } = &self.shared.counters;
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         BackEndCounters {
             connections: of(connections),
             buffers: of(buffers),
-            lies: of(lies),
+            violations: of(violations),
             refused: of(refused),
             interrupts: of(interrupts),
             kicks: of(kicks),
@@ -405,7 +405,7 @@ impl<D: Served> Connection<D> {
             shared: Arc::clone(&self.shared),
             chain: Chain::default(),
             scratch: Vec::new(),
-            lies: 0,
+            violations: 0,
         };
         let thread = std::thread::Builder::new().name(format!("dormouse-vq{index}")).spawn(move || serving.run());
         let thread = thread.map_err(|_| Message::BackendInternalError)?;
@@ -448,7 +448,7 @@ struct Serving<D> {
     chain: Chain,
     scratch: Vec<u8>,
     /// Protocol violations of the ring that were already counted.
-    lies: u64,
+    violations: u64,
 }
 
 /// How a turn ended.
@@ -479,7 +479,7 @@ impl<D: Served> Serving<D> {
             self.ring.disarm_notification();
             let end = loop {
                 let end = self.serve_some();
-                self.count_lies();
+                self.count_violations();
                 if end != Turn::More {
                     break end;
                 }
@@ -496,10 +496,10 @@ impl<D: Served> Serving<D> {
         }
     }
 
-    fn count_lies(&mut self) {
-        let lies = self.ring.lies();
-        self.shared.counters.lies.fetch_add(lies - self.lies, Relaxed);
-        self.lies = lies;
+    fn count_violations(&mut self) {
+        let violations = self.ring.violations();
+        self.shared.counters.violations.fetch_add(violations - self.violations, Relaxed);
+        self.violations = violations;
     }
 
     /// Whether a kick came; `None`: the thread is to stop.
@@ -534,7 +534,7 @@ impl<D: Served> Serving<D> {
             }
             let served = self.served.serve(self.index, &self.chain, &self.memory, &mut self.scratch);
             if served.is_err() {
-                self.shared.counters.lies.fetch_add(1, Relaxed);
+                self.shared.counters.violations.fetch_add(1, Relaxed);
             }
             self.ring.push_used(&self.chain, served.unwrap_or(0));
             count += 1;

@@ -175,7 +175,7 @@ pub fn bench(options: &BenchOptions, progress: &(dyn Fn(u64) + Sync)) -> Result<
         requests: sum.requests + queue.requests,
         kicks: sum.kicks + queue.kicks,
         interrupts: sum.interrupts + queue.interrupts,
-        lies: sum.lies + queue.lies,
+        violations: sum.violations + queue.violations,
     });
     let sum = |of: fn(&Load<'_>) -> u64| loads.iter().map(of).sum();
     let (read_bytes, written_bytes, verified_bytes) =

@@ -381,7 +381,7 @@ pub struct QueueCounters {
     /// Times that the device woke us.
     pub interrupts: u64,
     /// Protocol violations of the device.
-    pub lies: u64,
+    pub violations: u64,
 }
 
 /// A request that is done. Its data is there until the queue is used again.
@@ -467,7 +467,7 @@ impl BlockQueue {
 
     /// What the queue did so far.
     pub fn counters(&self) -> QueueCounters {
-        QueueCounters { lies: self.counters.lies + self.ring.lies(), ..self.counters }
+        QueueCounters { violations: self.counters.violations + self.ring.violations(), ..self.counters }
     }
 
     /// Reads `len` bytes from `sector` on. [`BlockQueue::submit`] shows it to the device. `token` comes back with it.
@@ -596,7 +596,7 @@ impl BlockQueue {
         // SAFETY: the slot's line for it, in the pool.
         unsafe { load_bytes(self.at(self.plan.status(slot)), &mut status) };
         let status = Status::from_code(status[0]);
-        self.counters.lies += u64::from(matches!(status, Status::Invalid(_)));
+        self.counters.violations += u64::from(matches!(status, Status::Invalid(_)));
         Ok(Some(Completed { token, request, status, queue: self, slot }))
     }
 

@@ -200,8 +200,8 @@ impl Serve {
         writeln!(out, "drivers   {}", counters.connections)?;
         writeln!(out, "requests  {}", counters.buffers)?;
         writeln!(out, "wake-ups  {} kicks, {} interrupts", counters.kicks, counters.interrupts)?;
-        if counters.lies > 0 {
-            writeln!(out, "          drivers violated the protocol of VirtIO {} times", counters.lies)?;
+        if counters.violations > 0 {
+            writeln!(out, "          drivers violated the protocol of VirtIO {} times", counters.violations)?;
         }
         if let Some(refusal) = refusal {
             writeln!(
@@ -314,8 +314,8 @@ impl Bench {
         if report.reconnects > 0 {
             writeln!(out, "          the device was gone and came back {} times", report.reconnects)?;
         }
-        if report.queues.lies > 0 {
-            writeln!(out, "          the device broke the rules of VirtIO {} times", report.queues.lies)?;
+        if report.queues.violations > 0 {
+            writeln!(out, "          the device broke the rules of VirtIO {} times", report.queues.violations)?;
         }
         Ok(())
     }

@@ -110,8 +110,8 @@ impl DriverSide for DriverRing {
         with!(self, driver => driver.unpublished())
     }
 
-    fn lies(&self) -> u64 {
-        with!(self, driver => driver.lies())
+    fn violations(&self) -> u64 {
+        with!(self, driver => driver.violations())
     }
 }
 
@@ -176,7 +176,7 @@ impl DeviceSide for DeviceRing {
         with!(self, device => device.unpublished())
     }
 
-    fn lies(&self) -> u64 {
-        with!(self, device => device.lies())
+    fn violations(&self) -> u64 {
+        with!(self, device => device.violations())
     }
 }

@@ -112,7 +112,7 @@ fn our_driver_drives_our_device() {
             );
             let counters = device.back_end.counters();
             assert_eq!(
-                (counters.connections, counters.lies, counters.refused),
+                (counters.connections, counters.violations, counters.refused),
                 (1, 0, 0),
                 "{:?}",
                 device.back_end.refusal()
@@ -243,7 +243,7 @@ fn virtio_driver_drives_our_device() {
             }
             assert!(device.bytes() == bytes, "packed {is_packed}, event indexes {event_idx}");
             let counters = device.back_end.counters();
-            assert_eq!((counters.lies, counters.refused), (0, 0), "{:?}", device.back_end.refusal());
+            assert_eq!((counters.violations, counters.refused), (0, 0), "{:?}", device.back_end.refusal());
             assert_eq!(counters.buffers, buffers as u64);
             drop(queues);
             transport.unmap_mem_region(memory.base as usize, memory.len).unwrap();
@@ -451,7 +451,7 @@ const PROTOCOL: u64 = 1 << 30;
 #[test]
 fn what_is_not_to_be_believed_is_refused() {
     type Say = fn(&mut Liar) -> vhost::Result<()>;
-    let lies: [(&str, Say); 14] = [
+    let violations: [(&str, Say); 14] = [
         ("not sealed", |liar| {
             let file = File::from(rustix::fs::memfd_create("liar", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
             file.set_len(LIAR_BYTES as u64).unwrap();
@@ -512,9 +512,9 @@ fn what_is_not_to_be_believed_is_refused() {
         }),
     ];
     let device = Device::start(2, BackEndOptions::default());
-    for (index, (reason, lie)) in lies.into_iter().enumerate() {
+    for (index, (reason, violate)) in violations.into_iter().enumerate() {
         let mut liar = Liar::connect(&device, 0, "liar");
-        let refused = lie(&mut liar).expect_err(reason);
+        let refused = violate(&mut liar).expect_err(reason);
         assert!(matches!(refused, vhost::Error::VhostUserProtocol(_)), "{reason}: {refused}");
         // It hangs up: nothing is answered any more.
         assert!(liar.front.get_features().is_err(), "{reason}");
@@ -591,8 +591,8 @@ fn buffers_that_lie_come_back() {
         header[8..].copy_from_slice(&sector);
         cases.push((header, from_header(&[]), to_status(&[segment(data, 512)]), false, Some(Status::IoError)));
     }
-    let mut lies = 0;
-    for (index, (header, readable, writable, is_lie, expected)) in cases.into_iter().enumerate() {
+    let mut violations = 0;
+    for (index, (header, readable, writable, is_violation, expected)) in cases.into_iter().enumerate() {
         write(header);
         let at = liar.pool.base().wrapping_add((status - LIAR_ADDR) as usize);
         // SAFETY: the status lies in the liar's pool, which is mapped.
@@ -621,10 +621,10 @@ fn buffers_that_lie_come_back() {
             Status::Invalid(code) => code,
         };
         assert_eq!(found, expected.map_or(0xEE, code), "case {index}");
-        lies += u64::from(is_lie);
-        assert_eq!(device.back_end.counters().lies, lies, "case {index}");
+        violations += u64::from(is_violation);
+        assert_eq!(device.back_end.counters().violations, violations, "case {index}");
     }
-    assert_eq!(driver.lies(), 0);
+    assert_eq!(driver.violations(), 0);
     assert!(device.bytes() == vec![0; DISK_BYTES]);
 }
 
@@ -677,7 +677,7 @@ fn random_rings_are_survived() {
         liar.front.get_vring_base(0).unwrap();
     }
     let counters = device.back_end.counters();
-    assert!(counters.lies > 0 && counters.buffers > 0, "{counters:?}");
+    assert!(counters.violations > 0 && counters.buffers > 0, "{counters:?}");
     assert_eq!(device.back_end.counters().refused, 0, "{:?}", device.back_end.refusal());
     let mut driver = BlockDevice::connect(&device.socket(), DriverOptions::default()).unwrap();
     Oracle::new(0, device.bytes(), 1).run(&mut driver.queues_mut()[0], 1 << 20, 64).unwrap();

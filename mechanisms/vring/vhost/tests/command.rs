@@ -86,7 +86,7 @@ fn a_device_is_measured_and_verified() {
         let output = succeed(bench(&socket, &load).args(features));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["requests"], 4000);
-        assert_eq!(report["queues"]["lies"], 0);
+        assert_eq!(report["queues"]["violations"], 0);
         assert_eq!(report["device"]["capacity_sectors"], 32768);
         assert_eq!(report["negotiated"]["event_idx"], has_event_idx);
         assert_eq!(report["negotiated"]["indirect"], has_indirect);
@@ -134,7 +134,7 @@ fn a_disk_is_served_to_one_driver_after_another() {
             ["--requests", "2000", "--write", "50", "--size", "512,16K", "--queues", "2", "--depth", "8", "--json"];
         let output = succeed(bench(&socket, &load).args(features));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&report["requests"], &report["queues"]["lies"]), (&2000.into(), &0.into()));
+        assert_eq!((&report["requests"], &report["queues"]["violations"]), (&2000.into(), &0.into()));
         assert_eq!(report["negotiated"]["packed"], features.contains(&"--packed"));
     }
     assert!(std::fs::read(&disk).unwrap().iter().any(|byte| *byte != 0));
@@ -144,7 +144,7 @@ fn a_disk_is_served_to_one_driver_after_another() {
     serve.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(serve.0.wait().unwrap().success());
     let report: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((&report["buffers"], &report["lies"], &report["refused"]), (&6000.into(), &0.into(), &0.into()));
+    assert_eq!((&report["buffers"], &report["violations"], &report["refused"]), (&6000.into(), &0.into(), &0.into()));
     assert!(!socket.exists());
     let error = refuse(Command::new(VRING).args(["serve", "--memory", "1M", "--socket"]).arg(dir.path()));
     assert!(error.contains("cannot listen"), "{error}");

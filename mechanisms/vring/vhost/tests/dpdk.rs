@@ -145,6 +145,6 @@ fn dpdk_drives_our_device() {
         assert_eq!((has(Features::PACKED), has(Features::IN_ORDER)), (packed, in_order));
         let counters = back_end.counters();
         assert_eq!(device.wrong.load(Relaxed), 0, "packed {packed}, in order {in_order}");
-        assert_eq!((counters.lies, counters.refused), (0, 0), "{:?}", back_end.refusal());
+        assert_eq!((counters.violations, counters.refused), (0, 0), "{:?}", back_end.refusal());
     }
 }

@@ -165,7 +165,7 @@ fn bench_finds_a_disk_that_fails() {
         bench(&options, &|_| ())
     };
     let report = run(Fault::Fails, u64::MAX).unwrap();
-    assert_eq!((report.requests, report.queues.lies), (20_000, 0));
+    assert_eq!((report.requests, report.queues.violations), (20_000, 0));
     assert!(report.verified_bytes > report.read_bytes / 2, "{report:?}");
     assert!(matches!(run(Fault::Fails, 3000), Err(Error::Failed { status: Status::IoError, .. })));
     assert!(matches!(run(Fault::Flips, 3000), Err(Error::Mismatch { .. })));
@@ -215,7 +215,7 @@ fn what_a_rude_device_says_is_counted() {
         let options = DriverOptions { is_packed, ..DriverOptions::default() };
         let mut driver = BlockDevice::connect(&socket, options).unwrap();
         let queue = &mut driver.queues_mut()[0];
-        for (sector, status, lies) in [
+        for (sector, status, violations) in [
             (3, Status::Ok, 0),
             (0, Status::Invalid(0xFF), 1),
             (1, Status::Invalid(77), 2),
@@ -227,7 +227,7 @@ fn what_a_rude_device_says_is_counted() {
             assert!(queue.wait(LONG).unwrap());
             let completed = queue.complete().unwrap().unwrap();
             assert_eq!((completed.token, completed.status), (sector, status));
-            assert_eq!(queue.counters().lies, lies, "sector {sector}, packed {is_packed}");
+            assert_eq!(queue.counters().violations, violations, "sector {sector}, packed {is_packed}");
         }
     }
 }

@@ -116,7 +116,7 @@ static void *serve(void *argument)
         done++;
     }
     publish_used(queue);
-    assert(dormouse_vring_device_lies(queue->device) == 0);
+    assert(dormouse_vring_device_violations(queue->device) == 0);
     dormouse_vring_chain_destroy(chain);
     return NULL;
 }
@@ -162,7 +162,7 @@ static void hand_over(unsigned flags)
         }
     }
     pthread_join(thread, NULL);
-    assert(dormouse_vring_driver_lies(queue.driver) == 0 && dormouse_vring_driver_free_count(queue.driver) == SIZE);
+    assert(dormouse_vring_driver_violations(queue.driver) == 0 && dormouse_vring_driver_free_count(queue.driver) == SIZE);
     end(&queue);
 }
 
@@ -254,7 +254,7 @@ static void errors(unsigned flags)
     memset(queue.areas.device, 0xFF, queue.areas.device_size_bytes);
     memset(queue.areas.descriptor, flags & DORMOUSE_VRING_PACKED ? 0x85 : 0xFF, queue.areas.descriptor_size_bytes);
     assert(dormouse_vring_driver_take_used(queue.driver, &completion) == -EPROTO);
-    assert(dormouse_vring_driver_lies(queue.driver) == 1);
+    assert(dormouse_vring_driver_violations(queue.driver) == 1);
     if (flags & DORMOUSE_VRING_PACKED)
         memset(queue.areas.descriptor, 0x79, queue.areas.descriptor_size_bytes);
     assert((dormouse_vring_device_pop(queue.device, chain) == -EPROTO) == !(flags & DORMOUSE_VRING_PACKED));
@@ -265,7 +265,7 @@ static void errors(unsigned flags)
         ((unsigned char *)queue.areas.descriptor)[15] = 0;
         assert(dormouse_vring_device_pop(queue.device, chain) == -EPROTO);
     }
-    assert(dormouse_vring_device_lies(queue.device) == 1);
+    assert(dormouse_vring_device_violations(queue.device) == 1);
     assert(dormouse_vring_device_why(queue.device, text, sizeof text) > 10);
     assert(!dormouse_vring_device_translate(queue.device, 0, 1));
     dormouse_vring_chain_destroy(chain);

@@ -38,8 +38,8 @@ impl Bench {
             uuid: metadata.options.uuid,
             kind: RecordKind::Ids,
             page_limit: GEOMETRY.page_count,
-            reserved_for: &[],
-            reserve_each: 0,
+            kept_for: &[],
+            kept_each: 0,
         };
         // SAFETY: valid, zeroed, aligned, and moved together with the view without changing its address.
         let memory = unsafe { Memory::initialise(backing.as_mut_ptr().cast(), &GEOMETRY, &setup) };

@@ -114,7 +114,7 @@ impl Oracle {
                 assert!(queue.wait(LONG)?, "the device does not answer");
             }
         }
-        assert_eq!((queue.in_flight(), queue.counters().lies), (0, 0));
+        assert_eq!((queue.in_flight(), queue.counters().violations), (0, 0));
         Ok(())
     }
 }
