@@ -133,7 +133,9 @@ pub struct CClass {
 
 impl CClass {
     /// A class that nobody has enabled and that is in no session.
-    pub const NEW: CClass = CClass { enabled: AtomicI32::new(0), id: AtomicU32::new(CLASS_ID_NONE) };
+    pub const fn unused() -> CClass {
+        CClass { enabled: AtomicI32::new(0), id: AtomicU32::new(CLASS_ID_NONE) }
+    }
 
     /// Where the description of a class begins. `class` is to have been made of a pointer to both.
     pub fn description(class: *const CClass) -> *const u8 {

@@ -36,7 +36,7 @@ fn class(provider: &str, event: &str, fields: &[(&str, u8)]) -> *const CClass {
     let words: Vec<u32> = description.chunks(4).map(word).collect();
     let class = words.leak().as_mut_ptr().cast::<CClass>();
     // SAFETY: the words begin with room for a class.
-    unsafe { class.write(CClass::NEW) };
+    unsafe { class.write(CClass::unused()) };
     class
 }
 
