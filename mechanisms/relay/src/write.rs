@@ -22,7 +22,7 @@ pub struct Segment {
     advance: u32,
 }
 
-// Where critical sections and the C twin find them.
+// Where critical sections find them.
 const _: () = assert!(offset_of!(Segment, source) == 0 && offset_of!(Segment, words) == 8);
 const _: () = assert!(offset_of!(Segment, tail) == 16 && offset_of!(Segment, advance) == 20);
 const _: () = assert!(size_of::<Segment>() == 24);

@@ -26,7 +26,8 @@
 //!
 //! # Cost
 //! A dormant event is the site's one instruction. An armed one is a call through the procedure linkage table on top of what
-//! an event costs in Rust, because the fields are gathered by code that the compiler inlines.
+//! an event costs in Rust, if its fields are of fixed size: their values are stored in one place, and the record is made of that. Where
+//! a field is text, bytes or a sequence, the library reads the class's types, field by field.
 //!
 //! # Limits
 //! * Symbols are exported here and nowhere else: this crate alone has unmangled functions, so that other libraries that

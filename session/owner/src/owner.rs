@@ -21,8 +21,8 @@ use crate::session_file::OwnerFiles;
 use crate::streams::Tally;
 use crate::trace::{Refusal, Trace};
 
-/// How often a waiting owner looks whether its session is over. One of three things ends it: a flag that a signal handler sets, a request on
-/// a socket that another thread serves, the death of the last process. The kernel has no single wait for these, so the owner looks.
+/// How often a waiting owner looks whether its session is over. It looks because one of its three questions is any function of its
+/// caller's ([`Session::wait`]), which nothing can wait for. The end of a session is noticed so much later; nothing is lost meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What a session came to.
