@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::system;
 
 /// Compilers, with the language and the standards that the headers promise.
-const COMPILERS: [(&str, &str, &[&str]); 4] = [
+pub(crate) const COMPILERS: [(&str, &str, &[&str]); 4] = [
     ("gcc", "c", &["c11", "gnu17"]),
     ("clang", "c", &["c11", "gnu17"]),
     ("g++", "c++", &["c++11", "c++14", "c++17", "gnu++20"]),

@@ -1,16 +1,17 @@
-//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `ci`.
+//! Automation of the project: `cargo xtask demo`, `install`, `test`, `soak`, `fuzz`, `lab`, `lines`, `tracepoints`, `ci`.
 //!
 //! ```text
-//!   demo       the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
-//!   install    everything that a user needs, below a prefix
-//!   test       every test of both workspaces, counted; again and again, or beside busy processes
-//!   soak       the tests that draw at random, for hours
-//!   fuzz       what the fuzz targets find in a while
-//!   lab        every experiment, beside the tracers that people use
-//!   peers      those tracers' engines alone: builds them
-//!   lines      how long the product is, in any revision
-//!   ci         what has to hold before a change is merged; `.ci/run` calls it
-//!   fetch-lua  the C project that the demo and the tests compile
+//!   demo         the whole of it, live: a real build, a Rust program and a C program, each checked against babeltrace2
+//!   install      everything that a user needs, below a prefix
+//!   test         every test of both workspaces, counted; again and again, or beside busy processes
+//!   soak         the tests that draw at random, for hours
+//!   fuzz         what the fuzz targets find in a while
+//!   lab          every experiment, beside the tracers that people use
+//!   peers        those tracers' engines alone: builds them
+//!   lines        how long the product is, in any revision
+//!   tracepoints  what tracepoints in C and C++ cost to compile, and at a program's start
+//!   ci           what has to hold before a change is merged; `.ci/run` calls it
+//!   fetch-lua    the C project that the demo and the tests compile
 //! ```
 //! Each does the set-up that it needs: it builds, and as root it installs what the system lacks.
 
@@ -30,6 +31,7 @@ mod soak;
 mod system;
 mod tally;
 mod test;
+mod tracepoints;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -65,6 +67,7 @@ enum Task {
         strict: bool,
     },
     Lines(lines::Lines),
+    Tracepoints(tracepoints::Tracepoints),
     /// Run formatter, linter, header checks, tests, documentation, fuzz targets, the lab's experiments and the demo
     Ci,
     /// Copy the Lua sources, with a Makefile, to a directory and print its path
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Task::Lab(lab) => lab.run(),
         Task::Peers { strict } => peers::run(strict),
         Task::Lines(lines) => lines.run(),
+        Task::Tracepoints(tracepoints) => tracepoints.run(),
         Task::Ci => ci::run(),
         Task::FetchLua { dir } => lua::run(dir),
         Task::Busy => load::busy(),
