@@ -30,8 +30,8 @@
 //! slow ones of these is `crowded`. What is slow is told from the quickest of the run; if there was company all the time, nothing is.
 //!
 //! # The model
-//! What each form of ring moves from cache to cache is counted as well, by the queues' own model of two caches
-//! ([`dormouse_vring_coherence`]). It stands in for the counters of cache misses where the machine has none. Which of its protocols is
+//! What each form of ring moves from cache to cache is counted as well, by a model of two caches
+//! ([`dormouse_lab_coherence`]). It stands in for the counters of cache misses where the machine has none. Which of its protocols is
 //! the machine's is measured: a line goes to and fro while one processor writes another line, which the other one reads; and again, while
 //! the first then reads that line itself. Where it waits for it, the line went over.
 //!

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dormouse_abi::vring::RingLayout;
 use dormouse_lab_harness::ring::{self, DeviceEnd, DriverEnd, Kind, LEN, Ring, SIZE};
 use dormouse_lab_harness::{Case, Engine, Seat, seat};
+use dormouse_lab_rings::{AdaptiveDevice, AdaptiveDriver, PlainDevice, PlainDriver, ReadBack};
 use dormouse_vring::{
-    AdaptiveDevice, AdaptiveDriver, Areas, Cached, CachedUnshadowed, Chain, DeviceSide, Direct, DriverSide, Features,
-    NoMemory, Refined, RefinedUnshadowed, RingError, Segment, Shadowed, Unshadowed, packed, split,
+    Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, RingError, Segment, packed, split,
 };
 
 /// Publishes in batches, or each buffer by itself.
@@ -78,6 +78,28 @@ impl<V: DeviceSide + Send, const IS_EACH: bool> DeviceEnd for Publishing<V, IS_E
     fn end(&mut self) {
         if !IS_EACH {
             self.side.publish_used();
+        }
+    }
+}
+
+/// A device as it was in 2015, likewise.
+struct Plain<B, const IS_CACHED: bool, const IS_EACH: bool>(PlainDevice<B, IS_CACHED>);
+
+impl<B: Bus + Send, const IS_CACHED: bool, const IS_EACH: bool> DeviceEnd for Plain<B, IS_CACHED, IS_EACH> {
+    #[inline(always)]
+    fn turn(&mut self) -> Option<u64> {
+        let (id, segment) = self.0.pop().ok().flatten()?;
+        self.0.push_used(id, 0);
+        if IS_EACH {
+            self.0.publish_used();
+        }
+        Some(segment.addr)
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        if !IS_EACH {
+            self.0.publish_used();
         }
     }
 }
@@ -238,24 +260,16 @@ fn publishing<S, const IS_EACH: bool>(side: S) -> Publishing<S, IS_EACH> {
     Publishing { side, chain: Chain::default() }
 }
 
+fn by_itself<S>(side: S) -> ByItself<S> {
+    ByItself { side, chain: Chain::default() }
+}
+
 const PLAIN: Features = Features { indirect: false, event_idx: false, in_order: false };
 const IN_ORDER: Features = Features { in_order: true, ..PLAIN };
 
+/// A kind of ring: the types of its ends, and how they are made of the two sides' ways to its memory.
 macro_rules! kind {
-    ($kind:ident, each $is_each:literal, $bus:ident, $room:ident, $refinement:ty, $features:expr) => {
-        kind!(@ $kind, $bus, $room, $refinement, $features,
-            Publishing<$room::Driver<Direct, $refinement>, $is_each>, publishing,
-            Publishing<$room::Device<Direct, $refinement>, $is_each>, publishing);
-    };
-    ($kind:ident, adaptive, $bus:ident, $room:ident, $refinement:ty, $features:expr) => {
-        kind!(@ $kind, $bus, $room, $refinement, $features,
-            ByItself<AdaptiveDriver<$room::Driver<Direct, $refinement>>>,
-            |side| ByItself { side: AdaptiveDriver::new(side), chain: Chain::default() },
-            ByItself<AdaptiveDevice<$room::Device<Direct, $refinement>>>,
-            |side| ByItself { side: AdaptiveDevice::new(side, SIZE), chain: Chain::default() });
-    };
-    (@ $kind:ident, $bus:ident, $room:ident, $refinement:ty, $features:expr,
-     $driver:ty, $make_driver:expr, $device:ty, $make_device:expr) => {
+    ($kind:ident, $bus:ident, $driver:ty, $make_driver:expr, $device:ty, $make_device:expr) => {
         struct $kind;
 
         impl Kind for $kind {
@@ -271,26 +285,82 @@ macro_rules! kind {
         impl $kind {
             fn make() -> Result<Ring<$driver, $device>, RingError> {
                 let bus = $bus()?;
-                let driver = $room::Driver::<_, $refinement>::new(bus, SIZE.into(), $features)?;
-                let device = $room::Device::<_, $refinement>::new(bus, SIZE.into(), $features)?;
-                let (make_driver, make_device) = ($make_driver, $make_device);
-                Ok(Ring::new(make_driver(driver), make_device(device)))
+                let make_driver: fn(Direct) -> Result<$driver, RingError> = $make_driver;
+                let make_device: fn(Direct) -> Result<$device, RingError> = $make_device;
+                Ok(Ring::new(make_driver(bus)?, make_device(bus)?))
             }
         }
     };
 }
 
-kind!(NoShadow, each true, split_bus, split, Unshadowed, PLAIN);
-kind!(Shadow, each true, split_bus, split, Shadowed, PLAIN);
-kind!(NoShadowBatch, each false, split_bus, split, CachedUnshadowed, PLAIN);
-kind!(ShadowBatch, each false, split_bus, split, Cached, PLAIN);
-kind!(NoShadowPrivate, each false, split_bus, split, RefinedUnshadowed, PLAIN);
-kind!(ShadowPrivate, each false, split_bus, split, Refined, PLAIN);
-kind!(InOrder, each false, split_bus, split, Refined, IN_ORDER);
-kind!(Packed, each false, packed_bus, packed, Refined, PLAIN);
-kind!(PackedInOrder, each false, packed_bus, packed, Refined, IN_ORDER);
-kind!(Adaptive, adaptive, split_bus, split, Refined, PLAIN);
-kind!(PackedAdaptive, adaptive, packed_bus, packed, Refined, PLAIN);
+const ENTRIES: u32 = SIZE as u32;
+
+/// As it was in 2015, on a bus that reads back or not.
+macro_rules! plain {
+    ($kind:ident, $is_cached:literal, $is_each:literal) => {
+        plain!(@ $kind, $is_cached, $is_each, Direct, |bus| bus, |bus| bus);
+    };
+    ($kind:ident, $is_cached:literal, $is_each:literal, read_back) => {
+        plain!(@ $kind, $is_cached, $is_each, ReadBack<Direct>,
+            |bus| ReadBack::driver(bus, ENTRIES), |bus| ReadBack::device(bus, ENTRIES));
+    };
+    (@ $kind:ident, $is_cached:literal, $is_each:literal, $way:ty, $of_driver:expr, $of_device:expr) => {
+        kind!(
+            $kind, split_bus,
+            Publishing<PlainDriver<$way, $is_cached>, $is_each>,
+            |bus| Ok(publishing(PlainDriver::new($of_driver(bus), ENTRIES, PLAIN)?)),
+            Plain<$way, $is_cached, $is_each>,
+            |bus| Ok(Plain(PlainDevice::new($of_device(bus), ENTRIES)?))
+        );
+    };
+}
+
+/// As it is, published in batches.
+macro_rules! refined {
+    ($kind:ident, $bus:ident, $room:ident, $features:expr) => {
+        kind!(
+            $kind,
+            $bus,
+            Publishing<$room::Driver<Direct>, false>,
+            |bus| Ok(publishing($room::Driver::new(bus, ENTRIES, $features)?)),
+            Publishing<$room::Device<Direct>, false>,
+            |bus| Ok(publishing($room::Device::new(bus, ENTRIES, $features)?))
+        );
+    };
+}
+
+/// The same, published by itself.
+macro_rules! adaptive {
+    ($kind:ident, $bus:ident, $room:ident) => {
+        kind!(
+            $kind,
+            $bus,
+            ByItself<AdaptiveDriver<$room::Driver<Direct>>>,
+            |bus| Ok(by_itself(AdaptiveDriver::new($room::Driver::new(bus, ENTRIES, PLAIN)?))),
+            ByItself<AdaptiveDevice<$room::Device<Direct>>>,
+            |bus| Ok(by_itself(AdaptiveDevice::new($room::Device::new(bus, ENTRIES, PLAIN)?, SIZE)))
+        );
+    };
+}
+
+plain!(NoShadow, false, true, read_back);
+plain!(Shadow, false, true);
+plain!(NoShadowBatch, true, false, read_back);
+plain!(ShadowBatch, true, false);
+kind!(
+    NoShadowPrivate,
+    split_bus,
+    Publishing<split::Driver<ReadBack<Direct>>, false>,
+    |bus| Ok(publishing(split::Driver::new(ReadBack::driver(bus, ENTRIES), ENTRIES, PLAIN)?)),
+    Publishing<split::Device<ReadBack<Direct>>, false>,
+    |bus| Ok(publishing(split::Device::new(ReadBack::device(bus, ENTRIES), ENTRIES, PLAIN)?))
+);
+refined!(ShadowPrivate, split_bus, split, PLAIN);
+refined!(InOrder, split_bus, split, IN_ORDER);
+refined!(Packed, packed_bus, packed, PLAIN);
+refined!(PackedInOrder, packed_bus, packed, IN_ORDER);
+adaptive!(Adaptive, split_bus, split);
+adaptive!(PackedAdaptive, packed_bus, packed);
 
 fn prepare() -> Result<Vec<Case>, String> {
     let mut cases = vec![

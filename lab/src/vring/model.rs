@@ -1,7 +1,8 @@
 //! What the queues' model of two caches counts: it needs no counters, and is the same on each machine.
 
-use dormouse_vring::{Area, Features, Refined, RefinedUnshadowed, RingError};
-use dormouse_vring_coherence::{Counts, Protocol, Side, Workload, run_packed, run_split};
+use dormouse_lab_coherence::{Counts, Memory, Protocol, Side, Workload, run, run_packed, run_split};
+use dormouse_lab_rings::ReadBack;
+use dormouse_vring::{Area, Features, RingError, split};
 
 use crate::Measurement;
 use crate::plan::labels;
@@ -15,12 +16,23 @@ type Drive = fn(&Workload) -> Result<Counts, RingError>;
 
 /// Rings, as the engine has them.
 const RINGS: [(&str, bool, Drive); 5] = [
-    ("noshadow-private", false, run_split::<RefinedUnshadowed>),
-    ("shadow-private", false, run_split::<Refined>),
-    ("in-order", true, run_split::<Refined>),
-    ("packed", false, run_packed::<Refined>),
-    ("packed-in-order", true, run_packed::<Refined>),
+    ("noshadow-private", false, run_read_back),
+    ("shadow-private", false, run_split),
+    ("in-order", true, run_split),
+    ("packed", false, run_packed),
+    ("packed-in-order", true, run_packed),
 ];
+
+/// Through a split queue without a shadow.
+fn run_read_back(workload: &Workload) -> Result<Counts, RingError> {
+    let &Workload { size, features, .. } = workload;
+    let memory = Memory::split(size)?;
+    let driver = ReadBack::driver(memory.view(Side::Driver), size);
+    let device = ReadBack::device(memory.view(Side::Device), size);
+    let mut driver = split::Driver::new(driver, size, features)?;
+    let mut device = split::Device::new(device, size, features)?;
+    run(&memory, &mut driver, &mut device, workload)
+}
 
 /// A line of text for each ring, and for split ones how often the producer loads what the consumer reads.
 pub(super) fn counts() -> (Vec<String>, Vec<Measurement>) {

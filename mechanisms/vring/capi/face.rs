@@ -11,7 +11,8 @@ use core::{ptr, slice};
 use std::fmt::Write;
 
 use dormouse_vring::{
-    Areas, Chain, Completion, Direct, Features, IndirectTables, Region, Regions, RingError, Segment, packed, split,
+    AddressSpace, Areas, Chain, Completion, DeviceSide, Direct, DriverSide, Features, IndirectTables, Region, Regions,
+    RingError, Segment, either,
 };
 
 /// `DORMOUSE_VRING_PACKED` and the features, as flags of one word.
@@ -96,30 +97,15 @@ fn fail<T>(error: c_int) -> *mut T {
     ptr::null_mut()
 }
 
-/// Of either kind.
-enum Either<S, P> {
-    Split(S),
-    Packed(P),
-}
-
-macro_rules! either {
-    ($either:expr, $queue:ident => $do:expr) => {
-        match $either {
-            Either::Split($queue) => $do,
-            Either::Packed($queue) => $do,
-        }
-    };
-}
-
 /// `struct dormouse_vring_driver`.
 pub struct Driver {
-    queue: Either<split::Driver<Direct>, packed::Driver<Direct>>,
+    queue: either::Driver<Direct>,
     last: Option<RingError>,
 }
 
 /// `struct dormouse_vring_device`.
 pub struct Device {
-    queue: Either<split::Device, packed::Device<Direct>>,
+    queue: either::Device<Direct>,
     memory: Regions,
     last: Option<RingError>,
 }
@@ -144,22 +130,20 @@ unsafe fn tell(error: Option<RingError>, text: *mut c_char, size: usize) -> usiz
     all.len()
 }
 
-/// [`split::size_bytes`] and [`packed::size_bytes`]; 0: there is no such ring.
+/// [`either::size_bytes`]; 0: there is no such ring.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_size_bytes(size: u32, flags: c_uint) -> usize {
-    let bytes = if flags & PACKED == 0 { split::size_bytes(size) } else { packed::size_bytes(size) };
-    bytes.unwrap_or(0)
+    either::size_bytes(flags & PACKED != 0, size).unwrap_or(0)
 }
 
-/// [`split::contiguous`] and [`packed::contiguous`].
+/// [`either::contiguous`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_place(areas: &mut CAreas, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
-    let base = base.cast();
-    let placed = if flags & PACKED == 0 { split::contiguous(base, size) } else { packed::contiguous(base, size) };
+    let placed = either::contiguous(flags & PACKED != 0, base.cast(), size);
     placed.map(|placed| *areas = CAreas::new(placed)).map_or_else(errno_of, |()| 0)
 }
 
-/// [`split::init`] and [`packed::init`].
+/// [`either::init`].
 ///
 /// # Safety
 /// The areas are mapped, and nobody uses them yet.
@@ -167,11 +151,10 @@ pub extern "C" fn dormouse_vring_place(areas: &mut CAreas, base: *mut c_void, si
 pub unsafe extern "C" fn dormouse_vring_init(areas: &CAreas, size: u32, flags: c_uint) -> c_int {
     // SAFETY: the caller's promise.
     let bus = unsafe { areas.bus() };
-    let done = if flags & PACKED == 0 { split::init(&bus, size) } else { packed::init(&bus, size) };
-    done.map_or_else(errno_of, |()| 0)
+    either::init(flags & PACKED != 0, &bus, size).map_or_else(errno_of, |()| 0)
 }
 
-/// [`split::Driver::new`] and [`packed::Driver::new`]; NULL and `errno` if these fail.
+/// [`either::Driver::new`]; NULL and `errno` if these fail.
 ///
 /// # Safety
 /// The areas are mapped as long as the driver is there, and nobody else of this program writes the driver's side.
@@ -180,11 +163,7 @@ pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &CAreas, size: u32,
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
     // SAFETY: the caller's promise.
     let bus = unsafe { areas.bus() };
-    let queue = match flags & PACKED {
-        0 => split::Driver::new(bus, size, features).map(Either::Split),
-        _ => packed::Driver::new(bus, size, features).map(Either::Packed),
-    };
-    match queue {
+    match either::Driver::new(flags & PACKED != 0, bus, size, features) {
         Ok(queue) => Box::into_raw(Box::new(Driver { queue, last: None })),
         Err(error) => fail(-errno_of(error)),
     }
@@ -202,7 +181,7 @@ pub unsafe extern "C" fn dormouse_vring_driver_destroy(driver: *mut Driver) {
     }
 }
 
-/// [`split::Driver::use_indirect`] and [`packed::Driver::use_indirect`].
+/// [`either::Driver::use_indirect`].
 ///
 /// # Safety
 /// `tables` has 16 × `entries` bytes for each entry of the ring, mapped writable as long as the driver is there.
@@ -218,7 +197,7 @@ pub unsafe extern "C" fn dormouse_vring_driver_use_indirect(
         return -libc::EINVAL;
     }
     // SAFETY: the caller's promise; aligned.
-    let done = either!(&mut driver.queue, queue => unsafe { queue.use_indirect(tables) });
+    let done = unsafe { driver.queue.use_indirect(tables) };
     done.map_or_else(errno_of, |()| 0)
 }
 
@@ -243,12 +222,12 @@ macro_rules! adding {
 }
 
 adding!(
-    /// [`split::Driver::add`] and [`packed::Driver::add`].
+    /// [`DriverSide::add`].
     dormouse_vring_driver_add,
     false
 );
 adding!(
-    /// [`split::Driver::add_and_publish`] and [`packed::Driver::add_and_publish`].
+    /// [`DriverSide::add_and_publish`].
     dormouse_vring_driver_add_and_publish,
     true
 );
@@ -266,11 +245,11 @@ unsafe fn add(driver: &mut Driver, segments: *const Segment, counts: [usize; 2],
     // SAFETY: the caller's promise; where there are none, no address is needed.
     let segments = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(segments, count) } };
     let (readable, writable) = segments.split_at(readable_count);
-    let added = either!(&mut driver.queue, queue => if publishes {
-        queue.add_and_publish(readable, writable, token)
+    let added = if publishes {
+        driver.queue.add_and_publish(readable, writable, token)
     } else {
-        queue.add(readable, writable, token)
-    });
+        driver.queue.add(readable, writable, token)
+    };
     added.map_or_else(
         |error| {
             driver.last = Some(error);
@@ -280,22 +259,22 @@ unsafe fn add(driver: &mut Driver, segments: *const Segment, counts: [usize; 2],
     )
 }
 
-/// [`split::Driver::publish`] and [`packed::Driver::publish`].
+/// [`DriverSide::publish`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_publish(driver: &mut Driver) {
-    either!(&mut driver.queue, queue => queue.publish());
+    driver.queue.publish();
 }
 
-/// [`split::Driver::needs_kick`] and [`packed::Driver::needs_kick`].
+/// [`DriverSide::needs_kick`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_needs_kick(driver: &mut Driver) -> c_int {
-    either!(&mut driver.queue, queue => queue.needs_kick()).into()
+    driver.queue.needs_kick().into()
 }
 
-/// [`split::Driver::take_used`] and [`packed::Driver::take_used`]: 1, 0 if there is none, or the device's protocol violation.
+/// [`DriverSide::take_used`]: 1, 0 if there is none, or the device's protocol violation.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completion: &mut Completion) -> c_int {
-    match either!(&mut driver.queue, queue => queue.take_used()) {
+    match driver.queue.take_used() {
         Ok(Some(taken)) => {
             *completion = taken;
             1
@@ -308,30 +287,28 @@ pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completio
     }
 }
 
-/// [`split::Driver::arm_interrupt`] and [`packed::Driver::arm_interrupt`].
+/// [`DriverSide::arm_interrupt`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_arm_interrupt(driver: &mut Driver) -> c_int {
-    either!(&mut driver.queue, queue => queue.arm_interrupt()).into()
+    driver.queue.arm_interrupt().into()
 }
 
-/// [`split::Driver::disarm_interrupt`] and [`packed::Driver::disarm_interrupt`].
+/// [`DriverSide::disarm_interrupt`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_disarm_interrupt(driver: &mut Driver) {
-    either!(&mut driver.queue, queue => queue.disarm_interrupt());
+    driver.queue.disarm_interrupt();
 }
 
-/// [`dormouse_vring::DriverSide::free_count`].
+/// [`DriverSide::free_count`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_free_count(driver: &Driver) -> u16 {
-    use dormouse_vring::DriverSide;
-    either!(&driver.queue, queue => DriverSide::free_count(queue))
+    driver.queue.free_count()
 }
 
-/// [`dormouse_vring::DriverSide::violations`].
+/// [`DriverSide::violations`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_violations(driver: &Driver) -> u64 {
-    use dormouse_vring::DriverSide;
-    either!(&driver.queue, queue => DriverSide::violations(queue))
+    driver.queue.violations()
 }
 
 /// A text about the last error.
@@ -344,7 +321,7 @@ pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c
     unsafe { tell(driver.last, text, size) }
 }
 
-/// [`split::Device::new`] and [`packed::Device::new`]; NULL and `errno` if these fail.
+/// [`either::Device::new`]; NULL and `errno` if these fail.
 ///
 /// # Safety
 /// The areas are mapped as long as the device is there, and nobody else of this program writes the device's side. So are the
@@ -368,11 +345,7 @@ pub unsafe extern "C" fn dormouse_vring_device_create(
     };
     // SAFETY: the caller's promise.
     let bus = unsafe { areas.bus() };
-    let queue = match flags & PACKED {
-        0 => split::Device::new(bus, size, features).map(Either::Split),
-        _ => packed::Device::new(bus, size, features).map(Either::Packed),
-    };
-    match queue {
+    match either::Device::new(flags & PACKED != 0, bus, size, features) {
         Ok(queue) => Box::into_raw(Box::new(Device { queue, memory, last: None })),
         Err(error) => fail(-errno_of(error)),
     }
@@ -422,17 +395,16 @@ pub extern "C" fn dormouse_vring_chain_writable(chain: &Chain, count: &mut usize
     chain.writable().as_ptr()
 }
 
-/// [`dormouse_vring::AddressSpace::translate`] in the device's regions; NULL: the bytes are not there, or not in one of them.
+/// [`AddressSpace::translate`] in the device's regions; NULL: the bytes are not there, or not in one of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_translate(device: &Device, addr: u64, size_bytes: u64) -> *mut c_void {
-    use dormouse_vring::AddressSpace;
     device.memory.translate(addr, size_bytes).map_or(ptr::null_mut(), |at| at.cast())
 }
 
-/// [`split::Device::pop`] and [`packed::Device::pop`]: 1, 0 if there is none, or the driver's protocol violation.
+/// [`DeviceSide::pop`]: 1, 0 if there is none, or the driver's protocol violation.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_pop(device: &mut Device, chain: &mut Chain) -> c_int {
-    match either!(&mut device.queue, queue => queue.pop(&device.memory, chain)) {
+    match device.queue.pop(&device.memory, chain) {
         Ok(any) => any.into(),
         Err(error) => {
             device.last = Some(error);
@@ -441,40 +413,40 @@ pub extern "C" fn dormouse_vring_device_pop(device: &mut Device, chain: &mut Cha
     }
 }
 
-/// [`split::Device::push_used`] and [`packed::Device::push_used`].
+/// [`DeviceSide::push_used`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_push_used(device: &mut Device, chain: &Chain, len: u32) {
-    either!(&mut device.queue, queue => queue.push_used(chain, len));
+    device.queue.push_used(chain, len);
 }
 
-/// [`split::Device::publish_used`] and [`packed::Device::publish_used`].
+/// [`DeviceSide::publish_used`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_publish_used(device: &mut Device) {
-    either!(&mut device.queue, queue => queue.publish_used());
+    device.queue.publish_used();
 }
 
-/// [`split::Device::needs_interrupt`] and [`packed::Device::needs_interrupt`].
+/// [`DeviceSide::needs_interrupt`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_needs_interrupt(device: &mut Device) -> c_int {
-    either!(&mut device.queue, queue => queue.needs_interrupt()).into()
+    device.queue.needs_interrupt().into()
 }
 
-/// [`split::Device::arm_notification`] and [`packed::Device::arm_notification`].
+/// [`DeviceSide::arm_notification`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_arm_notification(device: &mut Device) -> c_int {
-    either!(&mut device.queue, queue => queue.arm_notification()).into()
+    device.queue.arm_notification().into()
 }
 
-/// [`split::Device::disarm_notification`] and [`packed::Device::disarm_notification`].
+/// [`DeviceSide::disarm_notification`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_disarm_notification(device: &mut Device) {
-    either!(&mut device.queue, queue => queue.disarm_notification());
+    device.queue.disarm_notification();
 }
 
-/// [`dormouse_vring::DeviceSide::violations`].
+/// [`DeviceSide::violations`].
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_device_violations(device: &Device) -> u64 {
-    either!(&device.queue, queue => queue.violations())
+    device.queue.violations()
 }
 
 /// A text about the last error.

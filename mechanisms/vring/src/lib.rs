@@ -29,14 +29,14 @@
 //! | [`packed::Driver`], [`packed::Device`] | one thread each | the same, in fewer lines of memory |
 //! | [`split::PlannedDriver`] | any number of threads and processes | a hand-over that a killed driver does not stop |
 //!
-//! [`DriverSide`] and [`DeviceSide`] are the common interface of the first two. The crate `dormouse-vring-coherence`
-//! counts the cache lines that they move, by a model.
+//! [`DriverSide`] and [`DeviceSide`] are the common interface of the first two; [`either`] has queues of which only a running program knows
+//! the kind.
 //!
 //! # Example
 //! ```
 //! use std::sync::atomic::AtomicU8;
 //!
-//! use dormouse_vring::{Chain, Direct, Features, NoMemory, Segment, packed};
+//! use dormouse_vring::{Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, Segment, packed};
 //!
 //! #[repr(align(64))]
 //! struct Memory([AtomicU8; 256]);
@@ -101,8 +101,7 @@
 //! # Trust
 //! Each side treats the other as untrusted. Each word is read once and then checked. The state that a side relies on is in its own memory. A
 //! protocol violation is an error that names the index and the value ([`RingError`]); the side goes on, and counts it
-//! ([`DriverSide::violations`], [`DeviceSide::violations`]). Refinements without the shadow or without the private free list, which are for measurements,
-//! rely on shared state, though never outside the ring. The caller checks the addresses and lengths of buffers, because it knows the memory
+//! ([`DriverSide::violations`], [`DeviceSide::violations`]). The caller checks the addresses and lengths of buffers, because it knows the memory
 //! ([`AddressSpace`]); those of indirect tables are checked here.
 //!
 //! # Cost
@@ -111,7 +110,7 @@
 //! in order, as on x86, a store to a line that the other side has delays all that follow, and stores to a side's own memory fill the buffer
 //! in which they wait. So a side keeps little state that changes with each buffer, and does not store a value that stays the same. A device
 //! that gives buffers back in the order in which they came is the cheapest for its driver, whether or not that order was negotiated.
-//! [`Refinement`] types switch single refinements off, for measurements. No call blocks. Only the first growth of a [`Chain`] allocates. No
+//! No call blocks. Only the first growth of a [`Chain`] allocates. No
 //! call fails except as its documentation says.
 //!
 //! # Limits
@@ -126,11 +125,11 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod adaptive;
 mod arch;
 mod area;
 mod buffer;
 mod bus;
+pub mod either;
 mod error;
 mod features;
 mod memory;
@@ -138,12 +137,11 @@ pub mod packed;
 mod side;
 pub mod split;
 
-pub use adaptive::{AdaptiveDevice, AdaptiveDriver, PATIENCE};
 pub use area::Area;
 pub use buffer::{Chain, Completion, Segment};
 pub use bus::{Areas, Bus, Direct, Word};
 pub use error::RingError;
-pub use features::{Cached, CachedUnshadowed, Features, Refined, RefinedUnshadowed, Refinement, Shadowed, Unshadowed};
+pub use features::Features;
 pub use memory::{AddressSpace, IndirectTables, NoMemory, Region, Regions};
 pub use side::{DeviceSide, DriverSide};
 

@@ -4,7 +4,7 @@ use crate::buffer::{Chain, Completion, Segment};
 use crate::error::RingError;
 use crate::memory::AddressSpace;
 
-/// The driver side of a queue, split or packed. See the inherent methods of [`crate::split::Driver`] and [`crate::packed::Driver`].
+/// The driver side of a queue: [`split::Driver`](crate::split::Driver) or [`packed::Driver`](crate::packed::Driver).
 pub trait DriverSide {
     /// Writes a buffer's descriptors, without showing them to the device.
     ///
@@ -17,7 +17,12 @@ pub trait DriverSide {
     ///
     /// # Errors
     /// As [`DriverSide::add`]; nothing was published.
-    fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError>;
+    #[inline(always)]
+    fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        self.add(readable, writable, token)?;
+        self.publish();
+        Ok(())
+    }
     /// Whether the device wants to be notified of what was published since the last call.
     fn needs_kick(&mut self) -> bool;
     /// The next used buffer, if there is one.
@@ -39,7 +44,7 @@ pub trait DriverSide {
     fn violations(&self) -> u64;
 }
 
-/// The device side of a queue, split or packed. See the inherent methods of [`crate::split::Device`] and [`crate::packed::Device`].
+/// The device side of a queue: [`split::Device`](crate::split::Device) or [`packed::Device`](crate::packed::Device).
 pub trait DeviceSide {
     /// The next available buffer; false: there is none.
     ///
@@ -61,113 +66,3 @@ pub trait DeviceSide {
     /// How many times the driver has violated the protocol.
     fn violations(&self) -> u64;
 }
-
-/// Implements [`DriverSide`] for a `Driver`: each method calls the inherent one of the same name.
-macro_rules! driver_side {
-    ($driver:ident) => {
-        impl<B: Bus, R: Refinement> DriverSide for $driver<B, R> {
-            #[inline(always)]
-            fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-                $driver::add(self, readable, writable, token)
-            }
-
-            #[inline(always)]
-            fn publish(&mut self) {
-                $driver::publish(self);
-            }
-
-            #[inline(always)]
-            fn add_and_publish(
-                &mut self,
-                readable: &[Segment],
-                writable: &[Segment],
-                token: u64,
-            ) -> Result<(), RingError> {
-                $driver::add_and_publish(self, readable, writable, token)
-            }
-
-            #[inline(always)]
-            fn needs_kick(&mut self) -> bool {
-                $driver::needs_kick(self)
-            }
-
-            #[inline(always)]
-            fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-                $driver::take_used(self)
-            }
-
-            fn arm_interrupt(&mut self) -> bool {
-                $driver::arm_interrupt(self)
-            }
-
-            fn disarm_interrupt(&mut self) {
-                $driver::disarm_interrupt(self);
-            }
-
-            #[inline(always)]
-            fn free_count(&self) -> u16 {
-                $driver::free_count(self)
-            }
-
-            #[inline(always)]
-            fn in_flight(&self) -> u16 {
-                $driver::in_flight(self)
-            }
-
-            #[inline(always)]
-            fn unpublished(&self) -> u16 {
-                $driver::unpublished(self)
-            }
-
-            fn violations(&self) -> u64 {
-                $driver::violations(self)
-            }
-        }
-    };
-}
-
-/// Implements [`DeviceSide`] for a `Device`, in the same way.
-macro_rules! device_side {
-    ($device:ident) => {
-        impl<B: Bus, R: Refinement> DeviceSide for $device<B, R> {
-            #[inline(always)]
-            fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-                $device::pop(self, space, chain)
-            }
-
-            #[inline(always)]
-            fn push_used(&mut self, chain: &Chain, len: u32) {
-                $device::push_used(self, chain, len);
-            }
-
-            #[inline(always)]
-            fn publish_used(&mut self) {
-                $device::publish_used(self);
-            }
-
-            #[inline(always)]
-            fn needs_interrupt(&mut self) -> bool {
-                $device::needs_interrupt(self)
-            }
-
-            fn arm_notification(&mut self) -> bool {
-                $device::arm_notification(self)
-            }
-
-            fn disarm_notification(&mut self) {
-                $device::disarm_notification(self);
-            }
-
-            #[inline(always)]
-            fn unpublished(&self) -> u16 {
-                $device::unpublished(self)
-            }
-
-            fn violations(&self) -> u64 {
-                $device::violations(self)
-            }
-        }
-    };
-}
-
-pub(crate) use {device_side, driver_side};

@@ -6,10 +6,7 @@ use std::collections::VecDeque;
 
 use dormouse_abi::vring::RingLayout;
 use dormouse_vring::split::{self, Driver, contiguous};
-use dormouse_vring::{
-    Cached, CachedUnshadowed, Direct, Features, IndirectTables, Refined, RefinedUnshadowed, Refinement, Segment,
-    Shadowed, Unshadowed,
-};
+use dormouse_vring::{Direct, DriverSide, Features, IndirectTables, Segment};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -58,10 +55,10 @@ impl Announced {
     }
 }
 
-struct Bench<'a, R> {
+struct Bench<'a> {
     memory: &'a GuestMemoryMmap,
     features: Features,
-    driver: Driver<Direct, R>,
+    driver: Driver<Direct>,
     device: Queue,
     kicks: Announced,
     interrupts: Announced,
@@ -80,8 +77,8 @@ fn memory(size: u32) -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges(&[(GuestAddress(RING), len.next_multiple_of(4096))]).unwrap()
 }
 
-impl<R: Refinement> Bench<'_, R> {
-    fn new(memory: &GuestMemoryMmap, size: u32, features: Features, base: u16) -> Bench<'_, R> {
+impl Bench<'_> {
+    fn new(memory: &GuestMemoryMmap, size: u32, features: Features, base: u16) -> Bench<'_> {
         let ring = memory.get_host_address(GuestAddress(RING)).unwrap();
         // SAFETY: mapped as long as `memory` is borrowed; the device accesses it by volatile loads and stores, and on this thread.
         let bus = unsafe { Direct::new(contiguous(ring, size).unwrap()) };
@@ -207,9 +204,9 @@ impl<R: Refinement> Bench<'_, R> {
     }
 }
 
-fn run<R: Refinement>(size_log2: u32, features: Features, base: u16, operations: &[Operation]) {
+fn run(size_log2: u32, features: Features, base: u16, operations: &[Operation]) {
     let memory = memory(1 << size_log2);
-    let mut bench = Bench::<R>::new(&memory, 1 << size_log2, features, base);
+    let mut bench = Bench::new(&memory, 1 << size_log2, features, base);
     operations.iter().for_each(|operation| bench.apply(operation.clone()));
     assert_eq!(bench.driver.violations(), 0);
 }
@@ -224,32 +221,24 @@ proptest! {
         size_log2 in 0..6_u32,
         features in features(),
         base in prop_oneof![Just(0_u16), 65_500..=65_535_u16],
-        refinement in 0..6,
         operations in vec(operation(), 0..300),
     ) {
-        match refinement {
-            0 => run::<Refined>(size_log2, features, base, &operations),
-            1 => run::<RefinedUnshadowed>(size_log2, features, base, &operations),
-            2 => run::<Cached>(size_log2, features, base, &operations),
-            3 => run::<CachedUnshadowed>(size_log2, features, base, &operations),
-            4 => run::<Shadowed>(size_log2, features, base, &operations),
-            _ => run::<Unshadowed>(size_log2, features, base, &operations),
-        }
+        run(size_log2, features, base, &operations);
     }
 }
 
 /// One ring, without end: 65,536 is passed more than twice, the same way each time.
 #[test]
 fn two_wraps_of_the_index_go_unnoticed() {
-    fn go<R: Refinement>(features: Features) {
+    fn go(features: Features) {
         let memory = memory(32);
-        let mut bench = Bench::<R>::new(&memory, 32, features, 0);
+        let mut bench = Bench::new(&memory, 32, features, 0);
         let (operation, mut runner) = (operation(), TestRunner::deterministic());
         while bench.taken < 2 * 65_536 + 1_000 {
             bench.apply(operation.new_tree(&mut runner).unwrap().current());
         }
         assert_eq!(bench.driver.violations(), 0);
     }
-    go::<Refined>(Features { indirect: true, event_idx: true, in_order: false });
-    go::<Unshadowed>(Features { indirect: false, event_idx: true, in_order: false });
+    go(Features { indirect: true, event_idx: true, in_order: false });
+    go(Features { indirect: false, event_idx: true, in_order: false });
 }

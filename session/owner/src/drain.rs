@@ -8,7 +8,7 @@ use dormouse_abi::session::UNIT_BYTES;
 use dormouse_ctf::{PacketHeader, Totals};
 use dormouse_relay::Memory;
 use dormouse_vring::split::Device;
-use dormouse_vring::{RingError, Segment};
+use dormouse_vring::{DeviceSide, RingError, Segment};
 use rustix::thread::futex;
 
 use crate::losses;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering, Ordering::Rela
 
 use arbitrary::Arbitrary;
 use dormouse_vring::{
-    AddressSpace, Area, Areas, Bus, Cached, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, Refined,
-    RefinedUnshadowed, Refinement, Region, Regions, RingError, Segment, Unshadowed, Word, packed, split,
+    AddressSpace, Area, Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, Region, Regions,
+    RingError, Segment, Word, packed, split,
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
@@ -131,7 +131,6 @@ pub struct Input {
     is_indirect: bool,
     has_events: bool,
     is_in_order: bool,
-    refinement: u8,
     operations: Vec<Operation>,
     /// After so many accesses of either side, each.
     meddling: Vec<(u8, Write)>,
@@ -431,8 +430,6 @@ struct Bench<'a, D, V> {
     held: Vec<Chain>,
     chain: Chain,
     size: u16,
-    /// Descriptors are the driver's as far as it knows by itself.
-    is_private: bool,
 }
 
 impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
@@ -479,10 +476,9 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
             Operation::ArmNotification(false) => self.device.disarm_notification(),
             Operation::Write(write) => self.memory.write(write),
         }
-        // A list that a device can write to may lead to a descriptor that it has, which is then counted once.
         let given: u16 = self.given.values().map(|given| given.descriptors).sum();
         let total = u32::from(self.driver.free_count()) + u32::from(given);
-        assert!(total == self.size.into() || !self.is_private, "descriptors are free or given away");
+        assert!(total == self.size.into(), "descriptors are free or given away");
         assert!(self.driver.free_count() <= self.size);
     }
 
@@ -520,12 +516,12 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
             slots.dedup();
             let mut is_taken = self.memory.is_taken.borrow_mut();
             for slot in &slots {
-                assert!(!self.is_private || !is_taken[*slot], "descriptor {slot} is the device's");
+                assert!(!is_taken[*slot], "descriptor {slot} is the device's");
                 is_taken[*slot] = true;
             }
         }
         let descriptors = free - self.driver.free_count();
-        assert!(self.memory.is_packed || slots.len() == descriptors as usize || !self.is_private);
+        assert!(self.memory.is_packed || slots.len() == descriptors as usize);
         let writable = bytes(writable);
         self.given.insert(token, Given { writable, descriptors, slots, is_published: false });
         true
@@ -539,8 +535,8 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
             Ok(Some(completion)) => {
                 assert!(self.driver.violations() <= violations + 1, "one for a length");
                 let given = self.given.remove(&completion.token).expect("the device had it");
-                assert!(given.is_published || !self.is_private, "the device could not know it");
-                assert!(u64::from(completion.len) <= given.writable || !self.is_private);
+                assert!(given.is_published, "the device could not know it");
+                assert!(u64::from(completion.len) <= given.writable);
                 let mut is_taken = self.memory.is_taken.borrow_mut();
                 given.slots.iter().for_each(|slot| is_taken[*slot] = false);
             }
@@ -604,19 +600,19 @@ impl<D: DriverSide, V: DeviceSide> Bench<'_, D, V> {
     }
 }
 
-fn split<R: Refinement>(input: &Input, memory: &Memory, features: Features, tables: Option<IndirectTables>) {
+fn split(input: &Input, memory: &Memory, features: Features, tables: Option<IndirectTables>) {
     let (size, base) = (memory.size, input.base.map_or(0, |before| u16::MAX - u16::from(before)));
     split::start_at(&memory.bus, size, base).expect("a ring");
     let [driver, device] = [true, false].map(|is_driver| Checked { memory, is_driver });
     memory.begin();
     // Writes that fall into making a driver are lost on it.
-    let mut driver = split::Driver::<_, R>::with_base(driver, size, features, base).expect("a ring");
+    let mut driver = split::Driver::with_base(driver, size, features, base).expect("a ring");
     if let Some(tables) = tables {
         // SAFETY: they fit into a page of the driver's memory, which is accessed atomically.
         unsafe { driver.use_indirect(tables) }.expect("negotiated");
     }
-    let device = split::Device::<_, R>::with_base(device, size, features, base).expect("a ring");
-    run(input, memory, driver, device, R::PRIVATE_FREE_LIST);
+    let device = split::Device::with_base(device, size, features, base).expect("a ring");
+    run(input, memory, driver, device);
 }
 
 fn packed(input: &Input, memory: &Memory, features: Features, tables: Option<IndirectTables>) {
@@ -628,10 +624,10 @@ fn packed(input: &Input, memory: &Memory, features: Features, tables: Option<Ind
         unsafe { driver.use_indirect(tables) }.expect("negotiated");
     }
     let device: packed::Device<_> = packed::Device::new(device, memory.size, features).expect("a ring");
-    run(input, memory, driver, device, true);
+    run(input, memory, driver, device);
 }
 
-fn run(input: &Input, memory: &Memory, driver: impl DriverSide, device: impl DeviceSide, is_private: bool) {
+fn run(input: &Input, memory: &Memory, driver: impl DriverSide, device: impl DeviceSide) {
     let mut bench = Bench {
         memory,
         driver,
@@ -641,7 +637,6 @@ fn run(input: &Input, memory: &Memory, driver: impl DriverSide, device: impl Dev
         held: Vec::new(),
         chain: Chain::default(),
         size: memory.size as u16,
-        is_private,
     };
     input.operations.iter().take(OPERATIONS_MAX).for_each(|operation| bench.apply(*operation));
 }
@@ -655,12 +650,7 @@ pub fn check(input: &Input, victim: Victim) {
         let memory = Memory::new(input, size, victim, pages);
         let entries = (PAGE / 16 / size as usize) as u16;
         let tables = input.is_indirect.then_some(IndirectTables { base: pages.0, addr: MEMORY, entries });
-        match input.refinement % 8 {
-            _ if input.is_packed => packed(input, &memory, features, tables),
-            0 => split::<Unshadowed>(input, &memory, features, tables),
-            1 => split::<Cached>(input, &memory, features, tables),
-            2 => split::<RefinedUnshadowed>(input, &memory, features, tables),
-            _ => split::<Refined>(input, &memory, features, tables),
-        }
+        let run = if input.is_packed { packed } else { split };
+        run(input, &memory, features, tables);
     });
 }

@@ -15,6 +15,7 @@ use dormouse_abi::txn::Txn;
 use dormouse_consumer::fuzzing::UUID;
 use dormouse_ctf::{Metadata, PacketHeader};
 use dormouse_relay::{Memory, Segment, Written, write_exclusive};
+use dormouse_vring::DeviceSide;
 use dormouse_vring::split::{Device, PlannedDriver};
 
 use crate::trace::{self, Record};

@@ -1,4 +1,3 @@
-use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
@@ -11,9 +10,9 @@ use crate::area::Area;
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::Bus;
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement};
+use crate::features::Features;
 use crate::memory::{AddressSpace, read_words};
-use crate::side::{DeviceSide, device_side};
+use crate::side::DeviceSide;
 
 /// How many descriptors ahead a line is prefetched.
 const AHEAD: u16 = 8;
@@ -25,7 +24,7 @@ const AHEAD: u16 = 8;
 /// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the driver may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Device<B, R = Refined> {
+pub struct Device<B> {
     bus: B,
     size: u16,
     features: Features,
@@ -40,9 +39,7 @@ pub struct Device<B, R = Refined> {
     /// Available buffers found one after another.
     streak: Streak,
     event_flags: u16,
-    first_lie: Option<RingError>,
     violations: u64,
-    refinement: PhantomData<R>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +51,7 @@ struct Batch {
     word: u64,
 }
 
-impl<B: Bus, R: Refinement> Device<B, R> {
+impl<B: Bus> Device<B> {
     /// The device of an empty ring (see [`super::init`]) of `size` descriptors.
     ///
     /// # Errors
@@ -83,21 +80,9 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             output: Output::new(Walk::of_used(next, size)),
             batch: None,
             event_flags: ENABLE,
-            first_lie: None,
             streak: Streak::new(),
             violations: 0,
-            refinement: PhantomData,
         })
-    }
-
-    /// How many times the driver has violated the protocol.
-    pub fn violations(&self) -> u64 {
-        self.violations
-    }
-
-    /// The first protocol violation of the driver, if there was one.
-    pub fn first_lie(&self) -> Option<RingError> {
-        self.first_lie
     }
 
     /// Where the device is in the ring, as [`Device::with_base`] takes it.
@@ -105,50 +90,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         self.next.at.position().event()
     }
 
-    /// The memory of the ring.
-    pub fn bus(&self) -> &B {
-        &self.bus
-    }
-
-    /// The next available buffer, with the table that it names in `space`, into `chain`; false: there is none (2.8.21).
-    ///
-    /// Each descriptor is read once, and checked as it was read. Wait-free.
-    ///
-    /// # Errors
-    /// The driver has violated the protocol. [`RingError::DescriptorFlags`], [`RingError::TotalLength`], [`RingError::Order`],
-    /// [`RingError::IndirectTable`]: the buffer is skipped, and never comes back to the driver. [`RingError::TooLong`],
-    /// [`RingError::NotAvailable`], [`RingError::BufferId`]: the error comes again, because it is not known where the next buffer is.
-    #[inline(always)]
-    pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        let Walk { at, flags: available, .. } = self.next;
-        // The device has the whole ring: what is available at `next` was popped a lap ago, whether or not it was pushed since.
-        if at.is_lap_after(self.output.published) {
-            return Ok(false);
-        }
-        // (B) pairs with (A): address and the descriptors behind are read after these flags.
-        let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
-        // Most buffers have one segment, of which only the id can be wrong: what remains is the id, and it must be less than the size.
-        let id = ((word ^ available) >> 32) as u32 & !(u32::from(DESC_F_WRITE) << 16);
-        if id < self.size.into() {
-            self.ask_ahead(at);
-            let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
-            let (id, write) = ((word >> 32) as u16, (word >> 48) as u16 & DESC_F_WRITE);
-            chain.set_one(id, Segment { addr, len: word as u32 }, write);
-            self.next.go_one(at);
-            return Ok(true);
-        }
-        if (word ^ available) & second(0, 0, AVAIL | USED) != 0 {
-            self.streak.end(at.count());
-            return Ok(false);
-        }
-        self.ask_ahead(at);
-        self.pop_chain(word, space, chain)
-    }
-
     /// Prefetches the line of a descriptor later than the one at `at`, once for each line.
     #[inline(always)]
     fn ask_ahead(&self, at: Cursor) {
-        if R::PREFETCH && at.begins_line() && self.streak.is_long(at.count()) {
+        if at.begins_line() && self.streak.is_long(at.count()) {
             self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
         }
     }
@@ -160,7 +105,6 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             Ok(()) => Ok(true),
             Err(error) => {
                 self.violations += 1;
-                self.first_lie.get_or_insert(error);
                 Err(error)
             }
         }
@@ -238,91 +182,12 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         Ok(())
     }
 
-    /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.22).
-    /// [`Device::publish_used`] shows it to the driver.
-    ///
-    /// In a ring in order, buffers come in the order in which they were popped, and only the last of a batch is written, as long as those
-    /// before it were written to completely (2.8.8).
-    ///
-    /// Wait-free.
-    #[inline(always)]
-    pub fn push_used(&mut self, chain: &Chain, len: u32) {
-        debug_assert!(
-            chain.descriptors() <= self.next.at.position().since(self.output.next.at.position(), self.size),
-            "it was popped and not pushed"
-        );
-        let Walk { at, flags, .. } = self.output.next;
-        if let Some(id_and_write) = chain.id_and_write_if(self.simple) {
-            self.output.next.go_one(at);
-            return self.output.store(&self.bus, at, id_and_write | u64::from(len) | flags);
-        }
-        self.output.next.go(at, chain.descriptors(), self.size);
-        let word = chain.id_and_write() | u64::from(len);
-        if !self.features.in_order {
-            return self.output.store(&self.bus, at, word | flags);
-        }
-        match &mut self.batch {
-            Some(batch) => batch.word = word,
-            None => self.batch = Some(Batch { at, flags, word }),
-        }
-        if u64::from(len) < chain.writable_len() {
-            self.end_batch();
-        }
-    }
-
     #[inline(always)]
     fn end_batch(&mut self) {
         if let Some(Batch { at, flags, word }) = self.batch {
             self.batch = None;
             self.output.store(&self.bus, at, word | flags);
         }
-    }
-
-    /// Shows the driver all that was pushed. Do it before polling for available buffers again.
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn publish_used(&mut self) {
-        self.end_batch();
-        // `publish` contains (C).
-        self.output.publish(&self.bus);
-    }
-
-    /// Used buffers pushed and not yet published.
-    #[inline]
-    pub fn unpublished(&self) -> u16 {
-        self.output.unpublished()
-    }
-
-    /// Whether the driver wants to be notified of what was published since the last call (2.8.10).
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn needs_interrupt(&mut self) -> bool {
-        // `is_wanted` contains (H).
-        self.output.is_wanted::<R>(&self.bus, Area::Driver, self.features.event_idx, self.size)
-    }
-
-    /// Asks to be woken at the next buffer (2.8.14), and tells whether one came meanwhile: if so, pop before sleeping.
-    ///
-    /// Wait-free.
-    pub fn arm_notification(&mut self) -> bool {
-        let next = self.next.at.position();
-        if self.features.event_idx {
-            self.bus.store(Area::Device, EVENT_OFFSET, next.event(), Relaxed);
-        }
-        self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
-        // (F) pairs with (E): what is wanted is stored before the ring is read.
-        self.bus.fence();
-        let word: u64 = self.bus.load(Area::Descriptor, next.at() + 8, Relaxed);
-        !self.next.at.is_lap_after(self.output.published) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
-    }
-
-    /// Asks not to be notified for now. A hint: some notifications may still come.
-    ///
-    /// Wait-free.
-    pub fn disarm_notification(&mut self) {
-        self.set_flags(DISABLE);
     }
 
     fn set_flags(&mut self, flags: u16) {
@@ -351,4 +216,123 @@ fn enter(index: u16, addr: u64, word: u64, chain: &mut Chain, bytes: &mut u64) -
     Ok(())
 }
 
-device_side!(Device);
+impl<B: Bus> DeviceSide for Device<B> {
+    /// The next available buffer, with the table that it names in `space`, into `chain`; false: there is none (2.8.21).
+    ///
+    /// Each descriptor is read once, and checked as it was read. Wait-free.
+    ///
+    /// # Errors
+    /// The driver has violated the protocol. [`RingError::DescriptorFlags`], [`RingError::TotalLength`], [`RingError::Order`],
+    /// [`RingError::IndirectTable`]: the buffer is skipped, and never comes back to the driver. [`RingError::TooLong`],
+    /// [`RingError::NotAvailable`], [`RingError::BufferId`]: the error comes again, because it is not known where the next buffer is.
+    #[inline(always)]
+    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        let Walk { at, flags: available, .. } = self.next;
+        // The device has the whole ring: what is available at `next` was popped a lap ago, whether or not it was pushed since.
+        if at.is_lap_after(self.output.published) {
+            return Ok(false);
+        }
+        // (B) pairs with (A): address and the descriptors behind are read after these flags.
+        let word: u64 = self.bus.load(Area::Descriptor, at.at() + 8, Acquire);
+        // Most buffers have one segment, of which only the id can be wrong: what remains is the id, and it must be less than the size.
+        let id = ((word ^ available) >> 32) as u32 & !(u32::from(DESC_F_WRITE) << 16);
+        if id < self.size.into() {
+            self.ask_ahead(at);
+            let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
+            let (id, write) = ((word >> 32) as u16, (word >> 48) as u16 & DESC_F_WRITE);
+            chain.set_one(id, Segment { addr, len: word as u32 }, write);
+            self.next.go_one(at);
+            return Ok(true);
+        }
+        if (word ^ available) & second(0, 0, AVAIL | USED) != 0 {
+            self.streak.end(at.count());
+            return Ok(false);
+        }
+        self.ask_ahead(at);
+        self.pop_chain(word, space, chain)
+    }
+
+    /// Writes the used descriptor of a popped buffer, with the number of bytes that the device wrote to it (2.8.22).
+    /// [`Device::publish_used`] shows it to the driver.
+    ///
+    /// In a ring in order, buffers come in the order in which they were popped, and only the last of a batch is written, as long as those
+    /// before it were written to completely (2.8.8).
+    ///
+    /// Wait-free.
+    #[inline(always)]
+    fn push_used(&mut self, chain: &Chain, len: u32) {
+        debug_assert!(
+            chain.descriptors() <= self.next.at.position().since(self.output.next.at.position(), self.size),
+            "it was popped and not pushed"
+        );
+        let Walk { at, flags, .. } = self.output.next;
+        if let Some(id_and_write) = chain.id_and_write_if(self.simple) {
+            self.output.next.go_one(at);
+            return self.output.store(&self.bus, at, id_and_write | u64::from(len) | flags);
+        }
+        self.output.next.go(at, chain.descriptors(), self.size);
+        let word = chain.id_and_write() | u64::from(len);
+        if !self.features.in_order {
+            return self.output.store(&self.bus, at, word | flags);
+        }
+        match &mut self.batch {
+            Some(batch) => batch.word = word,
+            None => self.batch = Some(Batch { at, flags, word }),
+        }
+        if u64::from(len) < chain.writable_len() {
+            self.end_batch();
+        }
+    }
+
+    /// Shows the driver all that was pushed. Do it before polling for available buffers again.
+    ///
+    /// Wait-free.
+    #[inline]
+    fn publish_used(&mut self) {
+        self.end_batch();
+        // `publish` contains (C).
+        self.output.publish(&self.bus);
+    }
+
+    /// Whether the driver wants to be notified of what was published since the last call (2.8.10).
+    ///
+    /// Wait-free.
+    #[inline]
+    fn needs_interrupt(&mut self) -> bool {
+        // `is_wanted` contains (H).
+        self.output.is_wanted(&self.bus, Area::Driver, self.features.event_idx, self.size)
+    }
+
+    /// Asks to be woken at the next buffer (2.8.14), and tells whether one came meanwhile: if so, pop before sleeping.
+    ///
+    /// Wait-free.
+    fn arm_notification(&mut self) -> bool {
+        let next = self.next.at.position();
+        if self.features.event_idx {
+            self.bus.store(Area::Device, EVENT_OFFSET, next.event(), Relaxed);
+        }
+        self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
+        // (F) pairs with (E): what is wanted is stored before the ring is read.
+        self.bus.fence();
+        let word: u64 = self.bus.load(Area::Descriptor, next.at() + 8, Relaxed);
+        !self.next.at.is_lap_after(self.output.published) && (word >> 48) as u16 & (AVAIL | USED) == next.available()
+    }
+
+    /// Asks not to be notified for now. A hint: some notifications may still come.
+    ///
+    /// Wait-free.
+    fn disarm_notification(&mut self) {
+        self.set_flags(DISABLE);
+    }
+
+    /// Used buffers pushed and not yet published.
+    #[inline]
+    fn unpublished(&self) -> u16 {
+        self.output.unpublished()
+    }
+
+    /// How many times the driver has violated the protocol.
+    fn violations(&self) -> u64 {
+        self.violations
+    }
+}

@@ -1,4 +1,3 @@
-use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
@@ -12,9 +11,9 @@ use crate::area::Area;
 use crate::buffer::{Completion, Need, Segment, flagged, only};
 use crate::bus::{Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement};
+use crate::features::Features;
 use crate::memory::IndirectTables;
-use crate::side::{DriverSide, driver_side};
+use crate::side::DriverSide;
 
 /// How many descriptors ahead a line is prefetched.
 const AHEAD: u16 = 16;
@@ -27,7 +26,7 @@ const AHEAD: u16 = 16;
 /// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the device may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Driver<B, R = Refined> {
+pub struct Driver<B> {
     bus: B,
     size: u16,
     features: Features,
@@ -42,10 +41,9 @@ pub struct Driver<B, R = Refined> {
     batch: Option<(u16, u32)>,
     event_flags: u16,
     violations: u64,
-    refinement: PhantomData<R>,
 }
 
-impl<B: Bus, R: Refinement> Driver<B, R> {
+impl<B: Bus> Driver<B> {
     /// The driver of an empty ring (see [`super::init`]) of `size` descriptors.
     ///
     /// # Errors
@@ -64,7 +62,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             batch: None,
             event_flags: ENABLE,
             violations: 0,
-            refinement: PhantomData,
         })
     }
 
@@ -82,68 +79,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         self.tables = Some(tables);
         Ok(())
-    }
-
-    /// Descriptors that are free.
-    #[inline]
-    pub fn free_count(&self) -> u16 {
-        self.used.at.lap_before(self.output.next.at, self.size)
-    }
-
-    /// Buffers that were published and not yet taken back.
-    #[inline]
-    pub fn in_flight(&self) -> u16 {
-        self.output.published.count().wrapping_sub(self.used.at.count()) as u16
-    }
-
-    /// Buffers that were added and not yet published.
-    #[inline]
-    pub fn unpublished(&self) -> u16 {
-        self.output.unpublished()
-    }
-
-    /// How many used descriptors so far were protocol violations.
-    pub fn violations(&self) -> u64 {
-        self.violations
-    }
-
-    /// The memory of the ring.
-    pub fn bus(&self) -> &B {
-        &self.bus
-    }
-
-    /// Writes a buffer's descriptors (2.8.21.1): segments that the device reads, then those that it writes. [`Driver::publish`] shows them
-    /// to the device. `token` comes back with the buffer.
-    ///
-    /// Wait-free.
-    ///
-    /// # Errors
-    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
-    /// this size takes such a buffer. Nothing was changed.
-    #[inline(always)]
-    pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        match only(readable, writable) {
-            Some((segment, flags)) => self.add_one::<false>(segment, flags, token),
-            None => self.add_chain(readable, writable, token),
-        }
-    }
-
-    /// [`Driver::add`] and [`Driver::publish`] in one, which is cheaper if nothing else is unpublished.
-    ///
-    /// Wait-free.
-    ///
-    /// # Errors
-    /// As [`Driver::add`]; nothing was published.
-    #[inline(always)]
-    pub fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        match only(readable, writable) {
-            Some((segment, flags)) => self.add_one::<true>(segment, flags, token),
-            None => {
-                self.add_chain(readable, writable, token)?;
-                self.publish();
-                Ok(())
-            }
-        }
     }
 
     #[inline(always)]
@@ -205,59 +140,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Ok(())
     }
 
-    /// Shows the device all that was added (2.8.21.1).
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn publish(&mut self) {
-        // `publish` contains (A).
-        self.output.publish(&self.bus);
-    }
-
-    /// Whether the device wants to be notified of what was published since the last call (2.8.21.2).
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn needs_kick(&mut self) -> bool {
-        // `is_wanted` contains (E).
-        self.output.is_wanted::<R>(&self.bus, Area::Device, self.features.event_idx, self.size)
-    }
-
-    /// The next buffer that the device has used, whose descriptors are free again (2.8.22); `None`: there is none.
-    ///
-    /// Wait-free.
-    ///
-    /// # Errors
-    /// The device has violated the protocol: [`RingError::UsedId`], at each call, because without the buffer it is not known where the next is.
-    #[inline(always)]
-    pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-        if self.features.in_order {
-            return self.take_used_in_order();
-        }
-        let at = self.used.at;
-        if at == self.output.published {
-            return Ok(None);
-        }
-        let word = self.load(at);
-        if !self.is_used(at, word) {
-            return Ok(None);
-        }
-        let slot = self.slots.get(at.count());
-        // Most often it is the oldest buffer, which the device has, and simple.
-        if slot.is_simple((word >> 32) as u16) {
-            let completion = if is_written(word) {
-                let (token, writable) = (slot.token, slot.writable());
-                self.completion(token, word as u32, writable)
-            } else {
-                Completion { token: slot.token, len: 0 }
-            };
-            self.ask_ahead(at);
-            self.used.go_one(at);
-            return Ok(Some(completion));
-        }
-        self.take_other(word).map(Some)
-    }
-
     /// The second word at `at`.
     #[inline(always)]
     fn load(&self, at: Cursor) -> u64 {
@@ -278,7 +160,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Prefetches the line of a descriptor later than the one at `at`, once for each line.
     #[inline(always)]
     fn ask_ahead(&self, at: Cursor) {
-        if R::PREFETCH && at.begins_line() && self.streak.is_long(at.count()) {
+        if at.begins_line() && self.streak.is_long(at.count()) {
             // The driver reads the line, and then writes the next lap's descriptors there: it prefetches the line once, for writing.
             self.bus.expect_store(Area::Descriptor, at.position().ahead(AHEAD, self.size).at());
         }
@@ -347,7 +229,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         }
         let completion = self.take(before, len);
         let (before, after) = (before.position().offset(), self.used.at.position().offset());
-        if R::PREFETCH && (before / TOGETHER != after / TOGETHER || after <= before) {
+        if before / TOGETHER != after / TOGETHER || after <= before {
             self.reclaim();
         }
         completion
@@ -388,28 +270,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         Completion { token, len: len.min(writable) }
     }
 
-    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: if so, take it before waiting.
-    ///
-    /// Wait-free.
-    pub fn arm_interrupt(&mut self) -> bool {
-        let used = self.used.at.position();
-        if self.features.event_idx {
-            self.bus.store(Area::Driver, EVENT_OFFSET, used.event(), Relaxed);
-        }
-        self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
-        // (G) pairs with (H): what is wanted is stored before the ring is read.
-        self.bus.fence();
-        let word: u64 = self.bus.load(Area::Descriptor, used.at() + 8, Relaxed);
-        self.batch.is_some() || self.in_flight() > 0 && (word >> 48) as u16 & (AVAIL | USED) == used.used()
-    }
-
-    /// Asks not to be notified for now. A hint: some notifications may still come.
-    ///
-    /// Wait-free.
-    pub fn disarm_interrupt(&mut self) {
-        self.set_flags(DISABLE);
-    }
-
     fn set_flags(&mut self, flags: u16) {
         if self.event_flags != flags {
             self.event_flags = flags;
@@ -431,4 +291,136 @@ const fn length(word: u64) -> u32 {
     if is_written(word) { word as u32 } else { 0 }
 }
 
-driver_side!(Driver);
+impl<B: Bus> DriverSide for Driver<B> {
+    /// Writes a buffer's descriptors (2.8.21.1): segments that the device reads, then those that it writes. [`Driver::publish`] shows them
+    /// to the device. `token` comes back with the buffer.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
+    /// this size takes such a buffer. Nothing was changed.
+    #[inline(always)]
+    fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        match only(readable, writable) {
+            Some((segment, flags)) => self.add_one::<false>(segment, flags, token),
+            None => self.add_chain(readable, writable, token),
+        }
+    }
+
+    /// Shows the device all that was added (2.8.21.1).
+    ///
+    /// Wait-free.
+    #[inline]
+    fn publish(&mut self) {
+        // `publish` contains (A).
+        self.output.publish(&self.bus);
+    }
+
+    /// [`Driver::add`] and [`Driver::publish`] in one, which is cheaper if nothing else is unpublished.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// As [`Driver::add`]; nothing was published.
+    #[inline(always)]
+    fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        match only(readable, writable) {
+            Some((segment, flags)) => self.add_one::<true>(segment, flags, token),
+            None => {
+                self.add_chain(readable, writable, token)?;
+                self.publish();
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the device wants to be notified of what was published since the last call (2.8.21.2).
+    ///
+    /// Wait-free.
+    #[inline]
+    fn needs_kick(&mut self) -> bool {
+        // `is_wanted` contains (E).
+        self.output.is_wanted(&self.bus, Area::Device, self.features.event_idx, self.size)
+    }
+
+    /// The next buffer that the device has used, whose descriptors are free again (2.8.22); `None`: there is none.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// The device has violated the protocol: [`RingError::UsedId`], at each call, because without the buffer it is not known where the next is.
+    #[inline(always)]
+    fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+        if self.features.in_order {
+            return self.take_used_in_order();
+        }
+        let at = self.used.at;
+        if at == self.output.published {
+            return Ok(None);
+        }
+        let word = self.load(at);
+        if !self.is_used(at, word) {
+            return Ok(None);
+        }
+        let slot = self.slots.get(at.count());
+        // Most often it is the oldest buffer, which the device has, and simple.
+        if slot.is_simple((word >> 32) as u16) {
+            let completion = if is_written(word) {
+                let (token, writable) = (slot.token, slot.writable());
+                self.completion(token, word as u32, writable)
+            } else {
+                Completion { token: slot.token, len: 0 }
+            };
+            self.ask_ahead(at);
+            self.used.go_one(at);
+            return Ok(Some(completion));
+        }
+        self.take_other(word).map(Some)
+    }
+
+    /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: if so, take it before waiting.
+    ///
+    /// Wait-free.
+    fn arm_interrupt(&mut self) -> bool {
+        let used = self.used.at.position();
+        if self.features.event_idx {
+            self.bus.store(Area::Driver, EVENT_OFFSET, used.event(), Relaxed);
+        }
+        self.set_flags(if self.features.event_idx { AT_DESCRIPTOR } else { ENABLE });
+        // (G) pairs with (H): what is wanted is stored before the ring is read.
+        self.bus.fence();
+        let word: u64 = self.bus.load(Area::Descriptor, used.at() + 8, Relaxed);
+        self.batch.is_some() || self.in_flight() > 0 && (word >> 48) as u16 & (AVAIL | USED) == used.used()
+    }
+
+    /// Asks not to be notified for now. A hint: some notifications may still come.
+    ///
+    /// Wait-free.
+    fn disarm_interrupt(&mut self) {
+        self.set_flags(DISABLE);
+    }
+
+    /// Descriptors that are free.
+    #[inline]
+    fn free_count(&self) -> u16 {
+        self.used.at.lap_before(self.output.next.at, self.size)
+    }
+
+    /// Buffers that were published and not yet taken back.
+    #[inline]
+    fn in_flight(&self) -> u16 {
+        self.output.published.count().wrapping_sub(self.used.at.count()) as u16
+    }
+
+    /// Buffers that were added and not yet published.
+    #[inline]
+    fn unpublished(&self) -> u16 {
+        self.output.unpublished()
+    }
+
+    /// How many used descriptors so far were protocol violations.
+    fn violations(&self) -> u64 {
+        self.violations
+    }
+}

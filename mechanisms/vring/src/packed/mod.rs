@@ -14,7 +14,6 @@ use dormouse_abi::vring::RING_SIZE_MAX;
 use crate::area::Area;
 use crate::bus::{Areas, Bus, IN_LINE, check_areas};
 use crate::error::RingError;
-use crate::features::Refinement;
 
 /// `VIRTQ_DESC_F_AVAIL` (2.8.1).
 const AVAIL: u16 = 1 << 7;
@@ -352,7 +351,7 @@ impl Output {
     /// Whether the other side is to be notified of what was published since the last call, as it says in `peer`: at a descriptor, where
     /// event indexes were negotiated (2.8.14, 2.8.10).
     #[inline]
-    fn is_wanted<R: Refinement>(&mut self, bus: &impl Bus, peer: Area, has_event_idx: bool, size: u16) -> bool {
+    fn is_wanted(&mut self, bus: &impl Bus, peer: Area, has_event_idx: bool, size: u16) -> bool {
         let old = core::mem::replace(&mut self.announced, self.published);
         // What is not published is less than a lap long.
         let published_laps = self.next.laps.wrapping_sub((!self.next.at.is_in_lap_of(self.published)).into());
@@ -365,7 +364,7 @@ impl Output {
         match flags {
             _ if old == self.published && laps == 0 => false,
             // Only up to what was published: what was written since does not matter yet.
-            AT_DESCRIPTOR if has_event_idx => laps > 1 || passed::<R>(old.position(), new, size, event),
+            AT_DESCRIPTOR if has_event_idx => laps > 1 || passed(bus, old.position(), new, size, event),
             DISABLE => false,
             _ => true,
         }
@@ -383,7 +382,7 @@ fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
 
 /// Whether a side that went from `old` to `new`, by less than two laps, passed `event` (2.8.14).
 #[inline]
-fn passed<R: Refinement>(old: Position, new: Position, size: u16, event: u16) -> bool {
+fn passed(bus: &impl Bus, old: Position, new: Position, size: u16, event: u16) -> bool {
     let count = new.since(old, size);
     if count > size {
         return true;
@@ -393,7 +392,7 @@ fn passed<R: Refinement>(old: Position, new: Position, size: u16, event: u16) ->
     if (event >> 15 == 1) != new.wrap() {
         at = at.wrapping_sub(size);
     }
-    R::need_event(at, new.offset(), new.offset().wrapping_sub(count))
+    bus.need_event(at, new.offset(), new.offset().wrapping_sub(count))
 }
 
 /// Bytes of a ring of `size` descriptors whose areas are contiguous, see [`contiguous`].

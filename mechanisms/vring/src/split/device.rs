@@ -1,4 +1,3 @@
-use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
@@ -8,9 +7,9 @@ use crate::area::Area;
 use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
 use crate::bus::{Bus, Direct};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement, Wide};
+use crate::features::{Features, Wide};
 use crate::memory::{AddressSpace, Words, read_words};
-use crate::side::{DeviceSide, device_side};
+use crate::side::DeviceSide;
 
 /// How many buffers ahead a descriptor is prefetched.
 const AHEAD: u16 = 8;
@@ -20,7 +19,7 @@ const AHEAD: u16 = 8;
 /// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the driver may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Device<B = Direct, R = Refined> {
+pub struct Device<B = Direct> {
     bus: B,
     layout: Layout,
     features: Features,
@@ -36,9 +35,7 @@ pub struct Device<B = Direct, R = Refined> {
     flags: Flags,
     /// In order: the last chain of a batch whose element is not yet written, and how many chains the batch has.
     batch: Option<(u16, u32, u16)>,
-    first_lie: Option<RingError>,
     violations: u64,
-    refinement: PhantomData<R>,
 }
 
 impl Device {
@@ -60,7 +57,7 @@ impl Device {
     }
 }
 
-impl<B: Bus, R: Refinement> Device<B, R> {
+impl<B: Bus> Device<B> {
     /// The device of an empty ring (see [`super::init`]) of `size` entries.
     ///
     /// # Errors
@@ -86,20 +83,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             announced: base.into(),
             flags: Flags::of(Area::Device),
             batch: None,
-            first_lie: None,
             violations: 0,
-            refinement: PhantomData,
         })
-    }
-
-    /// How many times the driver has violated the protocol.
-    pub fn violations(&self) -> u64 {
-        self.violations
-    }
-
-    /// The first protocol violation of the driver, if there was one.
-    pub fn first_lie(&self) -> Option<RingError> {
-        self.first_lie
     }
 
     /// Where the device is in the avail ring.
@@ -107,15 +92,10 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         self.popped.get()
     }
 
-    /// The memory of the ring.
-    pub fn bus(&self) -> &B {
-        &self.bus
-    }
-
     /// The head of the next available chain, if there is one (2.7.7, 2.7.13).
     #[inline(always)]
     fn pop_head(&mut self) -> Result<Option<u16>, RingError> {
-        if !R::CACHED_PEER || self.popped.get() == self.avail_seen.get() {
+        if self.popped.get() == self.avail_seen.get() {
             // (B) pairs with (A): entries and descriptors are read after the index that covers them.
             let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Acquire);
             // The device cannot have more chains than the ring has entries, counting those that were popped, and those pushed and not yet published.
@@ -131,7 +111,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         }
         let index = self.popped.get();
         self.popped.set(index.wrapping_add(1));
-        if R::PREFETCH && self.avail_seen.get().wrapping_sub(index) > AHEAD {
+        if self.avail_seen.get().wrapping_sub(index) > AHEAD {
             let entry = self.layout.avail_entry(self.layout.slot(index.wrapping_add(AHEAD)));
             let head: u16 = self.bus.load(Area::Driver, entry, Relaxed);
             self.bus.expect_load(Area::Descriptor, self.layout.descriptor(self.layout.slot(head)));
@@ -159,28 +139,6 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             return Err(self.violation(RingError::DescriptorFlags { index: id, value: flags }));
         }
         Ok(Some((id, Segment { addr, len: rest as u32 })))
-    }
-
-    /// The next available chain, with the tables that it names in `space`, into `chain`; false: there is none (2.7.7, 2.7.13).
-    ///
-    /// Each descriptor is read once, and checked as it was read. Wait-free.
-    ///
-    /// # Errors
-    /// As [`Device::pop_single`]: [`RingError::AvailIndex`], or the entry is skipped, with [`RingError::AvailId`],
-    /// [`RingError::DescriptorFlags`], [`RingError::NextIndex`], [`RingError::TooLong`] (a loop among them), [`RingError::TotalLength`],
-    /// [`RingError::Order`], [`RingError::IndirectTable`].
-    #[inline(always)]
-    pub fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        let Some(head) = self.pop_head()? else { return Ok(false) };
-        let words = self.descriptor(head);
-        // Most buffers have one segment, in which nothing can be wrong.
-        let segment = Segment { addr: words.0, len: words.1 as u32 };
-        match (words.1 >> 32) as u16 {
-            0 => chain.set_one(head, segment, 0),
-            DESC_F_WRITE => chain.set_one(head, segment, DESC_F_WRITE),
-            _ => return self.pop_chain(head, words, space, chain),
-        }
-        Ok(true)
     }
 
     #[inline(never)]
@@ -287,28 +245,7 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     #[inline(never)]
     fn violation(&mut self, error: RingError) -> RingError {
         self.violations += 1;
-        self.first_lie.get_or_insert(error);
         error
-    }
-
-    /// Enters a popped chain in the used ring, with the number of bytes that the device wrote to it (2.7.8).
-    /// [`Device::publish_used`] shows it to the driver.
-    ///
-    /// In a ring in order, chains come in the order in which they were popped, and only the last of a batch is entered, as long as those
-    /// before it were written to completely (2.7.9).
-    ///
-    /// Wait-free.
-    #[inline(always)]
-    pub fn push_used(&mut self, chain: &Chain, len: u32) {
-        if !self.features.in_order {
-            return self.push_used_id(chain.id(), len);
-        }
-        let count = self.batch.take().map_or(0, |(_, _, count)| count) + 1;
-        self.pushed += 1;
-        self.batch = Some((chain.id(), len, count));
-        if u64::from(len) < chain.writable_len() {
-            self.end_batch();
-        }
     }
 
     /// As [`Device::push_used`], for a caller that remembers only the head of a chain.
@@ -316,10 +253,8 @@ impl<B: Bus, R: Refinement> Device<B, R> {
     pub fn push_used_id(&mut self, id: u16, len: u32) {
         debug_assert!(id < self.layout.size());
         self.end_batch();
-        let at =
-            if R::SHADOW { self.pushed as u16 } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
+        self.enter_used(self.pushed as u16, id, len);
         self.pushed += 1;
-        self.enter_used(at, id, len);
     }
 
     /// Writes the element of a batch where that of its first chain would be (2.7.9).
@@ -339,46 +274,6 @@ impl<B: Bus, R: Refinement> Device<B, R> {
         self.bus.store(Area::Device, at + 4, len, Relaxed);
     }
 
-    /// Without the shadow: reads a word that the device itself wrote.
-    fn read_back(&self, offset: usize) -> u16 {
-        self.bus.load(Area::Device, offset, Relaxed)
-    }
-
-    /// Chains pushed and not yet published.
-    pub fn unpublished(&self) -> u16 {
-        (self.pushed - self.published) as u16
-    }
-
-    /// Shows the driver all that was pushed (2.7.8). Do it before polling for available buffers again.
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn publish_used(&mut self) {
-        self.end_batch();
-        self.published = self.pushed;
-        // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
-        self.bus.store(Area::Device, Layout::INDEX, self.published as u16, Release);
-    }
-
-    /// Whether the driver wants to be notified of what was published since the last call (2.7.7.2).
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn needs_interrupt(&mut self) -> bool {
-        let count = self.published - core::mem::replace(&mut self.announced, self.published);
-        let event = (Area::Driver, self.layout.used_event());
-        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published as u16, count)
-    }
-
-    /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: if so, pop before sleeping.
-    ///
-    /// If the driver's index is invalid, there always seems to be something; after an error from [`Device::pop`], sleep nevertheless.
-    ///
-    /// Wait-free.
-    pub fn arm_notification(&mut self) -> bool {
-        self.arm_notification_after(1)
-    }
-
     /// Asks to be woken once there are `count` buffers that were not popped, if event indexes were negotiated (2.7.10); otherwise at the next
     /// buffer. Tells whether there are that many already: if so, pop before sleeping. `count` is 1 to the ring's size.
     ///
@@ -391,25 +286,107 @@ impl<B: Bus, R: Refinement> Device<B, R> {
             let event = self.popped.get().wrapping_add(count - 1);
             self.bus.store(Area::Device, self.layout.avail_event(), event, Relaxed);
         } else {
-            self.flags.set::<R>(&self.bus, 0);
+            self.flags.set(&self.bus, 0);
         }
         // (F) pairs with (E): what is wanted is stored before `avail.idx` is read.
         self.bus.fence();
         let value: u16 = self.bus.load(Area::Driver, Layout::INDEX, Relaxed);
         value.wrapping_sub(self.popped.get()) >= count
     }
+}
+
+impl<B: Bus> DeviceSide for Device<B> {
+    /// The next available chain, with the tables that it names in `space`, into `chain`; false: there is none (2.7.7, 2.7.13).
+    ///
+    /// Each descriptor is read once, and checked as it was read. Wait-free.
+    ///
+    /// # Errors
+    /// As [`Device::pop_single`]: [`RingError::AvailIndex`], or the entry is skipped, with [`RingError::AvailId`],
+    /// [`RingError::DescriptorFlags`], [`RingError::NextIndex`], [`RingError::TooLong`] (a loop among them), [`RingError::TotalLength`],
+    /// [`RingError::Order`], [`RingError::IndirectTable`].
+    #[inline(always)]
+    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
+        let Some(head) = self.pop_head()? else { return Ok(false) };
+        let words = self.descriptor(head);
+        // Most buffers have one segment, in which nothing can be wrong.
+        let segment = Segment { addr: words.0, len: words.1 as u32 };
+        match (words.1 >> 32) as u16 {
+            0 => chain.set_one(head, segment, 0),
+            DESC_F_WRITE => chain.set_one(head, segment, DESC_F_WRITE),
+            _ => return self.pop_chain(head, words, space, chain),
+        }
+        Ok(true)
+    }
+
+    /// Enters a popped chain in the used ring, with the number of bytes that the device wrote to it (2.7.8).
+    /// [`Device::publish_used`] shows it to the driver.
+    ///
+    /// In a ring in order, chains come in the order in which they were popped, and only the last of a batch is entered, as long as those
+    /// before it were written to completely (2.7.9).
+    ///
+    /// Wait-free.
+    #[inline(always)]
+    fn push_used(&mut self, chain: &Chain, len: u32) {
+        if !self.features.in_order {
+            return self.push_used_id(chain.id(), len);
+        }
+        let count = self.batch.take().map_or(0, |(_, _, count)| count) + 1;
+        self.pushed += 1;
+        self.batch = Some((chain.id(), len, count));
+        if u64::from(len) < chain.writable_len() {
+            self.end_batch();
+        }
+    }
+
+    /// Shows the driver all that was pushed (2.7.8). Do it before polling for available buffers again.
+    ///
+    /// Wait-free.
+    #[inline]
+    fn publish_used(&mut self) {
+        self.end_batch();
+        self.published = self.pushed;
+        // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
+        self.bus.store(Area::Device, Layout::INDEX, self.published as u16, Release);
+    }
+
+    /// Whether the driver wants to be notified of what was published since the last call (2.7.7.2).
+    ///
+    /// Wait-free.
+    #[inline]
+    fn needs_interrupt(&mut self) -> bool {
+        let count = self.published - core::mem::replace(&mut self.announced, self.published);
+        let event = (Area::Driver, self.layout.used_event());
+        is_wanted(&self.bus, event, self.features.event_idx, self.published as u16, count)
+    }
+
+    /// Asks to be woken at the next buffer (2.7.10), and tells whether one came meanwhile: if so, pop before sleeping.
+    ///
+    /// If the driver's index is invalid, there always seems to be something; after an error from [`Device::pop`], sleep nevertheless.
+    ///
+    /// Wait-free.
+    fn arm_notification(&mut self) -> bool {
+        self.arm_notification_after(1)
+    }
 
     /// Asks not to be notified for now. A hint: some notifications may still come.
     ///
     /// Wait-free.
-    pub fn disarm_notification(&mut self) {
+    fn disarm_notification(&mut self) {
         if self.features.event_idx {
             // The index that is passed last of all.
             self.bus.store(Area::Device, self.layout.avail_event(), self.popped.get().wrapping_sub(1), Relaxed);
         } else {
-            self.flags.set::<R>(&self.bus, NO_NOTIFICATION);
+            self.flags.set(&self.bus, NO_NOTIFICATION);
         }
     }
-}
 
-device_side!(Device);
+    /// Chains pushed and not yet published.
+    fn unpublished(&self) -> u16 {
+        (self.pushed - self.published) as u16
+    }
+
+    /// How many times the driver has violated the protocol.
+    fn violations(&self) -> u64 {
+        self.violations
+    }
+}

@@ -1,5 +1,4 @@
 use alloc::boxed::Box;
-use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
@@ -11,15 +10,12 @@ use crate::area::Area;
 use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
 use crate::bus::{Bus, IN_LINE, TOGETHER};
 use crate::error::RingError;
-use crate::features::{Features, Refined, Refinement, Wide};
+use crate::features::{Features, Wide};
 use crate::memory::{IndirectTables, Words};
-use crate::side::{DriverSide, driver_side};
+use crate::side::DriverSide;
 
 /// How many used elements ahead a line is prefetched.
 const USED_AHEAD: u16 = 16;
-
-/// The number of a descriptor at which no chain begins: greater than all that were published.
-const FREE: u64 = u64::MAX;
 
 /// What the driver knows of a chain, by its first descriptor, in its own memory.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,7 +33,7 @@ struct Slot {
 /// It begins and ends on cache lines of its own (two, for CPUs that fetch pairs), because the device may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Driver<B, R = Refined> {
+pub struct Driver<B> {
     bus: B,
     layout: Layout,
     features: Features,
@@ -45,13 +41,9 @@ pub struct Driver<B, R = Refined> {
     /// The descriptor that follows each in its chain.
     following: Box<[u16]>,
     tables: Option<IndirectTables>,
-    /// First descriptors of chains: number n is that of the chain that was added as number n. If free descriptors are listed in shared memory,
-    /// last in, first out, almost no head would stay where it was: then the numbers are kept by their heads.
+    /// First descriptors of chains: number n is that of the chain that was added as number n.
     heads: Heads,
-    numbers: Box<[u64]>,
     free: FreeQueue,
-    /// Without [`Refinement::PRIVATE_FREE_LIST`]: the first of the free list, which goes on through `next` in the descriptors.
-    shared_head: Wide,
     /// Chains: what `avail.idx` will be, what it is now, and what it was when it was last asked whether the device is to be notified. None
     /// of them wraps.
     added: u64,
@@ -71,10 +63,9 @@ pub struct Driver<B, R = Refined> {
     /// In order: the head of the last chain of the batch that is being taken, which the device did name, and what it wrote there.
     batch: Option<(u16, u32)>,
     violations: u64,
-    refinement: PhantomData<R>,
 }
 
-impl<B: Bus, R: Refinement> Driver<B, R> {
+impl<B: Bus> Driver<B> {
     /// The driver of an empty ring (see [`super::init`]) of `size` entries.
     ///
     /// # Errors
@@ -89,13 +80,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// As [`Driver::new`].
     pub fn with_base(bus: B, size: u32, features: Features, base: u16) -> Result<Self, RingError> {
         let layout = Layout::new(&bus, size)?;
-        let lists_privately = R::PRIVATE_FREE_LIST || features.in_order;
-        if !lists_privately {
-            for slot in 0..layout.size() {
-                let next = u64::from(layout.slot(slot + 1));
-                bus.store(Area::Descriptor, layout.descriptor(slot) + 8, next << 48, Relaxed);
-            }
-        }
         Ok(Driver {
             layout,
             features,
@@ -103,9 +87,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             following: (0..size).map(|_| 0).collect(),
             tables: None,
             heads: Heads::new(layout.size(), base),
-            numbers: if lists_privately { Box::default() } else { (0..size).map(|_| FREE).collect() },
             free: FreeQueue::new(layout.size(), base),
-            shared_head: Wide::new(0),
             added: base.into(),
             published: base.into(),
             announced: base.into(),
@@ -117,7 +99,6 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             used_seen: Wide::new(base),
             batch: None,
             violations: 0,
-            refinement: PhantomData,
             bus,
         })
     }
@@ -150,74 +131,10 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.taken.wrapping_add(self.more_freed)
     }
 
-    /// Whether free descriptors are listed in private memory. In order no list is needed: the next ones are always the same (2.7.9).
-    #[inline(always)]
-    fn lists_privately(&self) -> bool {
-        R::PRIVATE_FREE_LIST || self.features.in_order
-    }
-
     /// The number of the oldest chain that was not taken back.
     #[inline(always)]
     fn oldest(&self) -> u32 {
         self.taken.wrapping_sub(self.skipped) as u32
-    }
-
-    /// Descriptors that are free.
-    #[inline]
-    pub fn free_count(&self) -> u16 {
-        self.layout.size().wrapping_sub(self.descriptors_added().wrapping_sub(self.descriptors_freed()) as u16)
-    }
-
-    /// Used elements that are still to come: chains that were published and not yet taken back, without those that the device has lost
-    /// because it named something else in their place.
-    #[inline]
-    pub fn in_flight(&self) -> u16 {
-        (self.published - self.taken) as u16
-    }
-
-    /// Chains that were added and not yet published.
-    #[inline]
-    pub fn unpublished(&self) -> u16 {
-        (self.added - self.published) as u16
-    }
-
-    /// How many used elements so far were protocol violations.
-    pub fn violations(&self) -> u64 {
-        self.violations
-    }
-
-    /// The memory of the ring.
-    pub fn bus(&self) -> &B {
-        &self.bus
-    }
-
-    /// Writes a chain's descriptors and enters it in the avail ring (2.7.13.1, 2.7.13.2): segments that the device reads, then those that
-    /// it writes. [`Driver::publish`] shows it to the device. `token` comes back with it.
-    ///
-    /// Wait-free.
-    ///
-    /// # Errors
-    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
-    /// this size takes such a chain. Nothing was changed.
-    #[inline(always)]
-    pub fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        match only(readable, writable) {
-            Some((segment, flags)) => self.add_one(segment, flags, token),
-            None => self.add_chain(readable, writable, token),
-        }
-    }
-
-    /// [`Driver::add`] and [`Driver::publish`] in one.
-    ///
-    /// Wait-free.
-    ///
-    /// # Errors
-    /// As [`Driver::add`]; nothing was published.
-    #[inline(always)]
-    pub fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        self.add(readable, writable, token)?;
-        self.publish();
-        Ok(())
     }
 
     #[inline(always)]
@@ -226,9 +143,8 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if self.free_count() == 0 {
             return Err(RingError::Full { index: head });
         }
-        let next = if self.lists_privately() { 0 } else { self.next_of(head) };
-        self.write(head, words(segment, flags, next));
-        self.enter(head, next, token, if flags == 0 { 0 } else { segment.len }, 1);
+        self.write(head, words(segment, flags, 0));
+        self.enter(head, token, if flags == 0 { 0 } else { segment.len }, 1);
         Ok(())
     }
 
@@ -241,93 +157,54 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             return Err(RingError::Full { index: head });
         }
 
-        let segments = flagged(readable, writable);
-        let next = match table {
+        let segments = flagged(readable, writable).enumerate().map(|(index, (segment, flags))| {
+            let more = if index + 1 < count { DESC_F_NEXT } else { 0 };
+            (index as u16, segment, flags | more)
+        });
+        match table {
             Some(tables) => {
-                for (entry, (segment, flags)) in segments.enumerate() {
-                    let more = entry + 1 < count;
-                    let flags = if more { flags | DESC_F_NEXT } else { flags };
-                    let words = words(*segment, flags, if more { entry as u16 + 1 } else { 0 });
+                for (entry, segment, flags) in segments {
+                    let next = if flags & DESC_F_NEXT == 0 { 0 } else { entry + 1 };
                     // SAFETY: `use_indirect`'s contract; the head is below the ring's size, the entry below the table's.
-                    unsafe { tables.write(head, entry as u16, words) };
+                    unsafe { tables.write(head, entry, words(*segment, flags, next)) };
                 }
                 let segment = Segment { addr: tables.addr_of(head), len: 16 * count as u32 };
-                let next = self.next_free(head, 1);
-                self.write(head, words(segment, DESC_F_INDIRECT, next));
-                next
+                self.write(head, words(segment, DESC_F_INDIRECT, 0));
             }
             None => {
                 let mut slot = head;
-                for (index, (segment, flags)) in segments.enumerate() {
-                    let next = self.next_free(slot, index as u16 + 1);
-                    let flags = if index + 1 < count { flags | DESC_F_NEXT } else { flags };
+                for (index, segment, flags) in segments {
+                    let next = self.free.get(self.descriptors_added().wrapping_add(u64::from(index) + 1));
                     self.write(slot, words(*segment, flags, next));
                     self.following[slot as usize] = next;
                     slot = next;
                 }
-                slot
             }
-        };
-        self.enter(head, next, token, writable_bytes, needed);
+        }
+        self.enter(head, token, writable_bytes, needed);
         Ok(())
     }
 
-    /// Enters a chain in the avail ring (2.7.13.2). Its descriptors are written; it has so many. `next` is the next free descriptor, if that is
-    /// not in private memory.
+    /// Enters a chain in the avail ring (2.7.13.2). Its descriptors are written; it has so many.
     #[inline(always)]
-    fn enter(&mut self, head: u16, next: u16, token: u64, writable: u32, descriptors: u16) {
-        if !self.lists_privately() {
-            self.shared_head.set(next);
-        }
+    fn enter(&mut self, head: u16, token: u64, writable: u32, descriptors: u16) {
         if descriptors > 1 {
             self.more_added = self.more_added.wrapping_add(u64::from(descriptors) - 1);
         }
         let slot = &mut self.slots[head as usize];
         slot.token = token;
         slot.extent.set(writable, descriptors);
-        if self.lists_privately() {
-            self.heads.assign(self.added as u32, head);
-        } else {
-            self.numbers[head as usize] = self.added;
-        }
+        self.heads.assign(self.added as u32, head);
 
-        let added =
-            if R::SHADOW { self.added as u16 } else { self.read_back(Layout::INDEX).wrapping_add(self.unpublished()) };
-        let entry = self.layout.avail_entry(self.layout.slot(added));
+        let entry = self.layout.avail_entry(self.layout.slot(self.added as u16));
         self.bus.store(Area::Driver, entry, head, Relaxed);
         self.added += 1;
-    }
-
-    /// Without the shadow, for measurements only: reads a word that the driver itself wrote. A device that writes there diverts entries and
-    /// index, though never outside the ring.
-    fn read_back(&self, offset: usize) -> u16 {
-        self.bus.load(Area::Driver, offset, Relaxed)
     }
 
     /// The first free descriptor.
     #[inline(always)]
     fn head(&self) -> u16 {
-        if self.lists_privately() { self.free.get(self.descriptors_added()) } else { self.shared_head.get() }
-    }
-
-    /// The free descriptor after `slot`, which is `ahead` after the first.
-    #[inline(always)]
-    fn next_free(&self, slot: u16, ahead: u16) -> u16 {
-        if self.lists_privately() {
-            self.free.get(self.descriptors_added().wrapping_add(ahead.into()))
-        } else {
-            self.next_of(slot)
-        }
-    }
-
-    /// The next descriptor in the chain.
-    #[inline(always)]
-    fn next_of(&self, slot: u16) -> u16 {
-        if self.lists_privately() {
-            return self.following[slot as usize];
-        }
-        let rest: u64 = self.bus.load(Area::Descriptor, self.layout.descriptor(slot) + 8, Relaxed);
-        self.layout.slot((rest >> 48) as u16)
+        self.free.get(self.descriptors_added())
     }
 
     #[inline(always)]
@@ -337,68 +214,11 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         self.bus.store(Area::Descriptor, at + 8, rest, Relaxed);
     }
 
-    /// Shows the device all that was added (2.7.13.3).
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn publish(&mut self) {
-        let count = self.unpublished();
-        self.published = self.added;
-        let index = if R::SHADOW { self.published as u16 } else { self.read_back(Layout::INDEX).wrapping_add(count) };
-        // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
-        self.bus.store(Area::Driver, Layout::INDEX, index, Release);
-    }
-
-    /// Whether the device wants to be notified of what was published since the last call (2.7.13.4).
-    ///
-    /// Wait-free.
-    #[inline]
-    pub fn needs_kick(&mut self) -> bool {
-        let count = self.published - core::mem::replace(&mut self.announced, self.published);
-        let event = (Area::Device, self.layout.avail_event());
-        is_wanted::<R>(&self.bus, event, self.features.event_idx, self.published as u16, count)
-    }
-
-    /// The next buffer that the device has used, whose descriptors are free again (2.7.14); `None`: there is none.
-    ///
-    /// Wait-free.
-    ///
-    /// # Errors
-    /// The device has violated the protocol; the driver goes on. [`RingError::UsedIndex`]: nothing was taken, and the error comes again until
-    /// the index is valid. [`RingError::UsedId`]: the element is skipped. In order it comes again too, because it is not known which are used.
-    #[inline(always)]
-    pub fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-        if self.features.in_order {
-            return self.take_used_in_order();
-        }
-        if self.look()? == 0 {
-            return Ok(None);
-        }
-        let (value, len) = self.element();
-        if !self.lists_privately() {
-            // Whether the device has the chain that begins there, published and not taken back.
-            return match self.numbers.get_mut(value as usize) {
-                Some(number) if *number < self.published => {
-                    *number = FREE;
-                    Ok(Some(self.take(value as u16, len, false)))
-                }
-                _ => Err(self.skip(value)),
-            };
-        }
-        // Most often it is the oldest chain. The device has it, because there is something that it used.
-        let oldest = self.heads.get(self.oldest());
-        if u32::from(oldest) == value {
-            Ok(Some(self.take(oldest, len, false)))
-        } else {
-            self.take_other(value, len).map(Some)
-        }
-    }
-
     /// How many used elements there are.
     #[inline(always)]
     fn look(&mut self) -> Result<u16, RingError> {
         let index = self.taken as u16;
-        if !R::CACHED_PEER || index == self.used_seen.get() {
+        if index == self.used_seen.get() {
             // (D) pairs with (C): the elements, and what the device did to the buffers, come before.
             let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
             if value.wrapping_sub(index) > self.in_flight() {
@@ -414,7 +234,7 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     fn element(&self) -> (u32, u32) {
         let index = self.taken as u16;
         // Once for each line.
-        if R::PREFETCH && index.is_multiple_of(8) && self.used_seen.get().wrapping_sub(index) > USED_AHEAD {
+        if index.is_multiple_of(8) && self.used_seen.get().wrapping_sub(index) > USED_AHEAD {
             let ahead = self.layout.slot(index.wrapping_add(USED_AHEAD));
             self.bus.expect_load(Area::Device, self.layout.used_entry(ahead));
         }
@@ -492,19 +312,15 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     #[inline(always)]
     fn take(&mut self, head: u16, len: u32, is_in_order: bool) -> Completion {
         let Slot { token, extent } = self.slots[head as usize];
-        if !R::SHADOW {
-            // Reads whether the driver wants to be notified of the next one.
-            self.read_back(Layout::FLAGS);
-        }
         let descriptors = extent.descriptors();
         let freed = self.descriptors_freed();
         if descriptors > 1 {
             self.give_back_chain(head, descriptors);
         } else if !is_in_order {
-            self.give_back(head, head, freed);
+            self.free.give(freed, head);
         }
         self.taken += 1;
-        if R::PREFETCH && self.lists_privately() && freed as u16 % TOGETHER + descriptors >= TOGETHER {
+        if freed as u16 % TOGETHER + descriptors >= TOGETHER {
             self.reclaim();
         }
         let writable = extent.writable();
@@ -521,28 +337,12 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
         if !self.features.in_order {
             let (freed, mut last) = (self.descriptors_freed(), head);
             for number in 0..more {
-                let next = self.next_of(last);
-                if self.lists_privately() {
-                    self.free.give(freed.wrapping_add(number), last);
-                }
-                last = next;
+                self.free.give(freed.wrapping_add(number), last);
+                last = self.following[last as usize];
             }
-            self.give_back(head, last, freed.wrapping_add(more));
+            self.free.give(freed.wrapping_add(more), last);
         }
         self.more_freed = self.more_freed.wrapping_add(more);
-    }
-
-    /// Gives back the last descriptor of the chain at `head`, after so many, and if free ones are listed in shared memory, the whole chain.
-    #[inline(always)]
-    fn give_back(&mut self, head: u16, last: u16, freed: u64) {
-        if self.lists_privately() {
-            return self.free.give(freed, last);
-        }
-        let at = self.layout.descriptor(last) + 8;
-        let rest: u64 = self.bus.load(Area::Descriptor, at, Relaxed);
-        let next = u64::from(self.shared_head.get()) << 48;
-        self.bus.store(Area::Descriptor, at, rest & 0xFFFF_FFFF_FFFF | next, Relaxed);
-        self.shared_head.set(head);
     }
 
     /// Takes the lines of the descriptors that became free last from the device's cache, all together.
@@ -566,15 +366,84 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
             }
         }
     }
+}
+
+/// A descriptor's second word (2.7.5).
+#[inline(always)]
+fn words(segment: Segment, flags: u16, next: u16) -> Words {
+    (segment.addr, u64::from(segment.len) | u64::from(flags) << 32 | u64::from(next) << 48)
+}
+
+impl<B: Bus> DriverSide for Driver<B> {
+    /// Writes a chain's descriptors and enters it in the avail ring (2.7.13.1, 2.7.13.2): segments that the device reads, then those that
+    /// it writes. [`Driver::publish`] shows it to the device. `token` comes back with it.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// [`RingError::Full`]: take used ones first. [`RingError::Empty`], [`RingError::TooLong`] and [`RingError::TotalLength`]: no ring of
+    /// this size takes such a chain. Nothing was changed.
+    #[inline(always)]
+    fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
+        match only(readable, writable) {
+            Some((segment, flags)) => self.add_one(segment, flags, token),
+            None => self.add_chain(readable, writable, token),
+        }
+    }
+
+    /// Shows the device all that was added (2.7.13.3).
+    ///
+    /// Wait-free.
+    #[inline]
+    fn publish(&mut self) {
+        self.published = self.added;
+        // (A) pairs with (B): whoever sees the index sees the entries and the descriptors that it covers.
+        self.bus.store(Area::Driver, Layout::INDEX, self.published as u16, Release);
+    }
+
+    /// Whether the device wants to be notified of what was published since the last call (2.7.13.4).
+    ///
+    /// Wait-free.
+    #[inline]
+    fn needs_kick(&mut self) -> bool {
+        let count = self.published - core::mem::replace(&mut self.announced, self.published);
+        let event = (Area::Device, self.layout.avail_event());
+        is_wanted(&self.bus, event, self.features.event_idx, self.published as u16, count)
+    }
+
+    /// The next buffer that the device has used, whose descriptors are free again (2.7.14); `None`: there is none.
+    ///
+    /// Wait-free.
+    ///
+    /// # Errors
+    /// The device has violated the protocol; the driver goes on. [`RingError::UsedIndex`]: nothing was taken, and the error comes again until
+    /// the index is valid. [`RingError::UsedId`]: the element is skipped. In order it comes again too, because it is not known which are used.
+    #[inline(always)]
+    fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
+        if self.features.in_order {
+            return self.take_used_in_order();
+        }
+        if self.look()? == 0 {
+            return Ok(None);
+        }
+        let (value, len) = self.element();
+        // Most often it is the oldest chain. The device has it, because there is something that it used.
+        let oldest = self.heads.get(self.oldest());
+        if u32::from(oldest) == value {
+            Ok(Some(self.take(oldest, len, false)))
+        } else {
+            self.take_other(value, len).map(Some)
+        }
+    }
 
     /// Asks to be notified of the next buffer that is used, and tells whether one came meanwhile: if so, take it before waiting.
     ///
     /// Wait-free.
-    pub fn arm_interrupt(&mut self) -> bool {
+    fn arm_interrupt(&mut self) -> bool {
         if self.features.event_idx {
             self.bus.store(Area::Driver, self.layout.used_event(), self.taken as u16, Relaxed);
         } else {
-            self.flags.set::<R>(&self.bus, 0);
+            self.flags.set(&self.bus, 0);
         }
         // (G) pairs with (H): what is wanted is stored before `used.idx` is read.
         self.bus.fence();
@@ -585,20 +454,36 @@ impl<B: Bus, R: Refinement> Driver<B, R> {
     /// Asks not to be notified for now. A hint: some notifications may still come.
     ///
     /// Wait-free.
-    pub fn disarm_interrupt(&mut self) {
+    fn disarm_interrupt(&mut self) {
         if self.features.event_idx {
             // The index that is passed last of all.
             self.bus.store(Area::Driver, self.layout.used_event(), (self.taken as u16).wrapping_sub(1), Relaxed);
         } else {
-            self.flags.set::<R>(&self.bus, NO_NOTIFICATION);
+            self.flags.set(&self.bus, NO_NOTIFICATION);
         }
     }
-}
 
-/// A descriptor's second word (2.7.5).
-#[inline(always)]
-fn words(segment: Segment, flags: u16, next: u16) -> Words {
-    (segment.addr, u64::from(segment.len) | u64::from(flags) << 32 | u64::from(next) << 48)
-}
+    /// Descriptors that are free.
+    #[inline]
+    fn free_count(&self) -> u16 {
+        self.layout.size().wrapping_sub(self.descriptors_added().wrapping_sub(self.descriptors_freed()) as u16)
+    }
 
-driver_side!(Driver);
+    /// Used elements that are still to come: chains that were published and not yet taken back, without those that the device has lost
+    /// because it named something else in their place.
+    #[inline]
+    fn in_flight(&self) -> u16 {
+        (self.published - self.taken) as u16
+    }
+
+    /// Chains that were added and not yet published.
+    #[inline]
+    fn unpublished(&self) -> u16 {
+        (self.added - self.published) as u16
+    }
+
+    /// How many used elements so far were protocol violations.
+    fn violations(&self) -> u64 {
+        self.violations
+    }
+}

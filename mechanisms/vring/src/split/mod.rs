@@ -12,12 +12,11 @@ use dormouse_abi::vring::RING_SIZE_MAX;
 
 pub use device::Device;
 pub use driver::Driver;
-pub use planned::{PlannedDriver, Used};
+pub use planned::PlannedDriver;
 
 use crate::area::Area;
 use crate::bus::{Areas, Bus, check_areas};
 use crate::error::RingError;
-use crate::features::Refinement;
 
 /// Where the fields of a ring of `size` entries are in their areas.
 #[derive(Debug, Clone, Copy)]
@@ -101,13 +100,9 @@ impl Flags {
         Flags { own, shadow: 0 }
     }
 
-    fn set<R: Refinement>(&mut self, bus: &impl Bus, flags: u16) {
+    fn set(&mut self, bus: &impl Bus, flags: u16) {
         if self.shadow != flags {
             self.shadow = flags;
-            if !R::SHADOW {
-                // Without the shadow, for measurements only: reads a word that this side itself wrote.
-                let _: u16 = bus.load(self.own, Layout::FLAGS, Relaxed);
-            }
             bus.store(self.own, Layout::FLAGS, flags, Relaxed);
         }
     }
@@ -116,19 +111,13 @@ impl Flags {
 /// Whether a side that has published `count` entries since it last asked, up to index `published`, is to notify the other. The other says
 /// so in `peer`, its ring: at `event` if event indexes were negotiated, otherwise by its flags (2.7.7.2, 2.7.13.4).
 #[inline]
-fn is_wanted<R: Refinement>(
-    bus: &impl Bus,
-    (peer, event): (Area, usize),
-    has_event_idx: bool,
-    published: u16,
-    count: u64,
-) -> bool {
+fn is_wanted(bus: &impl Bus, (peer, event): (Area, usize), has_event_idx: bool, published: u16, count: u64) -> bool {
     // (E) pairs with (F), and (H) with (G): the index is stored before the other side's wish is read.
     bus.fence();
     if has_event_idx {
         let event = bus.load(peer, event, Relaxed);
         let old = published.wrapping_sub(count as u16);
-        return count > u64::from(u16::MAX) || R::need_event(event, published, old);
+        return count > u64::from(u16::MAX) || bus.need_event(event, published, old);
     }
     let flags: u16 = bus.load(peer, Layout::FLAGS, Relaxed);
     count > 0 && flags & NO_NOTIFICATION == 0

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
 use dormouse_abi::txn::{Store, Txn};
-use dormouse_abi::vring::{RING_SIZE_MAX, UsedElem};
+use dormouse_abi::vring::RING_SIZE_MAX;
 
 use super::{Layout, contiguous};
 use crate::area::Area;
@@ -100,8 +100,7 @@ impl PlannedDriver {
         need_event(self.bus.load(Area::Device, self.layout.avail_event(), Relaxed), new, old)
     }
 
-    /// How many descriptors the device has used since the beginning (not wrapping), for callers that only need to know what
-    /// is free again. A malicious device can name any position in the last 2^16 up to what was published.
+    /// How many descriptors the device has used since the beginning (not wrapping), so how many are free again. A malicious device can name any position in the last 2^16 up to what was published.
     ///
     /// Wait-free, async-signal-safe.
     #[inline]
@@ -109,61 +108,9 @@ impl PlannedDriver {
         // The shadow first: the device cannot have used what was not yet published then.
         // SAFETY: `new`'s contract.
         let published = unsafe { AtomicU64::from_ptr(self.published) }.load(Acquire);
-        // (D') pairs with (C), as (D).
+        // (D) pairs with (C): what the device did to the buffers comes before.
         let used: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
         let pending = (published as u16).wrapping_sub(used);
         published.saturating_sub(pending as u64)
-    }
-
-    /// What the device has used, from the driver's own position (not wrapping) on (2.7.14).
-    ///
-    /// While others may be the driver too, use the result only for transactions that are guarded by `from`: once
-    /// somebody else has taken the elements, the device may overwrite them.
-    ///
-    /// Wait-free, async-signal-safe; so is the iterator, which yields at most `size` elements.
-    #[inline]
-    pub fn used(&self, from: u64) -> Used {
-        let index = from as u16;
-        // (D) pairs with (C): the elements, and the device's last reads of the buffers, come before.
-        let value: u16 = self.bus.load(Area::Device, Layout::INDEX, Acquire);
-        let remaining = value.wrapping_sub(index);
-        if remaining > self.layout.size() {
-            return Used { bus: self.bus, layout: self.layout, index, remaining: 0, violation: Some(value) };
-        }
-        Used { bus: self.bus, layout: self.layout, index, remaining, violation: None }
-    }
-}
-
-/// Used elements, or what is wrong with them. See [`PlannedDriver::used`].
-///
-/// Each item, valid or an error, stands for one element; only [`RingError::UsedIndex`] stands for none, and is the only item.
-#[derive(Debug, Clone)]
-#[must_use = "an iterator does nothing until it is asked"]
-pub struct Used {
-    bus: Direct,
-    layout: Layout,
-    index: u16,
-    remaining: u16,
-    violation: Option<u16>,
-}
-
-impl Iterator for Used {
-    type Item = Result<UsedElem, RingError>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some(value) = self.violation.take() {
-            return Some(Err(RingError::UsedIndex { index: self.index, value }));
-        }
-        self.remaining = self.remaining.checked_sub(1)?;
-        let index = self.index;
-        self.index = index.wrapping_add(1);
-        let at = self.layout.used_entry(self.layout.slot(index));
-        let id = self.bus.load(Area::Device, at, Relaxed);
-        let elem = UsedElem { id, len: self.bus.load(Area::Device, at + 4, Relaxed) };
-        if elem.id >= u32::from(self.layout.size()) {
-            return Some(Err(RingError::UsedId { index, value: elem.id }));
-        }
-        Some(Ok(elem))
     }
 }

@@ -1,9 +1,9 @@
-mod adaptive;
 mod hostile;
 mod notification;
 mod operation;
 mod oracle;
 mod planned;
+mod published;
 mod threads;
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};

@@ -8,9 +8,8 @@ use proptest::prelude::*;
 
 use super::Memory;
 use crate::{
-    AddressSpace, Cached, CachedUnshadowed, Chain, Completion, DeviceSide, Direct, DriverSide, Features,
-    IndirectTables, NoMemory, Refined, RefinedUnshadowed, Refinement, RingError, Segment, Shadowed, Unshadowed, packed,
-    split,
+    AddressSpace, Chain, Completion, DeviceSide, Direct, DriverSide, Features, IndirectTables, NoMemory, RingError,
+    Segment, packed, split,
 };
 
 /// Where the device has the driver's tables.
@@ -249,13 +248,13 @@ fn run_with_tables(
     }
 }
 
-fn split<R: Refinement>(size_log2: u32, features: Features, start: u16, entries: u16, operations: Vec<Operation>) {
+fn split(size_log2: u32, features: Features, start: u16, entries: u16, operations: Vec<Operation>) {
     let size = 1 << size_log2;
     let (memory, of_tables) = (Memory::split(size, 0xA5), Memory::new(IndirectTables::size_bytes(size, entries), 0x5A));
     let bus = memory.split_bus(size);
     split::start_at(&bus, size, start).unwrap();
-    let mut driver = split::Driver::<_, R>::with_base(bus, size, features, start).unwrap();
-    let mut device = split::Device::<_, R>::with_base(bus, size, features, start).unwrap();
+    let mut driver = split::Driver::with_base(bus, size, features, start).unwrap();
+    let mut device = split::Device::with_base(bus, size, features, start).unwrap();
     let case = Case {
         size: size.into(),
         is_packed: false,
@@ -277,17 +276,9 @@ proptest! {
         features in features(),
         start in prop_oneof![Just(0_u16), 65_500..=65_535_u16],
         entries in 1..8_u16,
-        refinement in 0..6,
         operations in vec(operation(), 0..800),
     ) {
-        match refinement {
-            0 => split::<Refined>(size_log2, features, start, entries, operations),
-            1 => split::<Cached>(size_log2, features, start, entries, operations),
-            2 => split::<Shadowed>(size_log2, features, start, entries, operations),
-            3 => split::<RefinedUnshadowed>(size_log2, features, start, entries, operations),
-            4 => split::<CachedUnshadowed>(size_log2, features, start, entries, operations),
-            _ => split::<Unshadowed>(size_log2, features, start, entries, operations),
-        }
+        split(size_log2, features, start, entries, operations);
     }
 
     #[test]
@@ -337,6 +328,6 @@ proptest! {
             base = device.base();
             prop_assert_eq!(driver.take_used(), Ok(Some(Completion { token, len: 0 })));
         }
-        prop_assert!(packed::Device::<Direct, Refined>::with_base(bus, size, features, size as u16).is_err());
+        prop_assert!(packed::Device::<Direct>::with_base(bus, size, features, size as u16).is_err());
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use dormouse_backing::{MemoryOptions, Pool};
-use dormouse_vring::{Area, Areas, Bus, Direct, Features, Segment, split};
+use dormouse_vring::{Area, Areas, Bus, Direct, DriverSide, Features, Segment, split};
 use dormouse_vring_vhost::{
     BackEnd, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, MemoryStorage, SECTOR_BYTES, Status,
     Storage,

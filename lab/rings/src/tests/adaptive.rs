@@ -1,15 +1,11 @@
 //! What publishes by itself holds nothing back beyond what its documentation says.
 
-use std::vec::Vec;
-
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::Memory;
-use crate::{
-    AdaptiveDevice, AdaptiveDriver, Chain, DeviceSide, DriverSide, Features, NoMemory, PATIENCE, RingError, Segment,
-    packed, split,
-};
+use crate::{AdaptiveDevice, AdaptiveDriver, PATIENCE};
+use dormouse_vring::{Chain, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split};
 
 #[derive(Debug, Clone)]
 enum Operation {
@@ -144,7 +140,7 @@ fn run(driver: impl DriverSide, device: impl DeviceSide, size: u16, limits: [u16
 
 #[test]
 fn who_waits_for_four_has_four_published_with_the_fourth() {
-    let memory = Memory::split(16, 0xA5);
+    let memory = Memory::new(split::size_bytes(16).unwrap());
     let bus = memory.split_bus(16);
     let mut driver: AdaptiveDriver<split::Driver<_>> =
         AdaptiveDriver::new(split::Driver::new(bus, 16, Features::default()).unwrap()).with_limit(8);
@@ -187,13 +183,13 @@ proptest! {
     ) {
         let (size, features) = (1_u16 << size_log2, Features { in_order, event_idx: true, ..Features::default() });
         if is_packed {
-            let memory = Memory::packed(size.into(), 0xA5);
+            let memory = Memory::new(packed::size_bytes(size.into()).unwrap());
             let bus = memory.packed_bus(size.into());
             let driver: packed::Driver<_> = packed::Driver::new(bus, size.into(), features).unwrap();
             let device: packed::Device<_> = packed::Device::new(bus, size.into(), features).unwrap();
             run(driver, device, size, limits, operations);
         } else {
-            let memory = Memory::split(size.into(), 0xA5);
+            let memory = Memory::new(split::size_bytes(size.into()).unwrap());
             let bus = memory.split_bus(size.into());
             let driver: split::Driver<_> = split::Driver::new(bus, size.into(), features).unwrap();
             let device: split::Device<_> = split::Device::new(bus, size.into(), features).unwrap();

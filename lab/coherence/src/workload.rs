@@ -1,6 +1,4 @@
-use dormouse_vring::{
-    Chain, DeviceSide, DriverSide, Features, NoMemory, Refinement, RingError, Segment, packed, split,
-};
+use dormouse_vring::{Chain, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split};
 
 use super::{Counts, Memory, Side};
 
@@ -45,11 +43,11 @@ impl Default for Workload {
 ///
 /// # Panics
 /// As [`run`].
-pub fn run_split<R: Refinement>(workload: &Workload) -> Result<Counts, RingError> {
+pub fn run_split(workload: &Workload) -> Result<Counts, RingError> {
     let &Workload { size, features, .. } = workload;
     let memory = Memory::split(size)?;
-    let mut driver = split::Driver::<_, R>::new(memory.view(Side::Driver), size, features)?;
-    let mut device = split::Device::<_, R>::new(memory.view(Side::Device), size, features)?;
+    let mut driver = split::Driver::new(memory.view(Side::Driver), size, features)?;
+    let mut device = split::Device::new(memory.view(Side::Device), size, features)?;
     run(&memory, &mut driver, &mut device, workload)
 }
 
@@ -60,11 +58,11 @@ pub fn run_split<R: Refinement>(workload: &Workload) -> Result<Counts, RingError
 ///
 /// # Panics
 /// As [`run`].
-pub fn run_packed<R: Refinement>(workload: &Workload) -> Result<Counts, RingError> {
+pub fn run_packed(workload: &Workload) -> Result<Counts, RingError> {
     let &Workload { size, features, .. } = workload;
     let memory = Memory::packed(size)?;
-    let mut driver = packed::Driver::<_, R>::new(memory.view(Side::Driver), size, features)?;
-    let mut device = packed::Device::<_, R>::new(memory.view(Side::Device), size, features)?;
+    let mut driver = packed::Driver::new(memory.view(Side::Driver), size, features)?;
+    let mut device = packed::Device::new(memory.view(Side::Device), size, features)?;
     run(&memory, &mut driver, &mut device, workload)
 }
 

@@ -28,10 +28,7 @@
 //! many as the last burst had. The device holds fewer than `limit` back, until a call of `pop` finds nothing. A flush publishes everything.
 //! Neither side reads a clock: whoever offers buffers and then calls nothing has to flush.
 
-use crate::buffer::{Chain, Completion, Segment};
-use crate::error::RingError;
-use crate::memory::AddressSpace;
-use crate::side::{DeviceSide, DriverSide};
+use dormouse_vring::{AddressSpace, Chain, Completion, DeviceSide, DriverSide, RingError, Segment};
 
 /// Calls of `take_used` in a row that find nothing, after which the driver holds nothing back.
 pub const PATIENCE: u16 = 4;

@@ -2,19 +2,19 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use dormouse_vring::{Area, Bus, Chain, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split};
-use dormouse_vring_coherence::{Memory, Side};
+use super::Memory;
+use crate::{Area, Bus, Chain, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split};
 
 const SEGMENT: [Segment; 1] = [Segment { addr: 0x1000, len: 8 }];
 
 #[test]
 fn a_buffer_of_a_split_queue_that_is_not_published_is_not_used() {
-    let memory = Memory::split(4).unwrap();
-    let mut driver: split::Driver<_> = split::Driver::new(memory.view(Side::Driver), 4, Features::default()).unwrap();
+    let memory = Memory::split(4, 0);
+    let mut driver: split::Driver<_> = split::Driver::new(memory.split_bus(4), 4, Features::default()).unwrap();
     driver.add(&[], &SEGMENT, 10).unwrap();
     driver.publish();
     driver.add(&[], &SEGMENT, 11).unwrap();
-    let device = memory.view(Side::Device);
+    let device = memory.split_bus(4);
     // The first used element: the second buffer, with all of its bytes.
     device.store(Area::Device, 4, 1_u32, Relaxed);
     device.store(Area::Device, 8, 8_u32, Relaxed);
@@ -47,12 +47,12 @@ fn overtake(mut driver: impl DriverSide, mut device: impl DeviceSide) {
 #[test]
 fn a_buffer_that_65_535_others_overtook_is_no_lie() {
     let features = Features::default();
-    let memory = Memory::split(4).unwrap();
-    let driver: split::Driver<_> = split::Driver::new(memory.view(Side::Driver), 4, features).unwrap();
-    let device: split::Device<_> = split::Device::new(memory.view(Side::Device), 4, features).unwrap();
+    let memory = Memory::split(4, 0);
+    let driver: split::Driver<_> = split::Driver::new(memory.split_bus(4), 4, features).unwrap();
+    let device: split::Device<_> = split::Device::new(memory.split_bus(4), 4, features).unwrap();
     overtake(driver, device);
-    let memory = Memory::packed(4).unwrap();
-    let driver: packed::Driver<_> = packed::Driver::new(memory.view(Side::Driver), 4, features).unwrap();
-    let device: packed::Device<_> = packed::Device::new(memory.view(Side::Device), 4, features).unwrap();
+    let memory = Memory::packed(4, 0);
+    let driver: packed::Driver<_> = packed::Driver::new(memory.packed_bus(4), 4, features).unwrap();
+    let device: packed::Device<_> = packed::Device::new(memory.packed_bus(4), 4, features).unwrap();
     overtake(driver, device);
 }

@@ -3,9 +3,8 @@ use proptest::prelude::*;
 
 use super::protocol::State;
 use super::*;
-use dormouse_vring::{
-    Cached, CachedUnshadowed, Features, Refined, RefinedUnshadowed, Refinement, Shadowed, Unshadowed, packed, split,
-};
+use dormouse_lab_rings::{PlainDriver, ReadBack};
+use dormouse_vring::{DriverSide, Features, packed, split};
 
 const BATCHES: [u32; 4] = [1, 4, 16, 64];
 
@@ -21,19 +20,53 @@ fn workloads() -> impl Iterator<Item = Workload> {
     })
 }
 
-fn split<R: Refinement>(workload: &Workload) -> Counts {
-    run_split::<R>(workload).unwrap()
+fn split(workload: &Workload) -> Counts {
+    run_split(workload).unwrap()
 }
 
 fn packed(workload: &Workload) -> Counts {
-    run_packed::<Refined>(workload).unwrap()
+    run_packed(workload).unwrap()
+}
+
+/// Through a split queue with this driver, and a device as it is.
+fn driven<'a, D: DriverSide>(
+    memory: &'a Memory,
+    driver: impl Fn(View<'a>, u32, Features) -> Result<D, RingError>,
+    workload: &Workload,
+) -> Counts {
+    let &Workload { size, features, .. } = workload;
+    let mut driver = driver(memory.view(Side::Driver), size, features).unwrap();
+    let mut device = split::Device::new(memory.view(Side::Device), size, features).unwrap();
+    run(memory, &mut driver, &mut device, workload).unwrap()
+}
+
+/// A driver as it was in 2015, with the shadow. There was no use in order.
+fn plain<const IS_CACHED: bool>(workload: &Workload) -> Counts {
+    let memory = Memory::split(workload.size).unwrap();
+    driven(&memory, PlainDriver::<_, IS_CACHED>::new, &out_of_order(workload))
+}
+
+fn out_of_order(workload: &Workload) -> Workload {
+    Workload { features: Features { in_order: false, ..workload.features }, ..*workload }
+}
+
+/// The same without it.
+fn plain_read_back<const IS_CACHED: bool>(workload: &Workload) -> Counts {
+    let driver = |view, size, features| PlainDriver::<_, IS_CACHED>::new(ReadBack::driver(view, size), size, features);
+    driven(&Memory::split(workload.size).unwrap(), driver, &out_of_order(workload))
+}
+
+/// A driver as it is, without the shadow.
+fn read_back(workload: &Workload) -> Counts {
+    let driver = |view, size, features| split::Driver::new(ReadBack::driver(view, size), size, features);
+    driven(&Memory::split(workload.size).unwrap(), driver, workload)
 }
 
 /// The claim of 2015, as the change was made and with all that has come since.
 #[test]
 fn a_shadowed_producer_loads_nothing_that_it_publishes() {
     for workload in workloads() {
-        for counts in [split::<Refined>(&workload), split::<Cached>(&workload), split::<Shadowed>(&workload)] {
+        for counts in [split(&workload), plain::<true>(&workload), plain::<false>(&workload)] {
             let avail = counts.area(Side::Driver, Area::Driver);
             assert_eq!((avail.loads, avail.modifies), (0, 0), "{workload:?}");
             assert!(avail.stores >= workload.items);
@@ -47,16 +80,18 @@ fn a_shadowed_producer_loads_nothing_that_it_publishes() {
 #[test]
 fn an_unshadowed_producer_reads_modifies_and_writes_it() {
     for workload in workloads() {
-        let counts = [
-            split::<RefinedUnshadowed>(&workload),
-            split::<CachedUnshadowed>(&workload),
-            split::<Unshadowed>(&workload),
+        let forms = [
+            (read_back(&workload), workload.features.in_order),
+            (plain_read_back::<true>(&workload), false),
+            (plain_read_back::<false>(&workload), false),
         ];
-        for counts in counts {
+        for (counts, in_order) in forms {
             let avail = counts.area(Side::Driver, Area::Driver);
-            // Loads of `avail.idx` for each entry and each publishing, and of `avail.flags` for each buffer that comes back; counting may
-            // begin and end within a batch.
-            let loads = 2 * workload.items + workload.items / u64::from(workload.batch);
+            // Loads of `avail.idx` for each entry and each publishing, and of `avail.flags` for each used element; counting may begin and end
+            // within a batch.
+            let batches = workload.items / u64::from(workload.batch);
+            let elements = if in_order { batches } else { workload.items };
+            let loads = workload.items + batches + elements;
             assert!(avail.loads.abs_diff(loads) <= u64::from(workload.batch) + 1, "{workload:?}: {}", avail.loads);
             // In the first line after each of them, in others once a batch.
             assert!(avail.modifies >= workload.items / u64::from(workload.batch), "{workload:?}");
@@ -67,20 +102,20 @@ fn an_unshadowed_producer_reads_modifies_and_writes_it() {
 /// The line of `avail.idx` by name, also while the driver switches notifications off and on, which changes `avail.flags`.
 #[test]
 fn flags_are_not_read_back_either() {
-    fn of<R: Refinement>() -> (Tally, Tally) {
-        let memory = Memory::split(8).unwrap();
-        let view = memory.view(Side::Driver);
-        let mut driver = split::Driver::<_, R>::new(view, 8, Features::default()).unwrap();
+    fn of<B: Bus>(memory: &Memory, bus: B) -> (Tally, Tally) {
+        let mut driver = split::Driver::new(bus, 8, Features::default()).unwrap();
         for _ in 0..3 {
             driver.disarm_interrupt();
             driver.arm_interrupt();
         }
         (memory.line(Side::Driver, Area::Driver, 0), memory.line(Side::Device, Area::Driver, 0))
     }
-    let (shadowed, device) = of::<Refined>();
+    let memory = Memory::split(8).unwrap();
+    let (shadowed, device) = of(&memory, memory.view(Side::Driver));
     assert_eq!((shadowed.loads, shadowed.stores, shadowed.modifies), (0, 6, 0));
     assert_eq!(device, Tally::default());
-    let (unshadowed, _) = of::<RefinedUnshadowed>();
+    let memory = Memory::split(8).unwrap();
+    let (unshadowed, _) = of(&memory, ReadBack::driver(memory.view(Side::Driver), 8));
     assert_eq!((unshadowed.loads, unshadowed.stores, unshadowed.modifies), (6, 6, 6));
 }
 
@@ -89,8 +124,8 @@ fn flags_are_not_read_back_either() {
 fn a_private_free_list_spares_the_descriptors() {
     for workload in workloads().filter(|workload| !workload.features.in_order) {
         let loads = |counts: Counts| counts.area(Side::Driver, Area::Descriptor).loads;
-        assert_eq!(loads(split::<Refined>(&workload)), 0);
-        assert!(loads(split::<Cached>(&workload)) + 2 * u64::from(workload.batch) >= 2 * workload.items);
+        assert_eq!(loads(split(&workload)), 0);
+        assert!(loads(plain::<true>(&workload)) + 2 * u64::from(workload.batch) >= 2 * workload.items);
     }
 }
 
@@ -98,7 +133,7 @@ fn a_private_free_list_spares_the_descriptors() {
 #[test]
 fn the_shadow_saves_transfers_where_loads_take_lines_over() {
     for workload in workloads() {
-        let (with, without) = (split::<Refined>(&workload), split::<RefinedUnshadowed>(&workload));
+        let (with, without) = (split(&workload), read_back(&workload));
         let avail = |counts: &Counts, protocol| counts.area(Side::Driver, Area::Driver).moves(protocol);
         for protocol in [Protocol::Mesi, Protocol::Moesi] {
             assert_eq!(avail(&with, protocol), avail(&without, protocol));
@@ -119,7 +154,7 @@ fn the_shadow_saves_transfers_where_loads_take_lines_over() {
 fn one_buffer_at_a_time_is_five_lines() {
     let features = Features { in_order: true, event_idx: true, ..Features::default() };
     let workload = Workload { schedule: Schedule::Lockstep, features, ..Workload::default() };
-    let counts = split::<Refined>(&workload);
+    let counts = split(&workload);
     let expected = 3.0 + (1.0 + 1.0 / 8.0 + 248.0 / 256.0);
     for protocol in [Protocol::Mesi, Protocol::Moesi] {
         assert_eq!(counts.transfers_per_item(protocol), expected);
@@ -140,7 +175,7 @@ fn batches_and_refinements_never_cost_lines() {
                 let workload = Workload { batch, schedule, features, ..Workload::default() };
                 let of = |counts: Counts| counts.transfers_per_item(Protocol::Moesi);
                 let (refined, shadowed, packed) =
-                    (of(split::<Refined>(&workload)), of(split::<Shadowed>(&workload)), of(packed(&workload)));
+                    (of(split(&workload)), of(plain::<false>(&workload)), of(packed(&workload)));
                 assert!(refined < last[0] && shadowed < last[1] && packed < last[2], "{workload:?}");
                 last = [refined, shadowed, packed];
                 assert!(refined <= shadowed, "{workload:?}");
@@ -161,7 +196,7 @@ fn packed_rings_in_order_move_fewer_lines() {
     let features = Features { in_order: true, event_idx: true, ..Features::default() };
     for batch in BATCHES {
         let workload = Workload { batch, features, ..Workload::default() };
-        let (packed, split) = (packed(&workload), split::<Refined>(&workload));
+        let (packed, split) = (packed(&workload), split(&workload));
         for protocol in Protocol::ALL {
             assert!(packed.transfers_per_item(protocol) < split.transfers_per_item(protocol), "{batch} {protocol:?}");
         }
@@ -171,7 +206,7 @@ fn packed_rings_in_order_move_fewer_lines() {
 #[test]
 fn counts_come_again() {
     for workload in workloads() {
-        assert_eq!(split::<Refined>(&workload), split::<Refined>(&workload));
+        assert_eq!(split(&workload), split(&workload));
         assert_eq!(packed(&workload), packed(&workload));
     }
 }
@@ -179,9 +214,9 @@ fn counts_come_again() {
 #[test]
 fn fences_are_those_of_notifications() {
     let workload = Workload { items: 1024, batch: 4, ..Workload::default() };
-    let quiet = split::<Refined>(&workload);
+    let quiet = split(&workload);
     assert_eq!((quiet.fences(Side::Driver), quiet.fences(Side::Device)), (0, 0));
-    let notified = split::<Refined>(&Workload { is_notified: true, ..workload });
+    let notified = split(&Workload { is_notified: true, ..workload });
     assert!(notified.fences(Side::Driver) >= 1024 / 4 - 1);
     assert!(notified.fences(Side::Device) >= 1024 / 4 - 1);
     // Each of them asks for the other's wish.
@@ -192,10 +227,7 @@ fn fences_are_those_of_notifications() {
 fn impossible_sizes_are_refused() {
     for size in [0, 3, 65_536] {
         assert_eq!(Memory::split(size).err(), Some(RingError::Size { size }));
-        assert_eq!(
-            run_split::<Refined>(&Workload { size, ..Workload::default() }).err(),
-            Some(RingError::Size { size })
-        );
+        assert_eq!(run_split(&Workload { size, ..Workload::default() }).err(), Some(RingError::Size { size }));
     }
     assert_eq!(Memory::packed(0).err(), Some(RingError::Size { size: 0 }));
 }

@@ -1,0 +1,43 @@
+mod adaptive;
+mod oracle;
+
+use std::sync::atomic::AtomicU8;
+
+use dormouse_vring::{Direct, packed, split};
+
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "reached by address")] [AtomicU8; 64]);
+
+/// Memory that both sides have, none of it zero at first.
+struct Memory(Vec<Line>);
+
+impl Memory {
+    fn new(len: usize) -> Memory {
+        Memory((0..len.div_ceil(64)).map(|_| Line([const { AtomicU8::new(0xA5) }; 64])).collect())
+    }
+
+    fn base(&self) -> *mut u8 {
+        self.0.as_ptr().cast_mut().cast()
+    }
+
+    /// Of a split ring.
+    fn bus(&self, size: u32) -> Direct {
+        // SAFETY: the vector outlives the bus in every test, has the layout's size, and its bytes are atomics.
+        unsafe { Direct::new(split::contiguous(self.base(), size).unwrap()) }
+    }
+
+    /// With an empty split ring.
+    fn split_bus(&self, size: u32) -> Direct {
+        let bus = self.bus(size);
+        split::init(&bus, size).unwrap();
+        bus
+    }
+
+    /// With an empty packed ring.
+    fn packed_bus(&self, size: u32) -> Direct {
+        // SAFETY: the vector outlives the bus in every test, has the layout's size, and its bytes are atomics.
+        let bus = unsafe { Direct::new(packed::contiguous(self.base(), size).unwrap()) };
+        packed::init(&bus, size).unwrap();
+        bus
+    }
+}
