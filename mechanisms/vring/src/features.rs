@@ -34,9 +34,10 @@ impl Features {
 
     /// As bits to offer or to accept.
     pub const fn to_bits(self) -> u64 {
-        self.indirect as u64 * Features::INDIRECT
-            | self.event_idx as u64 * Features::EVENT_IDX
-            | self.in_order as u64 * Features::IN_ORDER
+        let indirect = self.indirect as u64 * Features::INDIRECT;
+        let event_idx = self.event_idx as u64 * Features::EVENT_IDX;
+        let in_order = self.in_order as u64 * Features::IN_ORDER;
+        indirect | event_idx | in_order
     }
 }
 

@@ -7,11 +7,11 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use dormouse_vring::{Areas, Chain, DeviceSide, Direct, Features};
+use dormouse_vring::{Area, Areas, Bus, Chain, DeviceSide, Direct, Features, either};
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use serde::Serialize;
@@ -26,8 +26,7 @@ use vhost::vhost_user::{
 };
 
 use crate::error::Error;
-use crate::ring::DeviceRing;
-use crate::served::{Mapped, Memory, NotThere};
+use crate::served::{InvalidBuffer, Mapped, Memory};
 
 /// A device: what a buffer of each queue means.
 pub trait Served: Send + Sync + 'static {
@@ -48,16 +47,6 @@ pub trait Served: Send + Sync + 'static {
         memory: &Memory,
         scratch: &mut Vec<u8>,
     ) -> std::result::Result<u32, InvalidBuffer>;
-}
-
-/// A buffer that no driver may make, or that is not in the driver's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InvalidBuffer;
-
-impl From<NotThere> for InvalidBuffer {
-    fn from(_: NotThere) -> InvalidBuffer {
-        InvalidBuffer
-    }
 }
 
 /// What a back end allows.
@@ -99,25 +88,22 @@ pub struct BackEndCounters {
     pub kicks: u64,
 }
 
+/// What all threads of a back end have.
 #[derive(Debug, Default)]
-struct Counters {
-    connections: AtomicU64,
-    buffers: AtomicU64,
-    violations: AtomicU64,
-    refused: AtomicU64,
-    interrupts: AtomicU64,
-    kicks: AtomicU64,
-}
-
-#[derive(Debug)]
 struct Shared {
-    counters: Counters,
-    accepted: AtomicU64,
+    counters: Mutex<BackEndCounters>,
+    /// Features that the last driver accepted.
+    accepted: Mutex<u64>,
     /// Why the last message was refused.
     refusal: Mutex<Option<String>>,
     is_stopping: AtomicBool,
-    stop: OwnedFd,
     connection: Mutex<Option<UnixStream>>,
+}
+
+impl Shared {
+    fn count(&self, change: impl FnOnce(&mut BackEndCounters)) {
+        change(&mut lock(&self.counters));
+    }
 }
 
 /// A device that listens on a socket, in a thread of its own, for one driver after another. It ends when it is dropped.
@@ -131,6 +117,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct BackEnd {
     path: PathBuf,
+    listener: UnixListener,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -155,37 +142,22 @@ impl BackEnd {
             result => result,
         }
         .map_err(listen)?;
-        let shared = Arc::new(Shared {
-            counters: Counters::default(),
-            accepted: AtomicU64::new(0),
-            refusal: Mutex::default(),
-            is_stopping: AtomicBool::new(false),
-            stop: new_event()?,
-            connection: Mutex::default(),
-        });
-        let server = Server { listener, device, options, shared: Arc::clone(&shared) };
+        let shared = Arc::<Shared>::default();
+        let server =
+            Server { listener: listener.try_clone().map_err(listen)?, device, options, shared: Arc::clone(&shared) };
         let thread = std::thread::Builder::new().name("dormouse-vhost".into()).spawn(move || server.run());
         let thread = Some(thread.map_err(Error::system("start a thread"))?);
-        Ok(BackEnd { path: path.into(), shared, thread })
+        Ok(BackEnd { path: path.into(), listener, shared, thread })
     }
 
     /// What was done so far.
     pub fn counters(&self) -> BackEndCounters {
-        let Counters { connections, buffers, violations, refused, interrupts, kicks } = &self.shared.counters;
-        let of = |counter: &AtomicU64| counter.load(Relaxed);
-        BackEndCounters {
-            connections: of(connections),
-            buffers: of(buffers),
-            violations: of(violations),
-            refused: of(refused),
-            interrupts: of(interrupts),
-            kicks: of(kicks),
-        }
+        *lock(&self.shared.counters)
     }
 
     /// Feature bits that the last driver accepted, or 0 before it did.
     pub fn accepted(&self) -> u64 {
-        self.shared.accepted.load(Relaxed)
+        *lock(&self.shared.accepted)
     }
 
     /// Why the last refused message was refused, if there was one.
@@ -197,7 +169,8 @@ impl BackEnd {
 impl Drop for BackEnd {
     fn drop(&mut self) {
         self.shared.is_stopping.store(true, Relaxed);
-        signal(&self.shared.stop);
+        // A thread that waits in `accept` gets EINVAL (Linux's `unix_accept`).
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(connection) = lock(&self.shared.connection).as_ref() {
             let _ = connection.shutdown(Shutdown::Both);
         }
@@ -252,33 +225,22 @@ impl<D: Served> Server<D> {
     /// The next driver; `None`: the back end is being stopped.
     fn accept(&self) -> Option<UnixStream> {
         loop {
-            let mut fds = [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.shared.stop, PollFlags::IN)];
-            let result = poll(&mut fds, None);
-            if self.shared.is_stopping.load(Relaxed) {
-                return None;
-            }
-            match result {
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(_) => return None,
-            }
             match self.listener.accept() {
                 Ok((socket, _)) => return Some(socket),
-                Err(error) if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted].contains(&error.kind()) => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(_) => return None,
             }
         }
     }
 
     fn serve(&self, socket: UnixStream) {
-        self.shared.counters.connections.fetch_add(1, Relaxed);
-        self.shared.accepted.store(0, Relaxed);
+        self.shared.count(|counters| counters.connections += 1);
+        *lock(&self.shared.accepted) = 0;
         let connection = Arc::new(Mutex::new(Connection {
             device: Arc::clone(&self.device),
             options: self.options,
             shared: Arc::clone(&self.shared),
             accepted: 0,
-            mapped: Vec::new(),
             memory: Arc::default(),
             rings: (0..self.device.queue_count()).map(|_| RingState::default()).collect(),
         }));
@@ -289,8 +251,9 @@ impl<D: Served> Server<D> {
             }
         };
         lock(&connection).stop_all();
+        drop((handler, connection));
         if !matches!(end, Message::Disconnected | Message::SocketBroken(_) | Message::PartialMessage) {
-            self.shared.counters.refused.fetch_add(1, Relaxed);
+            self.shared.count(|counters| counters.refused += 1);
             *lock(&self.shared.refusal) = Some(end.to_string());
         }
     }
@@ -323,7 +286,6 @@ struct Connection<D> {
     options: BackEndOptions,
     shared: Arc<Shared>,
     accepted: u64,
-    mapped: Vec<Arc<Mapped>>,
     memory: Arc<Memory>,
     rings: Vec<RingState>,
 }
@@ -348,10 +310,12 @@ impl<D: Served> Connection<D> {
         self.rings.get_mut(index as usize).ok_or(Message::InvalidOperation("a queue that the device does not have"))
     }
 
-    /// As [`Connection::ring`], for what cannot be changed while the ring is served.
-    fn stopped_ring(&mut self, index: u32) -> Result<&mut RingState> {
+    /// Changes what cannot be changed while the ring is served, and starts it if it can be served now.
+    fn change<T>(&mut self, index: u32, change: impl FnOnce(&mut RingState) -> T) -> Result<T> {
         self.stop(index as usize);
-        self.ring(index)
+        let result = change(self.ring(index)?);
+        self.start(index as usize)?;
+        Ok(result)
     }
 
     fn stop(&mut self, index: usize) {
@@ -365,8 +329,6 @@ impl<D: Served> Connection<D> {
 
     fn stop_all(&mut self) {
         (0..self.rings.len()).for_each(|index| self.stop(index));
-        self.mapped.clear();
-        self.memory = Arc::default();
     }
 
     /// Starts each ring that is completely described and not served yet.
@@ -380,7 +342,7 @@ impl<D: Served> Connection<D> {
         let features = Features::from_bits(self.accepted);
         let Some(ring) = self.rings.get_mut(index) else { return Ok(()) };
         let (Some(addrs), Some(kick), None) = (ring.addrs, &ring.kick, &ring.worker) else { return Ok(()) };
-        if self.mapped.is_empty() || ring.size == 0 || !(ring.is_enabled || is_always_enabled) {
+        if self.memory.mapped.is_empty() || ring.size == 0 || !(ring.is_enabled || is_always_enabled) {
             return Ok(());
         }
         let size = ring.size as usize;
@@ -392,7 +354,11 @@ impl<D: Served> Connection<D> {
         let areas = Areas { descriptor: part(0)?, driver: part(1)?, device: part(2)? };
         // SAFETY: in the driver's memory, which the worker keeps as long as the ring; Rust code accesses it atomically.
         let bus = unsafe { Direct::new(areas) };
-        let device = DeviceRing::with_base(is_packed, bus, ring.size, features, ring.base);
+        // Offset 0 with a wrap counter of 0 is where the second lap of a packed ring begins. Some front ends, such as the crate `virtio-driver`,
+        // mean a ring that nobody has used: then the first descriptor is not marked as used, as it would be in the second lap (2.8.1).
+        let is_first_lap = || bus.load::<u64>(Area::Descriptor, 8, Relaxed) >> 63 == 0;
+        let base = if is_packed && ring.base == 0 && is_first_lap() { 1 << 15 } else { ring.base };
+        let device = either::Device::with_base(is_packed, bus, ring.size, features, base);
         let device = device.map_err(|_| Message::InvalidOperation("a queue whose size or place is impossible"))?;
         let stop = Arc::new(new_event().map_err(|_| Message::BackendInternalError)?);
         let serving = Serving {
@@ -415,10 +381,9 @@ impl<D: Served> Connection<D> {
 
     /// Goes on with other memory.
     fn remap(&mut self, mapped: Vec<Arc<Mapped>>) -> Result<()> {
-        let memory = Memory::new(mapped.clone())?;
-        (0..self.rings.len()).for_each(|index| self.stop(index));
+        let memory = Memory::new(mapped)?;
+        self.stop_all();
         self.memory = Arc::new(memory);
-        self.mapped = mapped;
         self.start_all()
     }
 
@@ -439,7 +404,7 @@ fn watch(kick: &File, stop: &OwnedFd) -> io::Result<OwnedFd> {
 /// A ring that is served.
 struct Serving<D> {
     index: u16,
-    ring: DeviceRing,
+    ring: either::Device<Direct>,
     memory: Arc<Memory>,
     served: Arc<D>,
     call: Option<Arc<File>>,
@@ -479,7 +444,6 @@ impl<D: Served> Serving<D> {
             self.ring.disarm_notification();
             let end = loop {
                 let end = self.serve_some();
-                self.count_violations();
                 if end != Turn::More {
                     break end;
                 }
@@ -491,15 +455,9 @@ impl<D: Served> Serving<D> {
             let has_more = self.ring.arm_notification() && end != Turn::Stuck;
             match self.is_woken(has_more.then_some(&AT_ONCE)) {
                 None => return,
-                Some(is_kicked) => _ = self.shared.counters.kicks.fetch_add(is_kicked.into(), Relaxed),
+                Some(is_kicked) => self.shared.count(|counters| counters.kicks += u64::from(is_kicked)),
             }
         }
-    }
-
-    fn count_violations(&mut self) {
-        let violations = self.ring.violations();
-        self.shared.counters.violations.fetch_add(violations - self.violations, Relaxed);
-        self.violations = violations;
     }
 
     /// Whether a kick came; `None`: the thread is to stop.
@@ -516,7 +474,7 @@ impl<D: Served> Serving<D> {
     /// Serves up to a turn's buffers.
     fn serve_some(&mut self) -> Turn {
         let mut end = Turn::More;
-        let mut count = 0;
+        let (mut buffers, mut invalid) = (0, 0);
         let mut last_lie = None;
         for _ in 0..TURN {
             match self.ring.pop(&*self.memory, &mut self.chain) {
@@ -533,21 +491,23 @@ impl<D: Served> Serving<D> {
                 Err(_) => continue,
             }
             let served = self.served.serve(self.index, &self.chain, &self.memory, &mut self.scratch);
-            if served.is_err() {
-                self.shared.counters.violations.fetch_add(1, Relaxed);
-            }
             self.ring.push_used(&self.chain, served.unwrap_or(0));
-            count += 1;
+            buffers += 1;
+            invalid += u64::from(served.is_err());
         }
-        if count > 0 {
+        if buffers > 0 {
             self.ring.publish_used();
-            self.shared.counters.buffers.fetch_add(count, Relaxed);
-            if self.ring.needs_interrupt()
-                && let Some(call) = &self.call
-            {
-                self.shared.counters.interrupts.fetch_add(1, Relaxed);
-                signal(call);
-            }
+        }
+        let call = self.call.as_ref().filter(|_| buffers > 0 && self.ring.needs_interrupt());
+        let violations = self.ring.violations();
+        self.shared.count(|counters| {
+            counters.buffers += buffers;
+            counters.violations += invalid + violations - self.violations;
+            counters.interrupts += u64::from(call.is_some());
+        });
+        self.violations = violations;
+        if let Some(call) = call {
+            signal(call);
         }
         end
     }
@@ -565,7 +525,7 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
 
     fn reset_owner(&mut self) -> Result<()> {
         // Deprecated: disables all rings, as some back ends do.
-        (0..self.rings.len()).for_each(|index| self.stop(index));
+        self.stop_all();
         self.rings.iter_mut().for_each(|ring| ring.is_enabled = false);
         Ok(())
     }
@@ -585,9 +545,9 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
         if features & Features::VERSION_1 == 0 {
             return Err(Message::InvalidOperation("a legacy driver (VIRTIO_F_VERSION_1 is not among its features)"));
         }
-        (0..self.rings.len()).for_each(|index| self.stop(index));
+        self.stop_all();
         self.accepted = features;
-        self.shared.accepted.store(features, Relaxed);
+        *lock(&self.shared.accepted) = features;
         self.start_all()
     }
 
@@ -616,25 +576,24 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
         file: File,
         _postcopy_listening: Option<bool>,
     ) -> Result<Option<u64>> {
-        if self.mapped.len() >= REGION_COUNT_MAX {
+        if self.memory.mapped.len() >= REGION_COUNT_MAX {
             return Err(Message::InvalidOperation("more memory regions than there are slots"));
         }
-        let mut mapped = self.mapped.clone();
+        let mut mapped = self.memory.mapped.clone();
         mapped.push(self.map(region, &file)?);
         self.remap(mapped)?;
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let mut mapped = self.mapped.clone();
+        let mut mapped = self.memory.mapped.clone();
         let index = mapped.iter().position(|it| it.is(region));
         mapped.remove(index.ok_or(Message::InvalidOperation("a memory region that is not there"))?);
         self.remap(mapped)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        self.stopped_ring(index)?.size = num;
-        self.start(index as usize)
+        self.change(index, |ring| ring.size = num)
     }
 
     fn set_vring_addr(
@@ -649,34 +608,31 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
         if !flags.is_empty() {
             return unsupported();
         }
-        self.stopped_ring(index)?.addrs = Some([descriptor, available, used]);
-        self.start(index as usize)
+        self.change(index, |ring| ring.addrs = Some([descriptor, available, used]))
     }
 
     /// Of a packed ring the upper half says what was used: the same as what was taken, as long as nothing is in flight.
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.stopped_ring(index)?.base = base as u16;
-        self.start(index as usize)
+        self.change(index, |ring| ring.base = base as u16)
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let is_packed = self.accepted & Features::PACKED != 0;
-        let ring = self.stopped_ring(index)?;
-        // It is started again by a new kick.
-        ring.kick = None;
-        let base = u32::from(ring.base);
+        let base = self.change(index, |ring| {
+            // It is started again by a new kick.
+            ring.kick = None;
+            u32::from(ring.base)
+        })?;
         Ok(VhostUserVringState::new(index, if is_packed { base << 16 | base } else { base }))
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let kick = fd.ok_or(Message::InvalidOperation("a queue without kicks, which would have to be polled"))?;
-        self.stopped_ring(index.into())?.kick = Some(kick);
-        self.start(index.into())
+        self.change(index.into(), |ring| ring.kick = Some(kick))
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        self.stopped_ring(index.into())?.call = fd.map(Arc::new);
-        self.start(index.into())
+        self.change(index.into(), |ring| ring.call = fd.map(Arc::new))
     }
 
     fn set_vring_err(&mut self, index: u8, _fd: Option<File>) -> Result<()> {
@@ -702,8 +658,7 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        self.stopped_ring(index)?.is_enabled = enable;
-        self.start(index as usize)
+        self.change(index, |ring| ring.is_enabled = enable)
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {

@@ -1,198 +1,313 @@
-//! Random reads and writes against a block device, measured and verified.
+//! `dormouse vring bench`: random reads and writes against a block device of another process, measured and verified.
 
+use std::io::Write;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use dormouse_terminal::{Output, parse_size};
+use dormouse_vring_vhost::{
+    BlockDevice, BlockQueue, Config, DriverOptions, Error, Negotiated, Operation, QueueCounters, Request, SECTOR_BYTES,
+    Status,
+};
+use indicatif::{ProgressBar, ProgressStyle};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-use crate::blk::{Config, Operation, SECTOR_BYTES, Status};
-use crate::device::{BlockDevice, BlockQueue, DriverOptions, Negotiated, QueueCounters};
-use crate::error::Error;
-
-/// What to ask a device for.
-#[derive(Debug, Clone)]
-pub struct BenchOptions {
-    /// The socket that the device listens on.
-    pub socket: PathBuf,
-    /// How it is driven; `request_bytes_max` is set to the largest of `sizes_bytes`.
-    pub driver: DriverOptions,
-    /// Bytes of requests, multiples of 512; each request is of one of them, drawn evenly.
-    pub sizes_bytes: Vec<u32>,
-    /// Requests in all.
-    pub requests: u64,
-    /// How many in a hundred are writes. They destroy the contents of the device.
-    pub write_percent: u8,
-    /// Requests are for this many bytes at the beginning of the device.
-    pub span_bytes: u64,
-    /// Poll for completions, rather than sleep until the device wakes us.
-    pub is_polling: bool,
-    /// When the device ends: how long to wait for it to be started again.
-    pub patience: Duration,
-    /// What random numbers are drawn from.
-    pub seed: u64,
+/// Drive a block device of another process, and print how fast it is
+///
+/// The device is one that listens on a socket for vhost-user-blk, such as qemu-storage-daemon's. Requests are random; what was
+/// written is verified when it is read again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  qemu-storage-daemon --blockdev driver=null-co,node-name=d0,size=1G,read-zeroes=on \\
+    --export type=vhost-user-blk,id=e0,node-name=d0,writable=on,addr.type=unix,addr.path=qsd.sock &
+  dormouse vring bench --socket qsd.sock                              reads of 4 KiB, 32 at a time
+  dormouse vring bench --socket qsd.sock --size 512,64K --depth 1     one at a time: how long a request takes
+  dormouse vring bench --socket disk.sock --write 50                  half of them writes: the data of the device is lost")]
+pub(crate) struct Bench {
+    /// The socket that the device listens on
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Bytes of a request, such as 4K; several, separated by commas, are mixed
+    #[arg(long, value_name = "SIZE[,SIZE…]", value_delimiter = ',', value_parser = parse_size, default_value = "4K")]
+    size: Vec<u64>,
+    /// Requests in all
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    requests: u64,
+    /// Requests that each queue has in flight
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    depth: u16,
+    /// Queues, each driven by a thread
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    queues: u16,
+    /// Entries of each queue, a power of two
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    entries: u16,
+    /// How many requests in a hundred are writes, which destroy the data of the device
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=100))]
+    write: u8,
+    /// Use only the first SIZE bytes of the device
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    span: u64,
+    /// Do not accept event indexes (VIRTIO_F_EVENT_IDX), which save kicks and interrupts
+    #[arg(long)]
+    no_event_idx: bool,
+    /// Do not accept indirect tables (VIRTIO_F_INDIRECT_DESC), which make a request one descriptor
+    #[arg(long)]
+    no_indirect: bool,
+    /// Use packed queues (VIRTIO_F_RING_PACKED) in place of split ones
+    #[arg(long)]
+    packed: bool,
+    /// Poll for completed requests instead of sleeping until the device sends an interrupt; keeps a CPU busy for each queue
+    #[arg(long)]
+    poll: bool,
+    /// When the device ends, wait this many seconds for it to be started again, and go on
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    reconnect: u64,
+    /// Seed of the random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-/// How long requests took, from when they were made until they were found done.
+/// How long requests took, from when they were made until they were found done: percentiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[expect(missing_docs, reason = "percentiles, in ns")]
-pub struct Latency {
-    pub p50_ns: u64,
-    pub p90_ns: u64,
-    pub p99_ns: u64,
-    pub p999_ns: u64,
+struct Latency {
+    p50_ns: u64,
+    p90_ns: u64,
+    p99_ns: u64,
+    p999_ns: u64,
     /// The longest.
-    pub max_ns: u64,
+    max_ns: u64,
 }
 
 /// The result.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct BenchReport {
-    /// The device's configuration.
-    pub device: Config,
-    /// What was negotiated.
-    pub negotiated: Negotiated,
-    /// Queues that were used.
-    pub queue_count: u16,
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Requests in a second.
+    iops: f64,
+    /// Read and written.
+    mib_per_second: f64,
+    device: Config,
+    negotiated: Negotiated,
+    queue_count: u16,
     /// Requests in flight in each, at most.
-    pub depth: u16,
+    depth: u16,
     /// Requests that were done.
-    pub requests: u64,
+    requests: u64,
     /// From the first request to the end of the last, without waiting for a device to be started again.
-    pub elapsed_ns: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Bytes written.
-    pub written_bytes: u64,
-    /// Of those that were read: bytes that had been written before, and were what was written.
-    pub verified_bytes: u64,
-    /// How long requests took.
-    pub latency: Latency,
-    /// What the queues did.
-    pub queues: QueueCounters,
+    elapsed_ns: u64,
+    #[serde(flatten)]
+    moved: Moved,
+    latency: Latency,
+    queues: QueueCounters,
     /// Times that the device was gone and came back.
-    pub reconnects: u32,
+    reconnects: u32,
 }
 
-impl BenchReport {
-    /// Requests in a second.
-    pub fn iops(&self) -> f64 {
-        self.requests as f64 / (self.elapsed_ns.max(1) as f64 / 1e9)
-    }
-
-    /// Bytes in a second, either way.
-    pub fn bytes_per_second(&self) -> f64 {
-        (self.read_bytes + self.written_bytes) as f64 / (self.elapsed_ns.max(1) as f64 / 1e9)
-    }
+/// What went to the device and came from it.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Moved {
+    read_bytes: u64,
+    written_bytes: u64,
+    /// Of those that were read: bytes that had been written before, and were what was written.
+    verified_bytes: u64,
 }
 
 /// How long a device may do nothing at all.
 const STUCK: Duration = Duration::from_secs(30);
-/// Between two calls of `progress`.
+/// Between two updates of what is shown of the progress.
 const PROGRESS: Duration = Duration::from_millis(100);
 /// Attempts to find sectors that are not in flight.
-const ATTEMPTS: u32 = 16;
+const ATTEMPTS: usize = 16;
+const MIB: f64 = (1 << 20) as f64;
 
-/// Connects to a device, and reads and writes at random, with a thread for each queue. `progress` gets how many requests are
-/// done, several times a second.
-///
-/// Requests in flight do not overlap, so that it is known what each read must find.
-///
-/// # Errors
-/// As [`BlockDevice::connect`]; [`Error::Failed`], [`Error::Mismatch`], [`Error::Stuck`], [`Error::Options`], and [`Error::Gone`] when the
-/// device ends and nobody starts it again in time.
-pub fn bench(options: &BenchOptions, progress: &(dyn Fn(u64) + Sync)) -> Result<BenchReport, Error> {
-    let wrong = |text: String| Err(Error::Options(text));
-    let Some(largest) = options.sizes_bytes.iter().copied().max() else { return wrong("no sizes".into()) };
-    if options.write_percent > 100 {
-        return wrong("of a hundred requests at most 100 are writes".into());
-    }
-    let driver = DriverOptions { request_bytes_max: largest, ..options.driver };
-    let mut device = BlockDevice::connect(&options.socket, driver)?;
-    let config = *device.config();
-    let block = config.block_bytes.max(SECTOR_BYTES);
-    if let Some(size) = options.sizes_bytes.iter().find(|size| **size == 0 || !size.is_multiple_of(block)) {
-        return wrong(format!(
-            "requests of {size} bytes are no multiples of the device's blocks; choose --size {block}"
-        ));
-    }
-    if config.is_read_only && options.write_percent > 0 {
-        return wrong("the device cannot be written; leave --write out".into());
-    }
-    let queue_count = driver.queue_count;
-    let blocks =
-        config.capacity_sectors.min(options.span_bytes / u64::from(SECTOR_BYTES)) / u64::from(block / SECTOR_BYTES);
-    let sectors = blocks / u64::from(queue_count) * u64::from(block / SECTOR_BYTES);
-    if sectors * u64::from(SECTOR_BYTES) < u64::from(largest) {
-        return wrong(format!(
-            "there is no room for requests of {largest} bytes; choose a smaller --size, or a larger --span"
-        ));
-    }
-    let done = AtomicU64::new(0);
-    let mut loads: Vec<Load<'_>> = (0..queue_count)
-        .map(|index| {
-            let share = options.requests / u64::from(queue_count);
-            let more = u64::from(u64::from(index) < options.requests % u64::from(queue_count));
-            Load::new(options, block, u64::from(index), sectors, share + more)
-        })
-        .collect();
-    let mut elapsed = Duration::ZERO;
-    let mut reconnects = 0;
-    loop {
-        let start = Instant::now();
-        let result = std::thread::scope(|scope| {
-            let threads: Vec<_> = device
-                .queues_mut()
-                .iter_mut()
-                .zip(&mut loads)
-                .map(|(queue, load)| scope.spawn(|| load.run(queue, &done, progress)))
-                .collect();
-            let results = threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            // All threads have ended before an error is reported. An error that says more than that the device is gone comes first.
-            let (gone, others): (Vec<_>, Vec<_>) =
-                results.filter_map(Result::err).partition(|error| matches!(error, Error::Gone));
-            others.into_iter().chain(gone).next()
-        });
-        elapsed += start.elapsed();
-        match result {
-            None => break,
-            Some(Error::Gone) if options.patience > Duration::ZERO => {
-                device.reconnect(options.patience)?;
-                reconnects += 1;
-            }
-            Some(error) => return Err(error),
+impl Bench {
+    pub(crate) fn run(self, out: &mut Output) -> Result<u8> {
+        let bar = ProgressBar::new(self.requests);
+        bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} requests, {per_sec}, {eta} left")?);
+        let result = self.measure(&bar);
+        bar.finish_and_clear();
+        let report = result?;
+        if self.json {
+            out.json(&report)?;
+        } else {
+            self.print(out, &report)?;
         }
+        Ok(0)
     }
-    progress(done.load(Relaxed));
-    let negotiated = device.negotiated();
-    let counters = device.queues_mut().iter().map(|queue| queue.counters());
-    let queues = counters.fold(QueueCounters::default(), |sum, queue| QueueCounters {
-        requests: sum.requests + queue.requests,
-        kicks: sum.kicks + queue.kicks,
-        interrupts: sum.interrupts + queue.interrupts,
-        violations: sum.violations + queue.violations,
-    });
-    let sum = |of: fn(&Load<'_>) -> u64| loads.iter().map(of).sum();
-    let (read_bytes, written_bytes, verified_bytes) =
-        (sum(|load| load.read_bytes), sum(|load| load.written_bytes), sum(|load| load.verified_bytes));
-    Ok(BenchReport {
-        device: config,
-        negotiated,
-        queue_count,
-        depth: driver.depth,
-        requests: done.load(Relaxed),
-        elapsed_ns: elapsed.as_nanos() as u64,
-        read_bytes,
-        written_bytes,
-        verified_bytes,
-        latency: latency(loads.into_iter().map(|load| load.latencies_ns).collect::<Vec<_>>().concat()),
-        queues,
-        reconnects,
+
+    /// How the device is driven, for requests of so many bytes at most.
+    fn driver(&self, request_bytes_max: u32) -> DriverOptions {
+        let mut driver = DriverOptions {
+            queue_count: self.queues,
+            queue_size: self.entries,
+            depth: self.depth,
+            request_bytes_max,
+            is_packed: self.packed,
+            ..DriverOptions::default()
+        };
+        driver.features.event_idx = !self.no_event_idx;
+        driver.features.indirect = !self.no_indirect;
+        driver
+    }
+
+    /// Connects to the device, and reads and writes at random, with a thread for each queue. Requests in flight do not overlap, so it is
+    /// known what each read must find.
+    fn measure(&self, bar: &ProgressBar) -> Result<Report> {
+        let largest = self.size.iter().max().context("no sizes")?;
+        let largest = u32::try_from(*largest).context("a request has at most 4 GiB; choose a smaller --size")?;
+        let mut device = BlockDevice::connect(&self.socket, self.driver(largest))?;
+        let config = *device.config();
+        let block = config.block_bytes.max(SECTOR_BYTES);
+        if let Some(size) = self.size.iter().find(|size| **size == 0 || !size.is_multiple_of(block.into())) {
+            bail!("requests of {size} bytes are no multiples of the device's blocks; choose --size {block}");
+        }
+        ensure!(!config.is_read_only || self.write == 0, "the device cannot be written; leave --write out");
+        let block_sectors = u64::from(block / SECTOR_BYTES);
+        let blocks = config.capacity_sectors.min(self.span / u64::from(SECTOR_BYTES)) / block_sectors;
+        let queues = u64::from(self.queues);
+        let sectors = blocks / queues * block_sectors;
+        ensure!(
+            sectors * u64::from(SECTOR_BYTES) >= u64::from(largest),
+            "there is no room for requests of {largest} bytes; choose a smaller --size, or a larger --span"
+        );
+        let share = |index: u64| self.requests / queues + u64::from(index < self.requests % queues);
+        let mut loads: Vec<Load<'_>> =
+            (0..queues).map(|index| Load::new(self, block_sectors, index, sectors, share(index))).collect();
+        let (done, mut elapsed, mut reconnects) = (AtomicU64::new(0), Duration::ZERO, 0);
+        loop {
+            let start = Instant::now();
+            let result = drive(device.queues_mut(), &mut loads, &done, bar);
+            elapsed += start.elapsed();
+            match result {
+                Ok(()) => break,
+                Err(error) if is_gone(&error) && self.reconnect > 0 => {
+                    device.reconnect(Duration::from_secs(self.reconnect))?;
+                    reconnects += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut queues = QueueCounters::default();
+        for counters in device.queues_mut().iter().map(|queue| queue.counters()) {
+            queues.requests += counters.requests;
+            queues.kicks += counters.kicks;
+            queues.interrupts += counters.interrupts;
+            queues.violations += counters.violations;
+        }
+        let mut moved = Moved::default();
+        for load in &loads {
+            moved.read_bytes += load.moved.read_bytes;
+            moved.written_bytes += load.moved.written_bytes;
+            moved.verified_bytes += load.moved.verified_bytes;
+        }
+        let (requests, elapsed_ns) = (done.load(Relaxed), elapsed.as_nanos() as u64);
+        let seconds = elapsed_ns.max(1) as f64 / 1e9;
+        Ok(Report {
+            iops: requests as f64 / seconds,
+            mib_per_second: (moved.read_bytes + moved.written_bytes) as f64 / seconds / MIB,
+            device: config,
+            negotiated: device.negotiated(),
+            queue_count: self.queues,
+            depth: self.depth,
+            requests,
+            elapsed_ns,
+            moved,
+            latency: latency(loads.into_iter().flat_map(|load| load.latencies_ns).collect()),
+            queues,
+            reconnects,
+        })
+    }
+
+    fn print(&self, out: &mut Output, report: &Report) -> std::io::Result<()> {
+        let (device, negotiated) = (&report.device, &report.negotiated);
+        let capacity = device.capacity_sectors as f64 * 512.0 / MIB;
+        let plural = if self.queues == 1 { "" } else { "s" };
+        let layout = if negotiated.packed { "packed" } else { "split" };
+        let with = [
+            (negotiated.event_idx, "event indexes"),
+            (negotiated.indirect, "indirect tables"),
+            (negotiated.in_order, "in order"),
+        ];
+        let with: Vec<&str> = with.into_iter().filter_map(|(is_on, name)| is_on.then_some(name)).collect();
+        let with = if with.is_empty() { "nothing else".into() } else { with.join(", ") };
+        writeln!(
+            out,
+            "device    {}: {capacity:.1} MiB in blocks of {} bytes",
+            self.socket.display(),
+            device.block_bytes
+        )?;
+        writeln!(
+            out,
+            "queues    {} {layout} queue{plural} of {} entries, {} in flight; {with}",
+            self.queues, self.entries, self.depth
+        )?;
+        writeln!(
+            out,
+            "requests  {} in {:.3} s, {} % writes",
+            report.requests,
+            report.elapsed_ns as f64 / 1e9,
+            self.write
+        )?;
+        writeln!(out, "IOPS      {:.0}", report.iops)?;
+        writeln!(out, "MiB/s     {:.1}", report.mib_per_second)?;
+        let us = |ns: u64| ns as f64 / 1e3;
+        let latency = &report.latency;
+        writeln!(
+            out,
+            "latency   {:.1} µs median, 90 % {:.1}, 99 % {:.1}, 99.9 % {:.1}, longest {:.1}",
+            us(latency.p50_ns),
+            us(latency.p90_ns),
+            us(latency.p99_ns),
+            us(latency.p999_ns),
+            us(latency.max_ns)
+        )?;
+        writeln!(out, "wake-ups  {} kicks, {} interrupts", report.queues.kicks, report.queues.interrupts)?;
+        let mib = |bytes: u64| bytes as f64 / MIB;
+        write!(
+            out,
+            "data      {:.1} MiB read, {:.1} MiB written; ",
+            mib(report.moved.read_bytes),
+            mib(report.moved.written_bytes)
+        )?;
+        if report.moved.written_bytes == 0 {
+            writeln!(out, "nothing was written, so nothing could be verified")?;
+        } else {
+            writeln!(out, "{:.1} MiB were read again and verified", mib(report.moved.verified_bytes))?;
+        }
+        if report.reconnects > 0 {
+            writeln!(out, "          the device was gone and came back {} times", report.reconnects)?;
+        }
+        if report.queues.violations > 0 {
+            writeln!(out, "          the device broke the rules of VirtIO {} times", report.queues.violations)?;
+        }
+        Ok(())
+    }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Gone))
+}
+
+/// Each load on its queue, in a thread of its own, until it is done. All threads have ended before an error is returned. An error that says
+/// more than that the device is gone comes first.
+fn drive(queues: &mut [BlockQueue], loads: &mut [Load<'_>], done: &AtomicU64, bar: &ProgressBar) -> Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            queues.iter_mut().zip(loads).map(|(queue, load)| scope.spawn(|| load.run(queue, done, bar))).collect();
+        let results =
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let (gone, others): (Vec<_>, Vec<_>) = results.filter_map(Result::err).partition(is_gone);
+        others.into_iter().chain(gone).next().map_or(Ok(()), Err)
     })
 }
 
@@ -207,48 +322,46 @@ fn latency(mut sorted_ns: Vec<u64>) -> Latency {
 
 /// What one queue is to do, and what its part of the device holds.
 struct Load<'a> {
-    options: &'a BenchOptions,
+    options: &'a Bench,
     block_sectors: usize,
     first_sector: u64,
     /// How often each sector was written: what it holds follows from that. 0: it holds what it held before.
     versions: Vec<u32>,
     is_busy: Vec<bool>,
-    in_flight: Vec<Option<(Instant, Operation, Range<usize>)>>,
-    free: Vec<usize>,
     rng: SmallRng,
     buffer: Vec<u8>,
     left: u64,
+    /// A request's token is when it was made, in nanoseconds from here on.
+    begun: Instant,
     latencies_ns: Vec<u64>,
-    read_bytes: u64,
-    written_bytes: u64,
-    verified_bytes: u64,
+    moved: Moved,
 }
 
 impl<'a> Load<'a> {
-    fn new(options: &'a BenchOptions, block_bytes: u32, index: u64, sectors: u64, requests: u64) -> Load<'a> {
-        let depth = usize::from(options.driver.depth);
+    fn new(options: &'a Bench, block_sectors: u64, index: u64, sectors: u64, requests: u64) -> Load<'a> {
         Load {
             options,
-            block_sectors: (block_bytes / SECTOR_BYTES) as usize,
+            block_sectors: block_sectors as usize,
             first_sector: index * sectors,
             versions: vec![0; sectors as usize],
             is_busy: vec![false; sectors as usize],
-            in_flight: vec![None; depth],
-            free: (0..depth).rev().collect(),
             rng: SmallRng::seed_from_u64(options.seed.wrapping_add(index)),
             buffer: Vec::new(),
             left: requests,
+            begun: Instant::now(),
             latencies_ns: Vec::new(),
-            read_bytes: 0,
-            written_bytes: 0,
-            verified_bytes: 0,
+            moved: Moved::default(),
         }
     }
 
-    fn run(&mut self, queue: &mut BlockQueue, done: &AtomicU64, progress: &(dyn Fn(u64) + Sync)) -> Result<(), Error> {
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn run(&mut self, queue: &mut BlockQueue, done: &AtomicU64, bar: &ProgressBar) -> Result<()> {
         let mut told = Instant::now();
         let mut active = told;
-        while self.left > 0 || self.free.len() < self.in_flight.len() {
+        while self.left > 0 || queue.in_flight() > 0 {
             while self.left > 0 && self.add(queue)? {}
             queue.submit()?;
             let completed = self.complete(queue)?;
@@ -257,14 +370,15 @@ impl<'a> Load<'a> {
             if completed > 0 {
                 active = now;
             } else if now - active > STUCK {
-                return Err(Error::Stuck { in_flight: queue.in_flight(), seconds: STUCK.as_secs() });
-            } else if !self.options.is_polling {
+                let (in_flight, seconds) = (queue.in_flight(), STUCK.as_secs());
+                bail!("the device has had {in_flight} requests for {seconds} s and has completed none");
+            } else if !self.options.poll {
                 queue.wait(STUCK)?;
             } else if queue.is_gone()? {
-                return Err(Error::Gone);
+                return Err(Error::Gone.into());
             }
             if self.first_sector == 0 && now - told > PROGRESS {
-                progress(done.load(Relaxed));
+                bar.set_position(done.load(Relaxed));
                 told = now;
             }
         }
@@ -272,33 +386,31 @@ impl<'a> Load<'a> {
     }
 
     /// Makes a request; false: there is no room for one.
-    fn add(&mut self, queue: &mut BlockQueue) -> Result<bool, Error> {
-        let Some(&token) = self.free.last() else { return Ok(false) };
-        let size = self.options.sizes_bytes[self.rng.random_range(0..self.options.sizes_bytes.len())];
-        let count = (size / SECTOR_BYTES) as usize;
+    fn add(&mut self, queue: &mut BlockQueue) -> Result<bool> {
+        if !queue.has_room() {
+            return Ok(false);
+        }
+        let size = self.options.size[self.rng.random_range(0..self.options.size.len())];
+        let count = (size / u64::from(SECTOR_BYTES)) as usize;
         let blocks = (self.versions.len() - count) / self.block_sectors;
         let rng = &mut self.rng;
-        let places =
-            std::iter::repeat_with(|| rng.random_range(0..=blocks) * self.block_sectors).take(ATTEMPTS as usize);
+        let places = std::iter::repeat_with(|| rng.random_range(0..=blocks) * self.block_sectors).take(ATTEMPTS);
         let mut places = places.map(|start| start..start + count);
         let Some(sectors) = places.find(|sectors| !self.is_busy[sectors.clone()].contains(&true)) else {
             return Ok(false);
         };
-        let is_write = self.rng.random_range(0..100) < self.options.write_percent;
-        let sector = self.first_sector + sectors.start as u64;
+        let is_write = self.rng.random_range(0..100) < self.options.write;
+        let (sector, token) = (self.first_sector + sectors.start as u64, self.now_ns());
         let added = if is_write {
-            self.buffer.resize(size as usize, 0);
-            for (index, bytes) in sectors.clone().zip(self.buffer.chunks_exact_mut(SECTOR_BYTES as usize)) {
-                let content = Content::new(
-                    self.options.seed,
-                    self.first_sector + index as u64,
-                    self.versions[index].wrapping_add(1),
-                );
-                content.write(bytes);
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.resize(size as usize, 0);
+            for (index, bytes) in sectors.clone().zip(buffer.chunks_exact_mut(SECTOR_BYTES as usize)) {
+                self.content(index, self.versions[index].wrapping_add(1)).write(bytes);
             }
-            queue.write(sector, &self.buffer, token as u64)
+            self.buffer = buffer;
+            queue.write(sector, &self.buffer, token)
         } else {
-            queue.read(sector, size, token as u64)
+            queue.read(sector, size as u32, token)
         };
         match added {
             Err(Error::Full) => return Ok(false),
@@ -308,52 +420,55 @@ impl<'a> Load<'a> {
             // After the last version number it holds something unknown.
             self.versions[sectors.clone()].iter_mut().for_each(|version| *version = version.wrapping_add(1));
         }
-        self.is_busy[sectors.clone()].fill(true);
-        let operation = if is_write { Operation::Write } else { Operation::Read };
-        self.in_flight[token] = Some((Instant::now(), operation, sectors));
-        self.free.pop();
+        self.is_busy[sectors].fill(true);
         self.left -= 1;
         Ok(true)
     }
 
     /// Checks all that is done, and tells how many requests that were.
-    fn complete(&mut self, queue: &mut BlockQueue) -> Result<u64, Error> {
+    fn complete(&mut self, queue: &mut BlockQueue) -> Result<u64> {
         let mut count = 0;
         while let Some(completed) = queue.complete()? {
-            let now = Instant::now();
-            let token = completed.token as usize;
-            let Some((start, operation, sectors)) = self.in_flight[token].take() else { continue };
-            self.free.push(token);
+            self.latencies_ns.push(self.now_ns() - completed.token);
+            let (Request { operation, sector, len }, status) = (completed.request, completed.status);
+            ensure!(
+                status == Status::Ok,
+                "the device failed a request at sector {sector}: {status:?}; what does its own log say?"
+            );
+            let start = (sector - self.first_sector) as usize;
+            let sectors = start..start + (len / SECTOR_BYTES) as usize;
             self.is_busy[sectors.clone()].fill(false);
-            if completed.status != Status::Ok {
-                return Err(Error::Failed { sector: completed.request.sector, status: completed.status });
-            }
-            let bytes = u64::from(completed.request.len);
             if operation == Operation::Write {
-                self.written_bytes += bytes;
+                self.moved.written_bytes += u64::from(len);
             } else {
-                self.read_bytes += bytes;
-                self.buffer.resize(bytes as usize, 0);
+                self.moved.read_bytes += u64::from(len);
+                self.buffer.resize(len as usize, 0);
                 completed.copy_to(&mut self.buffer);
                 self.verify(sectors)?;
             }
-            self.latencies_ns.push((now - start).as_nanos() as u64);
             count += 1;
         }
         Ok(count)
     }
 
-    fn verify(&mut self, sectors: Range<usize>) -> Result<(), Error> {
+    fn verify(&mut self, sectors: Range<usize>) -> Result<()> {
         for (index, bytes) in sectors.zip(self.buffer.chunks_exact(SECTOR_BYTES as usize)) {
-            let (version, sector) = (self.versions[index], self.first_sector + index as u64);
+            let version = self.versions[index];
             if version > 0 {
-                if !Content::new(self.options.seed, sector, version).is(bytes) {
-                    return Err(Error::Mismatch { sector });
-                }
-                self.verified_bytes += u64::from(SECTOR_BYTES);
+                let sector = self.first_sector + index as u64;
+                ensure!(
+                    self.content(index, version).is(bytes),
+                    "sector {sector} does not hold what was written to it; does somebody else write to the device?"
+                );
+                self.moved.verified_bytes += u64::from(SECTOR_BYTES);
             }
         }
         Ok(())
+    }
+
+    /// What a sector of this part of the device holds after so many writes.
+    fn content(&self, index: usize, version: u32) -> Content {
+        Content::new(self.options.seed, self.first_sector + index as u64, version)
     }
 }
 

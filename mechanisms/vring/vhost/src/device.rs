@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dormouse_backing::{MemoryOptions, Pool};
-use dormouse_vring::{Areas, Direct, DriverSide, Features, IndirectTables, RingError, Segment};
+use dormouse_vring::{Areas, Direct, DriverSide, Features, IndirectTables, RingError, Segment, either};
 use serde::Serialize;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::blk::{self, Config, HEADER_BYTES, ID_BYTES, Operation, SECTOR_BYTES, Status};
 use crate::error::Error;
-use crate::front::{FrontEnd, MEMORY_ADDR, Ring, Woken, is_closed, wait_for};
-use crate::ring::{self, DriverRing};
+use crate::front::{FrontEnd, MEMORY_ADDR, Ring, Woken, wait_for};
 use crate::shared::{load_bytes, store_bytes};
 
 /// How a block device is driven.
@@ -295,7 +294,7 @@ impl Plan {
     fn new(options: &DriverOptions, negotiated: Negotiated, segment_bytes: u32) -> Result<Plan, Error> {
         let data_segments = options.request_bytes_max.div_ceil(segment_bytes);
         let table_entries = if negotiated.indirect { data_segments as u16 + 2 } else { 0 };
-        let tables = ring::size_bytes(negotiated.packed, options.queue_size);
+        let tables = either::size_bytes(negotiated.packed, options.queue_size.into())?;
         let table_bytes = IndirectTables::size_bytes(options.queue_size.into(), table_entries);
         let slots = (tables + table_bytes).next_multiple_of(DATA_ALIGNMENT);
         // Header, status and the device's name have lines in front of the data.
@@ -356,7 +355,7 @@ pub struct BlockQueue {
     plan: Plan,
     areas: Areas,
     config: Config,
-    ring: DriverRing,
+    ring: either::Driver<Direct>,
     kick: EventFd,
     call: EventFd,
     socket: UnixStream,
@@ -417,10 +416,12 @@ impl BlockQueue {
     ) -> Result<BlockQueue, Error> {
         let base = pool.base().wrapping_add(offset);
         let addr = MEMORY_ADDR + offset as u64;
-        let areas = ring::areas(plan.is_packed, base, plan.queue_size)?;
+        let (is_packed, size) = (plan.is_packed, plan.queue_size.into());
+        let areas = either::contiguous(is_packed, base, size)?;
         // SAFETY: in the pool, which lives as long as the queue; Rust code accesses it atomically.
         let bus = unsafe { Direct::new(areas) };
-        let mut ring = DriverRing::new(plan.is_packed, bus, plan.queue_size, features)?;
+        either::init(is_packed, &bus, size)?;
+        let mut ring = either::Driver::new(is_packed, bus, size, features)?;
         if plan.table_entries > 0 {
             let tables = IndirectTables {
                 base: base.wrapping_add(plan.tables),
@@ -605,7 +606,7 @@ impl BlockQueue {
     /// # Errors
     /// [`Error::System`].
     pub fn is_gone(&self) -> Result<bool, Error> {
-        is_closed(self.socket.as_fd())
+        Ok(wait_for(&self.call, self.socket.as_fd(), Duration::ZERO)? == Woken::Other)
     }
 
     /// Waits until a request is done; false: none was within the timeout.

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use dormouse_vring::Chain;
+use rustix::fs::MemfdFlags;
 
-use crate::back::{InvalidBuffer, Served};
+use crate::back::Served;
 use crate::blk::{self, Config, HEADER_BYTES, ID_BYTES, Operation, SECTOR_BYTES, Status};
-use crate::served::{Cursor, Memory};
+use crate::served::{Cursor, InvalidBuffer, Memory};
 
 /// What a [`Disk`] keeps its bytes in. Several queues use it at once.
 pub trait Storage: Send + Sync {
@@ -32,45 +32,7 @@ pub trait Storage: Send + Sync {
     fn flush(&self) -> io::Result<()>;
 }
 
-/// A disk in memory, all zeroes at first.
-#[derive(Debug)]
-pub struct MemoryStorage(Box<[AtomicU64]>);
-
-impl MemoryStorage {
-    /// One of so many bytes, rounded down to whole sectors.
-    pub fn new(len_bytes: u64) -> MemoryStorage {
-        let words = len_bytes / u64::from(SECTOR_BYTES) * u64::from(SECTOR_BYTES / 8);
-        MemoryStorage((0..words).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
-impl Storage for MemoryStorage {
-    fn len_bytes(&self) -> u64 {
-        8 * self.0.len() as u64
-    }
-
-    fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        let words = &self.0[(offset / 8) as usize..];
-        to.as_chunks_mut::<8>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.load(Relaxed).to_ne_bytes());
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
-        let words = &self.0[(offset / 8) as usize..];
-        from.as_chunks::<8>()
-            .0
-            .iter()
-            .zip(words)
-            .for_each(|(from, word)| word.store(u64::from_ne_bytes(*from), Relaxed));
-        Ok(())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A disk in a file, or a block device of this machine.
+/// A disk in a file, a block device of this machine, or in memory.
 #[derive(Debug)]
 pub struct FileStorage {
     file: File,
@@ -85,6 +47,16 @@ impl FileStorage {
     pub fn new(file: File) -> io::Result<FileStorage> {
         let len_bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
         Ok(FileStorage { file, len_bytes: len_bytes / u64::from(SECTOR_BYTES) * u64::from(SECTOR_BYTES) })
+    }
+
+    /// So many bytes in memory, rounded down to whole sectors, all zeroes at first: a file without a name.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn in_memory(len_bytes: u64) -> io::Result<FileStorage> {
+        let file = File::from(rustix::fs::memfd_create("dormouse-disk", MemfdFlags::CLOEXEC)?);
+        file.set_len(len_bytes)?;
+        FileStorage::new(file)
     }
 }
 
@@ -206,13 +178,10 @@ impl<S: Storage + 'static> Served for Disk<S> {
         let mut status_at = to.clone();
         status_at.skip(writable_len);
         let mut header = [0; HEADER_BYTES];
-        let executed = match from.load(&mut header) {
-            Ok(true) => {
-                let readable_len = chain.readable_len() - HEADER_BYTES as u64;
-                self.execute(blk::parse_header(header), &mut from, readable_len, &mut to, writable_len, scratch)
-            }
-            Ok(false) | Err(_) => Err(InvalidBuffer),
-        };
+        let executed = from.load(&mut header).and_then(|()| {
+            let readable_len = chain.readable_len() - HEADER_BYTES as u64;
+            self.execute(blk::parse_header(header), &mut from, readable_len, &mut to, writable_len, scratch)
+        });
         let (status, len) = executed.unwrap_or((Status::IoError, 0));
         status_at.store(&[status.code()])?;
         executed?;

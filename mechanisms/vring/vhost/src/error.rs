@@ -5,8 +5,6 @@ use dormouse_backing::BackingError;
 use dormouse_vring::RingError;
 use rustix::io::Errno;
 
-use crate::blk::Status;
-
 /// Why a device cannot be driven or served, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -84,28 +82,6 @@ pub enum Error {
         len: u64,
         /// What is wrong with it.
         reason: &'static str,
-    },
-    /// The device said that a request failed.
-    #[error("the device failed a request at sector {sector}: {status:?}; what does its own log say?")]
-    Failed {
-        /// Where it began, in sectors of 512 bytes.
-        sector: u64,
-        /// What it said.
-        status: Status,
-    },
-    /// What was read is not what was written.
-    #[error("sector {sector} does not hold what was written to it; does somebody else write to the device?")]
-    Mismatch {
-        /// The sector, of 512 bytes.
-        sector: u64,
-    },
-    /// The device does nothing.
-    #[error("the device has had {in_flight} requests for {seconds} s and has completed none")]
-    Stuck {
-        /// Requests that it has.
-        in_flight: usize,
-        /// Since when.
-        seconds: u64,
     },
     /// The other side has damaged the ring.
     #[error("the other side broke the queue: {0}")]

@@ -159,7 +159,7 @@ impl FrontEnd {
         self.control.set_mem_table(&[region]).map_err(Error::protocol("share memory")).map(drop)
     }
 
-    /// Gives the device a ring, and starts it. `base` is where the device begins: see [`crate::ring`].
+    /// Gives the device a ring, and starts it. `base` is where the device begins: see [`either::Device`](dormouse_vring::either::Device).
     pub(crate) fn start_queue(&mut self, index: usize, ring: Ring<'_>) -> Result<(), Error> {
         // A ring's own addresses are those of the front end's process, unlike those in it.
         let here = |(at, _): (*mut u8, usize)| at.addr() as u64;
@@ -230,14 +230,4 @@ pub(crate) fn wait_for(event: &EventFd, other: BorrowedFd<'_>, timeout: Duration
         };
     }
     Ok(if fds[1].revents().is_empty() { Woken::Timeout } else { Woken::Other })
-}
-
-/// Whether the other end of a socket is closed.
-pub(crate) fn is_closed(socket: BorrowedFd<'_>) -> Result<bool, Error> {
-    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        Ok(count) => Ok(count > 0),
-        Err(Errno::INTR) => Ok(false),
-        Err(errno) => Err(Error::system("look at the device's socket")(errno)),
-    }
 }

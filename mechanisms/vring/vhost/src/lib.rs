@@ -62,20 +62,17 @@
 //! # Source
 //! VirtIO 1.2, clauses 2.6 to 2.8 and 5.2; QEMU's `docs/interop/vhost-user.rst`.
 mod back;
-mod bench;
 mod blk;
 mod device;
 mod disk;
 mod error;
 mod front;
-mod ring;
 mod served;
 mod shared;
 
-pub use back::{BackEnd, BackEndCounters, BackEndOptions, InvalidBuffer, Served};
-pub use bench::{BenchOptions, BenchReport, Latency, bench};
+pub use back::{BackEnd, BackEndCounters, BackEndOptions, Served};
 pub use blk::{Config, ID_BYTES, Operation, SECTOR_BYTES, Status};
 pub use device::{BlockDevice, BlockQueue, Completed, DriverOptions, Negotiated, QueueCounters, Request};
-pub use disk::{Disk, FileStorage, MemoryStorage, Storage};
+pub use disk::{Disk, FileStorage, Storage};
 pub use error::Error;
-pub use served::{Cursor, Memory, NotThere};
+pub use served::{Cursor, InvalidBuffer, Memory};

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use dormouse_vring::{AddressSpace, Chain, Region, Regions, Segment};
 use rustix::fs::SealFlags;
@@ -81,11 +82,11 @@ impl Drop for Mapped {
 pub struct Memory {
     // Before what it is about.
     regions: Regions,
-    mapped: Vec<std::sync::Arc<Mapped>>,
+    pub(crate) mapped: Vec<Arc<Mapped>>,
 }
 
 impl Memory {
-    pub(crate) fn new(mapped: Vec<std::sync::Arc<Mapped>>) -> Result<Memory> {
+    pub(crate) fn new(mapped: Vec<Arc<Mapped>>) -> Result<Memory> {
         let regions = mapped.iter().map(|it| Region { addr: it.addr, len: it.size, base: it.start }).collect();
         // SAFETY: the value keeps the mappings, and gives the regions to nobody.
         let regions = unsafe { Regions::new(regions) };
@@ -121,9 +122,9 @@ unsafe impl AddressSpace for Memory {
     }
 }
 
-/// The driver named memory that it has not shared.
+/// A buffer that no driver may make, or that is not in the driver's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotThere;
+pub struct InvalidBuffer;
 
 /// A position in the segments of a chain, which moves on as bytes are read or written. It never leaves the segments.
 #[derive(Debug, Clone)]
@@ -145,11 +146,11 @@ impl<'a> Cursor<'a> {
         Cursor { memory, segments: chain.writable(), offset: 0 }
     }
 
-    /// Copies the next bytes from the driver's memory; false: there are not as many.
+    /// Copies the next bytes from the driver's memory.
     ///
     /// # Errors
-    /// [`NotThere`].
-    pub fn load(&mut self, to: &mut [u8]) -> std::result::Result<bool, NotThere> {
+    /// [`InvalidBuffer`]: there are not as many, or they are not in the driver's memory.
+    pub fn load(&mut self, to: &mut [u8]) -> std::result::Result<(), InvalidBuffer> {
         let mut done = 0;
         self.walk(to.len() as u64, |at, len| {
             // SAFETY: `walk` found them mapped, and they are accessed atomically.
@@ -158,11 +159,11 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Copies bytes to the driver's memory; false: there is no room for as many.
+    /// Copies bytes to the driver's memory.
     ///
     /// # Errors
-    /// [`NotThere`].
-    pub fn store(&mut self, from: &[u8]) -> std::result::Result<bool, NotThere> {
+    /// [`InvalidBuffer`]: there is no room for as many, or it is not in the driver's memory.
+    pub fn store(&mut self, from: &[u8]) -> std::result::Result<(), InvalidBuffer> {
         let mut done = 0;
         self.walk(from.len() as u64, |at, len| {
             // SAFETY: `walk` found them mapped, and they are accessed atomically.
@@ -171,41 +172,35 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Goes on by so many bytes without reading them; false: there are not as many.
-    pub fn skip(&mut self, mut len: u64) -> bool {
-        while len > 0 {
-            let Some(segment) = self.segments.first() else { return false };
-            let left = u64::from(segment.len - self.offset);
-            if len < left {
-                self.offset += len as u32;
-                return true;
-            }
-            len -= left;
-            self.next_segment();
+    /// Goes on by so many bytes without reading them, at most to the end.
+    pub fn skip(&mut self, mut len: u64) {
+        while let Some((_, left)) = self.rest().filter(|_| len > 0) {
+            let step = len.min(left.into()) as u32;
+            self.offset += step;
+            len -= u64::from(step);
         }
-        true
     }
 
-    fn next_segment(&mut self) {
-        self.segments = &self.segments[1..];
-        self.offset = 0;
+    /// Address and length of what is left of the first segment of which there is something.
+    fn rest(&mut self) -> Option<(u64, u32)> {
+        loop {
+            let (segment, others) = self.segments.split_first()?;
+            if self.offset < segment.len {
+                // The last address is in no region.
+                return Some((segment.addr.saturating_add(self.offset.into()), segment.len - self.offset));
+            }
+            (self.segments, self.offset) = (others, 0);
+        }
     }
 
-    fn walk(&mut self, mut len: u64, mut piece: impl FnMut(*mut u8, usize)) -> std::result::Result<bool, NotThere> {
+    fn walk(&mut self, mut len: u64, mut piece: impl FnMut(*mut u8, usize)) -> std::result::Result<(), InvalidBuffer> {
         while len > 0 {
-            let Some(segment) = self.segments.first() else { return Ok(false) };
-            let wanted = len.min(u64::from(segment.len - self.offset));
-            if wanted > 0 {
-                let addr = segment.addr.checked_add(self.offset.into()).ok_or(NotThere)?;
-                let (at, found) = self.memory.piece(addr, wanted).ok_or(NotThere)?;
-                piece(at, found as usize);
-                len -= found;
-                self.offset += found as u32;
-            }
-            if self.offset == segment.len {
-                self.next_segment();
-            }
+            let (addr, left) = self.rest().ok_or(InvalidBuffer)?;
+            let (at, found) = self.memory.piece(addr, len.min(left.into())).ok_or(InvalidBuffer)?;
+            piece(at, found as usize);
+            len -= found;
+            self.offset += found as u32;
         }
-        Ok(true)
+        Ok(())
     }
 }

@@ -14,8 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use dormouse_backing::{MemoryOptions, Pool};
 use dormouse_vring::{Area, Areas, Bus, Direct, DriverSide, Features, Segment, split};
 use dormouse_vring_vhost::{
-    BackEnd, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, MemoryStorage, SECTOR_BYTES, Status,
-    Storage,
+    BackEnd, BackEndOptions, BlockDevice, Disk, DriverOptions, Error, FileStorage, SECTOR_BYTES, Status, Storage,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -38,13 +37,13 @@ const RING_FEATURES: u64 = Features::INDIRECT | Features::EVENT_IDX | Features::
 struct Device {
     dir: TempDir,
     back_end: BackEnd,
-    disk: Arc<Disk<MemoryStorage>>,
+    disk: Arc<Disk<FileStorage>>,
 }
 
 impl Device {
     fn start(queue_count: u16, options: BackEndOptions) -> Device {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Arc::new(Disk::new(MemoryStorage::new(DISK_BYTES as u64), "dormouse", queue_count));
+        let disk = Arc::new(Disk::new(FileStorage::in_memory(DISK_BYTES as u64).unwrap(), "dormouse", queue_count));
         let back_end = BackEnd::start(&dir.path().join("vh.sock"), Arc::clone(&disk), options).unwrap();
         Device { dir, back_end, disk }
     }

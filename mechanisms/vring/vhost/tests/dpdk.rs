@@ -63,14 +63,13 @@ impl Served for Packets {
             header[10] = 1;
             let mut to = Cursor::writable(chain, memory);
             let number = self.sent.fetch_add(1, Relaxed);
-            return match (to.store(&header)?, to.store(&packet(number))?) {
-                (true, true) => Ok((HEADER_BYTES + PACKET_BYTES) as u32),
-                _ => Err(InvalidBuffer),
-            };
+            to.store(&header)?;
+            to.store(&packet(number))?;
+            return Ok((HEADER_BYTES + PACKET_BYTES) as u32);
         }
         let mut from = Cursor::readable(chain, memory);
         let mut bytes = [0; PACKET_BYTES];
-        let is_whole = from.load(&mut header)? && from.load(&mut bytes)?;
+        let is_whole = from.load(&mut header).and_then(|()| from.load(&mut bytes)).is_ok();
         let mut number = [0; 8];
         number.copy_from_slice(&bytes[14..22]);
         let number = u64::from_le_bytes(number);

@@ -5,15 +5,17 @@ mod common;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use dormouse_vring::{Chain, Features};
 use dormouse_vring_vhost::{
-    BackEnd, BackEndOptions, BenchOptions, BlockDevice, Cursor, Disk, DriverOptions, Error, InvalidBuffer, Memory,
-    MemoryStorage, Served, Status, Storage, bench,
+    BackEnd, BackEndOptions, BlockDevice, Cursor, Disk, DriverOptions, Error, FileStorage, InvalidBuffer, Memory,
+    Served, Status, Storage,
 };
+use serde_json::Value;
 use tempfile::TempDir;
 
 use common::{LONG, Oracle};
@@ -68,7 +70,7 @@ fn who_does_not_answer_is_given_up() {
 #[test]
 fn a_device_that_is_another_one_gets_nothing() {
     let (_dir, socket) = directory();
-    let disk = Arc::new(Disk::new(MemoryStorage::new(DISK_BYTES), "", 1));
+    let disk = Arc::new(Disk::new(FileStorage::in_memory(DISK_BYTES).unwrap(), "", 1));
     let start = |options| BackEnd::start(&socket, Arc::clone(&disk), options).unwrap();
     let back_end = start(BackEndOptions::default());
     let mut driver = BlockDevice::connect(&socket, DriverOptions { depth: 4, ..DriverOptions::default() }).unwrap();
@@ -78,7 +80,7 @@ fn a_device_that_is_another_one_gets_nothing() {
     // They are made when nobody is there.
     oracle.fill(&mut driver.queues_mut()[0], 16).unwrap();
 
-    let smaller = serve(&socket, MemoryStorage::new(DISK_BYTES / 2));
+    let smaller = serve(&socket, FileStorage::in_memory(DISK_BYTES / 2).unwrap());
     assert!(matches!(driver.reconnect(LONG), Err(Error::Changed(_))));
     drop(smaller);
     let with_less = start(BackEndOptions { features: Features::default(), ..BackEndOptions::default() });
@@ -106,14 +108,14 @@ enum Fault {
 }
 
 struct Faulty {
-    storage: MemoryStorage,
+    storage: FileStorage,
     fault: Fault,
     left: AtomicU64,
 }
 
 impl Faulty {
     fn new(fault: Fault, after: u64) -> Faulty {
-        Faulty { storage: MemoryStorage::new(DISK_BYTES), fault, left: AtomicU64::new(after) }
+        Faulty { storage: FileStorage::in_memory(DISK_BYTES).unwrap(), fault, left: AtomicU64::new(after) }
     }
 
     fn is_due(&self) -> bool {
@@ -151,29 +153,30 @@ fn bench_finds_a_disk_that_fails() {
     let run = |fault, after| {
         let (_dir, socket) = directory();
         let _back_end = serve(&socket, Faulty::new(fault, after));
-        let options = BenchOptions {
-            socket,
-            driver: DriverOptions { depth: 4, ..DriverOptions::default() },
-            sizes_bytes: vec![512, 4096],
-            requests: 20_000,
-            write_percent: 50,
-            span_bytes: 1 << 20,
-            is_polling: false,
-            patience: Duration::ZERO,
-            seed: 3,
-        };
-        bench(&options, &|_| ())
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_dormouse-vring"));
+        bench.args(["bench", "--json", "--size", "512,4K", "--requests", "20000", "--write", "50", "--span", "1M"]);
+        let output = bench.args(["--depth", "4", "--seed", "3", "--socket"]).arg(socket).output().unwrap();
+        match output.status.code() {
+            Some(0) => Ok(serde_json::from_slice::<Value>(&output.stdout).unwrap()),
+            Some(2) => Err(String::from_utf8(output.stderr).unwrap()),
+            _ => panic!("{output:?}"),
+        }
     };
     let report = run(Fault::Fails, u64::MAX).unwrap();
-    assert_eq!((report.requests, report.queues.violations), (20_000, 0));
-    assert!(report.verified_bytes > report.read_bytes / 2, "{report:?}");
-    assert!(matches!(run(Fault::Fails, 3000), Err(Error::Failed { status: Status::IoError, .. })));
-    assert!(matches!(run(Fault::Flips, 3000), Err(Error::Mismatch { .. })));
-    assert!(matches!(run(Fault::Loses, 3000), Err(Error::Mismatch { .. })));
+    assert_eq!((&report["requests"], &report["queues"]["violations"]), (&20_000.into(), &0.into()));
+    let bytes = |name: &str| report[name].as_u64().unwrap();
+    assert!(bytes("verified_bytes") > bytes("read_bytes") / 2, "{report:#}");
+    let error = |fault| run(fault, 3000).unwrap_err();
+    let found = error(Fault::Fails);
+    assert!(found.contains("the device failed a request at sector") && found.contains("IoError"), "{found}");
+    for fault in [Fault::Flips, Fault::Loses] {
+        let found = error(fault);
+        assert!(found.contains("does not hold what was written to it"), "{found}");
+    }
 }
 
 /// A device that does not write what it should.
-struct Rude(MemoryStorage);
+struct Rude(FileStorage);
 
 impl Served for Rude {
     fn features(&self) -> u64 {
@@ -210,7 +213,7 @@ impl Served for Rude {
 fn what_a_rude_device_says_is_counted() {
     for is_packed in [false, true] {
         let (_dir, socket) = directory();
-        let device = Arc::new(Rude(MemoryStorage::new(DISK_BYTES)));
+        let device = Arc::new(Rude(FileStorage::in_memory(DISK_BYTES).unwrap()));
         let _back_end = BackEnd::start(&socket, device, BackEndOptions::default()).unwrap();
         let options = DriverOptions { is_packed, ..DriverOptions::default() };
         let mut driver = BlockDevice::connect(&socket, options).unwrap();
