@@ -119,12 +119,6 @@ impl Chain {
         self.summary & Chain::WRITE != 0
     }
 
-    /// How many segments there are.
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.segments.len()
-    }
-
     /// Empties it. What follows is pushed, and counted.
     #[inline]
     pub(crate) fn clear(&mut self) {
@@ -161,16 +155,36 @@ impl Chain {
         self.segments.push(segment);
     }
 
-    /// Adds a segment; false: one to be read comes after one to be written.
-    #[inline]
-    pub(crate) fn push(&mut self, segment: Segment, is_writable: bool) -> bool {
-        let is_in_order = is_writable || !self.is_writable();
+    /// Enters the segment of a descriptor, number `index` in its ring or table, whose flags may be those of `allowed`. The ring has `size`
+    /// descriptors; `bytes` counts those of the chain.
+    #[inline(always)]
+    pub(crate) fn enter(
+        &mut self,
+        (index, segment): (u16, Segment),
+        (flags, allowed): (u16, u16),
+        size: u16,
+        bytes: &mut u64,
+    ) -> Result<(), RingError> {
+        if flags & !allowed != 0 {
+            return Err(RingError::DescriptorFlags { index, value: flags });
+        }
+        if self.segments.len() >= size.into() {
+            return Err(RingError::TooLong { segments: self.segments.len() + 1 });
+        }
+        *bytes += u64::from(segment.len);
+        if *bytes > CHAIN_BYTES_MAX {
+            return Err(RingError::TotalLength);
+        }
+        let is_written = flags & DESC_F_WRITE != 0;
+        if self.is_writable() && !is_written {
+            return Err(RingError::Order { index });
+        }
         self.segments.push(segment);
-        if is_writable {
+        if is_written {
             self.summary =
                 if self.is_writable() { self.summary + Chain::WRITABLE } else { self.summary | Chain::WRITE };
         }
-        is_in_order
+        Ok(())
     }
 }
 
@@ -182,31 +196,6 @@ pub(crate) fn total(segments: &[Segment]) -> u64 {
 
 /// The most bytes that a chain may have (2.7.5.2, 2.8.17).
 pub(crate) const CHAIN_BYTES_MAX: u64 = 1 << 32;
-
-/// What a buffer takes, in one word, as a driver records it: bytes that the device may write, and descriptors above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Extent(u64);
-
-impl Extent {
-    /// Most often the value is the same as before; then it is not stored again.
-    #[inline(always)]
-    pub(crate) fn set(&mut self, writable: u32, descriptors: u16) {
-        let extent = Extent(u64::from(writable) | u64::from(descriptors) << 32);
-        if *self != extent {
-            *self = extent;
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) const fn writable(self) -> u32 {
-        self.0 as u32
-    }
-
-    #[inline(always)]
-    pub(crate) const fn descriptors(self) -> u16 {
-        (self.0 >> 32) as u16
-    }
-}
 
 /// What a driver has to record for a buffer.
 #[derive(Debug, Clone, Copy)]

@@ -135,6 +135,7 @@ mod features;
 mod memory;
 pub mod packed;
 mod side;
+mod slots;
 pub mod split;
 
 pub use area::Area;

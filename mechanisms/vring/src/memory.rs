@@ -86,6 +86,20 @@ unsafe impl AddressSpace for Regions {
     }
 }
 
+/// Where an indirect table is, and how many entries it has. Descriptor `index` names it.
+pub(crate) fn find_table(
+    space: &impl AddressSpace,
+    index: u16,
+    addr: u64,
+    len: u32,
+) -> Result<(*mut u8, u32), RingError> {
+    let wrong = RingError::IndirectTable { index, addr, len };
+    if len == 0 || !len.is_multiple_of(16) {
+        return Err(wrong);
+    }
+    Ok((space.translate(addr, len.into()).ok_or(wrong)?, len / 16))
+}
+
 /// A descriptor as it is in memory: address; length, flags and `next` (or, in a packed ring, id and flags).
 pub(crate) type Words = (u64, u64);
 

@@ -7,11 +7,11 @@ use super::{
     check, second,
 };
 use crate::area::Area;
-use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
+use crate::buffer::{Chain, Segment};
 use crate::bus::Bus;
 use crate::error::RingError;
 use crate::features::Features;
-use crate::memory::{AddressSpace, read_words};
+use crate::memory::{AddressSpace, find_table, read_words};
 use crate::side::DeviceSide;
 
 /// How many descriptors ahead a line is prefetched.
@@ -118,7 +118,7 @@ impl<B: Bus> Device<B> {
             let addr: u64 = self.bus.load(Area::Descriptor, at.at(), Relaxed);
             chain.count_descriptor();
             let entered = if flags & DESC_F_INDIRECT == 0 {
-                enter(at.offset(), addr, word, chain, &mut bytes)
+                self.enter(at.offset(), addr, word, chain, &mut bytes)
             } else if !self.features.indirect || flags & DESC_F_NEXT != 0 || chain.descriptors() > 1 {
                 Err(RingError::DescriptorFlags { index: at.offset(), value: flags })
             } else {
@@ -148,6 +148,14 @@ impl<B: Bus> Device<B> {
         wrong.map_or(Ok(()), Err)
     }
 
+    /// Enters a segment: the part that is the same inside and outside of tables.
+    #[inline(always)]
+    fn enter(&self, index: u16, addr: u64, word: u64, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
+        let allowed = DESC_F_NEXT | DESC_F_WRITE | AVAIL | USED;
+        let segment = Segment { addr, len: word as u32 };
+        chain.enter((index, segment), ((word >> 48) as u16, allowed), self.size, bytes)
+    }
+
     /// Descriptors that were popped and are not yet published as used.
     fn held(&self) -> u16 {
         self.next.at.position().since(self.output.published.position(), self.size)
@@ -163,21 +171,16 @@ impl<B: Bus> Device<B> {
         chain: &mut Chain,
         bytes: &mut u64,
     ) -> Result<(), RingError> {
-        let wrong = RingError::IndirectTable { index, addr, len };
-        let entries = len / 16;
-        if entries == 0 || !len.is_multiple_of(16) {
-            return Err(wrong);
+        if len / 16 > self.size.into() {
+            return Err(RingError::TooLong { segments: len as usize / 16 });
         }
-        if entries > u32::from(self.size) {
-            return Err(RingError::TooLong { segments: entries as usize });
-        }
-        let table = space.translate(addr, len.into()).ok_or(wrong)?;
+        let (table, entries) = find_table(space, index, addr, len)?;
         for entry in 0..entries {
             // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.
             let (addr, word) = unsafe { read_words(table.wrapping_add(16 * entry as usize)) };
             // All other flags are reserved there, and ignored.
             let word = word & (u64::from(DESC_F_WRITE) << 48 | 0xFFFF_FFFF_FFFF);
-            enter(entry as u16, addr, word, chain, bytes)?;
+            self.enter(entry as u16, addr, word, chain, bytes)?;
         }
         Ok(())
     }
@@ -197,23 +200,6 @@ impl<B: Bus> Device<B> {
             self.bus.store(Area::Device, EVENT_FLAGS, flags, Release);
         }
     }
-}
-
-/// Enters a segment: the part that is the same inside and outside of tables.
-#[inline(always)]
-fn enter(index: u16, addr: u64, word: u64, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
-    let (len, flags) = (word as u32, (word >> 48) as u16);
-    if flags & !(DESC_F_NEXT | DESC_F_WRITE | AVAIL | USED) != 0 {
-        return Err(RingError::DescriptorFlags { index, value: flags });
-    }
-    *bytes += u64::from(len);
-    if *bytes > CHAIN_BYTES_MAX {
-        return Err(RingError::TotalLength);
-    }
-    if !chain.push(Segment { addr, len }, flags & DESC_F_WRITE != 0) {
-        return Err(RingError::Order { index });
-    }
-    Ok(())
 }
 
 impl<B: Bus> DeviceSide for Device<B> {

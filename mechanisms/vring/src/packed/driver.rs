@@ -2,18 +2,18 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
-use super::slots::Slots;
 use super::{
     AT_DESCRIPTOR, AVAIL, Cursor, DISABLE, ENABLE, EVENT_FLAGS, EVENT_OFFSET, Output, Position, Streak, USED, Walk,
     check, second,
 };
 use crate::area::Area;
 use crate::buffer::{Completion, Need, Segment, flagged, only};
-use crate::bus::{Bus, IN_LINE, TOGETHER};
+use crate::bus::{Bus, TOGETHER, reclaim};
 use crate::error::RingError;
 use crate::features::Features;
 use crate::memory::IndirectTables;
 use crate::side::DriverSide;
+use crate::slots::Slots;
 
 /// How many descriptors ahead a line is prefetched.
 const AHEAD: u16 = 16;
@@ -239,18 +239,11 @@ impl<B: Bus> Driver<B> {
     #[inline(never)]
     fn reclaim(&mut self) {
         let used = self.used.at.position().offset();
-        let count = self.free_count().min(TOGETHER);
-        let mut back = 1;
-        while back <= count {
-            let offset = if back <= used { used - back } else { self.size - (back - used) };
-            if offset % IN_LINE == IN_LINE - 1 {
-                // Stores the address only, so what says whether a descriptor is available stays unchanged.
-                self.bus.store(Area::Descriptor, 16 * offset as usize, 0_u64, Relaxed);
-                back += IN_LINE;
-            } else {
-                back += 1;
-            }
-        }
+        reclaim(
+            &self.bus,
+            self.free_count(),
+            |back| if back <= used { used - back } else { self.size - (back - used) },
+        );
     }
 
     #[inline(always)]

@@ -2,7 +2,6 @@
 
 mod device;
 mod driver;
-mod slots;
 
 pub use device::Device;
 pub use driver::Driver;

@@ -4,11 +4,11 @@ use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 
 use super::{Flags, Layout, NO_NOTIFICATION, contiguous, is_wanted};
 use crate::area::Area;
-use crate::buffer::{CHAIN_BYTES_MAX, Chain, Segment};
+use crate::buffer::{Chain, Segment};
 use crate::bus::{Bus, Direct};
 use crate::error::RingError;
 use crate::features::{Features, Wide};
-use crate::memory::{AddressSpace, Words, read_words};
+use crate::memory::{AddressSpace, Words, find_table, read_words};
 use crate::side::DeviceSide;
 
 /// How many buffers ahead a descriptor is prefetched.
@@ -188,21 +188,8 @@ impl<B: Bus> Device<B> {
     /// Enters a segment: the part that is the same inside and outside of tables.
     #[inline(always)]
     fn enter(&self, index: u16, (addr, rest): Words, chain: &mut Chain, bytes: &mut u64) -> Result<(), RingError> {
-        let (len, flags) = (rest as u32, (rest >> 32) as u16);
-        if flags & !(DESC_F_NEXT | DESC_F_WRITE) != 0 {
-            return Err(RingError::DescriptorFlags { index, value: flags });
-        }
-        if chain.len() >= self.layout.size() as usize {
-            return Err(RingError::TooLong { segments: chain.len() + 1 });
-        }
-        *bytes += u64::from(len);
-        if *bytes > CHAIN_BYTES_MAX {
-            return Err(RingError::TotalLength);
-        }
-        if !chain.push(Segment { addr, len }, flags & DESC_F_WRITE != 0) {
-            return Err(RingError::Order { index });
-        }
-        Ok(())
+        let (segment, flags) = (Segment { addr, len: rest as u32 }, (rest >> 32) as u16);
+        chain.enter((index, segment), (flags, DESC_F_NEXT | DESC_F_WRITE), self.layout.size(), bytes)
     }
 
     /// The rest of a chain, which is in an indirect table (2.7.5.3).
@@ -219,12 +206,7 @@ impl<B: Bus> Device<B> {
         if !self.features.indirect || flags & !(DESC_F_INDIRECT | DESC_F_WRITE) != 0 {
             return Err(RingError::DescriptorFlags { index, value: flags });
         }
-        let wrong = RingError::IndirectTable { index, addr, len };
-        let entries = len / 16;
-        if entries == 0 || !len.is_multiple_of(16) {
-            return Err(wrong);
-        }
-        let table = space.translate(addr, len.into()).ok_or(wrong)?;
+        let (table, entries) = find_table(space, index, addr, len)?;
         let mut entry = 0_u32;
         loop {
             // SAFETY: the entry is below the table's size, which `translate` has found to be mapped.

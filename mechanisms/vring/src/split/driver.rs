@@ -4,25 +4,18 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use dormouse_abi::vring::{DESC_F_INDIRECT, DESC_F_NEXT};
 
 use super::free::FreeQueue;
-use super::heads::Heads;
 use super::{Flags, Layout, NO_NOTIFICATION, is_wanted};
 use crate::area::Area;
-use crate::buffer::{Completion, Extent, Need, Segment, flagged, only};
-use crate::bus::{Bus, IN_LINE, TOGETHER};
+use crate::buffer::{Completion, Need, Segment, flagged, only};
+use crate::bus::{Bus, TOGETHER, reclaim};
 use crate::error::RingError;
 use crate::features::{Features, Wide};
 use crate::memory::{IndirectTables, Words};
 use crate::side::DriverSide;
+use crate::slots::{Slot, Slots};
 
 /// How many used elements ahead a line is prefetched.
 const USED_AHEAD: u16 = 16;
-
-/// What the driver knows of a chain, by its first descriptor, in its own memory.
-#[derive(Debug, Clone, Copy, Default)]
-struct Slot {
-    token: u64,
-    extent: Extent,
-}
 
 /// The driver side of a split virtqueue, used by one thread. All state that it relies on is in its own memory.
 ///
@@ -37,12 +30,11 @@ pub struct Driver<B> {
     bus: B,
     layout: Layout,
     features: Features,
-    slots: Box<[Slot]>,
+    /// Of chains, whose ids are their first descriptors.
+    slots: Slots,
     /// The descriptor that follows each in its chain.
     following: Box<[u16]>,
     tables: Option<IndirectTables>,
-    /// First descriptors of chains: number n is that of the chain that was added as number n.
-    heads: Heads,
     free: FreeQueue,
     /// Chains: what `avail.idx` will be, what it is now, and what it was when it was last asked whether the device is to be notified. None
     /// of them wraps.
@@ -83,11 +75,10 @@ impl<B: Bus> Driver<B> {
         Ok(Driver {
             layout,
             features,
-            slots: (0..size).map(|_| Slot::default()).collect(),
+            slots: Slots::new(layout.size()),
             following: (0..size).map(|_| 0).collect(),
             tables: None,
-            heads: Heads::new(layout.size(), base),
-            free: FreeQueue::new(layout.size(), base),
+            free: FreeQueue::new(layout.size()),
             added: base.into(),
             published: base.into(),
             announced: base.into(),
@@ -191,11 +182,7 @@ impl<B: Bus> Driver<B> {
         if descriptors > 1 {
             self.more_added = self.more_added.wrapping_add(u64::from(descriptors) - 1);
         }
-        let slot = &mut self.slots[head as usize];
-        slot.token = token;
-        slot.extent.set(writable, descriptors);
-        self.heads.assign(self.added as u32, head);
-
+        self.slots.enter_as(self.added as u32, head, token, writable, descriptors);
         let entry = self.layout.avail_entry(self.layout.slot(self.added as u16));
         self.bus.store(Area::Driver, entry, head, Relaxed);
         self.added += 1;
@@ -246,7 +233,7 @@ impl<B: Bus> Driver<B> {
     #[inline(always)]
     fn since(&self, value: u32) -> Option<u32> {
         let under_way = (self.published as u32).wrapping_sub(self.oldest());
-        self.heads.since(self.oldest(), value as usize).filter(|since| *since < under_way)
+        self.slots.since(self.oldest(), u16::try_from(value).ok()?).filter(|since| *since < under_way)
     }
 
     /// Takes the chain that an element names.
@@ -255,8 +242,8 @@ impl<B: Bus> Driver<B> {
         if self.since(value).is_none() {
             return Err(self.skip(value));
         }
-        self.heads.assign(self.oldest(), value as u16);
-        Ok(self.take(value as u16, len, false))
+        self.slots.exchange(self.oldest(), value as u16);
+        Ok(self.take(*self.slots.get(self.oldest()), len, false))
     }
 
     #[inline(always)]
@@ -292,13 +279,13 @@ impl<B: Bus> Driver<B> {
     /// Takes the oldest chain of a batch whose last one is `last`.
     #[inline(always)]
     fn take_batched(&mut self, last: u16, len: u32) -> Completion {
-        let head = self.heads.get(self.oldest());
-        // Chains that the device did not name are used completely (2.7.9).
-        let len = if head == last { len } else { self.slots[head as usize].extent.writable() };
-        if head == last {
+        let slot = *self.slots.get(self.oldest());
+        if slot.id() == last {
             self.batch = None;
+            return self.take(slot, len, true);
         }
-        self.take(head, len, true)
+        // Chains that the device did not name are used completely (2.7.9).
+        self.take(slot, slot.writable(), true)
     }
 
     #[cold]
@@ -308,11 +295,10 @@ impl<B: Bus> Driver<B> {
         error
     }
 
-    /// Frees the chain at `head`: the oldest that the device has, if their order is known.
+    /// Frees the oldest chain that the device has.
     #[inline(always)]
-    fn take(&mut self, head: u16, len: u32, is_in_order: bool) -> Completion {
-        let Slot { token, extent } = self.slots[head as usize];
-        let descriptors = extent.descriptors();
+    fn take(&mut self, slot: Slot, len: u32, is_in_order: bool) -> Completion {
+        let (head, descriptors) = (slot.id(), slot.descriptors());
         let freed = self.descriptors_freed();
         if descriptors > 1 {
             self.give_back_chain(head, descriptors);
@@ -323,11 +309,10 @@ impl<B: Bus> Driver<B> {
         if freed as u16 % TOGETHER + descriptors >= TOGETHER {
             self.reclaim();
         }
-        let writable = extent.writable();
-        if len > writable {
+        if len > slot.writable() {
             self.violations += 1;
         }
-        Completion { token, len: len.min(writable) }
+        Completion { token: slot.token, len: len.min(slot.writable()) }
     }
 
     /// Gives back so many descriptors of a chain. In order, they stay in the order in which they were taken.
@@ -345,26 +330,11 @@ impl<B: Bus> Driver<B> {
         self.more_freed = self.more_freed.wrapping_add(more);
     }
 
-    /// Takes the lines of the descriptors that became free last from the device's cache, all together.
-    ///
-    /// The device has read these lines, and each will be written soon. Written one by one, the CPU would wait for as many of them as stores fit
-    /// into its store buffer, which is few descriptors. A prefetch hint would do, except that the CPU's own prefetcher has loaded the lines
-    /// that follow, and a line that both caches have is not given up for a hint (AMD EPYC, family 19h).
     #[inline(never)]
     fn reclaim(&mut self) {
-        let (freed, count) = (self.descriptors_freed(), self.free_count().min(TOGETHER));
-        let mut back = 1;
-        while back <= count {
-            // It is given back a lap before it is taken again.
-            let slot = self.free.get(freed.wrapping_sub(back.into()));
-            if slot % IN_LINE == IN_LINE - 1 {
-                // The last descriptor of a line: those before it most likely became free before it.
-                self.bus.store(Area::Descriptor, self.layout.descriptor(slot), 0_u64, Relaxed);
-                back += IN_LINE;
-            } else {
-                back += 1;
-            }
-        }
+        let freed = self.descriptors_freed();
+        // Each is given back a lap before it is taken again.
+        reclaim(&self.bus, self.free_count(), |back| self.free.get(freed.wrapping_sub(back.into())));
     }
 }
 
@@ -428,8 +398,8 @@ impl<B: Bus> DriverSide for Driver<B> {
         }
         let (value, len) = self.element();
         // Most often it is the oldest chain. The device has it, because there is something that it used.
-        let oldest = self.heads.get(self.oldest());
-        if u32::from(oldest) == value {
+        let oldest = *self.slots.get(self.oldest());
+        if u32::from(oldest.id()) == value {
             Ok(Some(self.take(oldest, len, false)))
         } else {
             self.take_other(value, len).map(Some)

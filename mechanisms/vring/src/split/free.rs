@@ -12,9 +12,9 @@ use alloc::boxed::Box;
 pub(super) struct FreeQueue(Box<[u16]>);
 
 impl FreeQueue {
-    /// All descriptors of a ring, whose size is a power of two: number 0 is taken after `first` others.
-    pub(super) fn new(size: u16, first: u16) -> FreeQueue {
-        FreeQueue((0..size).map(|number| number.wrapping_sub(first) & size.wrapping_sub(1)).collect())
+    /// All descriptors of a ring, whose size is a power of two.
+    pub(super) fn new(size: u16) -> FreeQueue {
+        FreeQueue((0..size).collect())
     }
 
     #[inline(always)]

@@ -3,7 +3,6 @@
 mod device;
 mod driver;
 mod free;
-mod heads;
 mod planned;
 
 use core::sync::atomic::Ordering::Relaxed;

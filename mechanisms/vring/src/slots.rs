@@ -2,12 +2,10 @@
 
 use alloc::boxed::Box;
 
-use super::second;
-
 /// What the driver knows of a buffer.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Slot {
-    pub(super) token: u64,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) token: u64,
     /// ```text
     ///   63                48   47   32   31                       0
     ///   | extent            |      id  | bytes that may be written |
@@ -19,25 +17,25 @@ pub(super) struct Slot {
 
 impl Slot {
     #[inline(always)]
-    pub(super) const fn id(&self) -> u16 {
+    pub(crate) const fn id(&self) -> u16 {
         (self.what >> 32) as u16
     }
 
     /// Descriptors that it takes of the ring.
     #[inline(always)]
-    pub(super) const fn descriptors(&self) -> u16 {
+    pub(crate) const fn descriptors(&self) -> u16 {
         (self.what >> 48) as u16 % NOT_SIMPLE + 1
     }
 
     /// Bytes that the device may write.
     #[inline(always)]
-    pub(super) const fn writable(&self) -> u32 {
+    pub(crate) const fn writable(&self) -> u32 {
         self.what as u32
     }
 
     /// Whether it is simple and has this id.
     #[inline(always)]
-    pub(super) fn is_simple(&self, id: u16) -> bool {
+    pub(crate) fn is_simple(&self, id: u16) -> bool {
         u64::from(id) == self.what >> 32
     }
 }
@@ -47,10 +45,15 @@ const NOT_SIMPLE: u16 = 1 << 15;
 
 /// The extent of a buffer that is not simple, at its place in a slot.
 const fn extent_of(descriptors: u16) -> u64 {
-    second(0, 0, NOT_SIMPLE | (descriptors - 1))
+    ((NOT_SIMPLE | (descriptors - 1)) as u64) << 48
 }
 
-/// Slots of all ids in one order: those under way as they were added, then those that are free.
+/// An id, at its place in a slot and in a packed descriptor's second word.
+const fn id_of(id: u16) -> u64 {
+    (id as u64) << 32
+}
+
+/// Slots of all ids in one order: those under way as they were added, then those that are free. In a split queue ids are heads.
 ///
 /// ```text
 ///   order    …  4  5  1  7  0  2  3  6  4  5 …     the id of buffer number n is at n, modulo the length, a power of two
@@ -62,7 +65,7 @@ const fn extent_of(descriptors: u16) -> u64 {
 /// power of two, nothing is ever moved. That matters, because a store to a side's own memory waits behind each store to a line that the
 /// other side has.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     order: Box<[Slot]>,
     /// One less than its length.
     mask: u32,
@@ -78,9 +81,9 @@ impl Slots {
     /// All ids of a ring of `size`, all free: id 0 is that of buffer number 0.
     ///
     /// A buffer of one descriptor is simple if there are as many ids as places: then nothing has to be done here when it comes back.
-    pub(super) fn new(size: u16) -> Slots {
+    pub(crate) fn new(size: u16) -> Slots {
         let is_full = size.is_power_of_two();
-        let slot = |id: u16| Slot { token: 0, what: second(0, id, 0) };
+        let slot = |id: u16| Slot { token: 0, what: id_of(id) };
         Slots {
             order: (0..size.next_power_of_two()).map(|at| slot(if at < size { at } else { 0 })).collect(),
             mask: u32::from(size).next_power_of_two() - 1,
@@ -98,15 +101,15 @@ impl Slots {
 
     /// The slot of the buffer with this number.
     #[inline(always)]
-    pub(super) fn get(&self, number: u32) -> &Slot {
+    pub(crate) fn get(&self, number: u32) -> &Slot {
         // SAFETY: below the length, which is one more than the mask.
         unsafe { self.order.get_unchecked(self.at(number)) }
     }
 
     /// Enters the buffer with this number, the first free one. Returns its id, at its place in a second word.
     #[inline(always)]
-    pub(super) fn enter(&mut self, number: u32, token: u64, writable: u32, descriptors: u16) -> u64 {
-        const ID: u64 = second(0, u16::MAX, 0);
+    pub(crate) fn enter(&mut self, number: u32, token: u64, writable: u32, descriptors: u16) -> u64 {
+        const ID: u64 = id_of(u16::MAX);
         let at = self.at(number);
         let of_this = u64::from(writable) | if descriptors == 1 { self.one } else { extent_of(descriptors) };
         // SAFETY: `at` is masked, and so below the length, which is one more than the mask.
@@ -122,16 +125,26 @@ impl Slots {
         id
     }
 
+    /// As [`Slots::enter`], for a buffer whose id is given: a free one.
+    #[inline(always)]
+    pub(crate) fn enter_as(&mut self, number: u32, id: u16, token: u64, writable: u32, descriptors: u16) {
+        if self.get(number).id() != id {
+            self.exchange(number, id);
+        }
+        self.enter(number, token, writable, descriptors);
+    }
+
     /// How many buffers under way were added after number `oldest` and before the one with this id. If the id is free: at least as many as
     /// there are under way. `None`: there is no such id.
     #[inline(always)]
-    pub(super) fn since(&self, oldest: u32, id: u16) -> Option<u32> {
+    pub(crate) fn since(&self, oldest: u32, id: u16) -> Option<u32> {
         let place = *self.place.get(usize::from(id))?;
         Some(u32::from(place).wrapping_sub(oldest) & self.mask)
     }
 
-    /// Exchanges an id and what is known of its buffer with those of the buffer with this number. Both are under way.
-    pub(super) fn exchange(&mut self, number: u32, id: u16) {
+    /// Exchanges an id and what is known of its buffer with those of the buffer with this number. Both are under way, or both are free.
+    #[inline(never)]
+    pub(crate) fn exchange(&mut self, number: u32, id: u16) {
         let (at, place) = (self.at(number), self.place[usize::from(id)]);
         self.place[usize::from(self.order[at].id())] = place;
         self.place[usize::from(id)] = at as u16;
@@ -140,7 +153,7 @@ impl Slots {
 
     /// Makes the oldest, number `oldest`, free. The next one is the oldest then.
     #[inline(always)]
-    pub(super) fn free_oldest(&mut self, oldest: u32) {
+    pub(crate) fn free_oldest(&mut self, oldest: u32) {
         if !self.is_full {
             let at = self.at(oldest.wrapping_add(self.place.len() as u32));
             self.order[at] = *self.get(oldest);
