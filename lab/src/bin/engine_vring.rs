@@ -23,7 +23,7 @@ use dormouse_lab_harness::ring::{self, DeviceEnd, DriverEnd, Kind, LEN, Ring, SI
 use dormouse_lab_harness::{Case, Engine, Seat, seat};
 use dormouse_lab_rings::{AdaptiveDevice, AdaptiveDriver, PlainDevice, PlainDriver, ReadBack};
 use dormouse_vring::{
-    Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, RingError, Segment, packed, split,
+    Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, Part, RingError, Segment, packed, split,
 };
 
 /// Publishes in batches, or each buffer by itself.
@@ -249,7 +249,7 @@ fn split_bus() -> Result<Direct, RingError> {
 /// Each area on lines of its own.
 fn packed_bus() -> Result<Direct, RingError> {
     let len = 16 * usize::from(SIZE);
-    let areas = Areas { descriptor: (memory(len), len), driver: (memory(4), 4), device: (memory(4), 4) };
+    let areas = Areas { descriptor: Part(memory(len), len), driver: Part(memory(4), 4), device: Part(memory(4), 4) };
     // SAFETY: memory of these sizes, which is never freed, all of it atomics, and of this ring alone.
     let bus = unsafe { Direct::new(areas) };
     packed::init(&bus, SIZE.into())?;

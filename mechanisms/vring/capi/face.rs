@@ -27,52 +27,6 @@ fn features(flags: c_uint) -> Option<Features> {
     known.then_some(Features { indirect: is(INDIRECT), event_idx: is(EVENT_IDX), in_order: is(IN_ORDER) })
 }
 
-/// `struct dormouse_vring_areas`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CAreas {
-    descriptor: *mut c_void,
-    descriptor_size_bytes: usize,
-    driver: *mut c_void,
-    driver_size_bytes: usize,
-    device: *mut c_void,
-    device_size_bytes: usize,
-}
-
-impl CAreas {
-    fn new(areas: Areas) -> CAreas {
-        let Areas { descriptor, driver, device } = areas;
-        CAreas {
-            descriptor: descriptor.0.cast(),
-            descriptor_size_bytes: descriptor.1,
-            driver: driver.0.cast(),
-            driver_size_bytes: driver.1,
-            device: device.0.cast(),
-            device_size_bytes: device.1,
-        }
-    }
-
-    /// # Safety
-    /// As [`Direct::new`].
-    unsafe fn bus(self) -> Direct {
-        let areas = Areas {
-            descriptor: (self.descriptor.cast(), self.descriptor_size_bytes),
-            driver: (self.driver.cast(), self.driver_size_bytes),
-            device: (self.device.cast(), self.device_size_bytes),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { Direct::new(areas) }
-    }
-}
-
-/// `struct dormouse_vring_region`: as Rust's, laid out as C does.
-#[repr(C)]
-pub struct CRegion {
-    addr: u64,
-    size_bytes: u64,
-    base: *mut c_void,
-}
-
 /// A negative errno.
 fn errno_of(error: RingError) -> c_int {
     match error {
@@ -138,9 +92,9 @@ pub extern "C" fn dormouse_vring_size_bytes(size: u32, flags: c_uint) -> usize {
 
 /// [`either::contiguous`].
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_place(areas: &mut CAreas, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
+pub extern "C" fn dormouse_vring_place(areas: &mut Areas, base: *mut c_void, size: u32, flags: c_uint) -> c_int {
     let placed = either::contiguous(flags & PACKED != 0, base.cast(), size);
-    placed.map(|placed| *areas = CAreas::new(placed)).map_or_else(errno_of, |()| 0)
+    placed.map(|placed| *areas = placed).map_or_else(errno_of, |()| 0)
 }
 
 /// [`either::init`].
@@ -148,9 +102,9 @@ pub extern "C" fn dormouse_vring_place(areas: &mut CAreas, base: *mut c_void, si
 /// # Safety
 /// The areas are mapped, and nobody uses them yet.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_init(areas: &CAreas, size: u32, flags: c_uint) -> c_int {
+pub unsafe extern "C" fn dormouse_vring_init(areas: &Areas, size: u32, flags: c_uint) -> c_int {
     // SAFETY: the caller's promise.
-    let bus = unsafe { areas.bus() };
+    let bus = unsafe { Direct::new(*areas) };
     either::init(flags & PACKED != 0, &bus, size).map_or_else(errno_of, |()| 0)
 }
 
@@ -159,10 +113,10 @@ pub unsafe extern "C" fn dormouse_vring_init(areas: &CAreas, size: u32, flags: c
 /// # Safety
 /// The areas are mapped as long as the driver is there, and nobody else of this program writes the driver's side.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &CAreas, size: u32, flags: c_uint) -> *mut Driver {
+pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &Areas, size: u32, flags: c_uint) -> *mut Driver {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
     // SAFETY: the caller's promise.
-    let bus = unsafe { areas.bus() };
+    let bus = unsafe { Direct::new(*areas) };
     match either::Driver::new(flags & PACKED != 0, bus, size, features) {
         Ok(queue) => Box::into_raw(Box::new(Driver { queue, last: None })),
         Err(error) => fail(-errno_of(error)),
@@ -328,23 +282,22 @@ pub unsafe extern "C" fn dormouse_vring_driver_why(driver: &Driver, text: *mut c
 /// `region_count` regions at `regions`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_vring_device_create(
-    areas: &CAreas,
+    areas: &Areas,
     size: u32,
     flags: c_uint,
-    regions: *const CRegion,
+    regions: *const Region,
     region_count: usize,
 ) -> *mut Device {
     let Some(features) = features(flags) else { return fail(libc::EINVAL) };
     // SAFETY: the caller's promise; where there are none, no address is needed.
     let regions = if region_count == 0 { &[] } else { unsafe { slice::from_raw_parts(regions, region_count) } };
-    let region = |region: &CRegion| Region { addr: region.addr, len: region.size_bytes, base: region.base.cast() };
     // SAFETY: the caller's promise.
-    let memory = match unsafe { Regions::new(regions.iter().map(region).collect()) } {
+    let memory = match unsafe { Regions::new(regions.to_vec()) } {
         Ok(memory) => memory,
         Err(error) => return fail(-errno_of(error)),
     };
     // SAFETY: the caller's promise.
-    let bus = unsafe { areas.bus() };
+    let bus = unsafe { Direct::new(*areas) };
     match either::Device::new(flags & PACKED != 0, bus, size, features) {
         Ok(queue) => Box::into_raw(Box::new(Device { queue, memory, last: None })),
         Err(error) => fail(-errno_of(error)),

@@ -133,15 +133,21 @@ pub(crate) fn check_areas(bus: &impl Bus, needed: [usize; 3]) -> Result<(), Ring
     Ok(())
 }
 
-/// Where the areas are in this program's memory, and how many bytes each has.
+/// Where an area begins in this program's memory, and how many bytes it has. Laid out as C does.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Part(pub *mut u8, pub usize);
+
+/// Where the areas are. Laid out as C does.
+#[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Areas {
     /// [`Area::Descriptor`]: begins on a multiple of 16.
-    pub descriptor: (*mut u8, usize),
+    pub descriptor: Part,
     /// [`Area::Driver`]: begins on a multiple of 4.
-    pub driver: (*mut u8, usize),
+    pub driver: Part,
     /// [`Area::Device`]: begins on a multiple of 4.
-    pub device: (*mut u8, usize),
+    pub device: Part,
 }
 
 /// Mapped memory, accessed directly.
@@ -164,7 +170,7 @@ impl Direct {
     }
 
     #[inline(always)]
-    fn area(&self, area: Area) -> (*mut u8, usize) {
+    fn area(&self, area: Area) -> Part {
         match area {
             Area::Descriptor => self.0.descriptor,
             Area::Driver => self.0.driver,
@@ -180,7 +186,7 @@ impl Direct {
 
     #[inline(always)]
     fn at<W>(&self, area: Area, offset: usize) -> *mut u8 {
-        let (base, len) = self.area(area);
+        let Part(base, len) = self.area(area);
         debug_assert!(offset + size_of::<W>() <= len && (base.addr() + offset).is_multiple_of(size_of::<W>()));
         base.wrapping_add(offset)
     }
@@ -190,7 +196,7 @@ impl Bus for Direct {
     #[inline(always)]
     fn len(&self, area: Area) -> usize {
         // If an area is not aligned, none of it can be used.
-        let (base, len) = self.area(area);
+        let Part(base, len) = self.area(area);
         let alignment = if area == Area::Descriptor { 16 } else { 4 };
         if base.addr().is_multiple_of(alignment) { len } else { 0 }
     }

@@ -140,7 +140,7 @@ pub mod split;
 
 pub use area::Area;
 pub use buffer::{Chain, Completion, Segment};
-pub use bus::{Areas, Bus, Direct, Word};
+pub use bus::{Areas, Bus, Direct, Part, Word};
 pub use error::RingError;
 pub use features::Features;
 pub use memory::{AddressSpace, IndirectTables, NoMemory, Region, Regions};

@@ -27,7 +27,8 @@ unsafe impl AddressSpace for NoMemory {
     }
 }
 
-/// A piece of the driver's memory that is mapped here.
+/// A piece of the driver's memory that is mapped here. Laid out as C does.
+#[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Region {
     /// The driver's address of its first byte.

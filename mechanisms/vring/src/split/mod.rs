@@ -14,7 +14,7 @@ pub use driver::Driver;
 pub use planned::PlannedDriver;
 
 use crate::area::Area;
-use crate::bus::{Areas, Bus, check_areas};
+use crate::bus::{Areas, Bus, Part, check_areas};
 use crate::error::RingError;
 
 /// Where the fields of a ring of `size` entries are in their areas.
@@ -144,9 +144,9 @@ pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
     let layout = dormouse_abi::vring::RingLayout { size };
     let of = Layout { size };
     Ok(Areas {
-        descriptor: (base.wrapping_add(layout.desc()), of.descriptor_len()),
-        driver: (base.wrapping_add(layout.avail()), of.driver_len()),
-        device: (base.wrapping_add(layout.used()), of.device_len()),
+        descriptor: Part(base.wrapping_add(layout.desc()), of.descriptor_len()),
+        driver: Part(base.wrapping_add(layout.avail()), of.driver_len()),
+        device: Part(base.wrapping_add(layout.used()), of.device_len()),
     })
 }
 

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::Memory;
 use crate::{
-    Area, Areas, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, NoMemory, Region, Regions, RingError,
-    Segment, packed, split,
+    Area, Areas, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, NoMemory, Part, Region, Regions,
+    RingError, Segment, packed, split,
 };
 
 /// Where the device has the memory of tables.
@@ -346,9 +346,9 @@ fn impossible_rings_are_refused() {
         assert_eq!(split::contiguous(memory.base(), size).err(), Some(RingError::Size { size }));
     }
     let areas = |descriptor, len| Areas {
-        descriptor: (memory.base().wrapping_add(descriptor), len),
-        driver: (memory.base().wrapping_add(1024), 14),
-        device: (memory.base().wrapping_add(2048), 38),
+        descriptor: Part(memory.base().wrapping_add(descriptor), len),
+        driver: Part(memory.base().wrapping_add(1024), 14),
+        device: Part(memory.base().wrapping_add(2048), 38),
     };
     // SAFETY: inside of the vector, whose bytes are atomics.
     let bus = |descriptor, len| unsafe { Direct::new(areas(descriptor, len)) };

@@ -1,6 +1,5 @@
 //! The back end: a device that other processes drive.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
@@ -288,12 +287,6 @@ struct Connection<D> {
     accepted: u64,
     memory: Arc<Memory>,
     rings: Vec<RingState>,
-}
-
-impl<D> fmt::Debug for Connection<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("rings", &self.rings).finish_non_exhaustive()
-    }
 }
 
 /// Regions that a driver may have.

@@ -100,7 +100,6 @@ pub struct Negotiated {
 ///                 │      └─────────────────────────────────────────────┘
 ///                 └── reconnect ◀── Error::Gone
 /// ```
-#[derive(Debug)]
 pub struct BlockDevice {
     path: PathBuf,
     options: DriverOptions,
@@ -216,10 +215,10 @@ impl BlockDevice {
             front.share(&pool)?;
             for (index, queue) in queues.iter().enumerate() {
                 // 2.8.1: both wrap counters of a packed ring are 1 at first.
-                let base = if queue.plan.is_packed { 1 << 15 } else { 0 };
+                let base = if queue.plan.options.is_packed { 1 << 15 } else { 0 };
                 let ring = Ring {
                     areas: queue.areas,
-                    size: queue.plan.queue_size,
+                    size: queue.plan.options.queue_size,
                     base,
                     kick: &queue.kick,
                     call: &queue.call,
@@ -277,11 +276,8 @@ impl DriverOptions {
 /// Where everything of a queue is, in bytes from its beginning.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    is_packed: bool,
-    queue_size: u16,
-    depth: u16,
+    options: DriverOptions,
     segment_bytes: u32,
-    request_bytes_max: u32,
     tables: usize,
     /// Descriptors of an indirect table; 0: there are none.
     table_entries: u16,
@@ -300,18 +296,7 @@ impl Plan {
         // Header, status and the device's name have lines in front of the data.
         let slot_bytes = DATA_ALIGNMENT + (options.request_bytes_max as usize).next_multiple_of(DATA_ALIGNMENT);
         let size_bytes = slots + usize::from(options.depth) * slot_bytes;
-        Ok(Plan {
-            is_packed: negotiated.packed,
-            queue_size: options.queue_size,
-            depth: options.depth,
-            segment_bytes,
-            request_bytes_max: options.request_bytes_max,
-            tables,
-            table_entries,
-            slots,
-            slot_bytes,
-            size_bytes,
-        })
+        Ok(Plan { options: *options, segment_bytes, tables, table_entries, slots, slot_bytes, size_bytes })
     }
 
     fn header(&self, slot: u16) -> usize {
@@ -416,7 +401,7 @@ impl BlockQueue {
     ) -> Result<BlockQueue, Error> {
         let base = pool.base().wrapping_add(offset);
         let addr = MEMORY_ADDR + offset as u64;
-        let (is_packed, size) = (plan.is_packed, plan.queue_size.into());
+        let (is_packed, size) = (plan.options.is_packed, plan.options.queue_size.into());
         let areas = either::contiguous(is_packed, base, size)?;
         // SAFETY: in the pool, which lives as long as the queue; Rust code accesses it atomically.
         let bus = unsafe { Direct::new(areas) };
@@ -442,8 +427,8 @@ impl BlockQueue {
             kick: event()?,
             call: event()?,
             socket,
-            slots: vec![None; plan.depth.into()].into(),
-            free: (0..plan.depth).rev().collect(),
+            slots: vec![None; plan.options.depth.into()].into(),
+            free: (0..plan.options.depth).rev().collect(),
             readable: Vec::new(),
             writable: Vec::new(),
             counters: QueueCounters::default(),
@@ -513,7 +498,9 @@ impl BlockQueue {
             Operation::Flush if !self.config.has_flush => wrong("the device has nothing to flush"),
             Operation::Flush => Ok(()),
             Operation::Write if self.config.is_read_only => wrong("the device cannot be written"),
-            _ if len == 0 || len > self.plan.request_bytes_max => wrong("more than was said at first, or nothing"),
+            _ if len == 0 || len > self.plan.options.request_bytes_max => {
+                wrong("more than was said at first, or nothing")
+            }
             _ if !len.is_multiple_of(self.config.block_bytes.max(SECTOR_BYTES)) => {
                 wrong("no multiple of the device's blocks")
             }
@@ -636,9 +623,9 @@ impl BlockQueue {
     /// Takes over what another queue has in flight, in its order, with copies of the data.
     fn take_over(&mut self, before: &BlockQueue) -> Result<usize, Error> {
         let of = |slot: &u16| before.slots[usize::from(*slot)];
-        let mut slots: Vec<u16> = (0..self.plan.depth).filter(|slot| of(slot).is_some()).collect();
+        let mut slots: Vec<u16> = (0..self.plan.options.depth).filter(|slot| of(slot).is_some()).collect();
         slots.sort_unstable_by_key(|slot| of(slot).map(|in_flight| in_flight.number));
-        let mut data = vec![0; self.plan.request_bytes_max as usize];
+        let mut data = vec![0; self.plan.options.request_bytes_max as usize];
         for slot in &slots {
             let Some(in_flight) = of(slot) else { continue };
             if in_flight.request.operation == Operation::Write {

@@ -1,6 +1,5 @@
 //! The front end's control plane: messages on the socket, before and beside the rings.
 
-use std::fmt;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -9,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use dormouse_backing::Pool;
-use dormouse_vring::{Areas, Features};
+use dormouse_vring::{Areas, Features, Part};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag};
@@ -38,15 +37,6 @@ pub(crate) struct FrontEnd {
     offered: u64,
     accepted: u64,
     protocol: VhostUserProtocolFeatures,
-}
-
-impl fmt::Debug for FrontEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FrontEnd")
-            .field("accepted", &self.accepted)
-            .field("protocol", &self.protocol)
-            .finish_non_exhaustive()
-    }
 }
 
 impl FrontEnd {
@@ -162,7 +152,7 @@ impl FrontEnd {
     /// Gives the device a ring, and starts it. `base` is where the device begins: see [`either::Device`](dormouse_vring::either::Device).
     pub(crate) fn start_queue(&mut self, index: usize, ring: Ring<'_>) -> Result<(), Error> {
         // A ring's own addresses are those of the front end's process, unlike those in it.
-        let here = |(at, _): (*mut u8, usize)| at.addr() as u64;
+        let here = |Part(at, _)| at.addr() as u64;
         let config = VringConfigData {
             queue_max_size: ring.size,
             queue_size: ring.size,

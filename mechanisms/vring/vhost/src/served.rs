@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use dormouse_vring::{AddressSpace, Chain, Region, Regions, Segment};
+use dormouse_vring::{AddressSpace, Chain, Part, Region, Regions, Segment};
 use rustix::fs::SealFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
@@ -95,11 +95,11 @@ impl Memory {
     }
 
     /// Where the front end's own address is here.
-    pub(crate) fn ring_part(&self, user_addr: u64, len: usize) -> Option<(*mut u8, usize)> {
+    pub(crate) fn ring_part(&self, user_addr: u64, len: usize) -> Option<Part> {
         self.mapped.iter().find_map(|it| {
             let offset = user_addr.checked_sub(it.user_addr)?;
             let is_inside = offset <= it.size && len as u64 <= it.size - offset;
-            is_inside.then(|| (it.start.wrapping_add(offset as usize), len))
+            is_inside.then(|| Part(it.start.wrapping_add(offset as usize), len))
         })
     }
 
