@@ -104,7 +104,7 @@ fn census(table: &PageTable, frame: *mut [u64]) -> io::Result<Census> {
     let start = frame.cast::<u8>().addr() as u64;
     let end = start + 8 * frame.len() as u64;
     let mut census = Census { unbacked: end - start, ..Census::default() };
-    table.runs(start..end.next_multiple_of(dormouse_backing::os_page_size() as u64), &mut |run| {
+    let walked = table.runs(start..end.next_multiple_of(dormouse_backing::os_page_size() as u64), &mut |run| {
         // A huge page may end behind the frame.
         let bytes = run.range.end.min(end).saturating_sub(run.range.start.max(start));
         let is_huge = run.kind.is(PageKind::HUGE);
@@ -117,7 +117,8 @@ fn census(table: &PageTable, frame: *mut [u64]) -> io::Result<Census> {
         };
         *kind += bytes;
         census.unbacked -= bytes;
-    })?;
+    });
+    walked.map_err(io::Error::other)?;
     Ok(census)
 }
 

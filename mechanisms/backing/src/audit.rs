@@ -1,7 +1,5 @@
 use std::ops::Range;
 
-use rustix::io::Errno;
-
 use crate::error::BackingError;
 use crate::os_page_size;
 use crate::page_table::{PageKind, PageTable, Way};
@@ -31,16 +29,11 @@ pub(crate) fn unbacked_by(table: &PageTable, range: Range<usize>) -> Result<usiz
     let end = range.end.checked_next_multiple_of(os_page);
     let end = end.ok_or(BackingError::Range { start: range.start, end: range.end, size_bytes: usize::MAX })?;
     let mut backed_bytes = 0;
-    table
-        .runs(start as u64..end as u64, &mut |run| {
-            if run.kind.is(PageKind::PRESENT) && !run.kind.is(PageKind::ZERO) {
-                backed_bytes += run.range.end - run.range.start;
-            }
-        })
-        .map_err(|error| BackingError::System {
-            purpose: "read this process's page table",
-            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        })?;
+    table.runs(start as u64..end as u64, &mut |run| {
+        if run.kind.is(PageKind::PRESENT) && !run.kind.is(PageKind::ZERO) {
+            backed_bytes += run.range.end - run.range.start;
+        }
+    })?;
     Ok((end - start - backed_bytes as usize) / os_page)
 }
 

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use rustix::io::Errno;
-
 use crate::error::{BackingError, Mib};
 use crate::os_page_size;
 use crate::page_table::{PageKind, PageTable};
@@ -164,12 +162,7 @@ pub(crate) fn check_by(table: &PageTable, start: usize, size_bytes: usize) -> Re
         *bytes += to - from;
         missing.first = missing.first.min(from);
     });
-    walked.map_err(|error| {
-        NotBacked::Unknown(BackingError::System {
-            purpose: "read this process's page table",
-            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-        })
-    })?;
+    walked.map_err(NotBacked::Unknown)?;
     untouched(&mut missing, next, end);
     if missing.untouched_bytes + missing.zero_bytes + missing.swapped_bytes > 0 {
         Err(NotBacked::Missing(missing))

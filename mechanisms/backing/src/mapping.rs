@@ -279,7 +279,7 @@ impl Mapping {
             is_huge_told: self.hugetlb.is_some() || table.way() != Way::Words,
             ..Obtained::default()
         };
-        let walked = table.runs(start as u64..end as u64, &mut |run| {
+        table.runs(start as u64..end as u64, &mut |run| {
             let bytes = (run.range.end - run.range.start) as usize;
             if !run.kind.is(PageKind::PRESENT) || run.kind.is(PageKind::ZERO) {
             } else if self.hugetlb.is_some() {
@@ -289,10 +289,6 @@ impl Mapping {
             } else {
                 obtained.small_bytes += bytes;
             }
-        });
-        walked.map_err(|error| BackingError::System {
-            purpose: "read this process's page table",
-            errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         })?;
         obtained.missing_bytes = obtained.size_bytes - obtained.huge_bytes() - obtained.small_bytes;
         obtained.nodes = numa::nodes_of(start..end, self.options.place);

@@ -19,10 +19,10 @@ use crate::error::BackingError;
 use crate::os_page_size;
 
 /// Bytes of a huge page: what one entry of the second lowest table maps, on x86-64 and on AArch64 with `os_page`s of 4 KiB.
-pub(crate) const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
+pub const HUGE_PAGE_SIZE_BYTES: usize = 2 << 20;
 
 /// What a page is: a set.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PageKind(u64);
 
 impl PageKind {
@@ -53,20 +53,6 @@ impl PageKind {
     }
 }
 
-impl std::fmt::Debug for PageKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names = [
-            (PageKind::FILE, "file"),
-            (PageKind::PRESENT, "present"),
-            (PageKind::SWAPPED, "swapped"),
-            (PageKind::ZERO, "zero"),
-            (PageKind::HUGE, "huge"),
-            (PageKind::EXCLUSIVE, "exclusive"),
-        ];
-        f.debug_set().entries(names.iter().filter(|(kind, _)| self.is(*kind)).map(|(_, name)| name)).finish()
-    }
-}
-
 /// Pages that follow one another and are alike, and have at least one property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
@@ -90,6 +76,9 @@ pub enum Way {
 }
 
 impl Way {
+    /// All of them, the best first.
+    pub const ALL: [Way; 3] = [Way::Scan, Way::WordsAndFlags, Way::Words];
+
     /// Whether it recognises the zero page.
     pub const fn sees_zero(self) -> bool {
         !matches!(self, Way::Words)
@@ -117,7 +106,7 @@ impl PageTable {
     /// [`BackingError::System`]: there is no such process, it is another user's (`EACCES`), `/proc` is not mounted, or a sandbox forbids
     /// it.
     pub fn of(pid: Option<u32>) -> Result<PageTable, BackingError> {
-        PageTable::by(pid, &[Way::Scan, Way::WordsAndFlags, Way::Words])
+        PageTable::by(pid, &Way::ALL)
     }
 
     /// As [`PageTable::of`], in the first of these ways that the kernel supports. [`Way::Words`] is always supported.
@@ -161,12 +150,13 @@ impl PageTable {
     /// Each answer is true at a moment of its own: what the process maps, touches or gives back at the same time may be in it or not.
     ///
     /// # Errors
-    /// The kernel's. A process that has ended has an empty page table, which is no error.
-    pub fn runs(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> io::Result<()> {
-        match self.way {
+    /// [`BackingError::System`]. A process that has ended has an empty page table, which is no error.
+    pub fn runs(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> Result<(), BackingError> {
+        let walked = match self.way {
             Way::Scan => self.scanned(range, each),
             Way::WordsAndFlags | Way::Words => self.read(range, each),
-        }
+        };
+        walked.map_err(system("read the process's page table"))
     }
 
     fn scanned(&self, range: Range<u64>, each: &mut impl FnMut(Run)) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Area, Census, Name};
+use crate::{Census, Mapping, Name, ZeroVariable};
 
 /// Buffers that are remembered, the largest.
 const COUNT_MAX: usize = 1000;
@@ -72,6 +72,19 @@ pub struct Buffer {
     pub is_found: bool,
 }
 
+impl Buffer {
+    fn is_same(&self, old: &Buffer) -> bool {
+        match (&old.what, &self.what) {
+            (What::Variable { .. }, What::Variable { .. }) => old.address == self.address && old.what == self.what,
+            // A mapping grows and shrinks, and may get another name once more is known.
+            (What::Mapping { .. }, What::Mapping { .. }) => {
+                old.address < self.address + self.size && self.address < old.address + old.size
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Buffers of one process's memory, from census to census.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers(Vec<Buffer>);
@@ -81,37 +94,12 @@ impl Buffers {
     pub(crate) fn enter(&mut self, census: &Census, time_ms: f64, limits: &Limits) -> bool {
         let mut has_found = false;
         self.0.iter_mut().for_each(|buffer| buffer.zero_at_end = 0);
-        let touched = census.total.touched();
-        for (what, address, size, zero, is_huge) in on_zero_page(census) {
-            let end = address + size;
-            let is_same = |old: &&mut Buffer| match (&old.what, &what) {
-                (What::Variable { .. }, What::Variable { .. }) => old.address == address && old.what == what,
-                // A mapping grows and shrinks, and may get another name once more is known.
-                (What::Mapping { .. }, What::Mapping { .. }) => old.address < end && address < old.address + old.size,
-                _ => false,
-            };
-            let known = self.0.iter_mut().find(is_same);
-            let share_percent = 100.0 * zero as f64 / touched.max(1) as f64;
-            let is_found = zero >= limits.size_bytes && share_percent >= limits.share_percent;
-            has_found |= is_found;
-            let new = Buffer {
-                pid: census.pid,
-                command: census.command.clone(),
-                what,
-                address,
-                size,
-                zero,
-                time_ms,
-                zero_at_end: zero,
-                is_huge,
-                touched,
-                share_percent,
-                is_found,
-            };
-            match known {
+        for new in on_zero_page(census, time_ms, limits) {
+            has_found |= new.is_found;
+            match self.0.iter_mut().find(|old| new.is_same(old)) {
                 // Exceeding the limits is worse than having more bytes within them.
                 Some(old) if (new.is_found, new.zero) > (old.is_found, old.zero) => *old = new,
-                Some(old) => old.zero_at_end = zero,
+                Some(old) => old.zero_at_end = new.zero,
                 None => self.0.push(new),
             }
         }
@@ -130,27 +118,45 @@ impl Buffers {
     }
 }
 
-/// Variables, and what else there is in mappings, with address, size, bytes of the zero page, and whether it is mostly the huge one.
-fn on_zero_page(census: &Census) -> Vec<(What, u64, u64, u64, bool)> {
+/// Variables, and what else there is in mappings.
+fn on_zero_page(census: &Census, time_ms: f64, limits: &Limits) -> Vec<Buffer> {
+    let touched = census.total.touched();
+    let buffer = |what, address, size, zero, is_huge| {
+        let share_percent = 100.0 * zero as f64 / touched.max(1) as f64;
+        Buffer {
+            pid: census.pid,
+            command: census.command.clone(),
+            what,
+            address,
+            size,
+            zero,
+            time_ms,
+            zero_at_end: zero,
+            is_huge,
+            touched,
+            share_percent,
+            is_found: zero >= limits.size_bytes && share_percent >= limits.share_percent,
+        }
+    };
     let mut found = Vec::new();
-    let is_huge = |area: &Area| 2 * area.pages.huge_zero > area.pages.zero;
-    let areas = |start: u64, end: u64| census.areas.iter().filter(move |area| area.start < end && start < area.end);
+    let is_huge = |mapping: &Mapping| 2 * mapping.pages.huge_zero > mapping.pages.zero;
+    // The first variable of an object may begin in the page before, which the file fills.
+    let is_in = |variable: &ZeroVariable, mapping: &Mapping| {
+        variable.address < mapping.end && mapping.start < variable.address + variable.size
+    };
     for variable in &census.zero_variables {
         let what = What::Variable { name: variable.name.clone(), path: variable.path.clone() };
-        let is_huge = areas(variable.address, variable.address + variable.size).any(is_huge);
-        found.push((what, variable.address, variable.size, variable.zero, is_huge));
+        let is_huge = census.mappings.iter().any(|mapping| is_in(variable, mapping) && is_huge(mapping));
+        found.push(buffer(what, variable.address, variable.size, variable.zero, is_huge));
     }
-    for area in census.areas.iter().filter(|area| area.pages.zero > 0) {
-        // The first variable of an object may begin in the page before, which the file fills.
-        let inside = |variable: &&crate::ZeroVariable| {
-            variable.address < area.end && area.start < variable.address + variable.size
-        };
-        let named: u64 = census.zero_variables.iter().filter(inside).map(|variable| variable.zero).sum();
-        let zero = area.pages.zero.saturating_sub(named);
+    for mapping in census.mappings.iter().filter(|mapping| mapping.pages.zero > 0) {
+        let inside = census.zero_variables.iter().filter(|variable| is_in(variable, mapping));
+        let named: u64 = inside.map(|variable| variable.zero).sum();
+        let zero = mapping.pages.zero.saturating_sub(named);
         // Less than a page is the rest of a page in which a variable begins or ends.
         if zero >= dormouse_backing::os_page_size() as u64 {
-            let what = What::Mapping { name: area.name.clone() };
-            found.push((what, area.start, area.end - area.start, zero, is_huge(area)));
+            let what = What::Mapping { name: mapping.name.clone() };
+            found.push(buffer(what, mapping.start, mapping.end - mapping.start, zero, is_huge(mapping)));
         }
     }
     found
@@ -159,13 +165,13 @@ fn on_zero_page(census: &Census) -> Vec<(What, u64, u64, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Pages, ZeroVariable};
+    use crate::Pages;
 
     const KIB: u64 = 1 << 10;
 
     /// A process with a variable in its `.bss` and a mapping without a name, each on the zero page so far.
     fn census(variable: u64, mapping: u64, small: u64) -> Census {
-        let area = |start: u64, name: Name, zero: u64| Area {
+        let mapped = |start: u64, name: Name, zero: u64| Mapping {
             start,
             end: start + 1024 * KIB,
             access: "rw-p".into(),
@@ -178,9 +184,9 @@ mod tests {
         Census {
             pid: 7,
             command: "codec".into(),
-            areas: vec![
-                area(0, Name::Bss { path }, variable),
-                area(1 << 30, Name::Anonymous { name: String::new() }, mapping),
+            mappings: vec![
+                mapped(0, Name::Bss { path }, variable),
+                mapped(1 << 30, Name::Anonymous { name: String::new() }, mapping),
             ],
             total: Pages { zero: variable + mapping, small, ..Pages::default() },
             zero_variables: if variable > 0 { vec![frame] } else { Vec::new() },
@@ -220,8 +226,8 @@ mod tests {
         let mut buffers = Buffers::default();
         let mut grown = census(0, 64 * KIB, 0);
         buffers.enter(&grown, 0.0, &Limits::default());
-        grown.areas[1].start -= 4096;
-        grown.areas[1].pages.zero = 128 * KIB;
+        grown.mappings[1].start -= 4096;
+        grown.mappings[1].pages.zero = 128 * KIB;
         buffers.enter(&grown, 1.0, &Limits::default());
         assert_eq!(buffers.into_vec().iter().map(|buffer| buffer.zero).collect::<Vec<_>>(), [128 * KIB]);
     }

@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use dormouse_backing::maps::{self, Map};
 use dormouse_backing::os_page_size;
-use dormouse_backing::page_table::{PageKind, PageTable, Run, Way};
+use dormouse_backing::page_table::{HUGE_PAGE_SIZE_BYTES, PageKind, PageTable, Run, Way};
 use serde::Serialize;
 
 use crate::PagesError;
 use crate::object_file::ObjectFile;
 use crate::{process, stacks};
-
-pub(crate) const HUGE_PAGE_SIZE_BYTES: u64 = 2 << 20;
 
 /// The name of a mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -121,7 +119,7 @@ impl Pages {
 
 /// A mapping, and what is behind it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Area {
+pub struct Mapping {
     /// Its first byte.
     pub start: u64,
     /// Behind its last byte.
@@ -157,7 +155,8 @@ pub struct Census {
     /// Its name.
     pub command: String,
     /// Its mappings, by address.
-    pub areas: Vec<Area>,
+    #[serde(rename = "areas")]
+    pub mappings: Vec<Mapping>,
     /// All of them.
     pub total: Pages,
     /// Largest share of the zero page first.
@@ -168,28 +167,41 @@ pub struct Census {
     pub unseen: Vec<String>,
 }
 
-/// How a census is taken.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// The ways to ask the kernel, best first.
-    pub ways: Vec<Way>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { ways: vec![Way::Scan, Way::WordsAndFlags, Way::Words] }
-    }
-}
-
 impl Census {
     /// The census of a process: of the same user, or as root of any user. The process goes on running; what it maps or gives back during the
-    /// census may be in it or not.
+    /// census may be in it or not. The kernel is asked in the first of these ways that it supports.
     ///
     /// # Errors
     /// See [`PagesError`].
-    pub fn of(pid: u32, options: &Options) -> Result<Census, PagesError> {
-        Surveyor::new(options.clone()).census(pid, pid, Names::All)
+    pub fn of(pid: u32, ways: &[Way]) -> Result<Census, PagesError> {
+        Surveyor::new(ways).census(pid, pid, Names::All)
     }
+
+    /// Its mappings as rows, by address. Neighbours whose names are the same are one row.
+    pub(crate) fn rows(&self, name: impl Fn(&Mapping) -> String) -> Vec<Row> {
+        let mut rows: Vec<Row> = Vec::new();
+        for mapping in &self.mappings {
+            let (name, size) = (name(mapping), mapping.end - mapping.start);
+            match rows.last_mut().filter(|last| last.name == name) {
+                Some(last) => {
+                    last.addresses.end = mapping.end;
+                    last.size += size;
+                    last.pages.add(&mapping.pages);
+                }
+                None => rows.push(Row { name, addresses: mapping.start..mapping.end, size, pages: mapping.pages }),
+            }
+        }
+        rows
+    }
+}
+
+/// A mapping, or neighbours of one name, for people.
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) addresses: Range<u64>,
+    /// Bytes that are mapped: there may be gaps between the addresses.
+    pub(crate) size: u64,
+    pub(crate) pages: Pages,
 }
 
 impl Pages {
@@ -202,7 +214,7 @@ impl Pages {
     pub(crate) fn touches(&self) -> u64 {
         let huge = self.huge.min(self.resident().saturating_sub(self.shared)) + self.huge_zero;
         let small = self.touched().saturating_sub(huge);
-        small / os_page_size() as u64 + huge / HUGE_PAGE_SIZE_BYTES
+        small / os_page_size() as u64 + huge / HUGE_PAGE_SIZE_BYTES as u64
     }
 }
 
@@ -218,22 +230,17 @@ pub(crate) enum Names {
 /// Takes one census after another, and reads each object file once.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
-    options: Options,
+    ways: Vec<Way>,
     /// How the kernel was asked for the last census.
-    way: Option<Way>,
+    pub(crate) way: Option<Way>,
     files: BTreeMap<(PathBuf, u64), Option<Rc<ObjectFile>>>,
     /// Total time spent on reading object files.
     pub(crate) reading: Duration,
 }
 
 impl Surveyor {
-    pub(crate) fn new(options: Options) -> Surveyor {
-        Surveyor { options, way: None, files: BTreeMap::new(), reading: Duration::ZERO }
-    }
-
-    /// How the kernel was asked for the last census.
-    pub(crate) fn way(&self) -> Option<Way> {
-        self.way
+    pub(crate) fn new(ways: &[Way]) -> Surveyor {
+        Surveyor { ways: ways.into(), way: None, files: BTreeMap::new(), reading: Duration::ZERO }
     }
 
     /// The census of process `pid`, whose memory is read through `task`, one of its threads: the first thread may have ended before the others.
@@ -241,41 +248,40 @@ impl Surveyor {
     /// # Errors
     /// See [`PagesError`].
     pub(crate) fn census(&mut self, pid: u32, task: u32, how: Names) -> Result<Census, PagesError> {
-        let table =
-            PageTable::by(Some(task), &self.options.ways).map_err(|error| PagesError::of_backing(pid, error))?;
+        let failed = |error| PagesError::of_backing(pid, error);
+        let table = PageTable::by(Some(task), &self.ways).map_err(failed)?;
         self.way = Some(table.way());
         let maps = maps::read(task).map_err(|error| PagesError::of_io(pid, error))?;
         if maps.is_empty() {
             // A thread of the kernel, or one that has ended and was not waited for yet.
-            return Err(PagesError::NoMemory { pid });
+            return Err(PagesError::NoMemory(pid));
         }
         let objects = self.objects(task, &maps);
         let mut stacks = if how == Names::All { stacks::of(pid) } else { Vec::new() };
-        let (mut areas, mut zero, mut total) = (Vec::new(), Vec::new(), Pages::default());
+        let (mut mappings, mut zero, mut total) = (Vec::new(), Vec::new(), Pages::default());
         for map in &maps {
             let mut pages = Pages { unbacked: map.range.end - map.range.start, ..Pages::default() };
             // The vsyscall page is in no process's page table.
             if map.range.end <= i64::MAX as u64 {
-                table
-                    .runs(map.range.clone(), &mut |run| {
-                        pages.enter(&run);
-                        if run.kind.is(PageKind::ZERO) {
-                            zero.push(run.range);
-                        }
-                    })
-                    .map_err(|error| PagesError::of_io(pid, error))?;
+                let walked = table.runs(map.range.clone(), &mut |run| {
+                    pages.enter(&run);
+                    if run.kind.is(PageKind::ZERO) {
+                        zero.push(run.range);
+                    }
+                });
+                walked.map_err(failed)?;
             }
             let access = String::from_utf8_lossy(&map.access).into_owned();
             let name = name(map, &objects, &mut stacks);
             total.add(&pages);
-            areas.push(Area { start: map.range.start, end: map.range.end, access, name, pages });
+            mappings.push(Mapping { start: map.range.start, end: map.range.end, access, name, pages });
         }
         let command = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let command = process::printable(command.trim_ascii_end());
-        let unseen = unseen(table.way(), &areas);
+        let unseen = unseen(table.way(), &mappings);
         let zero_variables = objects.variables_in(&zero);
         let sees_zero = table.way().sees_zero();
-        Ok(Census { pid, command, areas, total, zero_variables, sees_zero, unseen })
+        Ok(Census { pid, command, mappings, total, zero_variables, sees_zero, unseen })
     }
 
     /// The mapped objects, and how far from its address in the file each lies.
@@ -314,10 +320,10 @@ pub(crate) fn unseen_by(way: Way) -> Option<String> {
     }
 }
 
-fn unseen(way: Way, areas: &[Area]) -> Vec<String> {
-    let is_vsyscall = |area: &Area| matches!(&area.name, Name::Kernel { name } if name == "[vsyscall]");
+fn unseen(way: Way, mappings: &[Mapping]) -> Vec<String> {
+    let is_vsyscall = |mapping: &Mapping| matches!(&mapping.name, Name::Kernel { name } if name == "[vsyscall]");
     let vsyscall =
-        areas.iter().any(is_vsyscall).then(|| "[vsyscall] is in no page table: it counts as unbacked".into());
+        mappings.iter().any(is_vsyscall).then(|| "[vsyscall] is in no page table: it counts as unbacked".into());
     unseen_by(way).into_iter().chain(vsyscall).collect()
 }
 

@@ -54,7 +54,7 @@ mod trace;
 mod watch;
 
 pub use buffers::{Buffer, Limits, What};
-pub use census::{Area, Census, Name, Options, Pages, ZeroVariable};
+pub use census::{Census, Mapping, Name, Pages, ZeroVariable};
 pub use dormouse_backing::page_table::Way;
 pub use html::{html, html_of_run};
 pub use speed::Speed;
@@ -68,25 +68,16 @@ use rustix::io::Errno;
 #[derive(Debug, thiserror::Error)]
 pub enum PagesError {
     /// No process has that id.
-    #[error("there is no process {pid}")]
-    NoProcess {
-        /// The id.
-        pid: u32,
-    },
+    #[error("there is no process {0}")]
+    NoProcess(u32),
     /// It belongs to another user, or has raised its privileges.
     #[error(
-        "process {pid} may not be looked into: it is another user's, or has raised its privileges; run this as root or as that user"
+        "process {0} may not be looked into: it is another user's, or has raised its privileges; run this as root or as that user"
     )]
-    NotAllowed {
-        /// The process.
-        pid: u32,
-    },
+    NotAllowed(u32),
     /// A thread of the kernel's, or one that has ended.
-    #[error("process {pid} has no memory: it has ended, or is a thread of the kernel's")]
-    NoMemory {
-        /// The process.
-        pid: u32,
-    },
+    #[error("process {0} has no memory: it has ended, or is a thread of the kernel's")]
+    NoMemory(u32),
     /// The command cannot be run.
     #[error("cannot run `{program}`: {error}")]
     Start {
@@ -111,8 +102,8 @@ pub enum PagesError {
 impl PagesError {
     fn of_errno(pid: u32, errno: Errno) -> PagesError {
         match errno {
-            Errno::NOENT | Errno::SRCH => PagesError::NoProcess { pid },
-            Errno::ACCESS | Errno::PERM => PagesError::NotAllowed { pid },
+            Errno::NOENT | Errno::SRCH => PagesError::NoProcess(pid),
+            Errno::ACCESS | Errno::PERM => PagesError::NotAllowed(pid),
             errno => PagesError::System { pid, errno },
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use dormouse_pages::{Census, Limits, Options, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
+use dormouse_pages::{Census, Limits, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
 use dormouse_terminal::{Output, parse_size, report, style};
 
 /// Show what backs a program's memory: pages of its own, the zero page, or nothing
@@ -94,17 +94,8 @@ struct Pages {
 
 /// `500us`, `10ms`, `2s`, `1.5s`, `1m`
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a time, such as 10ms, 1.5s or 2m");
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?);
-    let seconds = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
+    let found = text.parse::<jiff::SignedDuration>().ok().and_then(|duration| duration.try_into().ok());
+    found.ok_or_else(|| format!("`{text}` is not a time, such as 10ms, 1.5s or 2m"))
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {
@@ -117,8 +108,8 @@ fn main() -> ExitCode {
 }
 
 impl Pages {
-    fn census_options(&self) -> Options {
-        if self.without_scan { Options { ways: vec![Way::WordsAndFlags, Way::Words] } } else { Options::default() }
+    fn ways(&self) -> &'static [Way] {
+        if self.without_scan { &[Way::WordsAndFlags, Way::Words] } else { &Way::ALL }
     }
 
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
@@ -127,7 +118,7 @@ impl Pages {
             write(file, "")?;
         }
         if let Some(pid) = self.pid {
-            let census = Census::of(pid, &self.census_options())?;
+            let census = Census::of(pid, self.ways())?;
             self.html_file(&html(&census))?;
             let text = if self.json { json(&census)? } else { table(&census, style::columns(), self.each) };
             match &self.output {
@@ -140,7 +131,7 @@ impl Pages {
             bail!("the measured time would end before it begins: --until has to be later than --from");
         }
         let options = RunOptions {
-            census: self.census_options(),
+            ways: self.ways().into(),
             period: self.watch.then_some(self.period),
             is_traced: !self.no_ptrace,
             from: self.from,

@@ -1,17 +1,17 @@
 //! How much faster the zero page is read than memory: measured on this machine.
 
-use std::ops::Range;
+use std::fmt::Display;
 use std::time::Instant;
 
-use dormouse_backing::page_table::{PageKind, PageTable};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use dormouse_backing::page_table::HUGE_PAGE_SIZE_BYTES;
+use dormouse_backing::{Huge, MemoryOptions, NotBacked, PrivatePool, check_backed_raw};
+use rustix::mm::{Advice, madvise};
 use serde::Serialize;
 
 /// Least memory that is read in a round, so that a clock can measure the time.
 const ROUND_SIZE_BYTES: usize = 32 << 20;
 /// Most memory that is used.
 const SIZE_BYTES_MAX: u64 = 256 << 20;
-const HUGE_PAGE_SIZE_BYTES: usize = crate::census::HUGE_PAGE_SIZE_BYTES as usize;
 const ROUNDS: usize = 21;
 /// Indexes of sorted rounds between which the median lies with 97 %, whatever their distribution (binomial, 21 rounds).
 const INTERVAL: [usize; 2] = [5, 15];
@@ -85,48 +85,42 @@ fn available_bytes() -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
-/// Private memory without a name.
+/// Private memory of this process, of which no page has been touched.
 struct Region {
-    /// All of it.
-    mapped: Range<usize>,
+    pool: PrivatePool,
     /// The part that is used, which begins where a huge page could.
-    start: *mut u64,
     size: usize,
 }
 
 impl Region {
     fn new(size: usize, is_huge: bool) -> Result<Region, String> {
-        let failed = |errno| format!("cannot take {size} bytes of memory: {errno}");
-        let len = size + HUGE_PAGE_SIZE_BYTES;
-        // SAFETY: a new mapping, wherever there is room.
-        let address =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
-        let address = address.map_err(failed)?;
-        let offset = address.addr().next_multiple_of(HUGE_PAGE_SIZE_BYTES) - address.addr();
-        let region = Region {
-            mapped: address.expose_provenance()..address.addr() + len,
-            start: address.wrapping_byte_add(offset).cast(),
-            size,
-        };
-        let advice = if is_huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: advice about huge pages changes no content; the mapping is this function's.
-        let advised = unsafe { madvise(address, len, advice) };
-        // A kernel without huge pages need not be told to use none.
-        advised.or_else(|errno| if is_huge { Err(failed(errno)) } else { Ok(()) })?;
-        Ok(region)
+        let failed = |error: &dyn Display| format!("cannot take {size} bytes of memory: {error}");
+        // Not `Huge::Prefer`: that takes pages of hugetlb first, and these have no zero page.
+        let huge = if is_huge { Huge::AsConfigured } else { Huge::Never };
+        // Mapped where a huge page may start.
+        let room = size.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
+        let pool = PrivatePool::new(room, MemoryOptions::new().prefault(false).huge(huge));
+        let pool = pool.map_err(|error| failed(&error))?;
+        if is_huge {
+            // SAFETY: advice about huge pages changes no content; the mapping is the pool's.
+            let advised = unsafe { madvise(pool.base().cast(), room, Advice::LinuxHugepage) };
+            advised.map_err(|errno| failed(&errno))?;
+        }
+        Ok(Region { pool, size })
     }
 
     fn words(&self) -> &[u64] {
-        // SAFETY: the mapping has as many bytes behind `start`, which is aligned to a page; it is initialised to zeroes, and lives as
+        // SAFETY: the pool has as many bytes from its base on, which is aligned to a page; they are initialised to zeroes, and live as
         // long as `self`.
-        unsafe { std::slice::from_raw_parts(self.start, self.size / size_of::<u64>()) }
+        unsafe { std::slice::from_raw_parts(self.pool.base().cast::<u64>(), self.size / size_of::<u64>()) }
     }
 
     /// A different value in each word, so that no two pages are alike.
     fn write(&mut self) {
-        // SAFETY: the mapping has as many bytes behind `start`, which is aligned to a page and initialised to zeroes; it is
+        // SAFETY: the pool has as many bytes from its base on, which is aligned to a page; they are initialised to zeroes. It is
         // this value's alone, and `&mut self` forbids any other reference into it.
-        let words = unsafe { std::slice::from_raw_parts_mut(self.start, self.size / size_of::<u64>()) };
+        let words =
+            unsafe { std::slice::from_raw_parts_mut(self.pool.base().cast::<u64>(), self.size / size_of::<u64>()) };
         for (word, value) in words.iter_mut().zip(1..) {
             *word = value;
         }
@@ -146,30 +140,16 @@ impl Region {
 
     /// Whether it is the zero page, as far as the kernel tells.
     fn check(&self) -> Result<(), String> {
-        let failed = |error: &dyn std::fmt::Display| format!("cannot look into this process's own page table: {error}");
-        let table = PageTable::of(None).map_err(|error| failed(&error))?;
-        if !table.way().sees_zero() {
-            return Ok(());
-        }
-        let start = self.start.addr() as u64;
-        let mut zero = 0;
-        let mut add = |run: dormouse_backing::page_table::Run| {
-            zero += if run.kind.is(PageKind::ZERO) { run.range.end - run.range.start } else { 0 };
+        let zero = match check_backed_raw(self.pool.base(), self.size) {
+            Ok(()) => 0,
+            Err(NotBacked::Missing(part) | NotBacked::ZeroUnseen(part)) => part.zero_bytes + part.unknown_bytes,
+            Err(error) => return Err(error.to_string()),
         };
-        table.runs(start..start + self.size as u64, &mut add).map_err(|error| failed(&error))?;
-        if zero == self.size as u64 {
+        if zero == self.size {
             Ok(())
         } else {
             Err(format!("of {} bytes that were read and not written, {zero} are the zero page here", self.size))
         }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let address = std::ptr::with_exposed_provenance_mut(self.mapped.start);
-        // SAFETY: the mapping is this value's alone.
-        let _ = unsafe { munmap(address, self.mapped.end - self.mapped.start) };
     }
 }
 
@@ -198,7 +178,6 @@ mod tests {
         region.write();
         let words = (1 << 20) / 8;
         assert_eq!(region.sum(), words * (words + 1) / 2);
-        let sees_zero = PageTable::of(None).unwrap().way().sees_zero();
-        assert_eq!(region.check().is_err(), sees_zero);
+        assert!(region.check().is_err());
     }
 }

@@ -21,7 +21,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::{Buffer, Census, Counts, Name, Pages, Run, Sample, Verdict, What};
+use crate::census::Row;
+use crate::{Buffer, Census, Counts, Mapping, Name, Pages, Run, Sample, Speed, Verdict, What};
 
 /// Columns of figures, and how wide each is.
 const COLUMNS: [&str; 6] = ["size", "unbacked", "zero", "small", "huge", "swapped"];
@@ -45,26 +46,16 @@ pub fn table(census: &Census, columns: usize, is_each: bool) -> String {
         let _ = write!(text, "{column:>COLUMN_WIDTH$}");
     }
     text.push('\n');
-    let mut lines: Vec<(String, u64, Pages)> = Vec::new();
-    for area in &census.areas {
-        let mut name = area.name.to_string();
-        if is_each {
-            name = format!("{:x} {} {name}", area.start, area.access);
-        }
-        match lines.last_mut().filter(|(last, ..)| *last == name) {
-            Some((_, size, pages)) => {
-                *size += area.end - area.start;
-                pages.add(&area.pages);
-            }
-            None => lines.push((name, area.end - area.start, area.pages)),
-        }
-    }
-    let total = census.areas.iter().map(|area| area.end - area.start).sum();
-    lines.push(("all".into(), total, census.total));
-    for (name, size, pages) in lines {
-        let name = shortened(&name, name_width - 1);
+    let rows = census.rows(|mapping| match mapping {
+        Mapping { start, access, name, .. } if is_each => format!("{start:x} {access} {name}"),
+        Mapping { name, .. } => name.to_string(),
+    });
+    let size = rows.iter().map(|row| row.size).sum();
+    let all = Row { name: "all".into(), addresses: 0..0, size, pages: census.total };
+    for Row { name, size, pages: Pages { unbacked, zero, small, huge, swapped, .. }, .. } in rows.iter().chain([&all]) {
+        let name = shortened(name, name_width - 1);
         let _ = write!(text, "{name:name_width$}");
-        for bytes in [size, pages.unbacked, pages.zero, pages.small, pages.huge, pages.swapped] {
+        for bytes in [*size, *unbacked, *zero, *small, *huge, *swapped] {
             let _ = write!(text, "{:>COLUMN_WIDTH$}", bytes_text(bytes));
         }
         text.push('\n');
@@ -157,16 +148,7 @@ fn watched(run: &Run) -> String {
     }
     more(&mut text, buffers.len());
     if let Some(speed) = &run.speed {
-        let [low, high] = speed.factor_ci95;
-        let (size, huge) = (bytes_text(speed.size), if speed.is_huge { " in huge pages" } else { "" });
-        let (zero, written) = (speed.zero_gb_per_s, speed.written_gb_per_s);
-        let part = if speed.is_whole { "" } else { " (not all of it: memory is bounded)" };
-        let _ = writeln!(
-            text,
-            "\nit looks {:.2} times as fast as memory [{low:.2}, {high:.2}]: {size}{huge} of the zero page are read at {zero:.1} GB/s here,\n\
-             {size} that were written at {written:.1} GB/s, in order{part}",
-            speed.factor
-        );
+        let _ = writeln!(text, "\n{}", speed_text(speed));
     }
     text.push('\n');
     text.push_str(&counts_text(run));
@@ -189,6 +171,17 @@ fn watched(run: &Run) -> String {
     };
     let _ = writeln!(text, "\n{verdict}");
     text
+}
+
+/// How much faster the zero page is read than memory, in two lines.
+pub(crate) fn speed_text(speed: &Speed) -> String {
+    let Speed { factor, factor_ci95: [low, high], zero_gb_per_s, written_gb_per_s, .. } = speed;
+    let (size, huge) = (bytes_text(speed.size), if speed.is_huge { " in huge pages" } else { "" });
+    let part = if speed.is_whole { "" } else { " (not all of it: memory is bounded)" };
+    format!(
+        "it looks {factor:.2} times as fast as memory [{low:.2}, {high:.2}]: {size}{huge} of the zero page are read at {zero_gb_per_s:.1} GB/s \
+         here,\n{size} that were written at {written_gb_per_s:.1} GB/s, in order{part}"
+    )
 }
 
 fn counts_text(run: &Run) -> String {
@@ -298,7 +291,7 @@ pub(crate) fn bytes_text(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Area, ZeroVariable};
+    use crate::{Mapping, ZeroVariable};
 
     #[test]
     fn sizes_are_short() {
@@ -312,7 +305,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_a_name_are_one_line() {
-        let area = |start: u64, name: Name, small: u64| Area {
+        let mapping = |start: u64, name: Name, small: u64| Mapping {
             start,
             end: start + 8192,
             access: "rw-p".into(),
@@ -323,7 +316,7 @@ mod tests {
         let mut census = Census {
             pid: 7,
             command: "sleep".into(),
-            areas: vec![area(0, object(), 4096), area(8192, object(), 8192), area(16384, Name::Heap, 0)],
+            mappings: vec![mapping(0, object(), 4096), mapping(8192, object(), 8192), mapping(16384, Name::Heap, 0)],
             total: Pages { small: 12288, unbacked: 12288, ..Pages::default() },
             zero_variables: Vec::new(),
             sees_zero: true,

@@ -29,13 +29,7 @@ use crate::process;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The command runs.
-    Started {
-        pid: u32,
-        /// Page faults of this process before it became the command: minor and major ones.
-        faults: [u64; 2],
-        /// Why it is not traced, if it is not.
-        untraced: Option<String>,
-    },
+    Started(Started),
     /// It could not be started.
     Failed(io::Error),
     /// A new process.
@@ -54,28 +48,28 @@ pub(crate) enum Event {
     Ended(ExitStatus),
 }
 
-/// Starts the command and stays with it until it ends. The reader of the events may stop reading.
-pub(crate) fn supervise(command: Command, is_traced: bool, events: &Sender<Event>) {
-    let end = match start(command, is_traced) {
-        Ok(started) => {
-            let Started { pid, faults, untraced } = started;
-            let is_traced = untraced.is_none();
-            let _ = events.send(Event::Started { pid: pid as u32, faults, untraced });
-            if is_traced {
-                Supervisor { main: pid, threads: BTreeMap::from([(pid, pid)]), events }.run()
-            } else {
-                end_of(pid)
-            }
-        }
-        Err(error) => Err(error),
-    };
-    let _ = events.send(end.map_or_else(Event::Failed, Event::Ended));
+/// The command, as it was started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) pid: u32,
+    /// Page faults of this process before it became the command: minor and major ones.
+    pub(crate) faults: [u64; 2],
+    /// Why it is not traced, if it is not.
+    pub(crate) untraced: Option<String>,
 }
 
-struct Started {
-    pid: pid_t,
-    faults: [u64; 2],
-    untraced: Option<String>,
+/// Starts the command and stays with it until it ends. The reader of the events may stop reading.
+pub(crate) fn supervise(command: Command, is_traced: bool, events: &Sender<Event>) {
+    let end = start(command, is_traced).and_then(|started| {
+        let (pid, is_traced) = (started.pid as pid_t, started.untraced.is_none());
+        let _ = events.send(Event::Started(started));
+        if is_traced {
+            Supervisor { main: pid, threads: BTreeMap::from([(pid, pid)]), events }.run()
+        } else {
+            wait(pid, libc::__WALL).map(|(_, status)| ExitStatus::from_raw(status))
+        }
+    });
+    let _ = events.send(end.map_or_else(Event::Failed, Event::Ended));
 }
 
 /// The type of a request in this libc.
@@ -84,11 +78,10 @@ type Request = libc::c_uint;
 #[cfg(target_env = "musl")]
 type Request = c_int;
 
-/// Without an address, which none of the requests used here needs.
-fn ptrace(request: Request, thread: pid_t, data: usize) -> io::Result<()> {
-    // SAFETY: no request that is made here has the kernel write to this process's memory, but PTRACE_GETEVENTMSG, whose caller below
-    // gives the address of a word; the tracee's memory is its own.
-    match unsafe { libc::ptrace(request, thread, 0_usize, data) } {
+fn ptrace(request: Request, thread: pid_t, address: usize, data: usize) -> io::Result<()> {
+    // SAFETY: of the requests that are made here, PTRACE_GETEVENTMSG alone has the kernel write to this process's memory, and
+    // PTRACE_SETSIGMASK alone has it read there; the callers give the address of a word. The tracee's memory is its own.
+    match unsafe { libc::ptrace(request, thread, address, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
@@ -96,7 +89,7 @@ fn ptrace(request: Request, thread: pid_t, data: usize) -> io::Result<()> {
 
 fn event_message(thread: pid_t) -> io::Result<c_ulong> {
     let mut message: c_ulong = 0;
-    ptrace(libc::PTRACE_GETEVENTMSG, thread, (&raw mut message).expose_provenance())?;
+    ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, (&raw mut message).expose_provenance())?;
     Ok(message)
 }
 
@@ -131,7 +124,7 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEEXIT
 /// traced, which stops it at the exec; there it is put into an ordinary stop, seized, and continued.
 fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     if !is_traced {
-        let pid = command.spawn()?.id() as pid_t;
+        let pid = command.spawn()?.id();
         return Ok(Started { pid, faults: [0; 2], untraced: Some("this was asked for".into()) });
     }
     let (reader, writer) = io::pipe()?;
@@ -140,7 +133,7 @@ fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
         // A signal would stop it before the exec, where nobody would continue it.
         block_signals(true);
         // If tracing is forbidden, the command runs without it.
-        let answer = ptrace(libc::PTRACE_TRACEME, 0, 0);
+        let answer = ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
         let errno = answer.err().and_then(|error| error.raw_os_error()).unwrap_or(0);
         if errno != 0 {
             block_signals(false);
@@ -158,20 +151,23 @@ fn start(mut command: Command, is_traced: bool) -> io::Result<Started> {
     let errno = i32::from_ne_bytes(errno);
     if errno != 0 {
         let reason = io::Error::from_raw_os_error(errno).to_string();
-        return Ok(Started { pid, faults: [0; 2], untraced: Some(reason) });
+        return Ok(Started { pid: pid as u32, faults: [0; 2], untraced: Some(reason) });
     }
     let (_, status) = wait(pid, libc::__WALL)?;
     alive(status)?;
-    set_signal_mask(pid, 0)?;
-    ptrace(libc::PTRACE_DETACH, pid, libc::SIGSTOP as usize)?;
+    // A program that std starts has no signal blocked.
+    let no_signals = 0_u64;
+    let address_of_mask = (&raw const no_signals).expose_provenance();
+    ptrace(PTRACE_SETSIGMASK, pid, size_of_val(&no_signals), address_of_mask)?;
+    ptrace(libc::PTRACE_DETACH, pid, 0, libc::SIGSTOP as usize)?;
     let (_, status) = wait(pid, libc::__WALL | libc::WUNTRACED)?;
     alive(status)?;
     let faults = process::faults(pid as u32).unwrap_or_default();
-    let seized = ptrace(libc::PTRACE_SEIZE, pid, OPTIONS as usize);
+    let seized = ptrace(libc::PTRACE_SEIZE, pid, 0, OPTIONS as usize);
     if let Some(pid) = Pid::from_raw(pid) {
         kill_process(pid, Signal::CONT)?;
     }
-    Ok(Started { pid, faults, untraced: seized.err().map(|error| error.to_string()) })
+    Ok(Started { pid: pid as u32, faults, untraced: seized.err().map(|error| error.to_string()) })
 }
 
 /// Blocks all signals of this thread, or none; SIGTRAP, which reports the exec, is never blocked.
@@ -187,23 +183,9 @@ fn block_signals(are_blocked: bool) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
 }
 
-/// Signals that a stopped tracee blocks.
-fn set_signal_mask(thread: pid_t, mask: u64) -> io::Result<()> {
-    // SAFETY: reads the mask, whose size it is told.
-    match unsafe { libc::ptrace(PTRACE_SETSIGMASK, thread, size_of::<u64>(), &raw const mask) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
 /// An error for a command that was killed before it ran, because its end is not reported again.
 fn alive(status: c_int) -> io::Result<()> {
     if libc::WIFSTOPPED(status) { Ok(()) } else { Err(io::Error::other(ExitStatus::from_raw(status).to_string())) }
-}
-
-/// The end of a command that is not traced.
-fn end_of(pid: pid_t) -> io::Result<ExitStatus> {
-    wait(pid, libc::__WALL).map(|(_, status)| ExitStatus::from_raw(status))
 }
 
 struct Supervisor<'a> {
@@ -243,7 +225,7 @@ impl Supervisor<'_> {
             }
         };
         // A thread that was killed in between no longer exists; its end will be reported.
-        let _ = ptrace(request, thread, data as usize);
+        let _ = ptrace(request, thread, 0, data as usize);
     }
 
     fn tell(&mut self, thread: pid_t, event: c_int) {

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::buffers::{Buffer, Buffers, Limits};
-use crate::census::{Census, Names, Options, Pages, Surveyor, unseen_by};
+use crate::census::{Census, Names, Pages, Surveyor, unseen_by};
 use crate::signals::Caught;
 use crate::speed::Speed;
-use crate::trace::{Event, supervise};
-use crate::{PagesError, process};
+use crate::trace::{Event, Started, supervise};
+use crate::{PagesError, Way, process};
 
 /// Samples that are kept. When there are more, every other one is dropped, repeatedly.
 const SAMPLES_MAX: usize = 2048;
@@ -26,8 +26,8 @@ const OTHERS_MAX: usize = 100;
 /// How a command is run and watched.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// How a census is taken.
-    pub census: Options,
+    /// How the kernel is asked for a census: in the first of these ways that it supports.
+    pub ways: Vec<Way>,
     /// Time from one sample to the next; longer if a sample takes more than a twentieth of it. `None`: only as each process ends.
     pub period: Option<Duration>,
     /// Whether `ptrace(2)` is used, so that a census is taken as each process ends. Otherwise there are only samples, with or without a period.
@@ -43,7 +43,7 @@ pub struct RunOptions {
 impl Default for RunOptions {
     fn default() -> RunOptions {
         RunOptions {
-            census: Options::default(),
+            ways: Way::ALL.into(),
             period: None,
             is_traced: true,
             from: Duration::ZERO,
@@ -108,7 +108,7 @@ pub struct Other {
 }
 
 /// The result of a command, and of its memory.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Run {
     /// The command and its arguments.
     pub command: Vec<String>,
@@ -147,7 +147,7 @@ pub struct Run {
 }
 
 /// Whether a command read buffers from the zero page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// It did.
@@ -155,6 +155,7 @@ pub enum Verdict {
     /// It did not, as far as was seen.
     NotFound,
     /// The zero page cannot be distinguished from other memory here, or no census of the command was taken.
+    #[default]
     Unknown,
 }
 
@@ -175,24 +176,18 @@ pub fn run(command: &[OsString], options: &RunOptions) -> Result<Run, PagesError
     let is_traced = options.is_traced;
     let supervisor = std::thread::spawn(move || supervise(process, is_traced, &sender));
     let failed = |error| PagesError::Start { program: program.to_string_lossy().into_owned(), error };
-    let ended = || failed(std::io::Error::other("it ended before it began"));
-    let (pid, faults, untraced) = match events.recv() {
-        Ok(Event::Started { pid, faults, untraced }) => (pid, faults, untraced),
+    let started = match events.recv() {
+        Ok(Event::Started(started)) => started,
         Ok(Event::Failed(error)) => return Err(failed(error)),
-        _ => return Err(ended()),
+        _ => return Err(failed(std::io::Error::other("it ended before it began"))),
     };
-    let forwarder = caught.pass_on_to(pid);
-    let mut watcher = Watcher::new(pid, faults, options, untraced.is_none());
-    if let Some(reason) = untraced {
-        watcher.unseen.push(format!(
-            "the command is not traced ({reason}): what it did after the last look is not in this, nor programs that ran between two"
-        ));
-    }
+    let forwarder = caught.pass_on_to(started.pid);
+    let mut watcher = Watcher::new(started, options);
+    watcher.run.command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let status = watcher.watch(&events).map_err(failed)?;
     let _ = supervisor.join();
     drop(forwarder);
-    let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    Ok(watcher.finish(command, status))
+    Ok(watcher.finish(status))
 }
 
 /// The memory of a process from an exec or fork to an exec or its end.
@@ -223,43 +218,48 @@ struct Watcher {
     touched: [u64; 2],
     /// Counts when the measured time began and ended.
     edges: [Option<Counts>; 2],
-    samples: Vec<Sample>,
-    sample_count: usize,
     /// One sample in so many is kept.
     sample_step: usize,
-    /// The census of the last program in the command's process.
-    census: Option<Census>,
-    worst: Option<Census>,
-    others: Vec<Other>,
     buffers: Buffers,
     refused: BTreeSet<String>,
-    unseen: Vec<String>,
+    /// What is known of the run so far.
+    run: Run,
 }
 
 impl Watcher {
-    fn new(main: u32, faults_before: [u64; 2], options: &RunOptions, is_traced: bool) -> Watcher {
+    fn new(started: Started, options: &RunOptions) -> Watcher {
+        let unseen = started.untraced.as_ref().map(|reason| {
+            format!(
+                "the command is not traced ({reason}): what it did after the last look is not in this, nor programs that ran between two"
+            )
+        });
         Watcher {
-            main,
+            main: started.pid,
             options: options.clone(),
-            is_traced,
-            surveyor: Surveyor::new(options.census.clone()),
+            is_traced: unseen.is_none(),
+            surveyor: Surveyor::new(&options.ways),
             start: Instant::now(),
-            spaces: BTreeMap::from([(main, Space { touched: Some([0; 2]), ..Space::default() })]),
+            spaces: BTreeMap::from([(started.pid, Space { touched: Some([0; 2]), ..Space::default() })]),
             faults: BTreeMap::new(),
-            faults_before,
+            faults_before: started.faults,
             touched: [0; 2],
             // At the very beginning nothing has happened.
             edges: [options.from.is_zero().then(Counts::default), None],
-            samples: Vec::new(),
-            sample_count: 0,
             sample_step: 1,
-            census: None,
-            worst: None,
-            others: Vec::new(),
             buffers: Buffers::default(),
             refused: BTreeSet::new(),
-            unseen: Vec::new(),
+            run: Run {
+                limits: options.limits,
+                period_ms: options.period.map(milliseconds),
+                unseen: unseen.into_iter().collect(),
+                ..Run::default()
+            },
         }
+    }
+
+    /// When the measured time begins and ends.
+    fn bounds(&self) -> [Option<Duration>; 2] {
+        [Some(self.options.from), self.options.until]
     }
 
     /// Until the command has ended.
@@ -268,9 +268,9 @@ impl Watcher {
         let period = self.options.period.or((!self.is_traced).then_some(RunOptions::PERIOD));
         let mut next = period.map(|period| self.start + period);
         loop {
-            let edges = [Some(self.options.from), self.options.until];
-            let edges = edges.iter().zip(&self.edges).filter(|(_, passed)| passed.is_none() && period.is_some());
-            let edge = edges.filter_map(|(edge, _)| Some(self.start + (*edge)?)).min();
+            let bounds = self.bounds().into_iter().zip(self.edges);
+            let ahead = bounds.filter(|(_, passed)| passed.is_none() && period.is_some());
+            let edge = ahead.filter_map(|(bound, _)| Some(self.start + bound?)).min();
             let event = match next.into_iter().chain(edge).min() {
                 Some(when) => events.recv_timeout(when.saturating_duration_since(Instant::now())),
                 None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -315,12 +315,12 @@ impl Watcher {
             }
             Event::Gone { pid } => self.close(pid, true),
             // Handled elsewhere.
-            Event::Started { .. } | Event::Failed(_) | Event::Ended(_) => {}
+            Event::Started(_) | Event::Failed(_) | Event::Ended(_) => {}
         }
     }
 
     fn time_ms(&self) -> f64 {
-        self.start.elapsed().as_secs_f64() * 1e3
+        milliseconds(self.start.elapsed())
     }
 
     fn is_measured(&self) -> bool {
@@ -361,8 +361,8 @@ impl Watcher {
         let census = match self.surveyor.census(pid, task, names) {
             Ok(census) => census,
             // It has ended, perhaps before its parent's fork was reported, or its end will be reported.
-            Err(PagesError::NoProcess { .. }) if pid != self.main => return self.close(pid, true),
-            Err(PagesError::NoProcess { .. } | PagesError::NoMemory { .. }) => return,
+            Err(PagesError::NoProcess(_)) if pid != self.main => return self.close(pid, true),
+            Err(PagesError::NoProcess(_) | PagesError::NoMemory(_)) => return,
             Err(error) => {
                 self.refused.insert(error.to_string());
                 return;
@@ -377,9 +377,9 @@ impl Watcher {
         }
         if is_measured {
             let has_found = space.buffers.enter(&census, time_ms, &self.options.limits);
-            let zero_before = self.worst.as_ref().map_or(0, |worst| worst.total.zero);
+            let zero_before = self.run.worst.as_ref().map_or(0, |worst| worst.total.zero);
             if has_found && census.total.zero > zero_before {
-                self.worst = Some(census.clone());
+                self.run.worst = Some(census.clone());
             }
         }
         space.census = Some(census);
@@ -394,23 +394,24 @@ impl Watcher {
     /// Adds up what is known now.
     fn count(&mut self) {
         let (now, counts) = (self.start.elapsed(), self.counts());
-        let edges = [Some(self.options.from), self.options.until];
-        for (passed, edge) in self.edges.iter_mut().zip(edges) {
-            if passed.is_none() && edge.is_some_and(|edge| now >= edge) {
+        let bounds = self.bounds();
+        for (passed, bound) in self.edges.iter_mut().zip(bounds) {
+            if passed.is_none() && bound.is_some_and(|bound| now >= bound) {
                 *passed = Some(counts);
             }
         }
-        if self.sample_count.is_multiple_of(self.sample_step) {
+        let Run { samples, sample_count, .. } = &mut self.run;
+        if sample_count.is_multiple_of(self.sample_step) {
             let mut pages = Pages::default();
             let censuses = self.spaces.values().filter_map(|space| space.census.as_ref());
             censuses.for_each(|census| pages.add(&census.total));
             let process_count = self.spaces.len();
-            self.samples.push(Sample { time_ms: now.as_secs_f64() * 1e3, process_count, pages, counts });
+            samples.push(Sample { time_ms: milliseconds(now), process_count, pages, counts });
         }
-        self.sample_count += 1;
-        if self.samples.len() >= SAMPLES_MAX {
+        *sample_count += 1;
+        if samples.len() >= SAMPLES_MAX {
             let mut index = 0;
-            self.samples.retain(|_| {
+            samples.retain(|_| {
                 index += 1;
                 index % 2 == 1
             });
@@ -429,58 +430,44 @@ impl Watcher {
         self.buffers.append(buffers);
         let Some(census) = census else { return };
         if pid == self.main {
-            self.census = Some(census);
+            self.run.census = Some(census);
             return;
         }
-        self.others.push(Other { pid, command: census.command, total: census.total });
-        self.others.sort_by_key(|other| std::cmp::Reverse(other.total.touched()));
-        self.others.truncate(OTHERS_MAX);
+        let others = &mut self.run.others;
+        others.push(Other { pid, command: census.command, total: census.total });
+        others.sort_by_key(|other| std::cmp::Reverse(other.total.touched()));
+        others.truncate(OTHERS_MAX);
     }
 
-    fn finish(mut self, command: Vec<String>, status: ExitStatus) -> Run {
-        let end_ms = self.time_ms();
-        let whole = self.counts();
+    fn finish(mut self, status: ExitStatus) -> Run {
+        let (end_ms, whole) = (self.time_ms(), self.counts());
         self.spaces.keys().copied().collect::<Vec<_>>().into_iter().for_each(|pid| self.close(pid, false));
-        let from_ms = self.options.from.as_secs_f64() * 1e3;
-        let until_ms = self.options.until.map_or(end_ms, |until| (until.as_secs_f64() * 1e3).min(end_ms));
+        let from_ms = milliseconds(self.options.from);
+        let until_ms = self.options.until.map_or(end_ms, |until| milliseconds(until).min(end_ms));
+        let [begin, end] = self.edges.map(|edge| edge.unwrap_or(whole));
+        let mut run = self.run;
         if from_ms >= end_ms {
-            self.unseen
+            run.unseen
                 .push(format!("the measured time was to begin after {from_ms:.0} ms, when the command had ended"));
         }
-        let [begin, end] = self.edges.map(|edge| edge.unwrap_or(whole));
-        let measured = end.since(&begin);
-        self.unseen.extend(self.refused);
-        self.unseen.extend(self.surveyor.way().and_then(unseen_by));
-        if self.census.is_none() {
-            self.unseen.push("the command's own process: it ended before it was looked at".into());
+        run.unseen.extend(self.refused);
+        run.unseen.extend(self.surveyor.way.and_then(unseen_by));
+        if run.census.is_none() {
+            run.unseen.push("the command's own process: it ended before it was looked at".into());
         }
-        let buffers = self.buffers.into_vec();
-        let verdict = match &self.census {
-            _ if buffers.iter().any(|buffer| buffer.is_found) => Verdict::Found,
+        run.exit_code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+        run.duration_ms = end_ms;
+        run.buffers = self.buffers.into_vec();
+        run.measured_ms = [from_ms.min(end_ms), until_ms];
+        run.measured = end.since(&begin);
+        run.whole = whole;
+        let found = run.buffers.iter().filter(|buffer| buffer.is_found).max_by_key(|buffer| buffer.zero);
+        run.verdict = match &run.census {
+            _ if found.is_some() => Verdict::Found,
             Some(census) if census.sees_zero => Verdict::NotFound,
             _ => Verdict::Unknown,
         };
-        let mut run = Run {
-            command,
-            exit_code: status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1),
-            duration_ms: end_ms,
-            census: self.census,
-            worst: self.worst,
-            others: self.others,
-            buffers,
-            limits: self.options.limits,
-            measured_ms: [from_ms.min(end_ms), until_ms],
-            measured,
-            whole,
-            period_ms: self.options.period.map(|period| period.as_secs_f64() * 1e3),
-            sample_count: self.sample_count,
-            samples: self.samples,
-            speed: None,
-            unseen: self.unseen,
-            verdict,
-        };
-        let worst = run.buffers.iter().filter(|buffer| buffer.is_found).max_by_key(|buffer| buffer.zero);
-        if let Some(buffer) = worst.filter(|_| self.options.period.is_some()) {
+        if let Some(buffer) = found.filter(|_| run.period_ms.is_some()) {
             match Speed::measure(buffer.zero, buffer.is_huge) {
                 Ok(speed) => run.speed = Some(speed),
                 Err(reason) => run.unseen.push(format!("how much faster that makes it look: {reason}")),
@@ -488,4 +475,8 @@ impl Watcher {
         }
         run
     }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }

@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 
 use common::{Stopped, WAYS, build, settled};
-use dormouse_pages::{Census, Name, Options, PagesError, Way};
+use dormouse_pages::{Census, Name, PagesError, Way};
 use dormouse_testing::{Lack, skip_part};
 
 /// The mistake of the benchmark of 2008, beside arrays that are as they seem.
@@ -45,22 +45,26 @@ fn a_census_agrees_with_smaps() {
         };
         assert_eq!(census.pid, pid);
         assert_eq!(census.unseen.iter().any(|line| line.contains("zero page")), way == Way::Words);
-        let starts: Vec<u64> = census.areas.iter().map(|area| area.start).collect();
+        let starts: Vec<u64> = census.mappings.iter().map(|mapping| mapping.start).collect();
         assert_eq!(starts, smaps.keys().copied().collect::<Vec<_>>());
-        for area in &census.areas {
-            let of = |name: &str| smaps[&area.start].get(name).copied().unwrap_or(0);
-            let pages = area.pages;
-            assert_eq!(area.end - area.start, of("Size"));
-            assert_eq!(pages.unbacked + pages.zero + pages.small + pages.huge + pages.swapped, of("Size"), "{area:?}");
+        for mapping in &census.mappings {
+            let of = |name: &str| smaps[&mapping.start].get(name).copied().unwrap_or(0);
+            let pages = mapping.pages;
+            assert_eq!(mapping.end - mapping.start, of("Size"));
+            assert_eq!(
+                pages.unbacked + pages.zero + pages.small + pages.huge + pages.swapped,
+                of("Size"),
+                "{mapping:?}"
+            );
             // The kernel's own pages are nobody's memory there.
-            if !matches!(area.name, Name::Kernel { .. }) {
+            if !matches!(mapping.name, Name::Kernel { .. }) {
                 let is_same =
                     if way.sees_zero() { pages.resident() == of("Rss") } else { pages.resident() >= of("Rss") };
-                assert!(is_same, "{way:?}: {area:?}: {} bytes", of("Rss"));
-                assert_eq!(pages.swapped, of("Swap"), "{area:?}");
+                assert!(is_same, "{way:?}: {mapping:?}: {} bytes", of("Rss"));
+                assert_eq!(pages.swapped, of("Swap"), "{mapping:?}");
             }
         }
-        let has = |is: &dyn Fn(&Name) -> bool| census.areas.iter().any(|area| is(&area.name));
+        let has = |is: &dyn Fn(&Name) -> bool| census.mappings.iter().any(|mapping| is(&mapping.name));
         assert!(has(&|name| matches!(name, Name::Object { path, .. } if *path == exe)), "{census:#?}");
         let command = &census.command;
         assert!(has(&|name| matches!(name, Name::Stack { name, .. } if name == command)), "{census:#?}");
@@ -75,7 +79,7 @@ fn variables_on_the_zero_page_are_named() {
         let program = build(dir.path(), "frames", FRAMES, options);
         let running = Stopped::new(&mut Command::new(&program), true);
         for way in WAYS {
-            let census = match Census::of(running.child.id(), &Options { ways: vec![way] }) {
+            let census = match Census::of(running.child.id(), &[way]) {
                 Ok(census) => census,
                 Err(error) => {
                     skip_part(format!("{way:?}"), Lack::machine(error, "run the tests as root, on Linux 6.7 or later"));
@@ -100,8 +104,12 @@ fn variables_on_the_zero_page_are_named() {
                 assert_eq!(found, [0; 4]);
             }
             let is_bss = |name: &Name| matches!(name, Name::Bss { path } if *path == program);
-            let bss: u64 =
-                census.areas.iter().filter(|area| is_bss(&area.name)).map(|area| area.end - area.start).sum();
+            let bss: u64 = census
+                .mappings
+                .iter()
+                .filter(|mapping| is_bss(&mapping.name))
+                .map(|mapping| mapping.end - mapping.start)
+                .sum();
             assert!(bss >= 4 * SIZE, "{way:?}: {census:#?}");
         }
     }
@@ -112,6 +120,6 @@ fn who_is_not_there_is_an_error() {
     let mut child = Command::new("true").spawn().unwrap();
     let pid = child.id();
     child.wait().unwrap();
-    let error = Census::of(pid, &Options::default()).unwrap_err();
+    let error = Census::of(pid, &Way::ALL).unwrap_err();
     assert!(matches!(error, PagesError::NoProcess { .. }), "{error}");
 }

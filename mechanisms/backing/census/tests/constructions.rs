@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Stopped, WAYS, build, settled};
-use dormouse_pages::{Area, Census, Name, Pages, Way};
+use dormouse_pages::{Census, Mapping, Name, Pages, Way};
 use dormouse_testing::{Lack, skip_part};
 
 const SIZE: u64 = 4 << 20;
@@ -179,18 +179,21 @@ fn every_category_is_what_was_made() {
                 skip_part(name, Lack::machine(at, "a kernel that has such memory"));
                 continue;
             };
-            let area =
-                census.areas.iter().find(|area| area.start == at).unwrap_or_else(|| panic!("{line}: {census:#?}"));
-            assert_eq!(area.end - area.start, SIZE, "{area:?}");
+            let mapping = census
+                .mappings
+                .iter()
+                .find(|mapping| mapping.start == at)
+                .unwrap_or_else(|| panic!("{line}: {census:#?}"));
+            assert_eq!(mapping.end - mapping.start, SIZE, "{mapping:?}");
             let of = |sum: &str| smaps[&at].get(sum).copied().unwrap_or(0);
-            let Pages { small, huge, swapped, .. } = area.pages;
+            let Pages { small, huge, swapped, .. } = mapping.pages;
             if way == Way::Scan {
                 let hugetlb = of("Private_Hugetlb") + of("Shared_Hugetlb");
                 let huge_of_all = of("AnonHugePages") + of("ShmemPmdMapped") + of("FilePmdMapped") + hugetlb;
                 assert_eq!(
                     (small + huge, huge, swapped),
                     (of("Rss") + hugetlb, huge_of_all, of("Swap")),
-                    "{name}: {area:?}"
+                    "{name}: {mapping:?}"
                 );
             }
             let Some(pages) = expected(name) else {
@@ -211,10 +214,10 @@ fn every_category_is_what_was_made() {
             }
             let pages = if way.sees_zero() { pages } else { blind(pages) };
             // A file's pages are huge ones where its file system has made them so.
-            let is_file = area.pages.shared > 0;
-            let found = if is_file && way.sees_zero() { blind(area.pages) } else { area.pages };
-            assert_eq!(found, pages, "{way:?}: {name}: {area:?}");
-            check_name(name, area, &file);
+            let is_file = mapping.pages.shared > 0;
+            let found = if is_file && way.sees_zero() { blind(mapping.pages) } else { mapping.pages };
+            assert_eq!(found, pages, "{way:?}: {name}: {mapping:?}");
+            check_name(name, mapping, &file);
             checked += 1;
         }
         // What needs nothing of the machine.
@@ -225,7 +228,7 @@ fn every_category_is_what_was_made() {
     let of = |wanted: Way| censuses.iter().find(|(way, _)| *way == wanted).map(|(_, census)| census);
     match (of(Way::Scan), of(Way::WordsAndFlags)) {
         (Some(scan), Some(words)) => {
-            assert_eq!((&scan.areas, &scan.total), (&words.areas, &words.total));
+            assert_eq!((&scan.mappings, &scan.total), (&words.mappings, &words.total));
             assert_eq!(scan.zero_variables, words.zero_variables);
             assert!(words.sees_zero && words.unseen.iter().any(|line| line.contains("in one piece")), "{words:?}");
         }
@@ -239,8 +242,8 @@ fn every_category_is_what_was_made() {
     }
 }
 
-fn check_name(name: &str, area: &Area, file: &Path) {
-    let is_right = match (name, &area.name) {
+fn check_name(name: &str, mapping: &Mapping, file: &Path) {
+    let is_right = match (name, &mapping.name) {
         ("memfd", Name::Shared { name }) => name.starts_with("/memfd:constructions"),
         ("anonymous-shared", Name::Shared { .. }) => true,
         ("file" | "file-copied", Name::File { path }) => path == file,
@@ -248,5 +251,5 @@ fn check_name(name: &str, area: &Area, file: &Path) {
         ("memfd" | "anonymous-shared" | "file" | "file-copied", _) => false,
         (_, named) => matches!(named, Name::Anonymous { .. }),
     };
-    assert!(is_right, "{name}: {area:?}");
+    assert!(is_right, "{name}: {mapping:?}");
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{WAYS, build};
-use dormouse_pages::{Census, Options, PagesError, RunOptions, run};
+use dormouse_pages::{Census, PagesError, RunOptions, run};
 
 /// Maps, unmaps, moves and forgets memory; starts threads and children that end at once, and becomes itself anew. Each child's number goes to
 /// standard output. It ends when its input does, or with a second argument after as many execs.
@@ -59,11 +59,11 @@ fn what_changes_meanwhile_does_no_harm() {
     let program = build(dir.path(), "restless", RESTLESS, &["-O1", "-pthread"]);
     let mut child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut looked, mut gone) = (0, 0);
-    let mut look = |pid: u32, way| match Census::of(pid, &Options { ways: vec![way] }) {
+    let mut look = |pid: u32, way| match Census::of(pid, &[way]) {
         Ok(census) => {
             looked += 1;
             assert_eq!(census.pid, pid);
-            let size: u64 = census.areas.iter().map(|area| area.end - area.start).sum();
+            let size: u64 = census.mappings.iter().map(|mapping| mapping.end - mapping.start).sum();
             let pages = census.total;
             // What is mapped meanwhile at an address that was looked at counts where it was; but never for more than there is.
             assert!(

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use super::{KINDS, escaped, legend, line};
+use crate::Census;
+use crate::census::Row;
 use crate::text::bytes_text;
-use crate::{Census, Pages};
 
 /// Units across a bar's picture.
 const WIDTH: f64 = 1000.0;
@@ -15,28 +16,8 @@ const BARS_MAX: usize = 2000;
 /// Empty stretches of at least this size are mentioned.
 const GAP_BYTES_MIN: u64 = 1 << 30;
 
-/// Neighbours of one name, as one.
-struct Row {
-    name: String,
-    start: u64,
-    end: u64,
-    size: u64,
-    pages: Pages,
-}
-
 pub(super) fn draw(body: &mut String, census: &Census) {
-    let mut rows: Vec<Row> = Vec::new();
-    for area in &census.areas {
-        let (name, size) = (area.name.to_string(), area.end - area.start);
-        match rows.last_mut().filter(|last| last.name == name) {
-            Some(last) => {
-                last.end = area.end;
-                last.size += size;
-                last.pages.add(&area.pages);
-            }
-            None => rows.push(Row { name, start: area.start, end: area.end, size, pages: area.pages }),
-        }
-    }
+    let rows = census.rows(|mapping| mapping.name.to_string());
     let size_max = rows.iter().map(|row| row.size).max().unwrap_or(0);
     line(
         body,
@@ -46,10 +27,12 @@ pub(super) fn draw(body: &mut String, census: &Census) {
     line(body, "<ol class=\"bars\">");
     let mut last_end = None;
     for row in rows.iter().take(BARS_MAX) {
-        if let Some(gap) = last_end.map(|end| row.start.saturating_sub(end)).filter(|gap| *gap >= GAP_BYTES_MIN) {
+        if let Some(gap) =
+            last_end.map(|end| row.addresses.start.saturating_sub(end)).filter(|gap| *gap >= GAP_BYTES_MIN)
+        {
             line(body, &format!("<li class=\"gap\" aria-hidden=\"true\">{} of nothing</li>", bytes_text(gap)));
         }
-        last_end = Some(row.end);
+        last_end = Some(row.addresses.end);
         line(body, &bar(row, size_max));
     }
     line(body, "</ol>");
@@ -87,8 +70,8 @@ fn bar(row: &Row, size_max: u64) -> String {
     format!(
         "<li><span class=\"name\" title=\"{:x} … {:x}\">{name}</span><span class=\"size\">{size}</span>\
          <svg viewBox=\"0 0 {WIDTH} 14\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">{rects}</svg></li>",
-        row.start,
-        row.end,
+        row.addresses.start,
+        row.addresses.end,
         told.join(", ")
     )
 }
@@ -96,6 +79,7 @@ fn bar(row: &Row, size_max: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pages;
 
     #[test]
     fn twice_the_size_is_one_step_longer() {
@@ -107,7 +91,7 @@ mod tests {
     #[test]
     fn parts_fill_the_bar_and_each_is_seen() {
         let pages = Pages { zero: 4096, small: 1 << 30, unbacked: 4096, ..Pages::default() };
-        let row = Row { name: "a".into(), start: 0, end: 8, size: (1 << 30) + 8192, pages };
+        let row = Row { name: "a".into(), addresses: 0..8, size: (1 << 30) + 8192, pages };
         let bar = bar(&row, row.size);
         let widths = bar.split(" width=\"").skip(1).map(|part| part.split('"').next().unwrap().parse::<f64>().unwrap());
         let widths: Vec<f64> = widths.collect();

@@ -15,8 +15,6 @@ const TOP: f64 = 12.0;
 const FAULTS_TOP: f64 = 240.0;
 const FAULTS_HEIGHT: f64 = 100.0;
 const FAULTS_BARS: usize = 120;
-/// Instants that are drawn, at most.
-const POINTS_MAX: usize = 480;
 
 pub(super) fn draw(body: &mut String, run: &Run) {
     if run.samples.len() < 2 {
@@ -26,19 +24,11 @@ pub(super) fn draw(body: &mut String, run: &Run) {
     // Unbacked addresses would hide the rest.
     let kinds: Vec<_> = KINDS.iter().filter(|(_, colour, _)| *colour != "unbacked").collect();
     legend(body, kinds.iter().map(|(name, colour, _)| (*name, *colour)).chain([("page faults", "faults")]));
-    let step = run.samples.len().div_ceil(POINTS_MAX);
-    let last = run.samples.len() - 1;
-    let samples: Vec<_> = run
-        .samples
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| at % step == 0 || *at == last)
-        .map(|(_, sample)| sample)
-        .collect();
+    let samples = &run.samples;
     let end_ms = run.duration_ms.max(samples.last().map_or(0.0, |sample| sample.time_ms)).max(f64::MIN_POSITIVE);
     let x = |ms: f64| LEFT + (RIGHT - LEFT) * ms / end_ms;
     let total = |sample: &crate::Sample| kinds.iter().map(|(.., of)| of(&sample.pages)).sum::<u64>();
-    let top = samples.iter().map(|sample| total(sample)).max().unwrap_or(0).max(1);
+    let top = samples.iter().map(total).max().unwrap_or(0).max(1);
     let y = |bytes: u64| TOP + HEIGHT * (1.0 - bytes as f64 / top as f64);
     let mut svg = String::new();
     // Writing to a String does not fail.
@@ -63,7 +53,7 @@ pub(super) fn draw(body: &mut String, run: &Run) {
         }
         below = above;
     }
-    let rates = fault_rates(&run.samples, end_ms, FAULTS_BARS);
+    let rates = fault_rates(samples, end_ms, FAULTS_BARS);
     let rate_max = rates.iter().copied().fold(0.0, f64::max);
     for (at, rate) in rates.iter().enumerate().filter(|(_, rate)| **rate > 0.0) {
         let [start, end] = [at, at + 1].map(|part| part as f64 * end_ms / FAULTS_BARS as f64);

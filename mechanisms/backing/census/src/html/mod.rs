@@ -13,7 +13,7 @@ mod curves;
 
 use std::fmt::Write;
 
-use crate::text::{bytes_text, time_text};
+use crate::text::{bytes_text, speed_text, time_text};
 use crate::{Census, Pages, Run, Verdict, run_table};
 
 const CSS: &str = include_str!("page.css");
@@ -122,13 +122,13 @@ fn address_space(body: &mut String, id: &str, title: &str, census: &Census) {
     section(body, id, title, &|body| {
         bars::draw(body, census);
         let head = ["name", "from", "access", "size", "unbacked", "zero", "small", "huge", "shared", "swapped"];
-        let row = |area: &crate::Area| {
-            let Pages { unbacked, zero, small, huge, shared, swapped, .. } = area.pages;
-            let bytes = [area.end - area.start, unbacked, zero, small, huge, shared, swapped].map(bytes_text);
-            let name = [escaped(&area.name.to_string()), format!("{:x}", area.start), escaped(&area.access)];
+        let row = |mapping: &crate::Mapping| {
+            let Pages { unbacked, zero, small, huge, shared, swapped, .. } = mapping.pages;
+            let bytes = [mapping.end - mapping.start, unbacked, zero, small, huge, shared, swapped].map(bytes_text);
+            let name = [escaped(&mapping.name.to_string()), format!("{:x}", mapping.start), escaped(&mapping.access)];
             name.into_iter().chain(bytes).collect()
         };
-        table(body, "Mappings, by address", &head, census.areas.iter().map(row));
+        table(body, "Mappings, by address", &head, census.mappings.iter().map(row));
     });
     if !census.zero_variables.is_empty() {
         section(body, &format!("{id}-variables"), "Variables on the zero page", &|body| {
@@ -157,18 +157,7 @@ fn buffers(body: &mut String, run: &Run) {
         table(body, "Buffers, at their worst", &head, run.buffers.iter().map(row));
     }
     if let Some(speed) = &run.speed {
-        let [low, high] = speed.factor_ci95;
-        line(
-            body,
-            &format!(
-                "<p>Reading {} of the zero page in order is <b>{:.2} times</b> as fast as reading as much memory that was written \
-                 [{low:.2}, {high:.2}]: {:.1} and {:.1} GB/s, measured on this machine after the command.</p>",
-                bytes_text(speed.size),
-                speed.factor,
-                speed.zero_gb_per_s,
-                speed.written_gb_per_s
-            ),
-        );
+        line(body, &format!("<p>{}; measured on this machine after the command</p>", speed_text(speed)));
     }
 }
 
@@ -233,14 +222,14 @@ pub(crate) fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Area, Name};
+    use crate::{Mapping, Name};
 
     fn census() -> Census {
         let pages = Pages { zero: 4 << 20, small: 1 << 20, shared: 4096, unbacked: 3 << 20, ..Pages::default() };
         Census {
             pid: 7,
             command: "<script>\u{1b}".into(),
-            areas: vec![Area {
+            mappings: vec![Mapping {
                 start: 0x1000,
                 end: 0x1000 + (8 << 20),
                 access: "rw-p".into(),

@@ -23,8 +23,8 @@ fn a_process_is_shown_with_what_is_behind_its_memory() {
     }
     let output = Command::new(PAGES).args([&pid, "--json"]).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let areas = json["areas"].as_array().unwrap();
-    let sum = |field: &str| areas.iter().map(|area| area["pages"][field].as_u64().unwrap()).sum::<u64>();
+    let mappings = json["areas"].as_array().unwrap();
+    let sum = |field: &str| mappings.iter().map(|mapping| mapping["pages"][field].as_u64().unwrap()).sum::<u64>();
     for field in ["unbacked", "zero", "small", "huge", "swapped"] {
         assert_eq!(json["total"][field].as_u64(), Some(sum(field)), "{field}");
     }

@@ -7,10 +7,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use dormouse_pages::{Census, Options, PagesError, Way};
+use dormouse_pages::{Census, PagesError, Way};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-pub const WAYS: [Way; 3] = [Way::Scan, Way::WordsAndFlags, Way::Words];
+pub const WAYS: [Way; 3] = Way::ALL;
 
 /// Builds a program of C.
 pub fn build(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
@@ -61,10 +61,10 @@ pub fn smaps(pid: u32) -> Sums {
         let mut words = line.split_ascii_whitespace();
         let (Some(first), second) = (words.next(), words.next()) else { continue };
         if let Some(name) = first.strip_suffix(':') {
-            if let (Some(value), Some(mut area)) =
+            if let (Some(value), Some(mut mapping)) =
                 (second.and_then(|value| value.parse::<u64>().ok()), all.last_entry())
             {
-                area.get_mut().insert(name.into(), value << 10);
+                mapping.get_mut().insert(name.into(), value << 10);
             }
         } else {
             let start = first.split('-').next().unwrap();
@@ -78,7 +78,7 @@ pub fn smaps(pid: u32) -> Sums {
 pub fn settled(pid: u32, way: Way) -> Result<(Census, Sums), PagesError> {
     let mut before = smaps(pid);
     for _ in 0..100 {
-        let census = Census::of(pid, &Options { ways: vec![way] })?;
+        let census = Census::of(pid, &[way])?;
         let after = smaps(pid);
         if after == before {
             return Ok((census, after));
