@@ -109,7 +109,7 @@ pub fn diagnose(host: &Host) -> Vec<Finding> {
     kernel(host, &mut findings);
     memory(host, &mut findings);
     permissions(host, &mut findings);
-    dormouse_doctor::diagnose(&host.tracing, &mut findings);
+    dormouse_doctor::diagnose(&host.tracing.to_judge(), &mut findings);
     findings.0
 }
 

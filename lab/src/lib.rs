@@ -59,6 +59,7 @@ pub mod doctor;
 mod engine;
 mod engines;
 mod event;
+mod fact;
 mod figures;
 mod flight_recorder;
 pub mod host;

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use dormouse_doctor::{Fact, tolerant};
+use crate::fact::{Fact, tolerant};
 
 /// The least time between two samples.
 const INTERVAL: Duration = Duration::from_millis(200);

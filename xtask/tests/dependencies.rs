@@ -89,17 +89,7 @@ const RULES: [Rule; 33] = [
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
     // The command. What is large or apart is a program of its own, which it runs.
     ("dormouse-terminal", &["dormouse-abi"]),
-    (
-        "dormouse-doctor",
-        &[
-            "dormouse-abi",
-            "dormouse-backing",
-            "dormouse-consumer",
-            "dormouse-imv",
-            "dormouse-percpu",
-            "dormouse-terminal",
-        ],
-    ),
+    ("dormouse-doctor", &["dormouse-abi", "dormouse-consumer", "dormouse-imv", "dormouse-percpu", "dormouse-terminal"]),
     ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-doctor", "dormouse-terminal"]),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),

@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use crate::fact::Fact;
-use crate::tracing::Tracing;
+use crate::tracing::{Patching, Tracing};
 
 /// How much a fact matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -73,6 +72,14 @@ impl Findings {
         });
     }
 
+    /// Adds what was tried: its meaning where it works and where it does not, and the remedy where it does not.
+    fn add_tried(&mut self, fact: &str, tried: &Result<(), String>, [works, fails]: [&str; 2], remedy: &str) {
+        match tried {
+            Ok(()) => self.add(TRACING, fact, Mark::Ok, "available", works, ""),
+            Err(cause) => self.add(TRACING, fact, Mark::Warning, format!("not available: {cause}"), fails, remedy),
+        }
+    }
+
     /// The last one added prevents tracing.
     fn prevents(&mut self, prevents: bool) {
         if let Some(last) = self.0.last_mut() {
@@ -91,27 +98,26 @@ const TRACING: &str = "tracing";
 
 /// Judges what tracing needs.
 pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
-    use Mark::{Note, Ok, Warning};
-    let is_patched = tracing.patching.told().is_some_and(|writer| writer != "none");
-    let is_architecture = cfg!(target_arch = "x86_64");
+    let writer = tracing.patching.as_ref().map_or("", |patching| patching.writer.as_str());
+    let is_patched = !matches!(writer, "" | "none");
     findings.add(
         TRACING,
         "patching",
-        match tracing.patching.told().map(String::as_str) {
-            Some("mprotect") => Ok,
-            Some("procmem") => Note,
-            _ => Warning,
+        match writer {
+            "mprotect" => Mark::Ok,
+            "procmem" => Mark::Note,
+            _ => Mark::Warning,
         },
-        match &tracing.patching_reason {
-            Fact::Told(reason) => format!("{}: {reason}", tracing.patching),
-            Fact::NotTold(_) => tracing.patching.to_string(),
+        match &tracing.patching {
+            Ok(Patching { writer, reason }) => format!("{writer}: {reason}"),
+            Err(cause) => format!("not told: {cause}"),
         },
         if is_patched {
             "A dormant event is a `nop` of five bytes, patched when it is armed."
         } else {
             "Sites stay as they were built: a dormant event reads a variable. Events are recorded all the same."
         },
-        match (is_patched, is_architecture) {
+        match (is_patched, cfg!(target_arch = "x86_64")) {
             (true, _) => "",
             (false, false) => "Patching is for x86-64.",
             (false, true) => {
@@ -121,50 +127,31 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
         },
     );
     findings.prevents(!is_patched);
-    let is_barrier = tracing.membarrier.is_available();
-    findings.add(
-        TRACING,
+    findings.add_tried(
         "membarrier",
-        if is_barrier { Ok } else { Warning },
         &tracing.membarrier,
-        if is_barrier { "Other threads see a patched site at once." } else { "Without it no site may be patched." },
-        if is_barrier { "" } else { "Linux 4.16 or later has it; in a sandbox, allow membarrier(2) (seccomp)." },
+        ["Other threads see a patched site at once.", "Without it no site may be patched."],
+        "Linux 4.16 or later has it; in a sandbox, allow membarrier(2) (seccomp).",
     );
-    findings.prevents(!is_barrier);
-    let is_rseq = tracing.rseq.is_available();
-    findings.add(
-        TRACING,
+    findings.prevents(tracing.membarrier.is_err());
+    findings.add_tried(
         "restartable sequences",
-        if is_rseq { Ok } else { Warning },
         &tracing.rseq,
-        if is_rseq {
-            "An armed event is committed by one plain store."
-        } else {
-            "An armed event takes the slower path, with locked instructions; nothing is lost by it."
-        },
-        if is_rseq {
-            ""
-        } else {
-            "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
-                GLIBC_TUNABLES."
-        },
+        [
+            "An armed event is committed by one plain store.",
+            "An armed event takes the slower path, with locked instructions; nothing is lost by it.",
+        ],
+        "Use glibc 2.35 or later on Linux 4.18 or later, and unset DORMOUSE_NO_RSEQ and glibc.pthread.rseq=0 in \
+         GLIBC_TUNABLES.",
     );
-    let is_writable = tracing.sockets.is_available();
-    findings.add(
-        TRACING,
+    findings.add_tried(
         "socket directory",
-        if is_writable { Ok } else { Warning },
         &tracing.sockets,
-        if is_writable {
-            "Programs listen here for `dormouse list` and `arm`, and sessions for their programs."
-        } else {
-            "No program can be reached, and no session can be made."
-        },
-        if is_writable {
-            ""
-        } else {
-            "Set XDG_RUNTIME_DIR to a directory of your own, for dormouse and the traced programs alike."
-        },
+        [
+            "Programs listen here for `dormouse list` and `arm`, and sessions for their programs.",
+            "No program can be reached, and no session can be made.",
+        ],
+        "Set XDG_RUNTIME_DIR to a directory of your own, for dormouse and the traced programs alike.",
     );
-    findings.prevents(!is_writable);
+    findings.prevents(tracing.sockets.is_err());
 }

@@ -25,16 +25,18 @@ mod counters;
 mod processor;
 pub(crate) mod source;
 mod system;
+mod tracing;
 
 use std::collections::BTreeMap;
 
-pub(crate) use dormouse_doctor::tolerant;
-pub use dormouse_doctor::{Availability, Fact, Tracing};
+pub(crate) use crate::fact::tolerant;
+pub use crate::fact::{Availability, Fact};
 use serde::{Deserialize, Serialize};
 
 pub use processor::{Cache, Processor};
 use source::Source;
 pub use system::{Clock, Kernel, Limits, Memory};
+pub use tracing::Tracing;
 
 use crate::neighbours::{Findings, Neighbour};
 use crate::probes::Probes;

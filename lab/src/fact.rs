@@ -173,6 +173,21 @@ impl From<Availability> for String {
     }
 }
 
+impl From<Result<(), String>> for Availability {
+    fn from(tried: Result<(), String>) -> Availability {
+        tried.map_or_else(Availability::Not, |()| Availability::Available)
+    }
+}
+
+impl From<Availability> for Result<(), String> {
+    fn from(availability: Availability) -> Result<(), String> {
+        match availability {
+            Availability::Available => Ok(()),
+            Availability::Not(cause) => Err(cause),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
