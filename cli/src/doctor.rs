@@ -36,23 +36,17 @@ impl Doctor {
 
 /// What `record --libc` needs of the installation.
 fn libc_library(findings: &mut Findings) {
-    const INSTALLATION: &str = "installation";
-    match find_libc_library() {
-        Ok(path) => findings.add(
-            INSTALLATION,
-            "library of --libc",
-            Mark::Ok,
-            path.display(),
-            "`dormouse record --libc` traces unmodified programs with it.",
-            "",
-        ),
-        Err(_) => findings.add(
-            INSTALLATION,
-            "library of --libc",
+    let (mark, value, meaning, remedy) = match find_libc_library() {
+        Ok(path) => {
+            let meaning = "`dormouse record --libc` traces unmodified programs with it.";
+            (Mark::Ok, path.display().to_string(), meaning, "")
+        }
+        Err(_) => (
             Mark::Note,
-            "not found",
+            "not found".into(),
             "`dormouse record --libc` cannot trace unmodified programs. Programs with tracepoints can be traced.",
             "`cargo xtask install --prefix DIR` in Dormouse's sources installs it beside the command.",
         ),
-    }
+    };
+    findings.add("installation", "library of --libc", mark, value, meaning, remedy);
 }

@@ -8,8 +8,7 @@ use dormouse_abi::site::TunableType;
 use dormouse_abi::tunable::{TunableRange, TunableValue};
 use dormouse_abi::wire::TunableStatus;
 use dormouse_consumer::{Program, Tunables};
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use dormouse_terminal::Output;
 use dormouse_terminal::style::{BAD, BOLD};
@@ -84,35 +83,11 @@ impl Imv {
     }
 }
 
-/// One tracer of a process, as JSON.
-#[derive(Debug, Serialize)]
-struct TracerJson<'a> {
-    writer: &'a str,
-    reason: &'a str,
-    sites: u32,
-    sites_patched: u32,
-    tunables: Vec<TunableJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct TunableJson<'a> {
-    name: &'a str,
-    #[serde(rename = "type")]
-    value_type: &'static str,
-    value: Value,
-    min: Value,
-    max: Value,
-    sites: u32,
-    sites_patched: u32,
-    description: &'a str,
-    object: &'a str,
-}
-
 impl List {
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let tracers = Program::find(self.pid)?.tunables()?;
         if self.json {
-            let tracers: Vec<TracerJson<'_>> = tracers.iter().map(tracer_json).collect();
+            let tracers: Vec<Value> = tracers.iter().map(tracer_json).collect();
             out.json(&tracers)?;
         } else {
             let mut out = out.styled();
@@ -122,33 +97,34 @@ impl List {
     }
 }
 
-fn tracer_json(tracer: &Tunables) -> TracerJson<'_> {
-    TracerJson {
-        writer: &tracer.writer,
-        reason: &tracer.reason,
-        sites: tracer.site_count,
-        sites_patched: tracer.patched_count,
-        tunables: tracer.tunables.iter().map(tunable_json).collect(),
-    }
+/// One tracer of a process.
+fn tracer_json(tracer: &Tunables) -> Value {
+    json!({
+        "writer": tracer.writer,
+        "reason": tracer.reason,
+        "sites": tracer.site_count,
+        "sites_patched": tracer.patched_count,
+        "tunables": tracer.tunables.iter().map(tunable_json).collect::<Vec<_>>(),
+    })
 }
 
-fn tunable_json(tunable: &TunableStatus) -> TunableJson<'_> {
+fn tunable_json(tunable: &TunableStatus) -> Value {
     let (min, max) = tunable.range.ends();
-    TunableJson {
-        name: &tunable.name,
-        value_type: tunable.value.value_type.name(),
-        value: json(tunable.value),
-        min: json(min),
-        max: json(max),
-        sites: tunable.site_count,
-        sites_patched: tunable.patched_count,
-        description: &tunable.description,
-        object: &tunable.object,
-    }
+    json!({
+        "name": tunable.name,
+        "type": tunable.value.value_type.name(),
+        "value": value_json(tunable.value),
+        "min": value_json(min),
+        "max": value_json(max),
+        "sites": tunable.site_count,
+        "sites_patched": tunable.patched_count,
+        "description": tunable.description,
+        "object": tunable.object,
+    })
 }
 
 /// Numbers and truth values; what JSON has no number for is text.
-fn json(value: TunableValue) -> Value {
+fn value_json(value: TunableValue) -> Value {
     match value.value_type {
         TunableType::Key | TunableType::Bool => Value::Bool(value.bits != 0),
         _ => value.to_string().parse().unwrap_or_else(|_| Value::String(value.to_string())),

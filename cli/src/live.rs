@@ -1,5 +1,6 @@
 //! `dormouse list`, `arm` and `disarm`: programs that already run.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -225,10 +226,10 @@ fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]
 
 impl Arm {
     /// Options that only a session that is made can follow.
-    fn given(&self) -> Vec<&'static str> {
-        let mut given: Vec<&str> = self.memory.given().collect();
-        given.extend(self.output.as_ref().map(|_| "--output"));
-        given.extend(self.records.context.map(|_| "--context"));
+    fn given(&self) -> Vec<(&'static str, OsString)> {
+        let mut given = self.memory.given();
+        given.extend(self.output.clone().map(|dir| ("--output", dir.into())));
+        given.extend(self.records.context.map(|context| ("--context", context.name().into())));
         given
     }
 
@@ -240,7 +241,7 @@ impl Arm {
             _ => None,
         });
         let Some(session) = session else { return self.start_session(&program, out) };
-        let given = self.given();
+        let given: Vec<&str> = self.given().into_iter().map(|(name, _)| name).collect();
         if !given.is_empty() {
             bail!(
                 "process {pid} is in the session {session} already, which stays as it was made; leave out {}, or end that session \
@@ -254,14 +255,12 @@ impl Arm {
         Ok(0)
     }
 
-    fn start_session(self, program: &Program, out: &mut Output) -> anyhow::Result<u8> {
-        let dir = self.output.unwrap_or_else(|| default_dir("dormouse"));
+    fn start_session(mut self, program: &Program, out: &mut Output) -> anyhow::Result<u8> {
+        let dir = self.output.get_or_insert_with(|| default_dir("dormouse")).clone();
         let mut owner = Command::new(std::env::current_exe().context("cannot find dormouse itself")?);
-        owner.args(["record", "--background", "--attach", &self.pid.to_string(), "--output"]).arg(&dir);
-        owner.args(self.memory.arguments());
-        owner.args(["--context", self.records.context().name()]);
-        if let Some(place) = &self.memory.buffers {
-            owner.arg("--buffers").arg(place);
+        owner.args(["record", "--background", "--attach", &self.pid.to_string()]);
+        for (name, value) in self.given() {
+            owner.arg(name).arg(value);
         }
         for pattern in &self.patterns {
             owner.arg("--event").arg(pattern);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
 use dormouse_consumer::{
     Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library,
@@ -97,8 +98,8 @@ pub(crate) struct Memory {
     #[arg(long, value_name = "POSSIBLE:ONLINE", value_parser = parse_cpus, hide = true)]
     pub(crate) pretend_cpus: Option<(u32, u32)>,
     /// When the memory is full: drop and count new events, or overwrite the oldest events [default: discard]
-    #[arg(long, value_enum)]
-    pub(crate) mode: Option<ModeArgument>,
+    #[arg(long, value_parser = one_of([Mode::Discard, Mode::Overwrite], Mode::name))]
+    pub(crate) mode: Option<Mode>,
     /// Keep the memory in FILE, which must be new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that
     /// `dormouse salvage` finds it even if this command and the programs are killed. A session that ends removes it. If the file is
     /// truncated, programs that map it get SIGBUS. With a file on a disk, a write to the memory may wait for the disk
@@ -113,29 +114,30 @@ impl Memory {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        self.mode.map_or_else(Mode::default, Mode::from)
+        self.mode.unwrap_or_default()
     }
 
-    /// The options that were given.
-    pub(crate) fn given(&self) -> impl Iterator<Item = &'static str> {
+    /// The options that were given, as they are given to another `dormouse`.
+    pub(crate) fn given(&self) -> Vec<(&'static str, OsString)> {
+        let pretended = self.pretend_cpus.map(|(possible, online)| format!("{possible}:{online}"));
         let options = [
-            (self.budget.is_some(), "--budget"),
-            (self.budget_max.is_some(), "--budget-max"),
-            (self.pretend_cpus.is_some(), "--pretend-cpus"),
-            (self.mode.is_some(), "--mode"),
-            (self.buffers.is_some(), "--buffers"),
+            ("--budget", self.budget.map(|bytes| bytes.to_string().into())),
+            ("--budget-max", self.budget_max.map(|bytes| bytes.to_string().into())),
+            ("--pretend-cpus", pretended.map(OsString::from)),
+            ("--mode", self.mode.map(|mode| mode.name().into())),
+            ("--buffers", self.buffers.clone().map(OsString::from)),
         ];
-        options.into_iter().filter_map(|(is_given, name)| is_given.then_some(name))
+        options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
+}
 
-    /// The same for another `dormouse`.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let mut arguments = vec![format!("--mode={}", self.mode().name())];
-        arguments.extend(self.budget.map(|bytes| format!("--budget={bytes}")));
-        arguments.extend(self.budget_max.map(|max| format!("--budget-max={max}")));
-        arguments.extend(self.pretend_cpus.map(|(possible, online)| format!("--pretend-cpus={possible}:{online}")));
-        arguments
-    }
+/// Reads one of several values by its name.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.map(name))
+        .try_map(move |given| values.into_iter().find(|value| name(*value) == given).ok_or("there is no such value"))
 }
 
 /// Records of a session.
@@ -143,44 +145,8 @@ impl Memory {
 pub(crate) struct Records {
     /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
     /// [default: ids]
-    #[arg(long, value_enum, hide_possible_values = true)]
-    pub(crate) context: Option<ContextArgument>,
-}
-
-impl Records {
-    pub(crate) fn context(&self) -> TraceContext {
-        self.context.map_or_else(TraceContext::default, TraceContext::from)
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum ContextArgument {
-    Ids,
-    None,
-}
-
-impl From<ContextArgument> for TraceContext {
-    fn from(argument: ContextArgument) -> TraceContext {
-        match argument {
-            ContextArgument::Ids => TraceContext::Ids,
-            ContextArgument::None => TraceContext::None,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum ModeArgument {
-    Discard,
-    Overwrite,
-}
-
-impl From<ModeArgument> for Mode {
-    fn from(argument: ModeArgument) -> Mode {
-        match argument {
-            ModeArgument::Discard => Mode::Discard,
-            ModeArgument::Overwrite => Mode::Overwrite,
-        }
-    }
+    #[arg(long, value_parser = one_of([TraceContext::Ids, TraceContext::None], TraceContext::name), hide_possible_values = true)]
+    pub(crate) context: Option<TraceContext>,
 }
 
 /// A directory name that says when.
@@ -213,7 +179,7 @@ impl Record {
             budget_max_bytes: self.memory.budget_max,
             cpus: self.memory.cpus(),
             mode: self.memory.mode(),
-            context: self.records.context(),
+            context: self.records.context.unwrap_or_default(),
             patterns,
             command_line,
             may_be_stopped: self.attach.is_some(),

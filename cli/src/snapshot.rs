@@ -10,7 +10,7 @@ use dormouse_consumer::{Take, ask_for_snapshot, find_session};
 use serde_json::json;
 
 use crate::record::default_dir;
-use dormouse_terminal::{Output, parse_size, say};
+use dormouse_terminal::{Output, parse_duration, parse_size, say};
 
 /// Write the events that a flight recorder holds as a trace
 ///
@@ -42,12 +42,6 @@ pub(crate) struct Snapshot {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration; write 500ms, 5s or 2m");
-    let duration: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    Duration::try_from(duration).map_err(|_| wrong())
 }
 
 impl Snapshot {

@@ -21,7 +21,7 @@ use anyhow::Result;
 use clap::Parser;
 
 pub use output::{Output, printable_lines, report, say};
-pub use size::parse_size;
+pub use size::{parse_duration, parse_size};
 
 /// The end of each command's help.
 pub const EXIT_CODES: &str = "\

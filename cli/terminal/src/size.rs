@@ -1,4 +1,6 @@
-//! Sizes as they are written on a command line.
+//! Sizes and durations as they are written on a command line.
+
+use std::time::Duration;
 
 /// Reads a size such as `64K`, `16M` or `1G` (powers of 1024).
 ///
@@ -16,6 +18,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_shl(shift).filter(|size| size >> shift == number).ok_or(format!("`{text}` is too large"))
 }
 
+/// Reads a duration such as `500us`, `10ms`, `1.5s` or `2m`.
+///
+/// # Errors
+/// One line.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let found = text.parse::<jiff::SignedDuration>().ok().and_then(|duration| duration.try_into().ok());
+    found.ok_or_else(|| format!("`{text}` is not a duration; write 500ms, 1.5s or 2m"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,5 +39,12 @@ mod tests {
         assert_eq!(parse_size("4096"), Ok(4096));
         assert!(parse_size("many").is_err());
         assert!(parse_size("99999999999G").is_err());
+    }
+
+    #[test]
+    fn durations() {
+        let read = ["500us", "10ms", "1.5s", "2m"].map(|text| parse_duration(text).map(|read| read.as_micros()));
+        assert_eq!(read, [500, 10_000, 1_500_000, 120_000_000].map(Ok));
+        assert!(["10", "-1s", "many", ""].iter().all(|text| parse_duration(text).is_err()));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Parser;
 use dormouse_pages::{Census, Limits, Run, RunOptions, Verdict, Way, html, html_of_run, run_table, table};
-use dormouse_terminal::{Output, parse_size, report, style};
+use dormouse_terminal::{Output, parse_duration, parse_size, report, style};
 
 /// Show what backs a program's memory: pages of its own, the zero page, or nothing
 ///
@@ -90,12 +90,6 @@ struct Pages {
     /// The command and its arguments
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-/// `500us`, `10ms`, `2s`, `1.5s`, `1m`
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let found = text.parse::<jiff::SignedDuration>().ok().and_then(|duration| duration.try_into().ok());
-    found.ok_or_else(|| format!("`{text}` is not a time, such as 10ms, 1.5s or 2m"))
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {
