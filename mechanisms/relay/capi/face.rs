@@ -10,8 +10,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::{align_of, offset_of};
 use core::ptr::{self, NonNull};
 
-use dormouse_relay_chain::copy::Native;
-use dormouse_relay_chain::{AddressError, Beyond, BudgetError, Chain, LAYOUT, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
+use dormouse_relay_chain::{Beyond, BudgetError, Chain, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
 
 /// `struct dormouse_relay_budget`.
 pub struct Budget {
@@ -26,8 +25,6 @@ type CChain = Chain<'static>;
 const CHAIN_WORDS: usize = 9;
 const _: () =
     assert!(size_of::<CChain>() == CHAIN_WORDS * size_of::<usize>() && align_of::<CChain>() == size_of::<usize>());
-const _: () =
-    assert!(LAYOUT[0].1 == 0 && LAYOUT[1].1 == 3 * size_of::<usize>() && LAYOUT[2].1 == 4 * size_of::<usize>());
 
 /// What comes before the links, and where pages begin.
 const HEAD: usize = size_of::<Budget>().next_multiple_of(align_of::<Link>());
@@ -36,7 +33,7 @@ const _: () = assert!(offset_of!(Budget, budget) < HEAD && PAGE_SIZE_BYTES_MIN.i
 /// An errno, negative.
 fn errno_of(error: BudgetError) -> c_int {
     match error {
-        BudgetError::Exhausted | BudgetError::TableFull => -libc::ENOSPC,
+        BudgetError::Exhausted => -libc::ENOSPC,
         BudgetError::PageSize
         | BudgetError::Unaligned
         | BudgetError::PageCount
@@ -47,6 +44,10 @@ fn errno_of(error: BudgetError) -> c_int {
 
 fn answer(done: Result<(), BudgetError>) -> c_int {
     done.map_or_else(errno_of, |()| 0)
+}
+
+fn copied(done: Result<(), Beyond>) -> c_int {
+    done.map_or(-libc::ERANGE, |()| 0)
 }
 
 fn create(region: *mut u8, size_bytes: usize, page_size_bytes: usize) -> Result<NonNull<Budget>, c_int> {
@@ -204,31 +205,21 @@ pub unsafe extern "C" fn dormouse_relay_write_slow(
     len: usize,
 ) -> c_int {
     // SAFETY: handed on to the caller.
-    let written = unsafe { chain.write_shared::<Native>(offset, source.cast(), len) };
-    written.map_or_else(|Beyond| -libc::ERANGE, |()| 0)
+    copied(unsafe { chain.write_shared(offset, source.cast(), len) })
 }
 
-/// [`Chain::read`]. 0, or a negative errno.
+/// [`Chain::read_shared`]. 0, or a negative errno.
 ///
 /// # Safety
-/// `len` bytes may be written at `target`, and nobody writes to these bytes of the buffer meanwhile.
+/// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_relay_read(chain: &CChain, offset: usize, target: *mut c_void, len: usize) -> c_int {
-    let mut target = target.cast::<u8>();
-    let Ok(slices) = chain.slices(offset, len) else { return -libc::ERANGE };
-    for slice in slices {
-        // SAFETY: all slices together have `len` bytes.
-        unsafe { target.copy_from_nonoverlapping(slice.as_ptr(), slice.len()) };
-        target = target.wrapping_add(slice.len());
-    }
-    0
+    // SAFETY: handed on to the caller.
+    copied(unsafe { chain.read_shared(offset, target.cast(), len) })
 }
 
 /// [`Chain::address`], for addresses that the header's inline function does not find. NULL if the bytes have none.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_relay_address_slow(chain: &CChain, offset: usize, len: usize) -> *mut c_void {
-    match chain.address(offset, len) {
-        Ok(address) => address.as_ptr().cast(),
-        Err(AddressError::Beyond | AddressError::Crosses) => ptr::null_mut(),
-    }
+    chain.address(offset, len).map_or(ptr::null_mut(), |address| address.as_ptr().cast())
 }

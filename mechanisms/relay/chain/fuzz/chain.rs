@@ -1,4 +1,4 @@
-//! Operations on page chains that share a budget, against the oracle of the tests: linked pages and tables, pages from 4 KiB on.
+//! Operations on page chains that share a budget, against the oracle of the tests: pages from 4 KiB on.
 #![no_main]
 
 #[allow(dead_code, unused_imports, reason = "what draws operations for the tests stays unused")]
@@ -45,7 +45,6 @@ fn operation(u: &mut Unstructured<'_>) -> Result<Operation> {
     let page_count = u.int_in_range(0..=PAGES)?;
     Ok(match u.int_in_range(0..=15u8)? {
         0 | 1 => Operation::Open {
-            is_table: u.arbitrary()?,
             page_count: page_count.min(PAGES - 1),
             promised_count: u.int_in_range(0..=PAGES / 2)?,
         },

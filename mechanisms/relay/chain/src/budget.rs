@@ -3,9 +3,9 @@
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use super::free::{self, NONE};
+use crate::free::{Free, NONE};
 
 /// Least and greatest size of a page.
 pub const PAGE_SIZE_BYTES_MIN: usize = 4 << 10;
@@ -17,7 +17,7 @@ pub const PAGE_SIZE_BYTES_MAX: usize = 2 << 20;
 /// All words are read and written relaxed. A link's words are written by the chain that has drawn its page, while nobody else uses
 /// that chain, or while the page is free.
 #[repr(C, align(32))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Link {
     /// Where in its chain's buffer the page begins. While the page is free: the number of the next free one.
     pub(crate) offset: AtomicUsize,
@@ -31,19 +31,12 @@ pub struct Link {
 impl Link {
     /// A link for a budget to use.
     pub const fn new() -> Link {
-        let nowhere = ptr::null_mut();
         Link {
             offset: AtomicUsize::new(0),
             data: AtomicPtr::new(ptr::null_mut()),
-            next: AtomicPtr::new(nowhere),
-            prev: AtomicPtr::new(nowhere),
+            next: AtomicPtr::new(ptr::null_mut()),
+            prev: AtomicPtr::new(ptr::null_mut()),
         }
-    }
-}
-
-impl Default for Link {
-    fn default() -> Link {
-        Link::new()
     }
 }
 
@@ -62,8 +55,6 @@ pub enum BudgetError {
     Exhausted,
     /// A chain has one page at least.
     NoPage,
-    /// The chain's table has no room for more pages.
-    TableFull,
 }
 
 impl fmt::Display for BudgetError {
@@ -77,7 +68,6 @@ impl fmt::Display for BudgetError {
             BudgetError::Links => "there are fewer links than pages",
             BudgetError::Exhausted => "the budget has no free page that is not promised to another chain",
             BudgetError::NoPage => "a chain has one page at least",
-            BudgetError::TableFull => "the chain's table has no room for more pages",
         })
     }
 }
@@ -90,9 +80,7 @@ impl core::error::Error for BudgetError {}
 #[derive(Debug)]
 pub struct PageBudget<'a> {
     links: &'a [Link],
-    /// See [`free::Words`].
-    free: AtomicU64,
-    available: AtomicUsize,
+    free: Free,
     drawn: AtomicUsize,
     page_size_bytes: usize,
     region: PhantomData<&'a mut [u8]>,
@@ -147,8 +135,7 @@ impl<'a> PageBudget<'a> {
         }
         Ok(PageBudget {
             links,
-            free: AtomicU64::new(0),
-            available: AtomicUsize::new(page_count),
+            free: Free::new(page_count),
             drawn: AtomicUsize::new(0),
             page_size_bytes,
             region: PhantomData,
@@ -172,7 +159,7 @@ impl<'a> PageBudget<'a> {
 
     /// Of these, pages that are not promised to anybody.
     pub fn available_count(&self) -> usize {
-        self.available.load(Ordering::Relaxed)
+        self.free.available()
     }
 
     /// A share to draw by. Whatever other shares draw, this one always gets as many pages as it is promised.
@@ -185,11 +172,13 @@ impl<'a> PageBudget<'a> {
     }
 
     fn take(&self, count: usize) -> Result<(), BudgetError> {
-        if free::take(self, count) { Ok(()) } else { Err(BudgetError::Exhausted) }
+        if self.free.take(count) { Ok(()) } else { Err(BudgetError::Exhausted) }
     }
 
     fn pop(&self) -> Option<&'a Link> {
-        let page = free::pop(self)?;
+        // While a page is free, its link's offset is the number of the page behind it.
+        let next = |page: u32| self.links.get(page as usize).map(|link| link.offset.load(Ordering::Relaxed) as u32);
+        let page = self.free.pop(next)?;
         self.drawn.fetch_add(1, Ordering::Relaxed);
         self.links.get(page as usize)
     }
@@ -197,49 +186,11 @@ impl<'a> PageBudget<'a> {
     fn push(&self, link: &'a Link) {
         let page = (ptr::from_ref(link).addr() - self.links.as_ptr().addr()) / size_of::<Link>();
         self.drawn.fetch_sub(1, Ordering::Relaxed);
-        free::push(self, page as u32);
+        self.free.push(page as u32, |next| link.offset.store(next as usize, Ordering::Relaxed));
     }
 
     fn has(&self, link: &Link) -> bool {
         self.links.as_ptr_range().contains(&ptr::from_ref(link))
-    }
-
-    /// The link of the page at `data`; `None` if the budget has no such page.
-    pub(crate) fn link_of(&self, data: *mut u8) -> Option<&'a Link> {
-        let first = self.links.first()?.data.load(Ordering::Relaxed);
-        self.links.get((data.addr().checked_sub(first.addr())?) / self.page_size_bytes)
-    }
-}
-
-impl free::Words for PageBudget<'_> {
-    fn free(&self, ordering: Ordering) -> u64 {
-        self.free.load(ordering)
-    }
-
-    fn exchange_free(&self, old: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64> {
-        self.free.compare_exchange_weak(old, new, success, failure)
-    }
-
-    fn next(&self, page: u32) -> Option<u32> {
-        self.links.get(page as usize).map(|link| link.offset.load(Ordering::Relaxed) as u32)
-    }
-
-    fn set_next(&self, page: u32, next: u32) {
-        if let Some(link) = self.links.get(page as usize) {
-            link.offset.store(next as usize, Ordering::Relaxed);
-        }
-    }
-
-    fn available(&self) -> usize {
-        self.available.load(Ordering::Relaxed)
-    }
-
-    fn exchange_available(&self, old: usize, new: usize, success: Ordering) -> Result<usize, usize> {
-        self.available.compare_exchange_weak(old, new, success, Ordering::Relaxed)
-    }
-
-    fn add_available(&self, count: usize, ordering: Ordering) {
-        self.available.fetch_add(count, ordering);
     }
 }
 
@@ -268,26 +219,13 @@ impl Drawn<'_> {
 #[derive(Debug)]
 pub struct Share<'a> {
     budget: &'a PageBudget<'a>,
-    promised_count: usize,
-    drawn_count: usize,
+    /// Pages that it can always have, whatever others draw.
+    pub(crate) promised_count: usize,
+    /// Pages that it has drawn and not given back.
+    pub(crate) drawn_count: usize,
 }
 
 impl<'a> Share<'a> {
-    /// The budget.
-    pub fn budget(&self) -> &'a PageBudget<'a> {
-        self.budget
-    }
-
-    /// Pages that it can always have, whatever others draw.
-    pub fn promised_count(&self) -> usize {
-        self.promised_count
-    }
-
-    /// Pages that it has drawn and not given back.
-    pub fn drawn_count(&self) -> usize {
-        self.drawn_count
-    }
-
     /// Pages that are kept free for it.
     fn kept_count(&self, promised_count: usize) -> usize {
         promised_count.saturating_sub(self.drawn_count)
@@ -309,7 +247,7 @@ impl<'a> Share<'a> {
             }
             // This happens only if somebody has overwritten the budget's words.
             None => {
-                free::make_available(self.budget, usize::from(!is_promised));
+                self.budget.free.make_available(usize::from(!is_promised));
                 Err(BudgetError::Exhausted)
             }
         }
@@ -324,7 +262,7 @@ impl<'a> Share<'a> {
         self.budget.push(page.link);
         let was_promised = self.drawn_count <= self.promised_count;
         self.drawn_count -= 1;
-        free::make_available(self.budget, usize::from(!was_promised));
+        self.budget.free.make_available(usize::from(!was_promised));
     }
 
     /// Changes the promise.
@@ -335,7 +273,7 @@ impl<'a> Share<'a> {
         let (before, after) = (self.kept_count(self.promised_count), self.kept_count(promised_count));
         match after.checked_sub(before) {
             Some(more) => self.budget.take(more)?,
-            None => free::make_available(self.budget, before - after),
+            None => self.budget.free.make_available(before - after),
         }
         self.promised_count = promised_count;
         Ok(())
@@ -344,6 +282,6 @@ impl<'a> Share<'a> {
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        free::make_available(self.budget, self.kept_count(self.promised_count));
+        self.budget.free.make_available(self.kept_count(self.promised_count));
     }
 }

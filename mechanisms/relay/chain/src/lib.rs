@@ -23,8 +23,6 @@
 //! | [`PageBudget`] | the pages, free or drawn, and how many of the free ones are promised |
 //! | [`Share`] | what one chain has drawn, and is promised |
 //! | [`Chain`] | the buffer: grow, shrink, write, read, address |
-//! | [`Linked`] | its pages in a circle; the default |
-//! | [`Table`] | its pages in a table, for comparison |
 //!
 //! A page is free, or drawn by one share. The pages of a chain change only through exclusive access (`&mut`). Its bytes may also be written by
 //! writers that share it ([`Chain::write_shared`]), each to a part of the buffer of its own.
@@ -42,7 +40,7 @@
 //!
 //! # Cost
 //! A write to the cached page: four loads, a comparison, and the copy. To the next page: a call and one step. Of `n` pages, none
-//! is more than `n / 2` steps away. A link is 32 bytes for each page, a table's entry 8.
+//! is more than `n / 2` steps away. A link is 32 bytes for each page.
 //!
 //! # Limits
 //! A chain has at least one page, so that there always is a cached one. A fresh page contains what its last owner left.
@@ -54,23 +52,28 @@
 #![cfg_attr(not(test), no_std)]
 
 mod budget;
-pub mod copy;
+mod copy;
 mod free;
 mod linked;
-mod table;
+#[cfg(all(test, target_pointer_width = "64"))]
+mod model;
 #[cfg(test)]
 mod tests;
+
+/// The words of [`free`]; its model has others.
+mod atomic {
+    pub(crate) use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+}
 
 use core::fmt;
 use core::ptr::NonNull;
 
-use crate::copy::{CopyBytes, Native, Plain, Specialised};
+use crate::linked::{Access, Linked, Run};
 
 pub use budget::{BudgetError, Drawn, Link, PAGE_SIZE_BYTES_MAX, PAGE_SIZE_BYTES_MIN, PageBudget, Share};
+pub use copy::copy_bytes;
 #[doc(hidden)]
 pub use linked::LAYOUT;
-pub use linked::Linked;
-pub use table::{Entry, Table};
 
 /// The bytes end beyond the buffer's end, or begin there. Nothing was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,79 +87,14 @@ impl fmt::Display for Beyond {
 
 impl core::error::Error for Beyond {}
 
-/// Why bytes have no address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddressError {
-    /// They end beyond the buffer's end.
-    Beyond,
-    /// They lie in more than one page.
-    Crosses,
-}
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AddressError::Beyond => Beyond.fmt(formatter),
-            AddressError::Crosses => formatter.write_str("the bytes lie in more than one page"),
-        }
-    }
-}
-
-impl core::error::Error for AddressError {}
-
-/// The purpose for which a page is searched. Each has a cached page of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Writing.
-    Write = 0,
-    /// Reading.
-    Read = 1,
-    /// Asking for an address.
-    Address = 2,
-}
-
-/// Contiguous bytes of the buffer: up to the end of their page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    /// Of the first.
-    pub address: NonNull<u8>,
-    /// How many.
-    pub size_bytes: usize,
-}
-
-/// How a chain finds its pages: [`Linked`] or [`Table`].
-pub trait Pages<'a>: sealed::Sealed {
-    /// The address of the bytes, if no search is needed and they are in one page of the buffer.
-    fn quick(&self, access: Access, offset: usize, len: usize) -> Option<NonNull<u8>>;
-    /// The address of `offset`, which must be below the buffer's size.
-    fn find(&self, access: Access, offset: usize) -> Option<Run>;
-    /// Bytes of all pages.
-    fn size_bytes(&self) -> usize;
-    /// Bytes of a page.
-    fn page_size_bytes(&self) -> usize;
-    /// Adds a page at the end.
-    ///
-    /// # Errors
-    /// The page, if there is no room for it.
-    fn append(&mut self, page: Drawn<'a>) -> Result<(), Drawn<'a>>;
-    /// Takes the last page away, if there is one; `share` has drawn it. After the last page of a circle is taken, the circle must not be used.
-    fn remove_last(&mut self, share: &Share<'a>) -> Option<Drawn<'a>>;
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Linked<'_> {}
-    impl Sealed for super::Table<'_> {}
-}
-
 /// A buffer of pages. See the [module](self).
 ///
 /// Writing, reading and asking for addresses is wait-free and async-signal-safe; growing and shrinking lock-free. Dropped, it gives
 /// all its pages back.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Chain<'a, P: Pages<'a> = Linked<'a>> {
-    pages: P,
+pub struct Chain<'a> {
+    pages: Linked<'a>,
     share: Share<'a>,
 }
 
@@ -173,48 +111,20 @@ impl<'a> Chain<'a> {
         chain.grow(further)?;
         Ok(chain)
     }
-}
 
-impl<'a> Chain<'a, Table<'a>> {
-    /// As [`Chain::new`], with pages found by a table. The chain can grow to as many pages as there are entries.
-    ///
-    /// # Errors
-    /// As there, and [`BudgetError::TableFull`].
-    pub fn with_table(
-        budget: &'a PageBudget<'a>,
-        page_count: usize,
-        promised_count: usize,
-        entries: &'a mut [Entry],
-    ) -> Result<Chain<'a, Table<'a>>, BudgetError> {
-        if page_count == 0 {
-            return Err(BudgetError::NoPage);
-        }
-        let share = budget.share(promised_count)?;
-        let mut chain = Chain { pages: Table::new(entries, budget.page_size_bytes()), share };
-        chain.grow(page_count)?;
-        Ok(chain)
-    }
-}
-
-impl<'a, P: Pages<'a>> Chain<'a, P> {
     /// Bytes of the buffer.
     pub fn size_bytes(&self) -> usize {
-        self.pages.size_bytes()
-    }
-
-    /// Bytes of a page.
-    pub fn page_size_bytes(&self) -> usize {
-        self.pages.page_size_bytes()
+        self.pages.size_bytes
     }
 
     /// Pages of the buffer.
     pub fn page_count(&self) -> usize {
-        self.share.drawn_count()
+        self.share.drawn_count
     }
 
     /// Pages that the buffer can always have.
     pub fn promised_count(&self) -> usize {
-        self.share.promised_count()
+        self.share.promised_count
     }
 
     /// As [`Share::set_promised_count`].
@@ -228,18 +138,15 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     /// Adds so many pages behind the last one. The contents of the buffer stay where they are.
     ///
     /// # Errors
-    /// [`BudgetError::Exhausted`], [`BudgetError::TableFull`]; then the buffer is unchanged.
+    /// [`BudgetError::Exhausted`]; then the buffer is unchanged.
     pub fn grow(&mut self, page_count: usize) -> Result<(), BudgetError> {
         for added in 0..page_count {
-            let appended = self.share.draw().and_then(|page| {
-                self.pages.append(page).map_err(|page| {
-                    self.share.give_back(page);
-                    BudgetError::TableFull
-                })
-            });
-            if let Err(error) = appended {
-                self.give_back_last(added);
-                return Err(error);
+            match self.share.draw() {
+                Ok(page) => self.pages.append(page),
+                Err(error) => {
+                    self.give_back_last(added);
+                    return Err(error);
+                }
             }
         }
         Ok(())
@@ -259,9 +166,7 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
 
     fn give_back_last(&mut self, page_count: usize) {
         for _ in 0..page_count {
-            if let Some(page) = self.pages.remove_last(&self.share) {
-                self.share.give_back(page);
-            }
+            self.share.give_back(self.pages.remove_last());
         }
     }
 
@@ -271,17 +176,8 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     /// [`Beyond`].
     #[inline(always)]
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-        self.write_by::<Native>(offset, bytes)
-    }
-
-    /// As [`Chain::write`], copied by `C`.
-    ///
-    /// # Errors
-    /// [`Beyond`].
-    #[inline(always)]
-    pub fn write_by<C: CopyBytes>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
         // SAFETY: the slice is readable, and the chain is borrowed exclusively.
-        unsafe { self.write_shared::<C>(offset, bytes.as_ptr(), bytes.len()) }
+        unsafe { self.write_shared(offset, bytes.as_ptr(), bytes.len()) }
     }
 
     /// As [`Chain::write`], for a field that the caller has in registers. It stays there, except when a page has to be searched.
@@ -290,22 +186,22 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     /// [`Beyond`].
     #[inline(always)]
     pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
-        match self.pages.quick(Access::Write, offset, N) {
+        match self.cached(offset, N) {
             Some(address) => {
                 // SAFETY: so many bytes of the page, and the chain is borrowed exclusively.
-                unsafe { Native::copy(address.as_ptr(), bytes.as_ptr(), N) };
+                unsafe { copy_bytes(address.as_ptr(), bytes.as_ptr(), N) };
                 Ok(())
             }
             None => {
                 // A copy, so that only this case needs the bytes in memory.
                 let held = bytes;
                 // SAFETY: the array is readable, and the chain is borrowed exclusively.
-                unsafe { self.write_slow::<Native>(offset, held.as_ptr(), N) }
+                unsafe { self.write_slow(offset, held.as_ptr(), N) }
             }
         }
     }
 
-    /// As [`Chain::write_by`], for writers that share the chain: threads, or a signal handler and the code that it has interrupted.
+    /// As [`Chain::write`], for writers that share the chain: threads, or a signal handler and the code that it has interrupted.
     ///
     /// # Errors
     /// [`Beyond`].
@@ -313,32 +209,34 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     /// # Safety
     /// `len` bytes may be read at `source`, which is not in the buffer. Nobody else reads or writes these bytes of the buffer meanwhile.
     #[inline(always)]
-    pub unsafe fn write_shared<C: CopyBytes>(
-        &self,
-        offset: usize,
-        source: *const u8,
-        len: usize,
-    ) -> Result<(), Beyond> {
-        match self.pages.quick(Access::Write, offset, len) {
+    pub unsafe fn write_shared(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
+        match self.cached(offset, len) {
             Some(address) => {
                 // SAFETY: the source by the caller's word; so many bytes of the page are the caller's.
-                unsafe { C::copy(address.as_ptr(), source, len) };
+                unsafe { copy_bytes(address.as_ptr(), source, len) };
                 Ok(())
             }
             // SAFETY: handed on to the caller.
-            None => unsafe { self.write_slow::<C>(offset, source, len) },
+            None => unsafe { self.write_slow(offset, source, len) },
         }
+    }
+
+    /// The address of bytes in the page that was last written to.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn cached(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.pages.quick(Access::Write, offset, len)
     }
 
     /// # Safety
     /// As [`Chain::write_shared`].
     #[cold]
     #[inline(never)]
-    unsafe fn write_slow<C: CopyBytes>(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
+    unsafe fn write_slow(&self, offset: usize, source: *const u8, len: usize) -> Result<(), Beyond> {
         self.runs(Access::Write, offset, len, |run, done| {
             // SAFETY: the run is of one page, to which others write only as the caller's word allows; the source has room
             // for all runs together.
-            unsafe { C::copy(run.address.as_ptr(), source.wrapping_add(done), run.size_bytes) }
+            unsafe { copy_bytes(run.address.as_ptr(), source.wrapping_add(done), run.size_bytes) }
         })
     }
 
@@ -372,107 +270,48 @@ impl<'a, P: Pages<'a>> Chain<'a, P> {
     /// # Errors
     /// [`Beyond`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
-        let target = bytes.as_mut_ptr();
-        if let Some(address) = self.pages.quick(Access::Read, offset, bytes.len()) {
-            // SAFETY: the run holds all of the bytes in one page, initialised, which nobody writes while it is borrowed, or
-            // by the word of those who write; the target has as many.
-            unsafe { target.copy_from_nonoverlapping(address.as_ptr(), bytes.len()) };
+        // SAFETY: the slice is writable. Nobody writes to the chain while it is borrowed, or by the word of those who do (`write_shared`).
+        unsafe { self.read_shared(offset, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// As [`Chain::read`], to memory that need not be initialised.
+    ///
+    /// # Errors
+    /// [`Beyond`].
+    ///
+    /// # Safety
+    /// `len` bytes may be written at `target`, which is not in the buffer. Nobody writes to these bytes of the buffer meanwhile.
+    pub unsafe fn read_shared(&self, offset: usize, target: *mut u8, len: usize) -> Result<(), Beyond> {
+        if let Some(address) = self.pages.quick(Access::Read, offset, len) {
+            // SAFETY: all of the bytes are in one page, initialised, and nobody writes them; the target is the caller's word.
+            unsafe { target.copy_from_nonoverlapping(address.as_ptr(), len) };
             return Ok(());
         }
-        self.runs(Access::Read, offset, bytes.len(), |run, done| {
-            // SAFETY: the run is of one page, initialised, which nobody writes while it is borrowed, or by the word of those who write;
-            // the target has room for all runs together.
+        self.runs(Access::Read, offset, len, |run, done| {
+            // SAFETY: the run is of one page, initialised, and nobody writes it; by the caller's word the target has room for all runs together.
             unsafe { target.wrapping_add(done).copy_from_nonoverlapping(run.address.as_ptr(), run.size_bytes) }
         })
     }
 
-    /// The bytes from `offset` on, where they lie: one slice for each page.
-    ///
-    /// # Errors
-    /// [`Beyond`].
-    pub fn slices(&self, offset: usize, len: usize) -> Result<Slices<'_, 'a, P>, Beyond> {
-        self.check(offset, len)?;
-        Ok(Slices { chain: self, offset, len })
-    }
-
-    /// The address of the `len` bytes at `offset`: for example of a header that is filled in later.
-    ///
-    /// # Errors
-    /// [`AddressError`].
+    /// The address of the `len` bytes at `offset`: for example of a header that is filled in later. `None` if they end beyond the buffer's
+    /// end, or lie in more than one page.
     #[inline]
-    pub fn address(&self, offset: usize, len: usize) -> Result<NonNull<u8>, AddressError> {
-        match self.pages.quick(Access::Address, offset, len) {
-            Some(address) => Ok(address),
-            None => self.address_slow(offset, len),
-        }
+    pub fn address(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.pages.quick(Access::Address, offset, len).or_else(|| self.address_slow(offset, len))
     }
 
     #[cold]
     #[inline(never)]
-    fn address_slow(&self, offset: usize, len: usize) -> Result<NonNull<u8>, AddressError> {
-        self.check(offset, len).map_err(|Beyond| AddressError::Beyond)?;
+    fn address_slow(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        self.check(offset, len).ok()?;
         // An empty range at the very end is in no page.
-        let run = self.pages.find(Access::Address, offset).ok_or(AddressError::Beyond)?;
-        if len <= run.size_bytes { Ok(run.address) } else { Err(AddressError::Crosses) }
+        let run = self.pages.find(Access::Address, offset)?;
+        (len <= run.size_bytes).then_some(run.address)
     }
 }
 
-impl<'a, P: Pages<'a>> Drop for Chain<'a, P> {
+impl Drop for Chain<'_> {
     fn drop(&mut self) {
         self.give_back_last(self.page_count());
-    }
-}
-
-/// Writes that are called, as Desnoyers (2009) has them before and between his changes. Not generic, so that no compiler makes
-/// copies of them for the lengths that a program has.
-macro_rules! called {
-    ($pages:ident) => {
-        impl<'a> Chain<'a, $pages<'a>> {
-            /// As [`Chain::write`], in a function that is called.
-            ///
-            /// # Errors
-            /// [`Beyond`].
-            #[inline(never)]
-            pub fn write_called(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-                self.write_by::<Specialised>(offset, bytes)
-            }
-
-            /// As [`Chain::write_called`], copied by a call of `memcpy`.
-            ///
-            /// # Errors
-            /// [`Beyond`].
-            #[inline(never)]
-            pub fn write_called_memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-                self.write_by::<Plain>(offset, bytes)
-            }
-        }
-    };
-}
-
-called!(Linked);
-called!(Table);
-
-/// Parts of a buffer, page by page. See [`Chain::slices`].
-#[derive(Debug)]
-pub struct Slices<'c, 'a, P: Pages<'a> = Linked<'a>> {
-    chain: &'c Chain<'a, P>,
-    offset: usize,
-    len: usize,
-}
-
-impl<'c, 'a, P: Pages<'a>> Iterator for Slices<'c, 'a, P> {
-    type Item = &'c [u8];
-
-    fn next(&mut self) -> Option<&'c [u8]> {
-        if self.len == 0 {
-            return None;
-        }
-        let Run { address, size_bytes } = self.chain.pages.find(Access::Read, self.offset)?;
-        let size_bytes = size_bytes.min(self.len);
-        self.offset += size_bytes;
-        self.len -= size_bytes;
-        // SAFETY: initialised bytes of one page, which nobody writes while the chain is borrowed, or by the word of those who do
-        // (`write_shared`).
-        Some(unsafe { core::slice::from_raw_parts(address.as_ptr(), size_bytes) })
     }
 }

@@ -3,10 +3,7 @@
 use std::collections::BTreeSet;
 use std::thread;
 
-use dormouse_relay_chain::copy::{Aligned, Memcpy, Native, Specialised};
-use dormouse_relay_chain::{
-    AddressError, Beyond, BudgetError, Chain, Entry, Link, Linked, PAGE_SIZE_BYTES_MIN, PageBudget, Pages, Table,
-};
+use dormouse_relay_chain::{Beyond, BudgetError, Chain, Link, PAGE_SIZE_BYTES_MIN, PageBudget};
 use proptest::prelude::*;
 
 /// Pages of a budget.
@@ -44,17 +41,11 @@ impl Bench {
 pub enum Way {
     Write,
     Array,
-    Specialised,
-    Aligned,
-    Memcpy,
-    Called,
-    CalledMemcpy,
     Shared,
 }
 
 /// All of them.
-pub const WAYS: [Way; 8] =
-    [Way::Write, Way::Array, Way::Specialised, Way::Aligned, Way::Memcpy, Way::Called, Way::CalledMemcpy, Way::Shared];
+pub const WAYS: [Way; 3] = [Way::Write, Way::Array, Way::Shared];
 
 /// A place in a buffer as a share of its size, so that it means something in any; some lie beyond.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +81,6 @@ impl Place {
 #[allow(missing_docs)]
 pub enum Operation {
     Open {
-        is_table: bool,
         page_count: usize,
         promised_count: usize,
     },
@@ -160,8 +150,8 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let chain = 0..CHAINS_MAX;
     let count = 0..PAGES + 1;
     let operation = prop_oneof![
-        3 => (any::<bool>(), 0..PAGES, 0..PAGES / 2).prop_map(|(is_table, page_count, promised_count)| {
-            Operation::Open { is_table, page_count, promised_count }
+        3 => (0..PAGES, 0..PAGES / 2).prop_map(|(page_count, promised_count)| {
+            Operation::Open { page_count, promised_count }
         }),
         1 => chain.clone().prop_map(|chain| Operation::Close { chain }),
         2 => (chain.clone(), 0..5usize).prop_map(|(chain, page_count)| Operation::Grow { chain, page_count }),
@@ -180,34 +170,14 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..80)
 }
 
-enum Any<'a> {
-    Linked(Chain<'a, Linked<'a>>),
-    Table(Chain<'a, Table<'a>>),
-}
-
-macro_rules! with {
-    ($any:expr, $chain:ident => $body:expr) => {
-        match $any {
-            Any::Linked($chain) => $body,
-            Any::Table($chain) => $body,
-        }
-    };
-}
-
 /// A chain, and what it should hold.
 struct Held<'a> {
-    chain: Any<'a>,
+    chain: Chain<'a>,
     bytes: Vec<u8>,
     promised_count: usize,
 }
 
-impl Held<'_> {
-    fn page_count(&self) -> usize {
-        with!(&self.chain, chain => chain.page_count())
-    }
-}
-
-fn write<'a, P: Pages<'a>>(chain: &mut Chain<'a, P>, way: Way, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+fn write(chain: &mut Chain<'_>, way: Way, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
     match way {
         Way::Array => match *bytes {
             [] => chain.write_array(offset, []),
@@ -217,12 +187,9 @@ fn write<'a, P: Pages<'a>>(chain: &mut Chain<'a, P>, way: Way, offset: usize, by
             [a, b, c, d, e, f, g, h] => chain.write_array(offset, [a, b, c, d, e, f, g, h]),
             _ => chain.write(offset, bytes),
         },
-        Way::Specialised => chain.write_by::<Specialised>(offset, bytes),
-        Way::Aligned => chain.write_by::<Aligned>(offset, bytes),
-        Way::Memcpy => chain.write_by::<Memcpy>(offset, bytes),
         // SAFETY: nobody else has the chain.
-        Way::Shared => unsafe { chain.write_shared::<Native>(offset, bytes.as_ptr(), bytes.len()) },
-        Way::Write | Way::Called | Way::CalledMemcpy => chain.write(offset, bytes),
+        Way::Shared => unsafe { chain.write_shared(offset, bytes.as_ptr(), bytes.len()) },
+        Way::Write => chain.write(offset, bytes),
     }
 }
 
@@ -233,17 +200,13 @@ fn write_oracle(held: &mut [u8], offset: usize, bytes: &[u8]) -> Result<(), Beyo
     Ok(())
 }
 
-fn read<'a, P: Pages<'a>>(chain: &Chain<'a, P>, offset: usize, len: usize) -> Result<Vec<u8>, Beyond> {
+fn read(chain: &Chain<'_>, offset: usize, len: usize) -> Result<Vec<u8>, Beyond> {
     let mut bytes = vec![0x5A; len];
     let found = chain.read(offset, &mut bytes);
-    let slices = chain.slices(offset, len).map(|slices| slices.flatten().copied().collect::<Vec<u8>>());
-    assert_eq!(found.is_ok(), slices.is_ok());
-    if found.is_ok() {
-        assert_eq!(slices.as_ref(), Ok(&bytes));
-    } else {
+    if found.is_err() {
         assert!(bytes.iter().all(|byte| *byte == 0x5A), "nothing is copied where there is an error");
     }
-    slices
+    found.map(|()| bytes)
 }
 
 /// Pages of all chains, and none of them twice; what is left is free, and as much of it promised as was asked for.
@@ -252,18 +215,17 @@ fn check(budget: &PageBudget<'_>, chains: &[Held<'_>]) {
     let mut addresses = BTreeSet::new();
     let (mut drawn_count, mut kept_count) = (0, 0);
     for held in chains {
-        let count = held.page_count();
+        let count = held.chain.page_count();
         assert_eq!(count * page, held.bytes.len());
-        with!(&held.chain, chain => {
-            assert_eq!(chain.size_bytes(), held.bytes.len());
-            assert_eq!(chain.promised_count(), held.promised_count);
-            assert!(read(chain, 0, held.bytes.len()).as_ref() == Ok(&held.bytes), "the chain holds what the oracle holds");
-            for number in 0..count {
-                let address = chain.address(number * page, page).expect("a page's bytes are in one piece").addr().get();
-                assert!(address.is_multiple_of(PAGE_SIZE_BYTES_MIN));
-                assert!(addresses.insert(address), "a page is in two places");
-            }
-        });
+        let chain = &held.chain;
+        assert_eq!(chain.size_bytes(), held.bytes.len());
+        assert_eq!(chain.promised_count(), held.promised_count);
+        assert!(read(chain, 0, held.bytes.len()).as_ref() == Ok(&held.bytes), "the chain holds what the oracle holds");
+        for number in 0..count {
+            let address = chain.address(number * page, page).expect("a page's bytes are in one piece").addr().get();
+            assert!(address.is_multiple_of(PAGE_SIZE_BYTES_MIN));
+            assert!(addresses.insert(address), "a page is in two places");
+        }
         drawn_count += count;
         kept_count += held.promised_count.saturating_sub(count);
     }
@@ -285,47 +247,32 @@ fn may_draw(budget: &PageBudget<'_>, promised_count: usize, drawn_count: usize, 
 pub fn run(page_size_bytes: usize, operations: &[Operation]) {
     let mut bench = Bench::new(page_size_bytes, PAGES);
     let budget = bench.budget(page_size_bytes).unwrap();
-    // Tables of a size that not every growth fits in.
-    let mut tables: Vec<Vec<Entry>> = (0..operations.len()).map(|_| (0..8).map(|_| Entry::new()).collect()).collect();
-    let mut tables = tables.iter_mut();
     let mut chains: Vec<Held<'_>> = Vec::new();
     for operation in operations {
-        apply(&budget, &mut chains, &mut tables, operation);
+        apply(&budget, &mut chains, operation);
         check(&budget, &chains);
     }
     drop(chains);
     assert_eq!((budget.free_count(), budget.available_count()), (PAGES, PAGES));
 }
 
-fn apply<'a>(
-    budget: &'a PageBudget<'a>,
-    chains: &mut Vec<Held<'a>>,
-    tables: &mut impl Iterator<Item = &'a mut Vec<Entry>>,
-    operation: &Operation,
-) {
+fn apply<'a>(budget: &'a PageBudget<'a>, chains: &mut Vec<Held<'a>>, operation: &Operation) {
     let len = chains.len();
     let index = |chain: &usize| if len == 0 { None } else { Some(chain % len) };
     match operation {
-        &Operation::Open { is_table, page_count, promised_count } => {
+        &Operation::Open { page_count, promised_count } => {
             if len == CHAINS_MAX {
                 return;
             }
-            let table = tables.next().expect("a table for each operation");
-            let table_len = table.len();
-            let opened = if is_table {
-                Chain::with_table(budget, page_count, promised_count, table).map(Any::Table)
-            } else {
-                Chain::new(budget, page_count, promised_count).map(Any::Linked)
-            };
+            let opened = Chain::new(budget, page_count, promised_count);
             let (available, wanted) = (budget.available_count(), page_count.max(promised_count));
             match opened {
                 Ok(chain) => {
-                    let bytes = with!(&chain, chain => read(chain, 0, page_count * budget.page_size_bytes())).unwrap();
+                    let bytes = read(&chain, 0, page_count * budget.page_size_bytes()).unwrap();
                     chains.push(Held { chain, bytes, promised_count });
                 }
                 Err(BudgetError::NoPage) => assert_eq!(page_count, 0),
                 Err(BudgetError::Exhausted) => assert!(wanted > available),
-                Err(BudgetError::TableFull) => assert!(is_table && page_count > table_len),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -338,25 +285,21 @@ fn apply<'a>(
             let Some(index) = index(chain) else { return };
             let held = &mut chains[index];
             let before = held.bytes.len();
-            let may = may_draw(budget, held.promised_count, held.page_count(), *page_count);
-            match with!(&mut held.chain, chain => chain.grow(*page_count)) {
+            let may = may_draw(budget, held.promised_count, held.chain.page_count(), *page_count);
+            match held.chain.grow(*page_count) {
                 Ok(()) => {
                     assert!(may);
                     let more = page_count * budget.page_size_bytes();
-                    held.bytes.extend(with!(&held.chain, chain => read(chain, before, more)).unwrap());
+                    held.bytes.extend(read(&held.chain, before, more).unwrap());
                 }
-                Err(BudgetError::Exhausted) => assert!(!may),
-                Err(error) => {
-                    assert_eq!(error, BudgetError::TableFull);
-                    assert!(matches!(held.chain, Any::Table(_)) && held.page_count() + page_count > 8);
-                }
+                Err(error) => assert!(error == BudgetError::Exhausted && !may, "{error}"),
             }
         }
         Operation::Shrink { chain, page_count } => {
             let Some(index) = index(chain) else { return };
             let held = &mut chains[index];
-            let is_possible = *page_count < held.page_count();
-            let shrunk = with!(&mut held.chain, chain => chain.shrink(*page_count));
+            let is_possible = *page_count < held.chain.page_count();
+            let shrunk = held.chain.shrink(*page_count);
             assert_eq!(shrunk, if is_possible { Ok(()) } else { Err(BudgetError::NoPage) });
             if is_possible {
                 held.bytes.truncate(held.bytes.len() - page_count * budget.page_size_bytes());
@@ -365,9 +308,9 @@ fn apply<'a>(
         Operation::Promise { chain, promised_count } => {
             let Some(index) = index(chain) else { return };
             let held = &mut chains[index];
-            let kept = |promised_count: usize| promised_count.saturating_sub(held.page_count());
+            let kept = |promised_count: usize| promised_count.saturating_sub(held.chain.page_count());
             let may = kept(*promised_count) <= budget.available_count() + kept(held.promised_count);
-            let set = with!(&mut held.chain, chain => chain.set_promised_count(*promised_count));
+            let set = held.chain.set_promised_count(*promised_count);
             assert_eq!(set, if may { Ok(()) } else { Err(BudgetError::Exhausted) });
             if may {
                 held.promised_count = *promised_count;
@@ -377,11 +320,7 @@ fn apply<'a>(
             let Some(index) = index(chain) else { return };
             let held = &mut chains[index];
             let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
-            let written = match way {
-                Way::Called => with!(&mut held.chain, chain => chain.write_called(offset, bytes)),
-                Way::CalledMemcpy => with!(&mut held.chain, chain => chain.write_called_memcpy(offset, bytes)),
-                way => with!(&mut held.chain, chain => write(chain, *way, offset, bytes)),
-            };
+            let written = write(&mut held.chain, *way, offset, bytes);
             assert_eq!(written, write_oracle(&mut held.bytes, offset, bytes), "{offset}");
         }
         Operation::Nested { chain, place, parts: [first, second, nested] } => {
@@ -390,17 +329,17 @@ fn apply<'a>(
             let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
             let middle = offset.wrapping_add(first.len());
             let end = middle.wrapping_add(second.len());
-            with!(&held.chain, chain => for (offset, bytes) in [(offset, first), (end, nested), (middle, second)] {
+            for (offset, bytes) in [(offset, first), (end, nested), (middle, second)] {
                 // SAFETY: nobody else has the chain, and the parts do not overlap.
-                let written = unsafe { chain.write_shared::<Native>(offset, bytes.as_ptr(), bytes.len()) };
+                let written = unsafe { held.chain.write_shared(offset, bytes.as_ptr(), bytes.len()) };
                 assert_eq!(written, write_oracle(&mut held.bytes, offset, bytes));
-            });
+            }
         }
         Operation::Read { chain, place, len } => {
             let Some(index) = index(chain) else { return };
             let held = &chains[index];
             let offset = place.offset(held.bytes.len(), budget.page_size_bytes());
-            let found = with!(&held.chain, chain => read(chain, offset, *len));
+            let found = read(&held.chain, offset, *len);
             let end = offset.checked_add(*len);
             assert_eq!(found.ok().as_deref(), end.and_then(|end| held.bytes.get(offset..end)));
         }
@@ -409,17 +348,16 @@ fn apply<'a>(
             let held = &chains[index];
             let page = budget.page_size_bytes();
             let offset = place.offset(held.bytes.len(), page);
-            match with!(&held.chain, chain => chain.address(offset, *len)) {
-                Ok(address) => {
+            match held.chain.address(offset, *len) {
+                Some(address) => {
                     // SAFETY: that many bytes of one page, which nobody writes.
                     let found = unsafe { std::slice::from_raw_parts(address.as_ptr(), *len) };
                     assert_eq!(found, &held.bytes[offset..offset + len]);
                 }
-                Err(AddressError::Crosses) => assert!(offset % page + len > page && offset + len <= held.bytes.len()),
-                Err(AddressError::Beyond) => {
-                    let end = offset.checked_add(*len);
+                None => {
+                    let is_beyond = offset.checked_add(*len).is_none_or(|end| end > held.bytes.len());
                     let is_empty_at_end = *len == 0 && offset == held.bytes.len();
-                    assert!(is_empty_at_end || end.is_none_or(|end| end > held.bytes.len()));
+                    assert!(is_beyond || is_empty_at_end || offset % page + len > page);
                 }
             }
         }
@@ -495,7 +433,7 @@ fn huge_pages() {
     let mut found = [0; 7];
     chain.read(HUGE - 3, &mut found).unwrap();
     assert_eq!(&found, b"crosses");
-    assert_eq!(chain.address(HUGE - 3, 7), Err(AddressError::Crosses));
+    assert_eq!(chain.address(HUGE - 3, 7), None);
     assert_eq!(chain.write(2 * HUGE - 3, b"crosses"), Err(Beyond));
 }
 
@@ -597,7 +535,7 @@ fn threads_share_a_chain() {
                     for index in (number..records).step_by(THREADS) {
                         let bytes = record(index);
                         // SAFETY: the others have other records.
-                        unsafe { chain.write_shared::<Native>(index * RECORD, bytes.as_ptr(), RECORD) }.unwrap();
+                        unsafe { chain.write_shared(index * RECORD, bytes.as_ptr(), RECORD) }.unwrap();
                     }
                 });
             }

@@ -25,7 +25,10 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
-use dormouse_relay_chain::{Beyond, Chain, Entry, Link, Linked, PageBudget, Table};
+use dormouse_relay_chain::{Beyond, Chain, Link, PageBudget};
+use table::Table;
+
+mod table;
 
 const SMALL_BYTES: usize = 16 << 10;
 const LARGE_BYTES: usize = 4 << 20;
@@ -125,7 +128,7 @@ impl<const AT: usize> Shape for Mix<AT> {
     }
 }
 
-/// Chains of either kind, written in either way.
+/// Pages of either kind, written in each way.
 trait Buffer: Send + 'static {
     fn memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
     fn called(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
@@ -134,17 +137,33 @@ trait Buffer: Send + 'static {
     fn read(&self) -> Result<Vec<u8>, Beyond>;
 }
 
+/// The same bytes. A compiler that knows how many they are makes another function of one that is called, for each length.
+#[inline(always)]
+fn of_unknown_length(bytes: &[u8]) -> &[u8] {
+    let len = opaque(bytes.len() as u64) as usize;
+    // SAFETY: the same slice: the number is as it was.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr(), len) }
+}
+
 macro_rules! buffer {
-    ($pages:ty) => {
-        impl Buffer for Chain<'static, $pages> {
-            #[inline(always)]
+    ($buffer:ty) => {
+        impl Buffer for $buffer {
+            #[inline(never)]
             fn memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-                self.write_called_memcpy(offset, bytes)
+                let bytes = of_unknown_length(bytes);
+                match self.cached(offset, bytes.len()) {
+                    Some(address) => {
+                        // SAFETY: so many bytes of the buffer, which is borrowed exclusively, and of the slice.
+                        unsafe { address.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                        Ok(())
+                    }
+                    None => self.called(offset, bytes),
+                }
             }
 
-            #[inline(always)]
+            #[inline(never)]
             fn called(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-                self.write_called(offset, bytes)
+                self.write(offset, of_unknown_length(bytes))
             }
 
             #[inline(always)]
@@ -159,14 +178,14 @@ macro_rules! buffer {
 
             fn read(&self) -> Result<Vec<u8>, Beyond> {
                 let mut bytes = vec![0; self.size_bytes()];
-                Chain::read(self, 0, &mut bytes).map(|()| bytes)
+                <$buffer>::read(self, 0, &mut bytes).map(|()| bytes)
             }
         }
     };
 }
 
-buffer!(Linked<'static>);
-buffer!(Table<'static>);
+buffer!(Chain<'static>);
+buffer!(Table);
 
 /// How a field is written.
 trait Way: 'static {
@@ -309,15 +328,15 @@ fn locked<B>(
 }
 
 macro_rules! pages {
-    ($($name:ident: $pages:ty, $new:ident, $size_bytes:expr, $page_bytes:expr);* $(;)?) => {$(
+    ($($name:ident: $buffer:ty, $new:ident, $size_bytes:expr, $page_bytes:expr);* $(;)?) => {$(
         struct $name;
 
         impl Pages for $name {
-            type Buffer = Chain<'static, $pages>;
+            type Buffer = $buffer;
 
             #[inline(always)]
             fn bench() -> MutexGuard<'static, Bench<Self::Buffer>> {
-                static BENCH: OnceLock<Mutex<Bench<Chain<'static, $pages>>>> = OnceLock::new();
+                static BENCH: OnceLock<Mutex<Bench<$buffer>>> = OnceLock::new();
                 locked(&BENCH, || {
                     let buffer = $new($size_bytes, $page_bytes).expect("memory for the buffers");
                     Bench { buffer, size_bytes: $size_bytes, offset: 0, written: 0, refused: 0 }
@@ -328,11 +347,11 @@ macro_rules! pages {
 }
 
 pages! {
-    List: Linked<'static>, list, SMALL_BYTES, PAGE_BYTES;
-    InTable: Table<'static>, table, SMALL_BYTES, PAGE_BYTES;
-    LargeList: Linked<'static>, list, LARGE_BYTES, PAGE_BYTES;
-    LargeTable: Table<'static>, table, LARGE_BYTES, PAGE_BYTES;
-    HugeList: Linked<'static>, list, LARGE_BYTES, HUGE_BYTES;
+    List: Chain<'static>, list, SMALL_BYTES, PAGE_BYTES;
+    InTable: Table, table, SMALL_BYTES, PAGE_BYTES;
+    LargeList: Chain<'static>, list, LARGE_BYTES, PAGE_BYTES;
+    LargeTable: Table, table, LARGE_BYTES, PAGE_BYTES;
+    HugeList: Chain<'static>, list, LARGE_BYTES, HUGE_BYTES;
 }
 
 /// Memory with a budget over it, both for good. Every page is there, and the free ones are in no order.
@@ -366,10 +385,8 @@ fn list(size_bytes: usize, page_bytes: usize) -> Result<Chain<'static>, String> 
     Chain::new(budget(size_bytes, page_bytes)?, size_bytes / page_bytes, 0).map_err(|error| error.to_string())
 }
 
-fn table(size_bytes: usize, page_bytes: usize) -> Result<Chain<'static, Table<'static>>, String> {
-    let page_count = size_bytes / page_bytes;
-    let entries: Vec<Entry> = (0..page_count).map(|_| Entry::new()).collect();
-    Chain::with_table(budget(size_bytes, page_bytes)?, page_count, 0, entries.leak()).map_err(|error| error.to_string())
+fn table(size_bytes: usize, page_bytes: usize) -> Result<Table, String> {
+    Table::new(budget(size_bytes, page_bytes)?, size_bytes / page_bytes).map_err(|error| error.to_string())
 }
 
 extern "C" fn run<P: Pages, S: Shape, W: Way>(iterations: u64, first: u64) {

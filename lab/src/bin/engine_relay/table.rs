@@ -1,0 +1,182 @@
+//! Pages that are found by a table of their addresses: for comparison with the circle of a chain. Each is found in one step, but the table
+//! must be contiguous, and as long as the buffer may grow.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use dormouse_relay_chain::{Beyond, BudgetError, PageBudget, copy_bytes};
+
+/// A buffer of pages that do not change.
+pub struct Table {
+    /// Where each page's bytes are. Atomic, as the words of a chain are.
+    entries: Box<[AtomicPtr<u8>]>,
+    page_shift: u32,
+    page_size_bytes: usize,
+}
+
+impl Table {
+    /// So many pages of the budget, for good.
+    pub fn new(budget: &'static PageBudget<'static>, page_count: usize) -> Result<Table, BudgetError> {
+        let mut share = budget.share(page_count)?;
+        let entry = |_| share.draw().map(|page| AtomicPtr::new(page.data().as_ptr()));
+        let entries = (0..page_count).map(entry).collect::<Result<_, _>>()?;
+        let page_size_bytes = budget.page_size_bytes();
+        Ok(Table { entries, page_shift: page_size_bytes.trailing_zeros(), page_size_bytes })
+    }
+
+    pub fn size_bytes(&self) -> usize {
+        self.entries.len() << self.page_shift
+    }
+
+    #[inline(always)]
+    fn within(&self, offset: usize) -> usize {
+        offset & self.page_size_bytes.wrapping_sub(1)
+    }
+
+    #[inline(always)]
+    fn found(&self, offset: usize) -> Option<NonNull<u8>> {
+        let entry = self.entries.get(offset >> self.page_shift)?;
+        let address = entry.load(Ordering::Relaxed).wrapping_add(self.within(offset));
+        // SAFETY: in a page of a budget, and nothing of one is at address 0.
+        Some(unsafe { NonNull::new_unchecked(address) })
+    }
+
+    /// The address of bytes that are in one page; the name is that of a chain's, which has it without a search in one page only.
+    #[inline(always)]
+    pub fn cached(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let left = self.page_size_bytes.wrapping_sub(self.within(offset));
+        if len <= left { self.found(offset) } else { None }
+    }
+
+    #[inline(always)]
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+        match self.cached(offset, bytes.len()) {
+            Some(address) => {
+                // SAFETY: so many bytes of a page of this table's, which is borrowed exclusively; the source is a slice.
+                unsafe { copy_bytes(address.as_ptr(), bytes.as_ptr(), bytes.len()) };
+                Ok(())
+            }
+            None => self.write_slow(offset, bytes),
+        }
+    }
+
+    /// As [`Table::write`], of bytes in registers, which stay there except where they cross a page's end.
+    #[inline(always)]
+    pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
+        match self.cached(offset, N) {
+            Some(address) => {
+                // SAFETY: so many bytes of a page of this table's, which is borrowed exclusively; the source is an array.
+                unsafe { copy_bytes(address.as_ptr(), bytes.as_ptr(), N) };
+                Ok(())
+            }
+            None => {
+                // A copy, so that only this case needs the bytes in memory.
+                let held = bytes;
+                self.write_slow(offset, &held)
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_slow(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+        self.runs(offset, bytes.len(), |run, done, len| {
+            // SAFETY: so many bytes of a page, by `runs`, and of the source.
+            unsafe { copy_bytes(run.as_ptr(), bytes.as_ptr().wrapping_add(done), len) }
+        })
+    }
+
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Beyond> {
+        let target = bytes.as_mut_ptr();
+        self.runs(offset, bytes.len(), |run, done, len| {
+            // SAFETY: so many bytes of a page, by `runs`, initialised by the budget's maker, and of the target.
+            unsafe { target.wrapping_add(done).copy_from_nonoverlapping(run.as_ptr(), len) }
+        })
+    }
+
+    /// The part of each page, how many bytes came before it, and how many it has.
+    fn runs(&self, offset: usize, len: usize, mut each: impl FnMut(NonNull<u8>, usize, usize)) -> Result<(), Beyond> {
+        let left = self.size_bytes().checked_sub(offset).ok_or(Beyond)?;
+        if len > left {
+            return Err(Beyond);
+        }
+        let mut done = 0;
+        while done < len {
+            let offset = offset + done;
+            let of_page = (self.page_size_bytes - self.within(offset)).min(len - done);
+            each(self.found(offset).ok_or(Beyond)?, done, of_page);
+            done += of_page;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dormouse_relay_chain::Link;
+
+    use super::*;
+
+    #[repr(C, align(4096))]
+    #[derive(Clone)]
+    struct OsPage([u8; 4096]);
+
+    const PAGES: usize = 5;
+
+    fn budget() -> &'static PageBudget<'static> {
+        let region = vec![OsPage([0; 4096]); PAGES].leak();
+        // SAFETY: all of the pages, as bytes.
+        let region = unsafe { std::slice::from_raw_parts_mut(region.as_mut_ptr().cast(), PAGES * 4096) };
+        let links: Vec<Link> = (0..PAGES).map(|_| Link::new()).collect();
+        Box::leak(Box::new(PageBudget::new(region, 4096, links.leak()).unwrap()))
+    }
+
+    /// Bytes of many lengths at many places, across pages' ends and beyond the last one, against a list.
+    #[test]
+    fn a_table_holds_what_a_list_holds() {
+        let budget = budget();
+        let mut table = Table::new(budget, PAGES).unwrap();
+        assert_eq!((budget.free_count(), table.size_bytes()), (0, PAGES * 4096));
+        assert!(Table::new(budget, 1).is_err());
+        let mut held = vec![0; PAGES * 4096];
+        let mut random = 1u64;
+        let mut draw = |end: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % end
+        };
+        for round in 0..20_000 {
+            let len = if round % 100 == 0 { draw(9_000) } else { draw(40) };
+            let near_end = (1 + draw(PAGES)) * 4096 - draw(40);
+            let offset = if round % 2 == 0 { near_end } else { draw(PAGES * 4096 + 40) };
+            let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8).collect();
+            let written = match *bytes {
+                [a] => table.write_array(offset, [a]),
+                [a, b, c, d] => table.write_array(offset, [a, b, c, d]),
+                [a, b, c, d, e, f, g, h] => table.write_array(offset, [a, b, c, d, e, f, g, h]),
+                _ => table.write(offset, &bytes),
+            };
+            match held.get_mut(offset..offset + len) {
+                Some(place) => {
+                    place.copy_from_slice(&bytes);
+                    assert_eq!(written, Ok(()));
+                    let mut found = vec![0; len];
+                    table.read(offset, &mut found).unwrap();
+                    assert_eq!(found, bytes);
+                    if let Some(address) = table.cached(offset, len).filter(|_| len > 0) {
+                        // SAFETY: that many bytes of one page, which nobody writes.
+                        let found = unsafe { std::slice::from_raw_parts(address.as_ptr(), len) };
+                        assert_eq!(found, bytes);
+                    }
+                }
+                None => {
+                    assert_eq!(written, Err(Beyond));
+                    assert_eq!(table.read(offset, &mut vec![0; len]), Err(Beyond));
+                }
+            }
+        }
+        let mut found = vec![0; held.len()];
+        table.read(0, &mut found).unwrap();
+        assert!(found == held);
+        assert_eq!(table.write(usize::MAX, &[1, 2]), Err(Beyond));
+    }
+}
