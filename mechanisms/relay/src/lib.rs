@@ -51,18 +51,20 @@
 //! # Source
 //! Mathieu Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
 
+#![cfg(target_pointer_width = "64")]
 #![cfg_attr(not(test), no_std)]
 
-#[cfg(target_pointer_width = "64")]
 pub mod arch;
-#[cfg(target_pointer_width = "64")]
 mod memory;
-#[cfg(target_pointer_width = "64")]
+#[cfg(test)]
+mod model;
 mod retained;
-#[cfg(target_pointer_width = "64")]
 mod write;
 
-#[cfg(target_pointer_width = "64")]
+/// The words of [`retained`]; its model has others.
+mod atomic {
+    pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
+}
+
 pub use memory::{Census, Drawer, Memory, Setup};
-#[cfg(target_pointer_width = "64")]
 pub use write::{Form, Record, Segment, Written, begin_epoch, write_exclusive};

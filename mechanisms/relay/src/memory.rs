@@ -381,9 +381,13 @@ impl Memory {
             }
             _ => false,
         };
+        is_free && self.change_owner(index, word, taker)
+    }
+
+    /// Makes a page `to`'s whose owner word still is `from`. False if it is another one.
+    fn change_owner(&self, index: u32, from: u64, to: Owner) -> bool {
         // (B) again, and (D) for whoever looks at the word next.
-        is_free
-            && self.owner(index).compare_exchange(word, taker.to_word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.owner(index).compare_exchange(from, to.to_word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn prepare(&self, unit: u32, stream: u32) {
@@ -403,8 +407,8 @@ impl Memory {
     pub fn give_back(&self, process: u16, stream: u32, unit: u32) {
         if let Some(index) = self.geometry.page_of_unit(unit) {
             let drawn = Owner::Drawn { process, stream: stream as u16 }.to_word();
-            // (D) Release pairs with (B). A failure means that the owner has taken it from a process it believes dead.
-            let _ = self.owner(index).compare_exchange(drawn, 0, Ordering::Release, Ordering::Relaxed);
+            // A failure means that the owner has taken it from a process it believes dead.
+            let _ = self.change_owner(index, drawn, Owner::Free);
             // (J') pairs with (J): whoever sees the count finds the page.
             self.header().freed.0.fetch_add(1, Ordering::Release);
         }
@@ -424,9 +428,7 @@ impl Memory {
             }
             if !self.is_linked(stream as u32, self.geometry.unit_of_page(index)) {
                 // The owner word is read again by the exchange: a page that was linked and closed meanwhile is QUEUED.
-                // (D) pairs with (B).
-                let freed = self.owner(index).compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
-                reclaimed += freed.is_ok() as u32;
+                reclaimed += self.change_owner(index, word, Owner::Free) as u32;
             }
         }
         // (J') pairs with (J).
@@ -454,7 +456,12 @@ impl Memory {
 
     /// Pages of a stream that are closed and not yet taken back (overwrite mode).
     pub fn retained(&self, stream: u32) -> u32 {
-        Retained::of(self.stream(stream)).count
+        self.retained_by(stream).count
+    }
+
+    fn retained_by(&self, stream: u32) -> Retained {
+        let control = self.stream(stream);
+        Retained::of(&control.reclaimed, &control.state)
     }
 
     /// Overwrite mode: gives up the oldest page of the stream that retains the most (as it was found a few pages ago), so that [`Memory::draw_page`] can have it.
@@ -463,14 +470,14 @@ impl Memory {
     pub fn evict(&self, stream: u32) -> Option<u32> {
         let (victim, retained) = self.victim(stream)?;
         // A failure means that somebody else has just given it up: as good.
-        let _ = retained.give_up(self.stream(victim));
+        let _ = retained.give_up(&self.stream(victim).reclaimed);
         // A slot that somebody has scribbled over names another page, which is drawn only if it is free.
         Some(self.geometry.page_of_unit(self.chain(victim, retained.oldest)).unwrap_or(0))
     }
 
     /// The stream that retains the most, and what it retains.
     fn victim(&self, stream: u32) -> Option<(u32, Retained)> {
-        let mut victim = (stream, Retained::of(self.stream(stream)));
+        let mut victim = (stream, self.retained_by(stream));
         let Retained { oldest, count } = victim.1;
         // All streams together retain no more pages than there are. Who has the most of them need not look at the others, each
         // of which lies in an `os_page` of its own. Who shares with others looks now and then, and as long as that finds
@@ -479,7 +486,7 @@ impl Memory {
         let is_turn = oldest.is_multiple_of(EVICTIONS_PER_LOOK);
         let looks = may_lead && (is_turn || count == 0);
         for other in self.used_streams().take_while(|_| looks) {
-            let retained = Retained::of(self.stream(other));
+            let retained = self.retained_by(other);
             // A tie goes to the stream that asks; a lead of one is not worth another stream's history.
             if retained.count > victim.1.count.saturating_add(1) {
                 victim = (other, retained);
@@ -496,10 +503,7 @@ impl Memory {
         let least = self.kept_page_count.clamp(1, self.geometry.page_count);
         let limit = limit.clamp(least, self.geometry.page_count);
         for index in 0..limit {
-            let word = self.owner(index);
-            // (D) pairs with (B).
-            let withheld = Owner::Withheld.to_word();
-            let _ = word.compare_exchange(withheld, Owner::Free.to_word(), Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.change_owner(index, Owner::Withheld.to_word(), Owner::Free);
         }
         // (V') pairs with (V).
         self.header().page_limit.0.store(limit, Ordering::Release);
@@ -516,21 +520,18 @@ impl Memory {
     /// Session owner, overwrite mode: moves a retained page from beyond the limit to below it, at the price of the oldest one if need be.
     /// True if it did, and the page's memory may go. Nobody else may read retained pages meanwhile.
     pub fn relocate(&self, index: u32) -> bool {
-        // (B) pairs with (D).
-        let word = self.owner(index).load(Ordering::Acquire);
-        let Some(Owner::Queued { stream, seq }) = Owner::from_word(word) else { return false };
+        let Some(queued @ Owner::Queued { stream, seq }) = self.owner_of(index) else { return false };
         let stream = stream as u32;
         // (E') pairs with (E).
         let used = |stream: u32| self.stream(stream).reclaimed.load(Ordering::Acquire);
         if index < self.page_limit() || stream >= self.geometry.stream_count || seq < used(stream) {
             return false;
         }
+        let from = self.geometry.unit_of_page(index);
         // Held, so that nobody draws it and no later page of the stream is in it, even if writers give it up meanwhile.
-        let held = Owner::Drawn { process: OWNER, stream: stream as u16 }.to_word();
-        if self.owner(index).compare_exchange(word, held, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if !self.hold(stream, seq, from) {
             return false;
         }
-        let from = self.geometry.unit_of_page(index);
         let drawn = self.draw(OWNER, stream, used).or_else(|| {
             (0..self.geometry.page_count).find_map(|_| {
                 let evicted = self.evict(stream)?;
@@ -539,7 +540,7 @@ impl Memory {
         });
         let Some(to) = drawn else {
             // Everything else is being written to: the page stays where it is, for now. (D) pairs with (B).
-            self.owner(index).store(word, Ordering::Release);
+            self.owner(index).store(queued.to_word(), Ordering::Release);
             return false;
         };
         let len = self.geometry.page_size_bytes as usize;
@@ -549,9 +550,9 @@ impl Memory {
         // (C') Release pairs with (C). A failure means that the stream has given the page up, and has another one there.
         let is_moved = slot.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if let Some(target) = self.geometry.page_of_unit(to) {
-            let now = if is_moved { word } else { Owner::Free.to_word() };
+            let now = if is_moved { queued } else { Owner::Free };
             // (D) pairs with (B).
-            self.owner(target).store(now, Ordering::Release);
+            self.owner(target).store(now.to_word(), Ordering::Release);
         }
         // (D) pairs with (B).
         self.owner(index).store(Owner::Withheld.to_word(), Ordering::Release);
@@ -563,9 +564,8 @@ impl Memory {
     pub fn hold(&self, stream: u32, seq: u64, unit: u32) -> bool {
         let Some(index) = self.geometry.page_of_unit(unit) else { return false };
         let queued = Owner::Queued { stream: stream as u16, seq }.to_word();
-        let held = Owner::Drawn { process: OWNER, stream: stream as u16 }.to_word();
-        // (B) pairs with (D). A page that was given up may still be there, but somebody may be about to draw it: one of us does.
-        self.owner(index).compare_exchange(queued, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        // A page that was given up may still be there, but somebody may be about to draw it: one of us does.
+        self.change_owner(index, queued, Owner::Drawn { process: OWNER, stream: stream as u16 })
     }
 
     /// Session owner: ends a hold. The page is the stream's again or, if it was given up meanwhile, free.

@@ -90,16 +90,15 @@ impl<'a> PageBudget<'a> {
     /// All whole pages of `region`. Bytes behind the last whole page, and links that are too many, are not used.
     ///
     /// # Errors
-    /// [`BudgetError`], of the first five.
+    /// [`BudgetError`], of the first four.
     pub fn new(
         region: &'a mut [u8],
         page_size_bytes: usize,
         links: &'a mut [Link],
     ) -> Result<PageBudget<'a>, BudgetError> {
-        let size_bytes = region.len();
-        let Some(region) = NonNull::new(region.as_mut_ptr()) else { return Err(BudgetError::PageCount) };
+        let (size_bytes, region) = (region.len(), NonNull::from(region));
         // SAFETY: borrowed exclusively for as long as the budget lives.
-        unsafe { PageBudget::from_raw(region, size_bytes, page_size_bytes, links) }
+        unsafe { PageBudget::from_raw(region.cast(), size_bytes, page_size_bytes, links) }
     }
 
     /// As [`PageBudget::new`], of memory that the caller manages.

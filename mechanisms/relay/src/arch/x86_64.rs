@@ -51,7 +51,6 @@
 use core::mem::offset_of;
 
 use dormouse_abi::record::{self, RecordKind};
-use dormouse_abi::rseq;
 use dormouse_abi::session::StreamControl;
 
 use crate::{Form, Memory, Record, Segment, Written};
@@ -76,16 +75,19 @@ pub struct Site {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Session {
-    base: *mut u8,
-    last_page_offset: usize,
-    streams: *mut u8,
+    /// Where the memory starts.
+    pub base: *mut u8,
+    /// No page starts further on, and no record leaves its page.
+    pub last_page_offset: usize,
+    /// The control blocks.
+    pub streams: *mut u8,
     /// Where a page is full: before the slack.
-    page_limit: usize,
+    pub page_limit: usize,
     /// Processors whose streams may be written with the timestamp counter as the clock, in records with context; 0 if the session has
     /// another clock or other records.
-    cpu_count: u32,
+    pub cpu_count: u32,
     /// The same in compact records.
-    compact_cpu_count: u32,
+    pub compact_cpu_count: u32,
 }
 
 // SAFETY: plain values; what they point to is shared memory, which sections write as `Memory` says.
@@ -99,7 +101,6 @@ impl Session {
         let count_for = |kind| if is_fast && memory.record_kind() == kind { geometry.cpu_count } else { 0 };
         Session {
             base: memory.base(),
-            // No page starts further on, and no record leaves its page.
             last_page_offset: geometry.size_bytes() - page_size_bytes,
             streams: memory.streams_base(),
             page_limit: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
@@ -113,29 +114,6 @@ impl Session {
         let null = core::ptr::null_mut();
         Session { base: null, last_page_offset: 0, streams: null, page_limit: 0, cpu_count: 0, compact_cpu_count: 0 }
     }
-
-    /// Where [`define_record!`] finds what it reads, in bytes.
-    #[doc(hidden)]
-    pub const OFFSETS: SessionOffsets = SessionOffsets {
-        base: offset_of!(Session, base),
-        last_page_offset: offset_of!(Session, last_page_offset),
-        streams: offset_of!(Session, streams),
-        page_limit: offset_of!(Session, page_limit),
-        cpu_count: offset_of!(Session, cpu_count),
-        compact_cpu_count: offset_of!(Session, compact_cpu_count),
-    };
-}
-
-/// See [`Session::OFFSETS`].
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy)]
-pub struct SessionOffsets {
-    pub base: usize,
-    pub last_page_offset: usize,
-    pub streams: usize,
-    pub page_limit: usize,
-    pub cpu_count: usize,
-    pub compact_cpu_count: usize,
 }
 
 /// Defines a function that writes a record by one critical section.
@@ -193,9 +171,9 @@ macro_rules! define_record {
             rseq_offset = sym $rseq_offset,
             slow = sym $slow,
             $(other = sym $other,)?
-            EXPIRY = const $crate::arch::EXPIRY_OFFSET,
-            ID_MAX = const $crate::arch::CLASS_ID_MAX,
-            CPU_COUNT = const $crate::arch::Session::OFFSETS.cpu_count,
+            EXPIRY = const ::core::mem::offset_of!($crate::arch::abi::session::StreamControl, expiry),
+            ID_MAX = const $crate::arch::abi::class::CLASS_ID_MAX,
+            CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, cpu_count),
         );
     };
     // The context word says that the thread may, and is not recorded.
@@ -223,9 +201,9 @@ macro_rules! define_record {
             rseq_offset = sym $rseq_offset,
             slow = sym $slow,
             LESS = const $crate::arch::COMPACT_LESS_BYTES,
-            EPOCH = const $crate::arch::EPOCH_OFFSET,
-            ID_MAX = const $crate::arch::COMPACT_ID_MAX,
-            CPU_COUNT = const $crate::arch::Session::OFFSETS.compact_cpu_count,
+            EPOCH = const ::core::mem::offset_of!($crate::arch::abi::session::StreamControl, epoch),
+            ID_MAX = const $crate::arch::abi::record::COMPACT_ID_MAX,
+            CPU_COUNT = const ::core::mem::offset_of!($crate::arch::Session, compact_cpu_count),
         );
     };
     // Stream and session are found inside the section.
@@ -257,8 +235,8 @@ macro_rules! define_record {
             fit = $fit, header = $header, commit = $commit,
             done = [],
             abort = ["50:", $crate::define_record!(@restore $fields), "jmp {slow}", $($after),*],
-            STRIDE_SHIFT = const $crate::arch::STREAM_STRIDE_SHIFT,
-            STREAMS = const $crate::arch::Session::OFFSETS.streams,
+            STRIDE_SHIFT = const $crate::arch::abi::session::STREAM_STRIDE_BYTES.trailing_zeros(),
+            STREAMS = const ::core::mem::offset_of!($crate::arch::Session, streams),
             $($operands)*
         );
     };
@@ -312,12 +290,12 @@ macro_rules! define_record {
                 "60:",
                 $($abort,)*
                 ".cfi_endproc",
-                RSEQ_CS = const $crate::arch::RSEQ_OFFSETS.0,
-                CPU_ID = const $crate::arch::RSEQ_OFFSETS.1,
-                SIGNATURE = const $crate::arch::RSEQ_OFFSETS.2,
-                PAGE_LIMIT = const $crate::arch::Session::OFFSETS.page_limit,
-                LAST_PAGE_OFFSET = const $crate::arch::Session::OFFSETS.last_page_offset,
-                BASE = const $crate::arch::Session::OFFSETS.base,
+                RSEQ_CS = const $crate::arch::abi::rseq::OFFSET_RSEQ_CS,
+                CPU_ID = const $crate::arch::abi::rseq::OFFSET_CPU_ID,
+                SIGNATURE = const $crate::arch::abi::rseq::SIGNATURE_X86,
+                PAGE_LIMIT = const ::core::mem::offset_of!($crate::arch::Session, page_limit),
+                LAST_PAGE_OFFSET = const ::core::mem::offset_of!($crate::arch::Session, last_page_offset),
+                BASE = const ::core::mem::offset_of!($crate::arch::Session, base),
                 $($operands)*
             )
         }
@@ -411,25 +389,12 @@ macro_rules! define_record {
     " };
 }
 
-/// Offsets of `rseq_cs` and `cpu_id`, and the signature, for [`define_record!`].
-#[doc(hidden)]
-pub const RSEQ_OFFSETS: (usize, usize, u32) = (rseq::OFFSET_RSEQ_CS, rseq::OFFSET_CPU_ID, rseq::SIGNATURE_X86);
-/// Offset of the control block's expiry.
-#[doc(hidden)]
-pub const EXPIRY_OFFSET: usize = offset_of!(StreamControl, expiry);
-/// Offset of the control block's epoch.
-#[doc(hidden)]
-pub const EPOCH_OFFSET: usize = offset_of!(StreamControl, epoch);
 /// How much shorter a compact header is.
 #[doc(hidden)]
 pub const COMPACT_LESS_BYTES: usize = record::HEADER_SIZE_BYTES - record::COMPACT_HEADER_SIZE_BYTES;
-/// Control blocks are 2 to this power bytes apart.
+/// For [`define_record!`].
 #[doc(hidden)]
-pub const STREAM_STRIDE_SHIFT: u32 = dormouse_abi::session::STREAM_STRIDE_BYTES.trailing_zeros();
-#[doc(hidden)]
-pub use dormouse_abi::class::CLASS_ID_MAX;
-#[doc(hidden)]
-pub use dormouse_abi::record::COMPACT_ID_MAX;
+pub use dormouse_abi as abi;
 
 const _: () = assert!(offset_of!(StreamControl, state) == 0);
 // Where the sections put header and words.
@@ -451,12 +416,12 @@ macro_rules! define_record_at {
         define_record!(
             @section [
                 /// Writes a record of segments to the stream and with the time that are given. `size_bytes` is that of a header with context and
-                /// of the segments. The result is a [`Written`].
+                /// of the segments.
                 ///
                 /// # Safety
                 /// As [`rseq_write_at`].
             ] [] $name runs
-            [at: *const At, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment] [u64],
+            [at: *const At, size_bytes: usize, _unused: u64, first: *const Segment, end: *const Segment] [Written],
             enter = [
                 "mov r10, qword ptr [rdi + {RSEQ_OFFSET}]",
                 "lea rax, [rip + 66b]",
@@ -530,15 +495,6 @@ define_record_at!(
     LESS = const record::HEADER_SIZE_BYTES - record::EXTENDED_HEADER_SIZE_BYTES,
 );
 
-fn status(number: u64) -> Written {
-    match number {
-        0 => Written::Done,
-        1 => Written::Aborted,
-        2 => Written::Full,
-        _ => Written::Gone,
-    }
-}
-
 /// Writes a record to the stream of the CPU, with a timestamp that was read after the state word `state`.
 ///
 /// Wait-free for each call; the caller repeats on [`Written::Aborted`], which it is also when the state word has changed. Async-signal-safe.
@@ -552,14 +508,14 @@ pub unsafe fn rseq_write_at(site: Site, record: &Record<'_>, form: Form, state: 
     let at = &At { site, state, timestamp, context: record.context, id: record.id };
     let size_bytes = record.size_bytes(Form::Context);
     let core::ops::Range { start, end } = record.segments.as_ptr_range();
-    status(match form {
+    match form {
         // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
         Form::Context => unsafe { rseq_cmpeq_state_write_segments_commit(at, size_bytes, 0, start, end) },
         // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
         Form::Compact => unsafe { rseq_cmpeq_state_write_compact_segments_commit(at, size_bytes, 0, start, end) },
         // SAFETY: the caller's word holds for what `at` says, and the segments are a slice.
         Form::Extended => unsafe { rseq_cmpeq_state_write_extended_segments_commit(at, size_bytes, 0, start, end) },
-    })
+    }
 }
 
 /// The timestamp counter, in ticks, as of after all loads before it: it would be read ahead of them else, and who has just claimed a stream

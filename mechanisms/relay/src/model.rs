@@ -1,0 +1,53 @@
+//! Pages given up by several threads while their stream closes others, under a model checker.
+
+use std::sync::Arc;
+
+use dormouse_abi::session::State;
+use loom::thread;
+
+use atomic::{AtomicU64, Ordering};
+use retained::Retained;
+
+/// What `retained.rs` finds in place of `core`'s atomics.
+mod atomic {
+    pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
+}
+#[allow(clippy::duplicate_mod, reason = "the same code, with the checker's atomics")]
+#[path = "retained.rs"]
+mod retained;
+
+struct Stream {
+    reclaimed: AtomicU64,
+    state: AtomicU64,
+}
+
+fn word(seq: u16) -> u64 {
+    State { seq, unit: 1, offset: 0 }.to_word()
+}
+
+/// A stream closes pages while others, which all want a page, give up its oldest.
+#[test]
+fn a_page_is_not_given_up_before_it_is_closed() {
+    for (first, last) in [(1, 1), (1, 2), (0, 2)] {
+        loom::model(move || {
+            let stream = Arc::new(Stream { reclaimed: AtomicU64::new(0), state: AtomicU64::new(word(first)) });
+            let evictors: Vec<_> = (0..2)
+                .map(|_| {
+                    let stream = Arc::clone(&stream);
+                    thread::spawn(move || {
+                        let retained = Retained::of(&stream.reclaimed, &stream.state);
+                        assert!(retained.count <= u32::from(last), "more than were ever closed");
+                        u64::from(retained.give_up(&stream.reclaimed))
+                    })
+                })
+                .collect();
+            for seq in first..last {
+                stream.state.store(word(seq + 1), Ordering::Release);
+            }
+            let given_up: u64 = evictors.into_iter().map(|evictor| evictor.join().unwrap()).sum();
+            let reclaimed = stream.reclaimed.load(Ordering::Relaxed);
+            assert_eq!(reclaimed, given_up);
+            assert!(reclaimed <= u64::from(last), "the current page is given up");
+        });
+    }
+}
