@@ -98,34 +98,27 @@ int dormouse_imv_status(struct dormouse_imv_state *state);
 
 #else
 
+#define DORMOUSE_I_IMV_STORE(type)                                                                                     \
+    case sizeof(type): {                                                                                               \
+        type bits;                                                                                                     \
+        memcpy(&bits, value, sizeof bits);                                                                             \
+        __atomic_store_n((type *)variable, bits, __ATOMIC_RELAXED);                                                    \
+        return 0;                                                                                                      \
+    }
+
 static inline int dormouse_imv_set(void *variable, const void *value, size_t size_bytes)
 {
     switch (size_bytes) {
-    case 1:
-        __atomic_store_n((uint8_t *)variable, *(const uint8_t *)value, __ATOMIC_RELAXED);
-        return 0;
-    case 2: {
-        uint16_t bits;
-        memcpy(&bits, value, sizeof bits);
-        __atomic_store_n((uint16_t *)variable, bits, __ATOMIC_RELAXED);
-        return 0;
-    }
-    case 4: {
-        uint32_t bits;
-        memcpy(&bits, value, sizeof bits);
-        __atomic_store_n((uint32_t *)variable, bits, __ATOMIC_RELAXED);
-        return 0;
-    }
-    case 8: {
-        uint64_t bits;
-        memcpy(&bits, value, sizeof bits);
-        __atomic_store_n((uint64_t *)variable, bits, __ATOMIC_RELAXED);
-        return 0;
-    }
+        DORMOUSE_I_IMV_STORE(uint8_t)
+        DORMOUSE_I_IMV_STORE(uint16_t)
+        DORMOUSE_I_IMV_STORE(uint32_t)
+        DORMOUSE_I_IMV_STORE(uint64_t)
     default:
         return -EINVAL;
     }
 }
+
+#undef DORMOUSE_I_IMV_STORE
 
 static inline int dormouse_imv_update(struct dormouse_imv_change *changes, size_t count)
 {
