@@ -29,12 +29,12 @@ const E2E: [&str; 11] = {
     [a, b, c, d, e, f, g, h, i, j, "dormouse-testing"]
 };
 
-/// Every room, the harness of engines, forms of rings and the model of their cache lines, and what commands share.
-const LAB: [&str; 15] = {
+/// Every room, the harness of engines, layouts of per-CPU words, forms of rings and the model of their cache lines, and what commands share.
+const LAB: [&str; 16] = {
     let [a, b, c, d, e, f, g, h, i, j] = EVERYTHING;
-    let [k, l, m] = ["dormouse-lab-harness", "dormouse-lab-rings", "dormouse-lab-coherence"];
+    let [k, l, m, p] = ["dormouse-lab-harness", "dormouse-lab-rings", "dormouse-lab-coherence", "dormouse-lab-schemes"];
     let [n, o] = ["dormouse-doctor", "dormouse-terminal"];
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o]
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 };
 
 const RULES: [Rule; 33] = [
@@ -99,7 +99,9 @@ const RULES: [Rule; 33] = [
     ("dormouse-lab-rings", &["dormouse-lab-harness", "dormouse-vring"]),
     ("dormouse-lab-coherence", &["dormouse-abi", "dormouse-vring"]),
     // What it measures an application by.
-    ("dormouse-lab-account", &["dormouse-percpu"]),
+    ("dormouse-lab-account", &["dormouse-lab-schemes", "dormouse-percpu"]),
+    // What the product's layout of per-CPU words is compared with.
+    ("dormouse-lab-schemes", &["dormouse-abi", "dormouse-percpu"]),
     ("dormouse-e2e", &E2E),
     ("dormouse-e2e-plugin", &EVERYTHING),
     ("dormouse-fuzz", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-relay", "dormouse-vring"]),

@@ -26,9 +26,8 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use dormouse_percpu::{
-    Contiguous, Interlaced, Object, OffsetTable, PointerArray, Pool, PoolOptions, Rseq, Scheme, StaticAreas, View,
-};
+use dormouse_lab_schemes::{Contiguous, Interlaced, OffsetTable, PointerArray, Scheme, StaticAreas, View};
+use dormouse_percpu::{Rseq, possible_cpus};
 
 /// What the file holds, eight bytes each. The lab reads the same.
 #[repr(C)]
@@ -79,14 +78,17 @@ fn crossings_atomic() -> u64 {
     ATOMIC_CLASSES.iter().map(|class| class.load(Ordering::Relaxed)).sum()
 }
 
+/// A counter of this scheme.
+type Object<S> = <<S as Scheme>::View as View>::Object;
+
 /// Counters of one allocator.
 struct Counters<S: Scheme> {
     rseq: Rseq,
-    view: View<S>,
+    view: S::View,
     bytes: Object<S>,
     classes: [Object<S>; CLASSES],
     cpu_count: u32,
-    _pool: Pool<S>,
+    _memory: S,
 }
 
 impl<S: Scheme> Counters<S> {
@@ -94,15 +96,14 @@ impl<S: Scheme> Counters<S> {
         // Of every thread, without asking.
         let rseq = Rseq::of_libc()?;
         // Most processes of a build are short, and have little memory of their own.
-        let options = PoolOptions { is_lazy: true, ..PoolOptions::default() };
-        let cpu_count = options.cpu_count;
-        let pool = Pool::<S>::new(&options).ok()?;
-        let bytes = pool.alloc_for::<AtomicU64>().ok()?;
+        let cpu_count = possible_cpus();
+        let mut memory = S::new(cpu_count, true)?;
+        let bytes = memory.alloc()?;
         let mut classes = [bytes; CLASSES];
         for class in &mut classes {
-            *class = pool.alloc_for::<AtomicU64>().ok()?;
+            *class = memory.alloc()?;
         }
-        Some(Counters { rseq, view: pool.view(), bytes, classes, cpu_count, _pool: pool })
+        Some(Counters { rseq, view: memory.view(), bytes, classes, cpu_count, _memory: memory })
     }
 
     #[inline(always)]
@@ -115,7 +116,7 @@ impl<S: Scheme> Counters<S> {
         let of_class = |class: &Object<S>| {
             let of_cpu = |cpu| {
                 // SAFETY: the pool's object and one of its processors.
-                let word = unsafe { self.view.address(*class, cpu) }.cast();
+                let word = unsafe { self.view.address(*class, cpu) };
                 // SAFETY: a word of the pool, written by sections only.
                 unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
             };

@@ -26,9 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
-use dormouse_percpu::{
-    Contiguous, Interlaced, Object, OffsetTable, PointerArray, Pool, PoolOptions, Rseq, Scheme, StaticAreas, View,
-};
+use dormouse_lab_schemes::{Contiguous, Interlaced, OffsetTable, PointerArray, Scheme, StaticAreas, View};
+use dormouse_percpu::{Rseq, possible_cpus};
 
 /// Counters of a working set.
 const COUNT: usize = 4_096;
@@ -170,25 +169,26 @@ impl Way for ThreadLocal {
     }
 }
 
+/// A counter of this scheme.
+type Object<S> = <<S as Scheme>::View as View>::Object;
+
 /// An allocator, its counters, and what computes their addresses.
 struct Bed<S: Scheme> {
-    view: View<S>,
+    view: S::View,
     objects: Box<[Object<S>; COUNT]>,
     cpu_count: u32,
     /// Keeps the memory.
-    _pool: Pool<S>,
+    _memory: S,
 }
 
 impl<S: Scheme> Bed<S> {
     fn new(cpu_count_min: u32) -> Result<Bed<S>, String> {
-        let mut options = PoolOptions::default();
-        options.cpu_count = options.cpu_count.max(cpu_count_min);
-        let cpu_count = options.cpu_count;
-        let pool = Pool::<S>::new(&options).map_err(|error| error.to_string())?;
-        let objects: Result<Vec<_>, _> = (0..COUNT).map(|_| pool.alloc_for::<AtomicU64>()).collect();
-        let objects = objects.map_err(|error| error.to_string())?;
+        let cpu_count = possible_cpus().max(cpu_count_min);
+        let mut memory = S::new(cpu_count, false).ok_or("no memory for the counters")?;
+        let objects: Option<Vec<_>> = (0..COUNT).map(|_| memory.alloc()).collect();
+        let objects = objects.ok_or("no room for the counters")?;
         let objects = objects.into_boxed_slice().try_into().map_err(|_| "another number of objects")?;
-        let bed = Bed { view: pool.view(), objects, cpu_count, _pool: pool };
+        let bed = Bed { view: memory.view(), objects, cpu_count, _memory: memory };
         bed.assure_backed();
         Ok(bed)
     }
@@ -197,7 +197,7 @@ impl<S: Scheme> Bed<S> {
     fn assure_backed(&self) {
         const PAGE_BYTES: usize = 4096;
         // SAFETY: the pool's objects and one of its processors each.
-        let word = |object: &Object<S>, cpu| unsafe { self.view.address(*object, cpu) }.cast_const();
+        let word = |object: &Object<S>, cpu| unsafe { self.view.address(*object, cpu) }.cast_const().cast::<u8>();
         let words = self.objects.iter().flat_map(|object| (0..self.cpu_count).map(move |cpu| word(object, cpu)));
         let mut pages: Vec<*const u8> = words.map(|word| word.wrapping_sub(word.addr() % PAGE_BYTES)).collect();
         pages.sort_unstable();
@@ -212,7 +212,7 @@ impl<S: Scheme> Bed<S> {
             (0..self.cpu_count)
                 .map(|cpu| {
                     // SAFETY: the pool's object and one of its processors.
-                    let word = unsafe { self.view.address(*object, cpu) }.cast::<u64>();
+                    let word = unsafe { self.view.address(*object, cpu) };
                     // SAFETY: the object is a word on every processor, for as long as the pool lives; only sections and locked
                     // additions write it.
                     unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
@@ -256,7 +256,7 @@ fn rseq() -> Rseq {
 }
 
 struct Sections<S: Scheme, const IS_OF_MANY: bool> {
-    view: View<S>,
+    view: S::View,
     rseq: Rseq,
 }
 
@@ -286,7 +286,7 @@ impl<S: Bedded, const IS_OF_MANY: bool> Way for Sections<S, IS_OF_MANY> {
 static LOCKED: OnceLock<Bed<Interlaced>> = OnceLock::new();
 
 struct Locked {
-    view: View<Interlaced>,
+    view: <Interlaced as Scheme>::View,
     rseq: Rseq,
 }
 
@@ -308,7 +308,7 @@ impl Way for Locked {
     #[inline(always)]
     fn add(&self, counter: Object<Interlaced>) {
         // SAFETY: the pool's object; the pool has every possible processor.
-        let word = unsafe { self.view.address(counter, self.rseq.cpu_id_start()) }.cast();
+        let word = unsafe { self.view.address(counter, self.rseq.cpu_id_start()) };
         // SAFETY: the processor's word of an object of this pool, which nothing but this writes.
         unsafe { AtomicU64::from_ptr(word) }.fetch_add(1, Ordering::Relaxed);
     }

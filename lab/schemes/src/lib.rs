@@ -1,0 +1,402 @@
+//! Five ways to lay out per-CPU words and to find them: the product's, and the four that the experiment `percpu` compares it with.
+//!
+//! ```text
+//!   StaticAreas    base + offset + (cpu << shift)      │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one area, for ever
+//!   Interlaced     object + (cpu << shift)             │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          the product's pool
+//!   OffsetTable    object + table[cpu]                 │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one table for all
+//!   Contiguous     object + (cpu << shift of object)   │ a₀ . │ a₁ . │ b₀ . │ b₁ . │    whole cache lines
+//!   PointerArray   object[cpu]                         │ a[] │ a₀ . │ a₁ . │ b[] │ …    whole cache lines, and an array
+//! ```
+//!
+//! Interlaced, the words of one CPU share cache lines with one another and none with another CPU's. The first three have the
+//! memory of the product's pool, so that they differ by the address alone. In the last two, every copy has lines to itself,
+//! which are cut off the front of one mapping.
+//!
+//! Each way adds in one restartable sequence, which computes the address itself (x86-64; elsewhere, the address comes first).
+//! Nothing is freed, and nothing calls malloc: the accounting library stands in front of it.
+//!
+//! # Limits
+//! * [`WORD_COUNT_MAX`] words.
+//! * Where memory has several nodes, the strides of the first three prefer their CPUs' nodes; the memory of the last two lies
+//!   wherever it was first touched.
+
+#[cfg(target_arch = "x86_64")]
+mod arch;
+mod mapping;
+
+use core::ptr::NonNull;
+
+use dormouse_percpu::{Object, Pool, PoolOptions, Rseq};
+use mapping::Mapping;
+
+/// Words of a pool.
+pub const WORD_COUNT_MAX: usize = 8_192;
+
+const CACHE_LINE: usize = 64;
+
+/// Memory for words, which lives as long as this.
+pub trait Scheme: Sized + Send + Sync + 'static {
+    /// What finds a word.
+    type View: View;
+
+    /// `None` if there is no memory.
+    fn new(cpu_count: u32, is_lazy: bool) -> Option<Self>;
+
+    /// A word for every CPU, zero.
+    fn alloc(&mut self) -> Option<<Self::View as View>::Object>;
+
+    /// What computes addresses in this memory.
+    fn view(&self) -> Self::View;
+}
+
+/// How a word's handle and a CPU's number become an address.
+pub trait View: Copy + Send + Sync + 'static {
+    /// What a word is found by.
+    type Object: Copy + Send + Sync + 'static;
+
+    /// # Safety
+    /// The object is of the memory that the view is of, which lives and has `cpu`.
+    unsafe fn address(self, object: Self::Object, cpu: u32) -> *mut u64;
+
+    /// Adds `n`, wrapping, to the word of the CPU that the thread is on. False: aborted, nothing has been added.
+    ///
+    /// # Safety
+    /// As [`View::address`], and only sections on its CPU write a word.
+    unsafe fn add(self, rseq: Rseq, object: Self::Object, n: u64) -> bool;
+}
+
+fn options(cpu_count: u32, is_lazy: bool) -> PoolOptions {
+    PoolOptions { cpu_count, is_lazy, ..PoolOptions::default() }
+}
+
+/// The product's pool.
+pub struct Interlaced(Pool);
+
+/// [`Interlaced`]'s.
+#[derive(Clone, Copy)]
+pub struct InterlacedView(dormouse_percpu::View);
+
+impl Scheme for Interlaced {
+    type View = InterlacedView;
+
+    fn new(cpu_count: u32, is_lazy: bool) -> Option<Interlaced> {
+        Pool::new(&options(cpu_count, is_lazy)).ok().map(Interlaced)
+    }
+
+    fn alloc(&mut self) -> Option<Object> {
+        self.0.alloc_for::<u64>().ok()
+    }
+
+    fn view(&self) -> InterlacedView {
+        InterlacedView(self.0.view())
+    }
+}
+
+impl View for InterlacedView {
+    type Object = Object;
+
+    #[inline(always)]
+    unsafe fn address(self, object: Object, cpu: u32) -> *mut u64 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.address(object, cpu) }.cast()
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, rseq: Rseq, object: Object, n: u64) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(rseq, object, n) }
+    }
+}
+
+/// The product's memory, of which nothing is used but one area.
+struct Strides {
+    pool: Pool,
+    stride_shift: u32,
+    cpu_count: u32,
+}
+
+impl Strides {
+    fn new(cpu_count: u32, is_lazy: bool) -> Option<Strides> {
+        let options = options(cpu_count, is_lazy);
+        let limit_bytes = options.stride_bytes * cpu_count as usize;
+        let pool = Pool::new(&PoolOptions { limit_bytes, ..options }).ok()?;
+        Some(Strides { pool, stride_shift: options.stride_bytes.trailing_zeros(), cpu_count })
+    }
+
+    fn alloc(&mut self) -> Option<*mut u8> {
+        let object = self.pool.alloc_for::<u64>().ok()?;
+        // SAFETY: the object lives as long as the pool, which has CPU 0.
+        Some(unsafe { self.pool.view().address(object, 0) })
+    }
+}
+
+/// One area at a fixed place.
+pub struct StaticAreas {
+    strides: Strides,
+    base: *mut u8,
+}
+
+// SAFETY: an address in memory that belongs to no thread.
+unsafe impl Send for StaticAreas {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl Sync for StaticAreas {}
+
+/// [`StaticAreas`]'.
+#[derive(Clone, Copy)]
+pub struct StaticView {
+    base: *mut u8,
+    stride_shift: u32,
+    cpu_count: u32,
+}
+
+// SAFETY: an address and two numbers; what is done through the address is unsafe at its place.
+unsafe impl Send for StaticView {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl Sync for StaticView {}
+
+impl Scheme for StaticAreas {
+    type View = StaticView;
+
+    fn new(cpu_count: u32, is_lazy: bool) -> Option<StaticAreas> {
+        let mut strides = Strides::new(cpu_count, is_lazy)?;
+        let base = strides.alloc()?;
+        Some(StaticAreas { strides, base })
+    }
+
+    fn alloc(&mut self) -> Option<usize> {
+        self.strides.alloc().map(|at| at.addr() - self.base.addr())
+    }
+
+    fn view(&self) -> StaticView {
+        let Strides { stride_shift, cpu_count, .. } = self.strides;
+        StaticView { base: self.base, stride_shift, cpu_count }
+    }
+}
+
+impl View for StaticView {
+    /// Bytes from the area's first word.
+    type Object = usize;
+
+    // base + offset + (cpu << shift)
+    #[inline(always)]
+    unsafe fn address(self, offset: usize, cpu: u32) -> *mut u64 {
+        self.base.wrapping_add(offset).wrapping_add((cpu as usize) << (self.stride_shift & 63)).cast()
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, rseq: Rseq, offset: usize, n: u64) -> bool {
+        let first = self.base.wrapping_add(offset).cast();
+        // SAFETY: the caller's promise.
+        unsafe { rseq.add_by_stride(first, self.stride_shift, self.cpu_count, n) }
+    }
+}
+
+/// A word's address for CPU 0, or its array's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place(NonNull<u8>);
+
+// SAFETY: an address; what is done through it is unsafe at its place.
+unsafe impl Send for Place {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl Sync for Place {}
+
+/// Areas, with a table of how far each CPU's lies from the first.
+pub struct OffsetTable {
+    strides: Strides,
+    table: Mapping,
+}
+
+/// [`OffsetTable`]'s.
+#[derive(Clone, Copy)]
+pub struct TableView {
+    table: *const usize,
+    cpu_count: u32,
+}
+
+// SAFETY: an address of what nobody writes, and a number.
+unsafe impl Send for TableView {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl Sync for TableView {}
+
+impl Scheme for OffsetTable {
+    type View = TableView;
+
+    fn new(cpu_count: u32, is_lazy: bool) -> Option<OffsetTable> {
+        let strides = Strides::new(cpu_count, is_lazy)?;
+        let mut table = Mapping::new(cpu_count as usize * size_of::<usize>())?;
+        for cpu in 0..cpu_count as usize {
+            let entry = table.cut(size_of::<usize>())?.cast::<usize>();
+            // SAFETY: just cut out of the mapping, one after another, and aligned.
+            unsafe { entry.write(cpu << strides.stride_shift) };
+        }
+        Some(OffsetTable { strides, table })
+    }
+
+    fn alloc(&mut self) -> Option<Place> {
+        self.strides.alloc().and_then(NonNull::new).map(Place)
+    }
+
+    fn view(&self) -> TableView {
+        TableView { table: self.table.base().cast(), cpu_count: self.strides.cpu_count }
+    }
+}
+
+impl View for TableView {
+    type Object = Place;
+
+    // object + table[cpu]
+    #[inline(always)]
+    unsafe fn address(self, Place(object): Place, cpu: u32) -> *mut u64 {
+        // SAFETY: the table has an entry for each CPU, was written before the view was made, and lives as long as the memory.
+        let offset = unsafe { self.table.wrapping_add(cpu as usize).read() };
+        object.as_ptr().wrapping_add(offset).cast()
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, rseq: Rseq, Place(object): Place, n: u64) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise; the table has an entry for each CPU.
+        return unsafe { arch::rseq_cpu_load_add(rseq, object.as_ptr(), self.table, self.cpu_count, n) };
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's promise.
+        return unsafe { add_at(self, rseq, Place(object), self.cpu_count, n) };
+    }
+}
+
+/// The copies of a word next to each other, each with a cache line.
+pub struct Contiguous {
+    memory: Mapping,
+    cpu_count: u32,
+}
+
+/// [`Contiguous`]'.
+#[derive(Clone, Copy)]
+pub struct ContiguousView {
+    cpu_count: u32,
+}
+
+/// The bits of a [`Contiguous`] handle that contain the shift between copies: free, since copies have whole lines.
+const SHIFT_BITS: usize = CACHE_LINE - 1;
+
+impl Scheme for Contiguous {
+    type View = ContiguousView;
+
+    fn new(cpu_count: u32, is_lazy: bool) -> Option<Contiguous> {
+        let memory = Mapping::new(WORD_COUNT_MAX * cpu_count as usize * CACHE_LINE)?;
+        if !is_lazy {
+            memory.prefault();
+        }
+        Some(Contiguous { memory, cpu_count })
+    }
+
+    fn alloc(&mut self) -> Option<Place> {
+        let at = self.memory.cut(self.cpu_count as usize * CACHE_LINE)?;
+        NonNull::new(at.wrapping_add(CACHE_LINE.trailing_zeros() as usize)).map(Place)
+    }
+
+    fn view(&self) -> ContiguousView {
+        ContiguousView { cpu_count: self.cpu_count }
+    }
+}
+
+impl View for ContiguousView {
+    type Object = Place;
+
+    // (object & !63) + (cpu << (object & 63))
+    #[inline(always)]
+    unsafe fn address(self, Place(object): Place, cpu: u32) -> *mut u64 {
+        let first = object.as_ptr().map_addr(|address| address & !SHIFT_BITS);
+        first.wrapping_add((cpu as usize).wrapping_shl(object.addr().get() as u32)).cast()
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, rseq: Rseq, Place(object): Place, n: u64) -> bool {
+        let first = object.as_ptr().map_addr(|address| address & !SHIFT_BITS).cast();
+        // SAFETY: the caller's promise. The shift instruction takes the lowest six bits of its count.
+        unsafe { rseq.add_by_stride(first, object.addr().get() as u32, self.cpu_count, n) }
+    }
+}
+
+/// Each word an array of pointers, one for each CPU, to copies with a cache line each.
+pub struct PointerArray {
+    memory: Mapping,
+    cpu_count: u32,
+}
+
+/// [`PointerArray`]'s.
+#[derive(Clone, Copy)]
+pub struct PointerView {
+    cpu_count: u32,
+}
+
+fn array_bytes(cpu_count: u32) -> usize {
+    (cpu_count as usize * size_of::<*mut u64>()).next_multiple_of(CACHE_LINE)
+}
+
+impl Scheme for PointerArray {
+    type View = PointerView;
+
+    fn new(cpu_count: u32, is_lazy: bool) -> Option<PointerArray> {
+        let bytes = array_bytes(cpu_count) + cpu_count as usize * CACHE_LINE;
+        let memory = Mapping::new(WORD_COUNT_MAX * bytes)?;
+        if !is_lazy {
+            memory.prefault();
+        }
+        Some(PointerArray { memory, cpu_count })
+    }
+
+    fn alloc(&mut self) -> Option<Place> {
+        let array = self.memory.cut(array_bytes(self.cpu_count))?;
+        for cpu in 0..self.cpu_count as usize {
+            let copy = self.memory.cut(CACHE_LINE)?.cast::<u64>();
+            let entry = array.cast::<*mut u64>().wrapping_add(cpu);
+            // SAFETY: inside the array just cut out, which nobody else knows.
+            unsafe { entry.write(copy) };
+        }
+        NonNull::new(array).map(Place)
+    }
+
+    fn view(&self) -> PointerView {
+        PointerView { cpu_count: self.cpu_count }
+    }
+}
+
+impl View for PointerView {
+    type Object = Place;
+
+    // object[cpu]
+    #[inline(always)]
+    unsafe fn address(self, Place(object): Place, cpu: u32) -> *mut u64 {
+        let entry = object.as_ptr().cast::<*mut u64>().wrapping_add(cpu as usize);
+        // SAFETY: an array with an entry for each CPU, which nobody writes once it was handed out.
+        unsafe { entry.read() }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, rseq: Rseq, Place(object): Place, n: u64) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise; the array has an entry for each CPU.
+        return unsafe { arch::rseq_cpu_deref_add(rseq, object.as_ptr().cast(), self.cpu_count, n) };
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's promise.
+        return unsafe { add_at(self, rseq, Place(object), self.cpu_count, n) };
+    }
+}
+
+/// # Safety
+/// As [`View::add`], in memory for `cpu_count` CPUs.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+unsafe fn add_at<V: View>(view: V, rseq: Rseq, object: V::Object, cpu_count: u32, n: u64) -> bool {
+    let cpu = rseq.cpu_id_start();
+    if cpu >= cpu_count {
+        return false;
+    }
+    // SAFETY: the caller's promise, and the memory has the CPU.
+    let word = unsafe { view.address(object, cpu) };
+    // SAFETY: the CPU's word, by the caller's promise.
+    unsafe { rseq.add(cpu, word, n) }
+}
+
+#[cfg(test)]
+mod tests;

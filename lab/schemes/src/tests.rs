@@ -1,0 +1,125 @@
+//! Each way against its formula, against an array of numbers, and while threads move from CPU to CPU.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use dormouse_percpu::possible_cpus;
+
+use super::*;
+
+fn word<'a, V: View>(view: V, object: V::Object, cpu: u32) -> &'a AtomicU64 {
+    // SAFETY: the tests ask for words of memory that lives, and for CPUs that it has.
+    let at = unsafe { view.address(object, cpu) };
+    // SAFETY: a word, aligned, that sections or atomic stores write.
+    unsafe { AtomicU64::from_ptr(at) }
+}
+
+/// Every copy is a word of its own: what is written to one is read from that one.
+fn copies_are_words_of_their_own<S: Scheme>(lines_of_eight: usize) {
+    for cpu_count in [1, 2, 5, 32] {
+        let mut memory = S::new(cpu_count, cpu_count == 32).unwrap();
+        let objects: Vec<_> = (0..200).map(|_| memory.alloc().unwrap()).collect();
+        let view = memory.view();
+        let mut oracle = BTreeMap::new();
+        for (index, object) in objects.iter().enumerate() {
+            for cpu in 0..cpu_count {
+                let copy = word(view, *object, cpu);
+                assert_eq!(copy.load(Relaxed), 0);
+                let value = (index as u64) << 32 | u64::from(cpu) | 1 << 63;
+                copy.store(value, Relaxed);
+                assert!(oracle.insert(copy.as_ptr().addr(), value).is_none(), "two copies at one place");
+            }
+        }
+        let lines = |cpu: u32| -> std::collections::BTreeSet<usize> {
+            objects[8..16].iter().map(|object| word(view, *object, cpu).as_ptr().addr() / CACHE_LINE).collect()
+        };
+        assert!((lines_of_eight..=lines_of_eight + 1).contains(&lines(0).len()));
+        assert!((1..cpu_count).all(|cpu| lines(0).is_disjoint(&lines(cpu))), "a line of two CPUs");
+        for (index, object) in objects.iter().enumerate() {
+            for cpu in 0..cpu_count {
+                let copy = word(view, *object, cpu);
+                assert_eq!(copy.load(Relaxed), oracle[&copy.as_ptr().addr()]);
+                assert_eq!(copy.load(Relaxed), (index as u64) << 32 | u64::from(cpu) | 1 << 63);
+            }
+        }
+    }
+}
+
+/// Lets the calling thread run on the next CPU that the process may use.
+fn move_on(allowed: &libc::cpu_set_t, cpu: &mut usize) {
+    loop {
+        *cpu = (*cpu + 1) % libc::CPU_SETSIZE as usize;
+        // SAFETY: below the size of the mask.
+        if unsafe { libc::CPU_ISSET(*cpu, allowed) } {
+            break;
+        }
+    }
+    // SAFETY: a mask of zeroes is valid.
+    let mut one: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: below the size of the mask.
+    unsafe { libc::CPU_SET(*cpu, &mut one) };
+    // SAFETY: the calling thread, and a mask as long as stated.
+    assert_eq!(unsafe { libc::sched_setaffinity(0, size_of_val(&one), &raw const one) }, 0);
+}
+
+/// What threads on every CPU add arrives once.
+fn additions_are_exact<S: Scheme>() {
+    const THREADS: u64 = 3;
+    const ROUNDS: u64 = 100_000;
+    let Some(rseq) = Rseq::of_libc() else { return };
+    let mut memory = S::new(possible_cpus(), true).unwrap();
+    let objects: Vec<_> = (0..8).map(|_| memory.alloc().unwrap()).collect();
+    let view = memory.view();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let objects = &objects;
+                scope.spawn(move || {
+                    // SAFETY: a mask of zeroes is valid.
+                    let mut allowed: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+                    // SAFETY: the calling thread, and a mask as long as stated.
+                    assert_eq!(unsafe { libc::sched_getaffinity(0, size_of_val(&allowed), &raw mut allowed) }, 0);
+                    let mut cpu = thread as usize;
+                    for round in 0..ROUNDS {
+                        if round % 100 == thread {
+                            move_on(&allowed, &mut cpu);
+                        }
+                        // SAFETY: an object of this memory, which sections alone write.
+                        while !unsafe { view.add(rseq, objects[round as usize % 8], thread + 1) } {}
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+    for object in &objects {
+        let sum: u64 = (0..possible_cpus()).map(|cpu| word(view, *object, cpu).load(Relaxed)).sum();
+        assert_eq!(sum, (1 + 2 + 3) * ROUNDS / 8);
+    }
+}
+
+macro_rules! for_every_scheme {
+    ($($module:ident $scheme:ident $lines:literal),+) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn copies_are_words_of_their_own() {
+                super::copies_are_words_of_their_own::<$scheme>($lines);
+            }
+
+            #[test]
+            fn additions_are_exact() {
+                super::additions_are_exact::<$scheme>();
+            }
+        }
+    )+};
+}
+
+for_every_scheme!(
+    static_areas StaticAreas 1,
+    pointer_array PointerArray 8,
+    contiguous Contiguous 8,
+    offset_table OffsetTable 1,
+    interlaced Interlaced 1
+);
