@@ -255,6 +255,19 @@ impl Memory {
         self.geometry.page_of_unit(unit).map(|_| self.at(unit as usize * UNIT_BYTES))
     }
 
+    /// All of it, for those who copy from it: others may write to it at any time, so every word is loaded once and by itself.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: so many bytes are mapped by the word of who made the view, and aligned to 4 KiB; an atomic may change at any time.
+        unsafe { core::slice::from_raw_parts(self.base.cast::<AtomicU64>(), self.geometry.size_bytes() / 8) }
+    }
+
+    /// The words of the page at `unit`, if a page of the budget starts there. What is committed does not change; the other words mean nothing.
+    pub fn page_words(&self, unit: u32) -> Option<&[AtomicU64]> {
+        let start = unit as usize * UNIT_BYTES / 8;
+        self.page(unit)?;
+        self.words().get(start..start + self.geometry.page_size_bytes as usize / 8)
+    }
+
     fn page_word(&self, unit: u32, field: usize) -> &AtomicU64 {
         let page = self.page(unit).unwrap_or(self.at(self.geometry.pages_offset()));
         // SAFETY: inside a page's header, aligned to 8, shared only as an atomic or by a transaction.
@@ -543,9 +556,11 @@ impl Memory {
             self.owner(index).store(queued.to_word(), Ordering::Release);
             return false;
         };
-        let len = self.geometry.page_size_bytes as usize;
-        // SAFETY: a closed page, which nobody changes, into one that is this caller's.
-        unsafe { self.copy_in(to as usize * UNIT_BYTES, self.at(from as usize * UNIT_BYTES), len) };
+        // A closed page is changed by nobody who keeps to the protocol, and the other one is this caller's. Relaxed: the slot below says where
+        // the page is.
+        if let (Some(from), Some(to)) = (self.page_words(from), self.page_words(to)) {
+            from.iter().zip(to).for_each(|(from, to)| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed));
+        }
         let slot = self.chain_slot(stream, seq);
         // (C') Release pairs with (C). A failure means that the stream has given the page up, and has another one there.
         let is_moved = slot.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();

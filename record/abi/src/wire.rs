@@ -229,11 +229,81 @@ pub struct TunableChange {
     pub value: TunableValue,
 }
 
-/// Any message.
+/// The tunables of one tracer in a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
+pub struct Tunables {
+    /// How sites are written.
+    pub writer: String,
+    /// The reason for that.
+    pub reason: String,
+    /// Sites of the program's loaded objects, whatever they read.
+    pub site_count: u32,
+    /// How many of these are patched.
+    pub patched_count: u32,
+    /// In the order of their loaded objects. A name may occur several times, each time for another variable.
+    pub tunables: Vec<TunableStatus>,
+}
+
+/// A session's memory, in bytes of whole pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetState {
+    /// Bytes of a page.
+    pub page_size_bytes: u32,
+    /// Streams that were ever written to.
+    pub streams: u32,
+    /// The budget.
+    pub bytes: u64,
+    /// What it may grow to.
+    pub bytes_max: u64,
+    /// Additional memory that exists while snapshots are taken.
+    pub room: u64,
+    /// Pages that are free.
+    pub free: u64,
+    /// Pages that are written to, or are about to be.
+    pub drawn: u64,
+    /// Pages that are closed: on their way to the trace, or retained.
+    pub queued: u64,
+    /// Pages that are beyond the budget now, and still in use.
+    pub beyond: u64,
+    /// Whether closed pages are retained.
+    pub is_overwrite: bool,
+}
+
+/// The messages: the enumeration, and both directions of each, from one table. A message is its number and its fields in their order.
+macro_rules! messages {
+    ($(
+        $(#[$about:meta])*
+        $number:literal => $name:ident $({ $($(#[$about_field:meta])* $field:ident: $type:ty,)* })?,
+    )*) => {
+        /// Any message.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Message {
+            $($(#[$about])* $name $({ $($(#[$about_field])* $field: $type),* })?,)*
+        }
+
+        impl Message {
+            fn put(&self, frame: &mut Vec<u8>) {
+                match self {
+                    $(Message::$name $({ $($field),* })? => {
+                        frame.push($number);
+                        $($($field.put(frame);)*)?
+                    })*
+                }
+            }
+
+            fn take(frame: &mut &[u8]) -> Result<Message, Malformed> {
+                Ok(match u8::take(frame)? {
+                    $($number => Message::$name $({ $($field: Wire::take(frame)?),* })?,)*
+                    _ => return Err(Malformed),
+                })
+            }
+        }
+    };
+}
+
+messages! {
     /// Program → owner: joins. The answer is [`Message::Welcome`], with the memory's descriptor attached.
-    Hello {
+    1 => Hello {
         /// [`VERSION`].
         version: u32,
         /// The program's process id as it sees it itself.
@@ -246,29 +316,29 @@ pub enum Message {
         classes: Vec<Announcement>,
     },
     /// Owner → program.
-    Welcome {
+    2 => Welcome {
         /// The session's number for the process.
         process: u16,
         /// One grant for each class.
         grants: Vec<Grant>,
     },
     /// Program → owner: classes that came later (`dlopen`). The answer is [`Message::Welcome`] without a descriptor.
-    MoreClasses {
+    3 => MoreClasses {
         /// The session's number for the process.
         process: u16,
         /// The new classes.
         classes: Vec<Announcement>,
     },
     /// Tool → owner of an attached session: ends it. The answer is [`Message::Stopped`] once the trace is complete.
-    Stop,
+    4 => Stop,
     /// Owner → tool: the summary line.
-    Stopped {
+    5 => Stopped {
         /// The line that `record` prints at its end.
         summary: String,
     },
     /// Tool or program → owner of a session in overwrite mode: writes what is retained as a trace of its own. The answer is
     /// [`Message::Snapshotted`] once it is complete.
-    Snapshot {
+    18 => Snapshot {
         /// The new trace's directory, absolute; empty: beside the session's.
         dir: String,
         /// Nanoseconds: older pages are left out. Zero: none is.
@@ -279,7 +349,7 @@ pub enum Message {
         trigger: String,
     },
     /// Owner → tool or program.
-    Snapshotted {
+    19 => Snapshotted {
         /// The new trace's directory.
         dir: String,
         /// Events in it.
@@ -294,37 +364,19 @@ pub enum Message {
         pages_refused: u64,
     },
     /// Tool → owner: sets the session's memory budget while it is live, or asks for it. The answer is [`Message::BudgetIs`].
-    Budget {
+    24 => Budget {
         /// Bytes of all pages. Zero: do not change it.
         bytes: u64,
     },
-    /// Owner → tool: the session's memory. Bytes of whole pages.
-    BudgetIs {
-        /// Bytes of a page.
-        page_size_bytes: u32,
-        /// The budget.
-        bytes: u64,
-        /// What it may grow to.
-        bytes_max: u64,
-        /// Additional memory that exists while snapshots are taken.
-        room: u64,
-        /// Pages that are free.
-        free: u64,
-        /// Pages that are written to, or are about to be.
-        drawn: u64,
-        /// Pages that are closed: on their way to the trace, or retained.
-        queued: u64,
-        /// Pages that are beyond the budget now, and still in use.
-        beyond: u64,
-        /// Streams that were ever written to.
-        streams: u32,
-        /// Whether closed pages are retained.
-        is_overwrite: bool,
+    /// Owner → tool.
+    25 => BudgetIs {
+        /// The session's memory.
+        state: BudgetState,
     },
     /// Tool → program. The answer is [`Message::Classes`].
-    List,
+    6 => List,
     /// Program → tool.
-    Classes {
+    7 => Classes {
         /// Socket of the session that the program is in, or empty.
         session: String,
         /// The classes.
@@ -333,24 +385,24 @@ pub enum Message {
         patching: String,
     },
     /// Tool → program: arms the classes that match any pattern. The answer is [`Message::Changed`].
-    Arm {
+    8 => Arm {
         /// Patterns with `*` and `?`, matched against `provider:name`.
         patterns: Vec<String>,
     },
     /// Tool → program: disarms. The answer is [`Message::Changed`].
-    Disarm {
+    9 => Disarm {
         /// Patterns.
         patterns: Vec<String>,
     },
     /// Owner → program: join the session at this socket, then arm what its grants say. The answer is [`Message::Changed`].
-    Attach {
+    10 => Attach {
         /// Path of the session's socket.
         session: String,
     },
     /// Owner → program: disarm everything and leave the session. The answer is [`Message::Changed`].
-    Detach,
+    11 => Detach,
     /// Program → tool.
-    Changed {
+    12 => Changed {
         /// Classes that matched.
         matched: u32,
         /// Those of them that are armed now and were not before, or the other way round.
@@ -361,33 +413,25 @@ pub enum Message {
         session: String,
     },
     /// Tool → program: asks for its tunables. The answer is [`Message::Tunables`].
-    ListTunables,
+    14 => ListTunables,
     /// Program → tool.
-    Tunables {
-        /// How sites are written.
-        writer: String,
-        /// The reason for that.
-        reason: String,
-        /// Sites of the program's loaded objects, whatever they read.
-        site_count: u32,
-        /// How many of these are patched.
-        patched_count: u32,
-        /// In the order of their loaded objects. A name may occur several times, each time for another variable.
-        tunables: Vec<TunableStatus>,
+    15 => Tunables {
+        /// Those of one tracer.
+        tracer: Tunables,
     },
     /// Tool → program: sets all of them, or none. The answer is [`Message::TunablesSet`] or [`Message::Error`].
-    SetTunables {
+    16 => SetTunables {
         /// Names and values as text, at most [`TUNABLE_SET_COUNT_MAX`]; the program checks type and range.
         values: Vec<(String, String)>,
     },
     /// Program → tool.
-    TunablesSet {
+    17 => TunablesSet {
         /// In the order of the request.
         changes: Vec<TunableChange>,
     },
     /// Tool → program: asks for a part of this session's memory, as the program has it mapped: for a session whose owner is dead.
     /// The answer is [`Message::MemoryPart`].
-    ReadMemory {
+    20 => ReadMemory {
         /// The session's uuid.
         uuid: [u8; 16],
         /// Offset in bytes from the memory's start.
@@ -396,146 +440,42 @@ pub enum Message {
         size_bytes: u32,
     },
     /// Program → tool.
-    MemoryPart {
+    21 => MemoryPart {
         /// Bytes of all the memory.
         memory_size_bytes: u64,
         /// The requested bytes; nothing beyond the memory's end.
         bytes: Vec<u8>,
     },
     /// Either direction: one line that says what is wrong.
-    Error {
+    13 => Error {
         /// The line.
         text: String,
     },
 }
 
-struct Writer(Vec<u8>);
+impl Message {
+    /// The frame: length, type, body.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut frame = alloc::vec![0; 4];
+        self.put(&mut frame);
+        let body_len = (frame.len() - 4) as u32;
+        frame[..4].copy_from_slice(&body_len.to_le_bytes());
+        frame
+    }
 
-impl Writer {
-    fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-    fn u16(&mut self, value: u16) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    /// Longer strings are cut at a character boundary.
-    fn str(&mut self, text: &str) {
-        let mut len = text.len().min(u16::MAX as usize);
-        while !text.is_char_boundary(len) {
-            len -= 1;
-        }
-        self.u16(len as u16);
-        self.0.extend_from_slice(&text.as_bytes()[..len]);
-    }
-    fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Self, &T)) {
-        self.u32(items.len() as u32);
-        for item in items {
-            each(self, item);
-        }
-    }
-    fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-    fn tunable(&mut self, tunable: &TunableStatus) {
-        self.str(&tunable.name);
-        self.str(&tunable.description);
-        self.str(&tunable.object);
-        self.u8(tunable.value.value_type as u8);
-        self.u64(tunable.value.bits);
-        self.u64(tunable.range.min);
-        self.u64(tunable.range.max);
-        self.u32(tunable.site_count);
-        self.u32(tunable.patched_count);
-    }
-    fn announcement(&mut self, class: &Announcement) {
-        self.str(&class.provider);
-        self.str(&class.name);
-        self.list(&class.fields, |w, (name, type_byte)| {
-            w.str(name);
-            w.u8(*type_byte);
-        });
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        let (head, tail) = self.0.split_at_checked(len).ok_or(Malformed)?;
-        self.0 = tail;
-        Ok(head)
-    }
-    fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(self.take(1)?[0])
-    }
-    fn u16(&mut self) -> Result<u16, Malformed> {
-        self.take(2)?.try_into().map(u16::from_le_bytes).map_err(|_| Malformed)
-    }
-    fn u32(&mut self) -> Result<u32, Malformed> {
-        self.take(4)?.try_into().map(u32::from_le_bytes).map_err(|_| Malformed)
-    }
-    fn bool(&mut self) -> Result<bool, Malformed> {
-        match self.u8()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(Malformed),
-        }
-    }
-    fn str(&mut self) -> Result<String, Malformed> {
-        let len = self.u16()? as usize;
-        core::str::from_utf8(self.take(len)?).map(String::from).map_err(|_| Malformed)
-    }
-    /// A list whose items take at least one byte each, so that a count never allocates more than the frame has.
-    fn list<T>(&mut self, mut each: impl FnMut(&mut Self) -> Result<T, Malformed>) -> Result<Vec<T>, Malformed> {
-        let count = self.u32()? as usize;
-        if count > self.0.len() {
-            return Err(Malformed);
-        }
-        (0..count).map(|_| each(self)).collect()
-    }
-    fn u64(&mut self) -> Result<u64, Malformed> {
-        self.take(8)?.try_into().map(u64::from_le_bytes).map_err(|_| Malformed)
-    }
-    /// Text from the other side that a person reads: one with control characters is refused.
-    fn line(&mut self) -> Result<String, Malformed> {
-        let line = self.str()?;
-        if line.chars().any(char::is_control) { Err(Malformed) } else { Ok(line) }
-    }
-    fn tunable_name(&mut self) -> Result<String, Malformed> {
-        let name = self.str()?;
-        if is_tunable_name(name.as_bytes()) { Ok(name) } else { Err(Malformed) }
-    }
-    fn tunable_type(&mut self) -> Result<TunableType, Malformed> {
-        TunableType::from_number(self.u8()?.into()).ok_or(Malformed)
-    }
-    fn tunable(&mut self) -> Result<TunableStatus, Malformed> {
-        let (name, description, object) = (self.tunable_name()?, self.line()?, self.line()?);
-        let value_type = self.tunable_type()?;
-        Ok(TunableStatus {
-            name,
-            description,
-            object,
-            value: TunableValue { value_type, bits: self.u64()? },
-            range: TunableRange { value_type, min: self.u64()?, max: self.u64()? },
-            site_count: self.u32()?,
-            patched_count: self.u32()?,
-        })
-    }
-    fn tunable_change(&mut self) -> Result<TunableChange, Malformed> {
-        let name = self.tunable_name()?;
-        let value_type = self.tunable_type()?;
-        let mut value = || Ok(TunableValue { value_type, bits: self.u64()? });
-        Ok(TunableChange { name, former: value()?, value: value()? })
-    }
-    fn announcement(&mut self) -> Result<Announcement, Malformed> {
-        let (provider, name) = (self.str()?, self.str()?);
-        Ok(Announcement { provider, name, fields: self.list(|r| Ok((r.str()?, r.u8()?)))? })
-    }
-    fn decl(&mut self) -> Result<ClassDecl, Malformed> {
-        self.announcement()?.check().map_err(|_| Malformed)
+    /// Reads a frame's type and body (without the length).
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything that [`Message::encode`] cannot have written, and for what would harm its reader.
+    pub fn decode(mut frame: &[u8]) -> Result<Message, Malformed> {
+        let message = Message::take(&mut frame)?;
+        let is_harmless = match &message {
+            Message::Tunables { tracer } => is_line(&tracer.writer) && is_line(&tracer.reason),
+            Message::SetTunables { values } => values.len() <= TUNABLE_SET_COUNT_MAX,
+            Message::ReadMemory { size_bytes, .. } => *size_bytes <= MEMORY_PART_SIZE_BYTES_MAX,
+            _ => true,
+        };
+        if frame.is_empty() && is_harmless { Ok(message) } else { Err(Malformed) }
     }
 }
 
@@ -587,242 +527,173 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
-impl Message {
-    /// The frame: length, type, body.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer(alloc::vec![0; 4]);
-        match self {
-            Message::Hello { version, vpid, program, command_line, classes } => {
-                w.u8(1);
-                w.u32(*version);
-                w.u32(*vpid);
-                w.str(program);
-                w.str(command_line);
-                w.list(classes, Writer::announcement);
+/// What a message is made of: how it is written to a frame, and read from the front of what is left of one.
+trait Wire: Sized {
+    fn put(&self, frame: &mut Vec<u8>);
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed>;
+}
+
+fn take_array<const LEN: usize>(frame: &mut &[u8]) -> Result<[u8; LEN], Malformed> {
+    let (array, rest) = frame.split_first_chunk().ok_or(Malformed)?;
+    *frame = rest;
+    Ok(*array)
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => {$(
+        impl Wire for $type {
+            fn put(&self, frame: &mut Vec<u8>) {
+                frame.extend_from_slice(&self.to_le_bytes());
             }
-            Message::Welcome { process, grants } => {
-                w.u8(2);
-                w.u16(*process);
-                w.list(grants, |w, grant| {
-                    w.u32(grant.id);
-                    w.u8(grant.armed as u8);
-                });
-            }
-            Message::MoreClasses { process, classes } => {
-                w.u8(3);
-                w.u16(*process);
-                w.list(classes, Writer::announcement);
-            }
-            Message::Stop => w.u8(4),
-            Message::Stopped { summary } => {
-                w.u8(5);
-                w.str(summary);
-            }
-            Message::Snapshot { dir, last_ns, bytes_max, trigger } => {
-                w.u8(18);
-                w.str(dir);
-                [*last_ns, *bytes_max].into_iter().for_each(|number| w.u64(number));
-                w.str(trigger);
-            }
-            Message::Snapshotted { dir, events, bytes, span_ns, pages_missed, pages_refused } => {
-                w.u8(19);
-                w.str(dir);
-                for number in [events, bytes, span_ns, pages_missed, pages_refused] {
-                    w.u64(*number);
-                }
-            }
-            Message::Budget { bytes } => {
-                w.u8(24);
-                w.u64(*bytes);
-            }
-            Message::BudgetIs {
-                page_size_bytes,
-                bytes,
-                bytes_max,
-                room,
-                free,
-                drawn,
-                queued,
-                beyond,
-                streams,
-                is_overwrite,
-            } => {
-                w.u8(25);
-                [*page_size_bytes, *streams].into_iter().for_each(|number| w.u32(number));
-                [bytes, bytes_max, room, free, drawn, queued, beyond].into_iter().for_each(|number| w.u64(*number));
-                w.u8(*is_overwrite as u8);
-            }
-            Message::List => w.u8(6),
-            Message::Classes { session, classes, patching } => {
-                w.u8(7);
-                w.str(session);
-                w.list(classes, |w, class| {
-                    w.announcement(&(&class.decl).into());
-                    w.u8(class.armed as u8);
-                    w.u32(class.site_count);
-                    w.u32(class.patched_count);
-                });
-                w.str(patching);
-            }
-            Message::Arm { patterns } => {
-                w.u8(8);
-                w.list(patterns, |w, pattern| w.str(pattern));
-            }
-            Message::Disarm { patterns } => {
-                w.u8(9);
-                w.list(patterns, |w, pattern| w.str(pattern));
-            }
-            Message::Attach { session } => {
-                w.u8(10);
-                w.str(session);
-            }
-            Message::Detach => w.u8(11),
-            Message::Changed { matched, changed, armed, session } => {
-                w.u8(12);
-                w.u32(*matched);
-                w.u32(*changed);
-                w.u32(*armed);
-                w.str(session);
-            }
-            Message::Error { text } => {
-                w.u8(13);
-                w.str(text);
-            }
-            Message::ListTunables => w.u8(14),
-            Message::Tunables { writer, reason, site_count, patched_count, tunables } => {
-                w.u8(15);
-                w.str(writer);
-                w.str(reason);
-                w.u32(*site_count);
-                w.u32(*patched_count);
-                w.list(tunables, Writer::tunable);
-            }
-            Message::SetTunables { values } => {
-                w.u8(16);
-                w.list(values, |w, (name, value)| {
-                    w.str(name);
-                    w.str(value);
-                });
-            }
-            Message::TunablesSet { changes } => {
-                w.u8(17);
-                w.list(changes, |w, change| {
-                    w.str(&change.name);
-                    w.u8(change.value.value_type as u8);
-                    w.u64(change.former.bits);
-                    w.u64(change.value.bits);
-                });
-            }
-            Message::ReadMemory { uuid, offset, size_bytes } => {
-                w.u8(20);
-                w.0.extend_from_slice(uuid);
-                w.u64(*offset);
-                w.u32(*size_bytes);
-            }
-            Message::MemoryPart { memory_size_bytes, bytes } => {
-                w.u8(21);
-                w.u64(*memory_size_bytes);
-                w.u32(bytes.len() as u32);
-                w.0.extend_from_slice(bytes);
+            fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+                take_array(frame).map(<$type>::from_le_bytes)
             }
         }
-        let body_len = (w.0.len() - 4) as u32;
-        w.0[..4].copy_from_slice(&body_len.to_le_bytes());
-        w.0
-    }
+    )*};
+}
+numbers!(u8, u16, u32, u64);
 
-    /// Reads a frame's type and body (without the length).
-    ///
-    /// # Errors
-    /// [`Malformed`] for anything that [`Message::encode`] cannot have written.
-    pub fn decode(frame: &[u8]) -> Result<Message, Malformed> {
-        let mut r = Reader(frame);
-        let message = match r.u8()? {
-            1 => Message::Hello {
-                version: r.u32()?,
-                vpid: r.u32()?,
-                program: r.str()?,
-                command_line: r.str()?,
-                classes: r.list(Reader::announcement)?,
-            },
-            2 => Message::Welcome {
-                process: r.u16()?,
-                grants: r.list(|r| Ok(Grant { id: r.u32()?, armed: r.bool()? }))?,
-            },
-            3 => Message::MoreClasses { process: r.u16()?, classes: r.list(Reader::announcement)? },
-            4 => Message::Stop,
-            5 => Message::Stopped { summary: r.str()? },
-            6 => Message::List,
-            7 => Message::Classes {
-                session: r.str()?,
-                classes: r.list(|r| {
-                    Ok(ClassStatus { decl: r.decl()?, armed: r.bool()?, site_count: r.u32()?, patched_count: r.u32()? })
-                })?,
-                patching: r.str()?,
-            },
-            8 => Message::Arm { patterns: r.list(Reader::str)? },
-            9 => Message::Disarm { patterns: r.list(Reader::str)? },
-            10 => Message::Attach { session: r.str()? },
-            11 => Message::Detach,
-            12 => Message::Changed { matched: r.u32()?, changed: r.u32()?, armed: r.u32()?, session: r.str()? },
-            13 => Message::Error { text: r.str()? },
-            14 => Message::ListTunables,
-            15 => Message::Tunables {
-                writer: r.line()?,
-                reason: r.line()?,
-                site_count: r.u32()?,
-                patched_count: r.u32()?,
-                tunables: r.list(Reader::tunable)?,
-            },
-            16 => {
-                let values = r.list(|r| Ok((r.str()?, r.str()?)))?;
-                if values.len() > TUNABLE_SET_COUNT_MAX {
-                    return Err(Malformed);
-                }
-                Message::SetTunables { values }
-            }
-            17 => Message::TunablesSet { changes: r.list(Reader::tunable_change)? },
-            18 => Message::Snapshot { dir: r.str()?, last_ns: r.u64()?, bytes_max: r.u64()?, trigger: r.str()? },
-            19 => Message::Snapshotted {
-                dir: r.str()?,
-                events: r.u64()?,
-                bytes: r.u64()?,
-                span_ns: r.u64()?,
-                pages_missed: r.u64()?,
-                pages_refused: r.u64()?,
-            },
-            20 => {
-                let uuid = r.take(16)?.try_into().map_err(|_| Malformed)?;
-                let (offset, size_bytes) = (r.u64()?, r.u32()?);
-                if size_bytes > MEMORY_PART_SIZE_BYTES_MAX {
-                    return Err(Malformed);
-                }
-                Message::ReadMemory { uuid, offset, size_bytes }
-            }
-            21 => Message::MemoryPart {
-                memory_size_bytes: r.u64()?,
-                bytes: {
-                    let len = r.u32()? as usize;
-                    r.take(len)?.into()
-                },
-            },
-            24 => Message::Budget { bytes: r.u64()? },
-            25 => Message::BudgetIs {
-                page_size_bytes: r.u32()?,
-                streams: r.u32()?,
-                bytes: r.u64()?,
-                bytes_max: r.u64()?,
-                room: r.u64()?,
-                free: r.u64()?,
-                drawn: r.u64()?,
-                queued: r.u64()?,
-                beyond: r.u64()?,
-                is_overwrite: r.bool()?,
-            },
-            _ => return Err(Malformed),
-        };
-        if r.0.is_empty() { Ok(message) } else { Err(Malformed) }
+impl Wire for bool {
+    fn put(&self, frame: &mut Vec<u8>) {
+        u8::from(*self).put(frame);
     }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        match u8::take(frame)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl Wire for [u8; 16] {
+    fn put(&self, frame: &mut Vec<u8>) {
+        frame.extend_from_slice(self);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        take_array(frame)
+    }
+}
+
+impl Wire for String {
+    /// Longer strings are cut at a character boundary.
+    fn put(&self, frame: &mut Vec<u8>) {
+        let mut len = self.len().min(u16::MAX as usize);
+        while !self.is_char_boundary(len) {
+            len -= 1;
+        }
+        (len as u16).put(frame);
+        frame.extend_from_slice(&self.as_bytes()[..len]);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        let len = u16::take(frame)?.into();
+        let text = frame.split_off(..len).ok_or(Malformed)?;
+        core::str::from_utf8(text).map(String::from).map_err(|_| Malformed)
+    }
+}
+
+/// A list whose items take at least one byte each, so that a count never allocates more than the frame has.
+impl<T: Wire> Wire for Vec<T> {
+    fn put(&self, frame: &mut Vec<u8>) {
+        (self.len() as u32).put(frame);
+        self.iter().for_each(|item| item.put(frame));
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        let count = u32::take(frame)? as usize;
+        if count > frame.len() {
+            return Err(Malformed);
+        }
+        (0..count).map(|_| T::take(frame)).collect()
+    }
+}
+
+impl<A: Wire, B: Wire> Wire for (A, B) {
+    fn put(&self, frame: &mut Vec<u8>) {
+        self.0.put(frame);
+        self.1.put(frame);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        Ok((A::take(frame)?, B::take(frame)?))
+    }
+}
+
+/// A structure is its fields, in the order that is given here.
+macro_rules! structures {
+    ($($type:ident { $($field:ident),* })*) => {$(
+        impl Wire for $type {
+            fn put(&self, frame: &mut Vec<u8>) {
+                $(self.$field.put(frame);)*
+            }
+            fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+                Ok($type { $($field: Wire::take(frame)?),* })
+            }
+        }
+    )*};
+}
+structures! {
+    Announcement { provider, name, fields }
+    Grant { id, armed }
+    ClassStatus { decl, armed, site_count, patched_count }
+    BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
+    TunableValue { value_type, bits }
+    Tunables { writer, reason, site_count, patched_count, tunables }
+}
+
+impl Wire for ClassDecl {
+    fn put(&self, frame: &mut Vec<u8>) {
+        Announcement::from(self).put(frame);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        Announcement::take(frame)?.check().map_err(|_| Malformed)
+    }
+}
+
+impl Wire for TunableType {
+    fn put(&self, frame: &mut Vec<u8>) {
+        (*self as u8).put(frame);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        TunableType::from_number(u8::take(frame)?.into()).ok_or(Malformed)
+    }
+}
+
+/// Value and range are of one type.
+impl Wire for TunableStatus {
+    fn put(&self, frame: &mut Vec<u8>) {
+        [&self.name, &self.description, &self.object].into_iter().for_each(|text| text.put(frame));
+        self.value.put(frame);
+        (self.range.min, self.range.max).put(frame);
+        (self.site_count, self.patched_count).put(frame);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        let (name, (description, object)): (String, (String, String)) = Wire::take(frame)?;
+        if !is_tunable_name(name.as_bytes()) || !is_line(&description) || !is_line(&object) {
+            return Err(Malformed);
+        }
+        let (value, (min, max)) = <(TunableValue, _)>::take(frame)?;
+        let range = TunableRange { value_type: value.value_type, min, max };
+        let (site_count, patched_count) = Wire::take(frame)?;
+        Ok(TunableStatus { name, description, object, value, range, site_count, patched_count })
+    }
+}
+
+/// Both values are of one type.
+impl Wire for TunableChange {
+    fn put(&self, frame: &mut Vec<u8>) {
+        self.name.put(frame);
+        self.former.put(frame);
+        self.value.bits.put(frame);
+    }
+    fn take(frame: &mut &[u8]) -> Result<Self, Malformed> {
+        let (name, (former, bits)) = <(String, (TunableValue, u64))>::take(frame)?;
+        let value = TunableValue { bits, ..former };
+        if is_tunable_name(name.as_bytes()) { Ok(TunableChange { name, former, value }) } else { Err(Malformed) }
+    }
+}
+
+/// Whether text from the other side may be shown to a person: it has no control characters.
+fn is_line(text: &str) -> bool {
+    !text.chars().any(char::is_control)
 }
 
 #[cfg(test)]
@@ -864,16 +735,18 @@ mod tests {
             },
             Message::Budget { bytes: 1 << 24 },
             Message::BudgetIs {
-                page_size_bytes: 65536,
-                bytes: 1,
-                bytes_max: 2,
-                room: 8,
-                free: 3,
-                drawn: 4,
-                queued: 5,
-                beyond: 6,
-                streams: 7,
-                is_overwrite: true,
+                state: BudgetState {
+                    page_size_bytes: 65536,
+                    streams: 7,
+                    bytes: 1,
+                    bytes_max: 2,
+                    room: 8,
+                    free: 3,
+                    drawn: 4,
+                    queued: 5,
+                    beyond: 6,
+                    is_overwrite: true,
+                },
             },
             Message::List,
             Message::Classes {
@@ -889,11 +762,13 @@ mod tests {
             Message::Error { text: "no".into() },
             Message::ListTunables,
             Message::Tunables {
-                writer: "none".into(),
-                reason: "forced".into(),
-                site_count: 9,
-                patched_count: 0,
-                tunables: vec![tunable()],
+                tracer: Tunables {
+                    writer: "none".into(),
+                    reason: "forced".into(),
+                    site_count: 9,
+                    patched_count: 0,
+                    tunables: vec![tunable()],
+                },
             },
             Message::SetTunables { values: vec![("server.batch_size".into(), "64".into())] },
             Message::TunablesSet {
@@ -966,9 +841,8 @@ mod tests {
     fn what_would_harm_a_reader_of_tunables_is_malformed() {
         let listed = |tunable| {
             let (writer, reason) = ("none".into(), "forced".into());
-            let message =
-                Message::Tunables { writer, reason, site_count: 0, patched_count: 0, tunables: vec![tunable] };
-            Message::decode(&message.encode()[4..])
+            let tracer = Tunables { writer, reason, site_count: 0, patched_count: 0, tunables: vec![tunable] };
+            Message::decode(&Message::Tunables { tracer }.encode()[4..])
         };
         assert!(listed(tunable()).is_ok());
         assert_eq!(listed(TunableStatus { name: "a b".into(), ..tunable() }), Err(Malformed));

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 
 use dormouse_abi::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TunableRange, TunableValue};
-use dormouse_abi::wire::{Message, TunableChange, TunableStatus};
+use dormouse_abi::wire::{Message, TunableChange, TunableStatus, Tunables};
 use dormouse_imv::{Assignment, SiteCount, TunableError, set_tunables, visit_tunables};
 
 /// What [`visit_tunables`] shows, copied into memory that was there before: nothing may be allocated under the registry's lock.
@@ -129,11 +129,13 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
 pub(crate) fn list() -> Message {
     match dormouse_imv::status().and_then(|status| Ok((status, Snapshot::take()?))) {
         Ok((status, snapshot)) => Message::Tunables {
-            writer: status.writer.name().into(),
-            reason: status.reason.into(),
-            site_count: status.count.sites as u32,
-            patched_count: status.count.patched as u32,
-            tunables: snapshot.statuses(),
+            tracer: Tunables {
+                writer: status.writer.name().into(),
+                reason: status.reason.into(),
+                site_count: status.count.sites as u32,
+                patched_count: status.count.patched as u32,
+                tunables: snapshot.statuses(),
+            },
         },
         Err(error) => Message::Error { text: error.to_string() },
     }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::wire::Message;
+use dormouse_abi::wire::{BudgetState, Message};
 
 use crate::program::{Program, ask, socket_dir};
 use crate::snapshot::{Snapshot, Take};
@@ -12,31 +12,11 @@ use crate::snapshot::{Snapshot, Take};
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const OTHER_ANSWER: &str = "the session owner answered something else; is it of the same version?";
-
-/// A session's memory, in bytes of whole pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BudgetState {
-    /// Bytes of a page.
-    pub page_size_bytes: u32,
-    /// The budget.
-    pub bytes: u64,
-    /// What it may grow to.
-    pub bytes_max: u64,
-    /// What there is beside the budget while snapshots are taken.
-    pub room: u64,
-    /// Pages that are free.
-    pub free: u64,
-    /// Pages that are written to, or are about to be.
-    pub drawn: u64,
-    /// Pages that are closed: on their way to the trace, or retained.
-    pub queued: u64,
-    /// Pages that are no longer in the budget, and still in use.
-    pub beyond: u64,
-    /// Streams that were ever written to.
-    pub streams: u32,
-    /// Whether closed pages are retained.
-    pub is_overwrite: bool,
+fn refusal(answer: Message) -> String {
+    match answer {
+        Message::Error { text } => text,
+        _ => "the session owner answered something else; is it of the same version?".into(),
+    }
 }
 
 /// Asks a session's owner for its budget, after it has set it to `bytes`, if any.
@@ -45,31 +25,8 @@ pub struct BudgetState {
 /// One line.
 pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState, String> {
     match ask(session, &Message::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) }, PATIENCE)? {
-        Message::BudgetIs {
-            page_size_bytes,
-            bytes,
-            bytes_max,
-            room,
-            free,
-            drawn,
-            queued,
-            beyond,
-            streams,
-            is_overwrite,
-        } => Ok(BudgetState {
-            page_size_bytes,
-            bytes,
-            bytes_max,
-            room,
-            free,
-            drawn,
-            queued,
-            beyond,
-            streams,
-            is_overwrite,
-        }),
-        Message::Error { text } => Err(text),
-        _ => Err(OTHER_ANSWER.into()),
+        Message::BudgetIs { state } => Ok(state),
+        other => Err(refusal(other)),
     }
 }
 
@@ -80,8 +37,7 @@ pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState,
 pub fn stop_session(socket: &Path) -> Result<String, String> {
     match ask(socket, &Message::Stop, PATIENCE)? {
         Message::Stopped { summary } => Ok(summary),
-        Message::Error { text } => Err(text),
-        _ => Err(OTHER_ANSWER.into()),
+        other => Err(refusal(other)),
     }
 }
 
@@ -107,8 +63,7 @@ pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, Strin
             pages_missed,
             pages_refused,
         }),
-        Message::Error { text } => Err(text),
-        _ => Err(OTHER_ANSWER.into()),
+        other => Err(refusal(other)),
     }
 }
 

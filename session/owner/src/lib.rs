@@ -61,6 +61,8 @@ mod command;
 mod drain;
 mod error;
 mod files;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod first_touch;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -82,7 +84,9 @@ mod testing;
 mod trace;
 mod tunable;
 
-pub use client::{BudgetState, ask_for_budget, ask_for_snapshot, find_session, stop_session};
+pub use dormouse_abi::wire::{BudgetState, Tunables};
+
+pub use client::{ask_for_budget, ask_for_snapshot, find_session, stop_session};
 pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
 pub use error::SessionError;
 pub use files::{OpenError, TraceFiles, Window};
@@ -93,4 +97,4 @@ pub use salvage::{Salvage, SalvageError, salvage};
 pub use snapshot::{Snapshot, SnapshotError, Take};
 pub use sys::process_name;
 pub use trace::Refusal;
-pub use tunable::{TunableError, Tunables};
+pub use tunable::TunableError;

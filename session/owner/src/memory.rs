@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, Owner, STREAM_STRIDE_BYTES};
-use dormouse_abi::wire::Message;
+use dormouse_abi::wire::BudgetState;
 use dormouse_backing::{BackingError, MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
 use dormouse_vring::split::PlannedDriver;
@@ -289,13 +289,13 @@ impl SessionMemory {
         Ok(())
     }
 
-    /// The answer to a tool that asks for the budget.
-    pub(crate) fn describe(&self) -> Message {
+    /// Where it all is at about this moment.
+    pub(crate) fn describe(&self) -> BudgetState {
         let memory = &self.view;
         let page_count = self.lock().page_count;
         let census = memory.census(|stream| used(memory, stream));
         let bytes = |count: u32| u64::from(count) * u64::from(memory.geometry().page_size_bytes);
-        Message::BudgetIs {
+        BudgetState {
             page_size_bytes: memory.geometry().page_size_bytes,
             bytes: bytes(page_count),
             room: bytes(census.limit.saturating_sub(page_count)),
@@ -307,5 +307,34 @@ impl SessionMemory {
             streams: memory.used_streams().count() as u32,
             is_overwrite: memory.is_overwrite(),
         }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use dormouse_abi::record::RecordKind;
+    use dormouse_abi::session::{MODE_OVERWRITE, Owner};
+
+    use crate::first_touch::is_first_touched_by_this_program;
+    use crate::fuzzing;
+    use crate::testing::{EVERYTHING, GEOMETRY, Writer};
+
+    #[test]
+    fn a_page_that_is_moved_is_not_copied_by_libc() {
+        let place = tempfile::tempdir().unwrap();
+        let owner = fuzzing::Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
+        owner.reset(MODE_OVERWRITE);
+        let memory = owner.memory();
+        Writer::new(memory, 0).write(0, EVERYTHING);
+        memory.set_page_limit(GEOMETRY.page_count / 2);
+        let is_retained = |index: &u32| {
+            let reclaimed = memory.stream(0).reclaimed.load(Ordering::Relaxed);
+            matches!(memory.owner_of(*index), Some(Owner::Queued { seq, .. }) if seq >= reclaimed)
+        };
+        let index = (GEOMETRY.page_count / 2..GEOMETRY.page_count).find(is_retained).unwrap();
+        let page = memory.page(GEOMETRY.unit_of_page(index)).unwrap();
+        assert!(is_first_touched_by_this_program(page, || assert!(memory.relocate(index))));
     }
 }

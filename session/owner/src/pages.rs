@@ -4,8 +4,11 @@
 //! the copy is what is used. Both are written here, once. How pages are had differs: they are offered on a ring, or left when a session
 //! stops (`drain`); they are retained while writers go on (`snapshot`); or they are in memory whose owner is dead (`salvage`, which reads
 //! that memory by system calls).
+//!
+//! What others write is read as atomic words here, and in no other way: code without `unsafe` has no other.
+#![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use dormouse_abi::page::{self, CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::session::State;
@@ -88,19 +91,11 @@ impl Pages {
     /// Writers may write above what is committed at the same time. Bytes that are committed do not change, and others mean nothing.
     pub(crate) fn copy(self, unit: u32, target: &mut [u8]) -> bool {
         let is_long_enough = (HEADER_SIZE_BYTES..=self.size_bytes()).contains(&target.len());
-        let Some(page) = self.0.page(unit).filter(|_| is_long_enough) else { return false };
-        let word_at = |index: usize| {
-            // SAFETY: `target` is no longer than the page, whose size is a multiple of 8 as its address is; so the word is inside, and mapped
-            // as long as the session (`Pages::new`). What this process writes to pages by plain stores, it writes when it moves one, which
-            // happens in turn with all that copies pages.
-            let word = unsafe { AtomicU64::from_ptr(page.cast::<u64>().wrapping_add(index)) };
-            word.load(Ordering::Relaxed).to_ne_bytes()
-        };
+        let Some(page) = self.0.page_words(unit).filter(|_| is_long_enough) else { return false };
         let (words, rest) = target.as_chunks_mut::<8>();
-        words.iter_mut().enumerate().for_each(|(index, word)| *word = word_at(index));
-        if !rest.is_empty() {
-            rest.copy_from_slice(&word_at(words.len())[..rest.len()]);
-        }
+        let mut copies = page.iter().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+        words.iter_mut().zip(&mut copies).for_each(|(target, copy)| *target = copy);
+        copies.next().into_iter().for_each(|copy| rest.copy_from_slice(&copy[..rest.len()]));
         true
     }
 
@@ -195,6 +190,8 @@ mod tests {
     use dormouse_abi::session::MODE_OVERWRITE;
 
     use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::first_touch::is_first_touched_by_this_program;
     use crate::fuzzing::Owner;
     use crate::testing::{GEOMETRY, Writer};
 
@@ -245,5 +242,16 @@ mod tests {
                 assert_eq!(pages.check(&Page { stream: 1, ..*page }, &copy, 0), None);
             }
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_page_is_not_copied_by_libc() {
+        let place = tempfile::tempdir().unwrap();
+        let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
+        let (pages, unit) = (Pages::new(owner.memory()), GEOMETRY.unit_of_page(3));
+        let page = owner.memory().page(unit).unwrap();
+        let mut copy = vec![0; 4096];
+        assert!(is_first_touched_by_this_program(page, || assert!(pages.copy(unit, &mut copy))));
     }
 }

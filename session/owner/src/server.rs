@@ -278,7 +278,7 @@ impl Server {
         self.answer_from_thread("dormouse-budget", stream, move || {
             let resized = if bytes == 0 { Ok(()) } else { shared.memory.resize(bytes) };
             match resized {
-                Ok(()) => shared.memory.describe(),
+                Ok(()) => Message::BudgetIs { state: shared.memory.describe() },
                 Err(error) => Message::Error { text: error.to_string() },
             }
         })

@@ -1,6 +1,6 @@
 //! What operators see and set in a program that runs.
 
-use dormouse_abi::wire::{Message, TunableChange, TunableStatus};
+use dormouse_abi::wire::{Message, TunableChange, TunableStatus, Tunables};
 
 use crate::program::{Program, ProgramError};
 
@@ -58,23 +58,8 @@ pub enum TunableError {
     Version(u32),
 }
 
-/// The tunables of one tracer in a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tunables {
-    /// How sites are written.
-    pub writer: String,
-    /// Why so.
-    pub reason: String,
-    /// Sites, whatever they read.
-    pub site_count: u32,
-    /// How many of these are patched.
-    pub patched_count: u32,
-    /// By name, then in the order of their objects.
-    pub tunables: Vec<TunableStatus>,
-}
-
 impl Program {
-    /// The tunables of each tracer in the process.
+    /// The tunables of each tracer in the process, by name, then in the order of their objects.
     ///
     /// # Errors
     /// See [`TunableError`].
@@ -82,9 +67,9 @@ impl Program {
         let answers = self.ask(&Message::ListTunables)?.into_iter();
         answers
             .map(|answer| match answer {
-                Message::Tunables { writer, reason, site_count, patched_count, mut tunables } => {
-                    tunables.sort_by(|a, b| a.name.cmp(&b.name));
-                    Ok(Tunables { writer, reason, site_count, patched_count, tunables })
+                Message::Tunables { mut tracer } => {
+                    tracer.tunables.sort_by(|a, b| a.name.cmp(&b.name));
+                    Ok(tracer)
                 }
                 other => Err(self.refusal(other)),
             })
