@@ -10,7 +10,7 @@ use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{self, Announcement, ClassDecl};
 use dormouse_imv::StaticKey;
 
-use crate::value::Description;
+use crate::value::{Description, TypeList};
 
 /// What an `event!` leaves in static memory: its gate and the ids of its classes.
 ///
@@ -212,9 +212,10 @@ pub(crate) struct Class {
 /// Function that gives a Rust class's field types; an event record of a C class has none.
 pub type DescribeFn = extern "C" fn() -> *const Description;
 
-/// What [`EventRecord::describe`] points to for a list of field types.
-pub extern "C" fn describe<List: crate::value::TypeList>() -> *const Description {
-    crate::value::description::<List>()
+/// What [`EventRecord::describe`] points to for a list of field types. The address that it gives tells nothing: there may be several copies of
+/// one description, and one of several.
+pub extern "C" fn describe<List: TypeList>() -> *const Description {
+    const { &List::DESCRIPTION }
 }
 
 /// A class that no trace can hold. It is announced like others, so that the session owner can tell of it.

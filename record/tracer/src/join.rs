@@ -1,6 +1,5 @@
 //! Joining and leaving a session.
 
-#[cfg(target_arch = "x86_64")]
 use core::sync::atomic::Ordering;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -23,9 +22,8 @@ use crate::thread;
 pub(crate) struct Joining {
     /// `DORMOUSE_NO_RSEQ=1`.
     pub(crate) no_rseq: bool,
-    mapping: Option<Mapping>,
-    /// The uuid of the session that `mapping` is of.
-    uuid: [u8; 16],
+    /// The session's memory, and the mapping that it lives in.
+    mapped: Option<(Mapping, Memory)>,
     /// Whether there may be threads that have written to a session before, whose next record may go the shortest way at once.
     has_threads_with_context: bool,
 }
@@ -36,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Joining {
     /// In no session.
     pub(crate) const fn new() -> Joining {
-        Joining { no_rseq: false, mapping: None, uuid: [0; 16], has_threads_with_context: false }
+        Joining { no_rseq: false, mapped: None, has_threads_with_context: false }
     }
 
     /// Joins the session at `socket`; the classes get the grants that are returned.
@@ -60,10 +58,7 @@ impl Joining {
         let Message::Welcome { process, mut grants } = answer else { return Err(refusal(answer)) };
         grants.extend(announce(socket, process, rest)?);
         let fd = fd.ok_or("the session owner sent no memory")?;
-        self.adopt(fd)?;
-        let mapping = self.mapping.as_ref().ok_or("the session's memory is not mapped")?;
-        // SAFETY: the mapping lives in `self` until `leave` has waited for everybody who uses it.
-        let memory = unsafe { Memory::from_raw(mapping.base(), mapping.len()) }?;
+        let memory = self.adopt(fd)?;
         // A thread's only registration is not a guest's to take: some allocators want it where libc does not.
         let rseq = if self.no_rseq { None } else { Rseq::of_libc() };
         let attached = Attached::new(memory, rseq, membarrier::is_ready(), process, socket.into())?;
@@ -81,7 +76,7 @@ impl Joining {
     }
 
     /// Maps the memory, or keeps the mapping when it is of the same session (in a forked child).
-    fn adopt(&mut self, fd: OwnedFd) -> Result<(), String> {
+    fn adopt(&mut self, fd: OwnedFd) -> Result<Memory, String> {
         // The session's owner is this program's user or root, and has put its buffers where they are: `check_owner`.
         let fresh = Mapping::map(&fd, false).or_else(|error| match error {
             BackingError::NotSealed | BackingError::NotMemory => Mapping::map_file(&fd),
@@ -91,14 +86,16 @@ impl Joining {
             BackingError::System { purpose, errno } => format!("{purpose}: {}", told(&errno.into())),
             error => error.to_string(),
         })?;
-        // SAFETY: just mapped, and not unmapped before the end of the function.
-        let uuid = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?.uuid();
-        if self.mapping.is_none() || self.uuid != uuid {
-            self.leave();
-            self.mapping = Some(fresh);
-            self.uuid = uuid;
+        // SAFETY: just mapped; kept in `self` until `leave` has waited for everybody who uses it, or dropped below.
+        let memory = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?;
+        match &self.mapped {
+            Some((_, former)) if former.uuid() == memory.uuid() => Ok(*former),
+            _ => {
+                self.leave();
+                self.mapped = Some((fresh, memory));
+                Ok(memory)
+            }
         }
-        Ok(())
     }
 
     /// A part of the mapped memory, for a tool that salvages what a dead owner has left. Whatever writers do meanwhile, the
@@ -108,26 +105,24 @@ impl Joining {
     /// One line.
     pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<Message, String> {
         // Not of a former session whose mapping could not be taken down: nobody would know its identity.
-        let mapping =
-            self.mapping.as_ref().filter(|_| self.uuid == uuid).ok_or("the program is not in that session")?;
+        let mapped = self.mapped.as_ref().filter(|(_, memory)| memory.uuid() == uuid);
+        let (mapping, memory) = mapped.ok_or("the program is not in that session")?;
         if !mapping.is_sealed() {
             return Err("the session's buffers are a file, which may be shorter by now; read that".into());
         }
-        let memory_size_bytes = mapping.len() as u64;
+        let memory_size_bytes = memory.geometry().size_bytes() as u64;
         let begin = offset.min(memory_size_bytes) as usize;
-        let mut bytes = vec![0; (size_bytes.min(MEMORY_PART_SIZE_BYTES_MAX) as usize).min(mapping.len() - begin)];
-        let source = mapping.base().wrapping_add(begin);
-        // SAFETY: inside the mapping by the two bounds, which is unmapped by `leave` alone, and that needs `&mut self`; sealed,
-        // so no access is a SIGBUS. Others write meanwhile: bytes that are committed do not change, others are not interpreted
-        // here.
-        unsafe { core::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
-        Ok(Message::MemoryPart { memory_size_bytes, bytes })
+        let len = (size_bytes.min(MEMORY_PART_SIZE_BYTES_MAX) as usize).min(memory_size_bytes as usize - begin);
+        // Others write meanwhile: bytes that are committed do not change, others are not interpreted here. Sealed, so no access is a SIGBUS.
+        let words = &memory.words()[begin / 8..(begin + len).div_ceil(8)];
+        let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).skip(begin % 8).take(len);
+        Ok(Message::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
     }
 
     /// Leaves the session, if any, and unmaps its memory once no thread uses it.
     pub(crate) fn leave(&mut self) {
         set_current(None);
-        let Some(mapping) = self.mapping.take() else { return };
+        let Some((mapping, _)) = self.mapped.take() else { return };
         // Critical sections that have compared the word before are restarted, and compare it again.
         let fenced = membarrier::restart_sections();
         // Those outside of sections are counted; they take microseconds, unless one was killed or stopped in there.

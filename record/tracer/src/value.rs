@@ -520,12 +520,6 @@ impl<List: TypeList, Type: HasTypeByte> TypeList for Cons<List, Type> {
     };
 }
 
-/// The description of a list. Its address tells nothing: there may be several copies of one, and one of several.
-#[inline(always)]
-pub fn description<List: TypeList>() -> &'static Description {
-    const { &List::DESCRIPTION }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -597,7 +591,7 @@ mod tests {
     #[test]
     fn a_list_describes_itself() {
         type List = Cons<Cons<Nil, <[u32; 3] as Field>::Type>, <&'static str as Field>::Type>;
-        let types: Vec<_> = description::<List>().types().collect();
+        let types: Vec<_> = List::DESCRIPTION.types().collect();
         assert_eq!(types, [FieldType::sequence(Kind::U32), FieldType::scalar(Kind::Str)]);
     }
 }

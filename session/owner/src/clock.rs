@@ -1,6 +1,7 @@
 //! The session's clock: which one, how fast, and where its zero lies.
 
 use dormouse_abi::session::{CLOCK_MONOTONIC, CLOCK_TSC};
+use dormouse_ctf::metadata;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Environment variable: `monotonic` keeps the timestamp counter out.
@@ -21,17 +22,6 @@ pub(crate) struct Clock {
     pub(crate) source: u32,
     start: Reading,
     estimate_hz: u64,
-}
-
-/// Frequency and zero point, as CTF states them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Calibration {
-    /// Ticks in a second.
-    pub(crate) frequency_hz: u64,
-    /// Seconds from the epoch to the clock's zero.
-    pub(crate) offset_s: i64,
-    /// Further ticks, less than a second's.
-    pub(crate) offset_ticks: u64,
 }
 
 fn nanoseconds(clock: ClockId) -> u64 {
@@ -104,28 +94,35 @@ impl Clock {
         (elapsed_ticks as u128 * 1_000_000_000 / elapsed_ns as u128) as u64
     }
 
-    fn calibration(&self, frequency_hz: u64) -> Calibration {
+    /// As CTF states it.
+    fn at_frequency(&self, frequency_hz: u64) -> metadata::Clock {
         let frequency_hz = frequency_hz.max(1);
         // Zero of the clock, in ticks after the epoch; before it on machines whose clock was set back below their uptime.
         let since_epoch = self.start.realtime_ns as i128 * frequency_hz as i128 / 1_000_000_000;
         let zero = since_epoch - self.start.ticks as i128;
-        Calibration {
+        let (name, description) = match self.source {
+            CLOCK_TSC => ("tsc", "Timestamp counter"),
+            _ => ("monotonic", "Monotonic clock"),
+        };
+        metadata::Clock {
+            name: name.into(),
+            description: description.into(),
             frequency_hz,
             offset_s: zero.div_euclid(frequency_hz as i128) as i64,
-            offset_ticks: zero.rem_euclid(frequency_hz as i128) as u64,
+            offset_cycles: zero.rem_euclid(frequency_hz as i128) as u64,
         }
     }
 
     /// What is known at the beginning.
-    pub(crate) fn first_calibration(&self) -> Calibration {
-        self.calibration(self.estimate_hz)
+    pub(crate) fn first_calibration(&self) -> metadata::Clock {
+        self.at_frequency(self.estimate_hz)
     }
 
     /// What is known after some time: the longer, the better.
-    pub(crate) fn last_calibration(&self) -> Calibration {
+    pub(crate) fn last_calibration(&self) -> metadata::Clock {
         if self.source == CLOCK_MONOTONIC {
             return self.first_calibration();
         }
-        self.calibration(self.frequency_hz(read(self.source)))
+        self.at_frequency(self.frequency_hz(read(self.source)))
     }
 }

@@ -107,7 +107,7 @@ impl<'a> Drainer<'a> {
             pages,
             trace,
             streams: std::iter::repeat_with(Stream::default).take(geometry.stream_count as usize).collect(),
-            files: StreamFiles::new(pages, trace, trace.dir()),
+            files: StreamFiles::new(pages, trace, &trace.dir),
             copy: vec![0; geometry.page_size_bytes as usize],
             violation: None,
         }
@@ -196,8 +196,7 @@ impl<'a> Drainer<'a> {
     /// Writes the packet that was copied, if the check has found a header for it.
     fn write(&mut self, stream: u32, header: Option<PacketHeader>) {
         let Some(header) = header else { return self.refuse() };
-        self.copy[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
-        self.files.write(stream, &header, &self.copy[..header.packet_size_bytes as usize]);
+        self.files.write(stream, &header, &mut self.copy[..header.packet_size_bytes as usize]);
     }
 
     /// After the stop: what is offered, what is closed and not offered, and the current page of every stream.
@@ -208,7 +207,7 @@ impl<'a> Drainer<'a> {
         for stream in memory.used_streams() {
             self.finish_stream(stream);
             let discarded = memory.discarded(stream);
-            let unstated = discarded.saturating_sub(self.files.discarded_last(stream));
+            let unstated = discarded.saturating_sub(self.files.so_far(stream).events_discarded);
             drained.lost = drained.lost.saturating_add(discarded);
             drained.lost_unstated = drained.lost_unstated.saturating_add(unstated);
         }
@@ -226,7 +225,7 @@ impl<'a> Drainer<'a> {
             // A stream that never had a page, because none was free, has losses to tell all the same.
             None => {
                 let discarded = self.memory.discarded(stream);
-                let header = self.pages.empty_header(stream, self.trace.clock().now(), discarded);
+                let header = self.pages.empty_header(stream, self.trace.clock.now(), discarded);
                 if discarded > 0 {
                     self.write(stream, Some(header));
                 }
@@ -238,8 +237,8 @@ impl<'a> Drainer<'a> {
         let Page { stream, seq, len, .. } = page;
         if let Some(current) = page.current {
             // Its number says that there was more: the pages before it were overwritten.
-            let is_first = self.memory.is_overwrite() && seq > 0 && self.files.packet_count(stream) == 0;
-            let tells_losses = current.discarded != self.files.discarded_last(stream);
+            let is_first = self.memory.is_overwrite() && seq > 0 && self.files.so_far(stream).packets == 0;
+            let tells_losses = current.discarded != self.files.so_far(stream).events_discarded;
             if len == HEADER_SIZE_BYTES && !is_first && !tells_losses {
                 return;
             }
@@ -249,7 +248,7 @@ impl<'a> Drainer<'a> {
         }
         // A writer that goes on may have overwritten the page: then it is no longer retained, and is none of the trace's.
         if !self.pages.is_overwritten(stream, seq) {
-            let header = self.pages.check(&page, &self.copy, self.trace.clock().now());
+            let header = self.pages.check(&page, &self.copy, self.trace.clock.now());
             self.write(stream, header);
         }
     }

@@ -33,6 +33,12 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    pub(crate) fn reading(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
+        move |error| OpenError::Read { path: path.into(), error }
+    }
+}
+
 /// A trace on disk, opened.
 #[derive(Debug)]
 pub struct TraceFiles {
@@ -63,20 +69,16 @@ impl TraceFiles {
     pub fn open(dir: &Path) -> Result<TraceFiles, OpenError> {
         let (path, bytes) = read_metadata(dir)?;
         let metadata = Metadata::decode(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |error| OpenError::Read { path, error }
-        };
         let mut streams = Vec::new();
-        for entry in std::fs::read_dir(dir).map_err(failed(dir))? {
-            let entry = entry.map_err(failed(dir))?;
+        for entry in std::fs::read_dir(dir).map_err(OpenError::reading(dir))? {
+            let entry = entry.map_err(OpenError::reading(dir))?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = entry.path();
             if name == "metadata" || name.starts_with('.') || !path.is_file() {
                 continue;
             }
-            let file = open_one_of_many(&path).map_err(failed(&path))?;
-            let size_bytes = file.metadata().map_err(failed(&path))?.len();
+            let file = open_one_of_many(&path).map_err(OpenError::reading(&path))?;
+            let size_bytes = file.metadata().map_err(OpenError::reading(&path))?.len();
             streams.push(Stream { name, file, size_bytes });
         }
         let mut files = TraceFiles { metadata, left_out: Vec::new(), streams };

@@ -46,7 +46,7 @@ impl Owner {
         let plan = Plan { geometry, page_limit: geometry.page_count, ..plan };
         let trace = Trace::create(&plan, Clock::new(), UUID).expect("a directory for the trace");
         let pool = create_pool(&plan).expect("memory");
-        let memory = SessionMemory::new(pool, &plan, trace.clock().source, UUID).expect("memory");
+        let memory = SessionMemory::new(pool, &plan, trace.clock.source, UUID).expect("memory");
         Owner { memory: RefCell::new(memory), trace }
     }
 

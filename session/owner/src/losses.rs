@@ -2,7 +2,7 @@
 
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::session::LOST_CLASS_COUNT;
-use dormouse_ctf::Classes;
+use dormouse_ctf::{Classes, StateRecord};
 use dormouse_relay::Memory;
 
 /// What was lost of which class, the most first. The counts are a program's word: those of an id that no class has are shown as other classes'.
@@ -19,4 +19,11 @@ pub(crate) fn name_counts(counts: impl IntoIterator<Item = u64>, classes: &Class
     let mut named: Vec<(String, u64)> = named.collect();
     named.sort_by(|(name_a, a), (name_b, b)| b.cmp(a).then_with(|| name_a.cmp(name_b)));
     named
+}
+
+/// What the state stream tells of losses: how many no packet could state, and whose all of them were.
+pub(crate) fn records(unstated: u64, by_class: &[(String, u64)]) -> impl Iterator<Item = StateRecord<'_>> {
+    let reason = "no page was free, nor could a packet be written that says so";
+    let unstated = (unstated > 0).then_some(StateRecord::Lost { reason, count: unstated });
+    unstated.into_iter().chain(by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }))
 }

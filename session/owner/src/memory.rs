@@ -126,7 +126,7 @@ impl SessionMemory {
     pub(crate) fn new(pool: Pool, plan: &Plan, clock: u32, uuid: [u8; 16]) -> Result<SessionMemory, BackingError> {
         let huge = fill(&pool, plan)?;
         let setup = Setup {
-            mode: plan.options.mode.word(),
+            mode: plan.options.mode as u32,
             clock,
             uuid,
             kind: plan.options.context.record_kind(),

@@ -7,12 +7,13 @@ use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_M
 
 /// What happens when no page is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u32)]
 pub enum Mode {
     /// New events are dropped and counted.
     #[default]
-    Discard,
+    Discard = MODE_DISCARD,
     /// The oldest page is overwritten.
-    Overwrite,
+    Overwrite = MODE_OVERWRITE,
 }
 
 impl Mode {
@@ -21,14 +22,6 @@ impl Mode {
         match self {
             Mode::Discard => "discard",
             Mode::Overwrite => "overwrite",
-        }
-    }
-
-    /// As the session's memory has it.
-    pub(crate) fn word(self) -> u32 {
-        match self {
-            Mode::Discard => MODE_DISCARD,
-            Mode::Overwrite => MODE_OVERWRITE,
         }
     }
 }

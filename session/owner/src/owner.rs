@@ -8,14 +8,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dormouse_abi::wire::Message;
+use dormouse_ctf::StateRecord;
 
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
 use crate::error::SessionError;
+use crate::losses;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Options, Plan};
 use crate::program::{Program, ProgramError};
-use crate::registry::{NAMED_COUNT_MAX, Processes};
+use crate::registry::NAMED_COUNT_MAX;
 use crate::server::{ServerThread, Shared};
 use crate::session_file::OwnerFiles;
 use crate::streams::Tally;
@@ -135,15 +137,15 @@ impl Session {
             None => SessionError::Backing(error),
         })?;
         let mut files = OwnerFiles::new(plan.options.buffers.clone());
-        let memory = SessionMemory::new(pool, plan, trace.clock().source, trace.uuid())?;
-        let shared = Arc::new(Shared { memory, trace, processes: Processes::default() });
+        let memory = SessionMemory::new(pool, plan, trace.clock.source, trace.uuid)?;
+        let shared = Arc::new(Shared::new(memory, trace));
         let server = ServerThread::start(plan, Arc::clone(&shared))?;
         // Nobody joins before the session's path is known.
-        files.write(shared.trace.dir(), shared.trace.uuid(), server.path())?;
+        files.write(&shared.trace.dir, shared.trace.uuid, server.path())?;
         let stop = Arc::new(AtomicBool::new(false));
         let (of_drainer, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
         let run = move || {
-            let Shared { memory, trace, processes } = &*of_drainer;
+            let Shared { memory, trace, processes, .. } = &*of_drainer;
             drain::run(memory, trace, &stopped, || {
                 processes.remove_dead(&memory.view());
                 processes.record_names(trace, NAMED_COUNT_MAX);
@@ -189,7 +191,7 @@ impl Session {
             if is_over() {
                 return End::Interrupted;
             }
-            if self.server.is_stop_requested() {
+            if self.shared.is_stop_requested() {
                 return End::StopRequested;
             }
             if self.shared.processes.are_all_dead() {
@@ -203,7 +205,7 @@ impl Session {
     pub fn abandon(self) {
         let shared = Arc::clone(&self.shared);
         self.finish();
-        Trace::remove(shared.trace.dir());
+        Trace::remove(&shared.trace.dir);
     }
 
     /// Ends the session: no program can join any more, what is committed is written, the trace is complete.
@@ -230,21 +232,26 @@ impl Session {
             ring_violation: drained.violation.map(|(stream, error)| format!("stream {stream}: {error}")),
             processes: self.shared.processes.joined(),
             bytes: written.bytes,
-            snapshots_refused: self.server.snapshots_refused(),
+            snapshots_refused: self.shared.snapshots_refused.load(Ordering::Relaxed),
             classes_refused: self.shared.trace.refusals(),
             write_error: written.write_error,
         };
-        if let Err(error) = self.shared.trace.finish(
-            (summary.lost_on_disk, drained.lost_unstated),
-            &summary.lost_by_class,
-            summary.packets_refused,
-            drained.totals,
-        ) {
+        let refused = format!("{} packets were not valid and were left out", summary.packets_refused);
+        let mut records = Vec::new();
+        if summary.lost_on_disk > 0 {
+            let reason = "the trace could not be written";
+            records.push(StateRecord::Lost { reason, count: summary.lost_on_disk });
+        }
+        if summary.packets_refused > 0 {
+            records.push(StateRecord::Lost { reason: &refused, count: 0 });
+        }
+        records.extend(losses::records(drained.lost_unstated, &summary.lost_by_class));
+        if let Err(error) = self.shared.trace.finish(&records, drained.totals) {
             summary.write_error.get_or_insert(error.to_string());
         }
         self.files.remove();
         let refused = summary.classes_refused.iter().map(|refusal| format!("{refusal}\n"));
-        self.server.answer_stop(refused.collect::<String>() + &summary.to_string());
+        self.shared.answer_stop(refused.collect::<String>() + &summary.to_string());
         summary
     }
 }
@@ -266,7 +273,6 @@ mod tests {
     use dormouse_ctf::Classes;
 
     use super::*;
-    use crate::losses;
 
     #[test]
     fn a_summary_names_the_classes_that_lost_most() {

@@ -155,11 +155,6 @@ fn image(stat: &Stat) -> String {
 
 /// Takes back what a process held that writes no more.
 fn take_back(memory: &Memory, number: u16) {
-    release_claims(memory, number);
-    memory.reclaim_drawn(number);
-}
-
-fn release_claims(memory: &Memory, number: u16) {
     let geometry = memory.geometry();
     for stream in memory.used_streams().filter(|stream| *stream >= geometry.cpu_count) {
         let claimed = &memory.stream(stream).claim;
@@ -171,4 +166,5 @@ fn release_claims(memory: &Memory, number: u16) {
             let _ = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
+    memory.reclaim_drawn(number);
 }

@@ -1,13 +1,12 @@
 //! The session's socket, on which programs join and tools ask.
 
-use std::cell::RefCell;
 use std::io::{IoSlice, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -35,6 +34,34 @@ pub(crate) struct Shared {
     pub(crate) memory: SessionMemory,
     pub(crate) trace: Trace,
     pub(crate) processes: Processes,
+    /// A tool that has asked for the session's end, and waits for it.
+    stopper: Mutex<Option<UnixStream>>,
+    /// Snapshots that events asked for and that were too many.
+    pub(crate) snapshots_refused: AtomicU64,
+}
+
+impl Shared {
+    /// Of a session that nobody has joined.
+    pub(crate) fn new(memory: SessionMemory, trace: Trace) -> Shared {
+        let (processes, stopper) = (Processes::default(), Mutex::default());
+        Shared { memory, trace, processes, stopper, snapshots_refused: AtomicU64::new(0) }
+    }
+
+    fn stopper(&self) -> MutexGuard<'_, Option<UnixStream>> {
+        self.stopper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_stop_requested(&self) -> bool {
+        self.stopper().is_some()
+    }
+
+    /// Tells the tool that asked for the end how it ended.
+    pub(crate) fn answer_stop(&self, summary: String) {
+        let stopper = self.stopper().take();
+        if let Some(mut stream) = stopper {
+            let _ = stream.write_all(&Message::Stopped { summary }.encode());
+        }
+    }
 }
 
 /// The server's thread and its socket.
@@ -44,9 +71,6 @@ pub(crate) struct ServerThread {
     /// Closing the write end ends the thread.
     closer: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    /// A tool that has asked for the session's end, and waits for it.
-    stopper: Arc<Mutex<Option<UnixStream>>>,
-    snapshots_refused: Arc<AtomicU64>,
 }
 
 impl ServerThread {
@@ -57,35 +81,22 @@ impl ServerThread {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         let (wakened, closer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| SessionError::System { what: "pipe", error: error.into() })?;
-        let stopper = Arc::new(Mutex::new(None));
-        let snapshots_refused = Arc::new(AtomicU64::new(0));
         let server = Server {
             shared,
             patterns: plan.options.patterns.clone(),
-            stopper: Arc::clone(&stopper),
             may_be_stopped: plan.options.may_be_stopped,
-            answering: RefCell::default(),
-            allowance: RefCell::new(Allowance::new(Instant::now())),
-            snapshots_refused: Arc::clone(&snapshots_refused),
+            answering: Vec::new(),
+            allowance: Allowance::new(Instant::now()),
         };
         let thread = std::thread::Builder::new()
             .name("dormouse-serve".into())
             .spawn(move || server.serve(&listener, &wakened))
             .map_err(SessionError::Thread)?;
-        Ok(ServerThread { path, closer: Some(closer), thread: Some(thread), stopper, snapshots_refused })
+        Ok(ServerThread { path, closer: Some(closer), thread: Some(thread) })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Snapshots that events asked for and that were too many.
-    pub(crate) fn snapshots_refused(&self) -> u64 {
-        self.snapshots_refused.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_stop_requested(&self) -> bool {
-        self.stopper.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Closes the socket: no program can join any more.
@@ -97,14 +108,6 @@ impl ServerThread {
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-    }
-
-    /// Tells the tool that asked for the end how it ended.
-    pub(crate) fn answer_stop(&self, summary: String) {
-        let stopper = self.stopper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut stream) = stopper {
-            let _ = stream.write_all(&Message::Stopped { summary }.encode());
         }
     }
 }
@@ -141,25 +144,23 @@ fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), SessionError> {
 struct Server {
     shared: Arc<Shared>,
     patterns: Vec<String>,
-    stopper: Arc<Mutex<Option<UnixStream>>>,
     may_be_stopped: bool,
     /// Threads that take their time to answer.
-    answering: RefCell<Vec<JoinHandle<()>>>,
+    answering: Vec<JoinHandle<()>>,
     /// Of snapshots that events ask for.
-    allowance: RefCell<Allowance>,
-    snapshots_refused: Arc<AtomicU64>,
+    allowance: Allowance,
 }
 
 impl Server {
     /// Answers until `wakened` says that it is enough, and waits for the answers that were begun.
-    fn serve(&self, listener: &UnixListener, wakened: &OwnedFd) {
+    fn serve(mut self, listener: &UnixListener, wakened: &OwnedFd) {
         self.answer(listener, wakened);
-        for thread in self.answering.take() {
+        for thread in self.answering {
             let _ = thread.join();
         }
     }
 
-    fn answer(&self, listener: &UnixListener, wakened: &OwnedFd) {
+    fn answer(&mut self, listener: &UnixListener, wakened: &OwnedFd) {
         loop {
             let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(wakened, PollFlags::IN)];
             if let Err(error) = poll(&mut fds, None)
@@ -179,7 +180,7 @@ impl Server {
         }
     }
 
-    fn converse(&self, mut stream: UnixStream) -> std::io::Result<()> {
+    fn converse(&mut self, mut stream: UnixStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let peer = rustix::net::sockopt::socket_peercred(&stream)?;
@@ -227,7 +228,7 @@ impl Server {
                 stream.write_all(&welcome.encode())
             }
             Message::Stop if self.may_be_stopped => {
-                *self.stopper.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+                *self.shared.stopper() = Some(stream);
                 Ok(())
             }
             Message::Stop => refuse(&mut stream, "the session ends with its command"),
@@ -246,13 +247,13 @@ impl Server {
     }
 
     /// One after another, for each has room for all that is retained.
-    fn snapshot(&self, mut stream: UnixStream, wanted: Take) -> std::io::Result<()> {
+    fn snapshot(&mut self, mut stream: UnixStream, wanted: Take) -> std::io::Result<()> {
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             return refuse(&mut stream, "a snapshot's directory has to be an absolute path");
         }
         let is_by_event = ["event:", "duration:"].iter().any(|kind| wanted.trigger.starts_with(kind));
-        if is_by_event && !self.allowance.borrow_mut().take(Instant::now()) {
-            self.snapshots_refused.fetch_add(1, Ordering::Relaxed);
+        if is_by_event && !self.allowance.take(Instant::now()) {
+            self.shared.snapshots_refused.fetch_add(1, Ordering::Relaxed);
             return refuse(&mut stream, "events have asked for too many snapshots; `dormouse snapshot` takes one");
         }
         let shared = Arc::clone(&self.shared);
@@ -273,7 +274,7 @@ impl Server {
     }
 
     /// Sets the budget, unless `bytes` is 0, and tells what is where.
-    fn budget(&self, stream: UnixStream, bytes: u64) -> std::io::Result<()> {
+    fn budget(&mut self, stream: UnixStream, bytes: u64) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
         self.answer_from_thread("dormouse-budget", stream, move || {
             let resized = if bytes == 0 { Ok(()) } else { shared.memory.resize(bytes) };
@@ -286,7 +287,7 @@ impl Server {
 
     /// Programs that join must not wait for a disk, or for memory.
     fn answer_from_thread(
-        &self,
+        &mut self,
         name: &str,
         mut stream: UnixStream,
         answer: impl FnOnce() -> Message + Send + 'static,
@@ -296,9 +297,8 @@ impl Server {
         let run = move || drop(stream.write_all(&answer().encode()));
         match std::thread::Builder::new().name(name.into()).spawn(run) {
             Ok(thread) => {
-                let mut answering = self.answering.borrow_mut();
-                answering.retain(|thread| !thread.is_finished());
-                answering.push(thread);
+                self.answering.retain(|thread| !thread.is_finished());
+                self.answering.push(thread);
                 Ok(())
             }
             Err(error) => refuse(&mut refused, &SessionError::Thread(error).to_string()),

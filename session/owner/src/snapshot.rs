@@ -127,9 +127,9 @@ fn take_while(
 ) -> Result<Snapshot, SnapshotError> {
     let view = memory.view();
     if !view.is_overwrite() {
-        return Err(SnapshotError::NotRetained(trace.dir().into()));
+        return Err(SnapshotError::NotRetained(trace.dir.clone()));
     }
-    let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(trace.dir()));
+    let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(&trace.dir));
     make_dir(&dir)?;
     let pages = Pages::new(view);
     let room = memory.make_room();
@@ -157,7 +157,7 @@ fn take_while(
     let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused: *packets_refused };
     trace.branch(&dir, &record, files.totals()).inspect_err(|_| files.remove())?;
     let ticks = moment.saturating_sub(files.begin().unwrap_or(moment));
-    let span = Duration::from_nanos(nanoseconds(ticks, trace.clock().last_calibration().frequency_hz));
+    let span = Duration::from_nanos(nanoseconds(ticks, trace.clock.last_calibration().frequency_hz));
     Ok(Snapshot { dir, events: *events, bytes: *bytes, span, pages_missed, pages_refused: *packets_refused })
 }
 
@@ -246,7 +246,7 @@ impl Taking<'_> {
     /// Copies and writes, and gives the moment that the snapshot is of.
     fn run(&mut self, wanted: &Take, meanwhile: impl FnOnce()) -> u64 {
         let memory = self.pages.memory();
-        let frequency_hz = self.trace.clock().last_calibration().frequency_hz;
+        let frequency_hz = self.trace.clock.last_calibration().frequency_hz;
         let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
         let page_size_bytes = u64::from(memory.geometry().page_size_bytes);
         let room_bytes = self.room.map(|page_count| u64::from(page_count) * page_size_bytes);
@@ -254,7 +254,7 @@ impl Taking<'_> {
         let headers_bytes = (HEADER_SIZE_BYTES * memory.used_streams().count()) as u64;
         let wanted_bytes = wanted.bytes_max.map(|bytes| bytes.saturating_sub(headers_bytes));
         let bytes_max = [wanted_bytes, room_bytes].into_iter().flatten().min();
-        let moment = self.trace.clock().now();
+        let moment = self.trace.clock.now();
         for stream in memory.used_streams() {
             // The number of the oldest page is read before the state word, so that it is not the greater one.
             let pages = self.pages.of_stream(stream, self.pages.oldest(stream));
@@ -303,12 +303,13 @@ impl Taking<'_> {
     /// were some.
     fn write_empty(&mut self, moment: u64) {
         let memory = self.pages.memory();
-        for stream in memory.used_streams().filter(|stream| self.files.packet_count(*stream) == 0).collect::<Vec<_>>() {
+        for stream in memory.used_streams().filter(|stream| self.files.so_far(*stream).packets == 0).collect::<Vec<_>>()
+        {
             let discarded = memory.discarded(stream);
             let packet_seq_num = self.first_kept[stream as usize];
             if packet_seq_num > 0 || self.pages.of_stream(stream, 0).is_none() && discarded > 0 {
                 let header = PacketHeader { packet_seq_num, ..self.pages.empty_header(stream, moment, discarded) };
-                self.files.write(stream, &header, &header.encode());
+                self.files.write(stream, &header, &mut header.encode());
             }
         }
     }
@@ -368,7 +369,7 @@ impl Taking<'_> {
             // The packet ends with its content.
             let mut header = PacketHeader { packet_size_bytes: copy.len() as u64, ..header };
             // From its number and time on, the stream has everything.
-            let is_first = self.files.packet_count(stream) == 0 && seq > 0;
+            let is_first = self.files.so_far(stream).packets == 0 && seq > 0;
             if header.timestamp_begin > cut.moment && !is_first {
                 continue;
             }
@@ -380,13 +381,13 @@ impl Taking<'_> {
             }
             let is_empty = header.content_size_bytes == HEADER_SIZE_BYTES as u64;
             // A page that was closed without an event counts all the same: without its number, readers would tell of a gap.
-            let is_between = page.current.is_none() && len == HEADER_SIZE_BYTES && self.files.packet_count(stream) > 0;
-            let tells_losses = header.events_discarded != self.files.discarded_last(stream);
+            let is_between =
+                page.current.is_none() && len == HEADER_SIZE_BYTES && self.files.so_far(stream).packets > 0;
+            let tells_losses = header.events_discarded != self.files.so_far(stream).events_discarded;
             if is_empty && !is_between && !is_first && !tells_losses {
                 continue;
             }
             let packet = &mut copy[..header.packet_size_bytes as usize];
-            packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
             packet[header.content_size_bytes as usize..].fill(0);
             self.files.write(stream, &header, packet);
         }
@@ -457,7 +458,7 @@ mod tests {
             bench.writer.hop();
             // An hour later than the moment, as far as the snapshot can know.
             bench.writer.ahead =
-                ticks(Duration::from_secs(3600), bench.owner.trace.clock().last_calibration().frequency_hz);
+                ticks(Duration::from_secs(3600), bench.owner.trace.clock.last_calibration().frequency_hz);
             bench.writer.write(busy, EVERYTHING);
             bench.take(&Take::default(), |_| {});
 

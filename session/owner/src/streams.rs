@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_ctf::{Classes, PacketHeader, StreamTotals, Totals, count_records};
 
 use crate::pages::{DISCARDED_MAX, Pages};
@@ -39,17 +40,18 @@ impl StreamFile {
         StreamFile { path, file: None, set_aside: 0, begin: 0, totals: StreamTotals::default() }
     }
 
-    /// Appends a packet of so many events, whose header is `header` and whose bytes are `packet`: all or nothing.
-    pub(crate) fn append(&mut self, header: &PacketHeader, packet: &[u8], events: u64) -> Result<(), TraceError> {
+    /// Appends a packet of so many events, whose header is to be `header` and whose bytes are `packet`: all or nothing.
+    pub(crate) fn append(&mut self, header: &PacketHeader, packet: &mut [u8], events: u64) -> Result<(), TraceError> {
+        packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
         let file = match &mut self.file {
             Some(file) => file,
             None => self.file.insert(GrowingFile::create(&self.path, &[])?),
         };
         let size_bytes = packet.len() as u64;
-        if file.len() + size_bytes > self.set_aside {
+        if file.len + size_bytes > self.set_aside {
             // Where no space can be set aside, the write itself will tell.
             let fresh = RESERVE_BYTES.max(size_bytes);
-            self.set_aside = file.set_space_aside(fresh).map_or(u64::MAX, |()| file.len() + fresh);
+            self.set_aside = file.set_space_aside(fresh).map_or(u64::MAX, |()| file.len + fresh);
         }
         file.append(packet).map_err(|error| TraceError::File { path: self.path.clone(), error })?;
         if self.totals.packets == 0 {
@@ -67,7 +69,7 @@ impl StreamFile {
 
     /// Gives back what was set aside and not used.
     pub(crate) fn finish(&self) {
-        if let Some(file) = self.file.as_ref().filter(|file| self.set_aside > file.len()) {
+        if let Some(file) = self.file.as_ref().filter(|file| self.set_aside > file.len) {
             file.release_space();
         }
     }
@@ -103,18 +105,13 @@ impl<'a> StreamFiles<'a> {
         StreamFiles { trace, files, classes: trace.classes(), tally: Tally::default() }
     }
 
-    /// `events_discarded` of a stream's last packet here.
-    pub(crate) fn discarded_last(&self, stream: u32) -> u64 {
-        self.files[stream as usize].totals.events_discarded
+    /// What a stream has here so far.
+    pub(crate) fn so_far(&self, stream: u32) -> &StreamTotals {
+        &self.files[stream as usize].totals
     }
 
-    /// Packets of a stream so far.
-    pub(crate) fn packet_count(&self, stream: u32) -> u64 {
-        self.files[stream as usize].totals.packets
-    }
-
-    /// Writes a packet whose header is `header` and whose bytes, of the packet's size, are `packet`.
-    pub(crate) fn write(&mut self, stream: u32, header: &PacketHeader, packet: &[u8]) {
+    /// Writes a packet whose header is to be `header`, and whose bytes, of the packet's size, are `packet`.
+    pub(crate) fn write(&mut self, stream: u32, header: &PacketHeader, packet: &mut [u8]) {
         let content_len = header.content_size_bytes as usize;
         let mut counted = count_records(packet, content_len, &self.classes);
         if counted.is_err() {
@@ -144,7 +141,7 @@ impl<'a> StreamFiles<'a> {
     pub(crate) fn take_back(&mut self, stream: u32) -> u64 {
         let target = &mut self.files[stream as usize];
         let Some(file) = &mut target.file else { return 0 };
-        let size_bytes = file.len();
+        let size_bytes = file.len;
         if file.clear().is_err() {
             return 0;
         }

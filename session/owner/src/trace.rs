@@ -10,12 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::session::CLOCK_TSC;
 use dormouse_abi::wire::{ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord, StreamTotals, Totals};
 use rustix::fs::FallocateFlags;
 
-use crate::clock::{Calibration, Clock};
+use crate::clock::Clock;
 use crate::options::Plan;
 
 /// Why a trace cannot be written. Each says what to do.
@@ -88,9 +87,10 @@ pub(crate) const REFUSAL_COUNT_MAX: usize = 1_000;
 /// The trace of a session.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    dir: PathBuf,
-    clock: Clock,
-    uuid: [u8; 16],
+    pub(crate) dir: PathBuf,
+    pub(crate) clock: Clock,
+    /// The trace's identity.
+    pub(crate) uuid: [u8; 16],
     inner: Mutex<Inner>,
 }
 
@@ -157,21 +157,6 @@ impl Trace {
         for name in ["metadata", "state"] {
             let _ = std::fs::remove_file(dir.join(name));
         }
-    }
-
-    /// Where the trace is.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// The session's clock.
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    /// The trace's identity.
-    pub(crate) fn uuid(&self) -> [u8; 16] {
-        self.uuid
     }
 
     /// The classes as they are now.
@@ -252,30 +237,11 @@ impl Trace {
         Ok(())
     }
 
-    /// Tells what was lost, also by class, states the clock's pace as it is known by now, and closes the trace with what is in it. Where
-    /// the totals of the event streams are not known, it stays open.
-    pub(crate) fn finish(
-        &self,
-        (lost_on_disk, lost_unstated): (u64, u64),
-        lost_by_class: &[(String, u64)],
-        packets_refused: u64,
-        totals: Option<Totals>,
-    ) -> Result<(), TraceError> {
-        let refused = format!("{packets_refused} packets were not valid and were left out");
-        let mut records = Vec::new();
-        if lost_on_disk > 0 {
-            records.push(StateRecord::Lost { reason: "the trace could not be written", count: lost_on_disk });
-        }
-        if lost_unstated > 0 {
-            let reason = "no page was free, nor could a packet be written that says so";
-            records.push(StateRecord::Lost { reason, count: lost_unstated });
-        }
-        if packets_refused > 0 {
-            records.push(StateRecord::Lost { reason: &refused, count: 0 });
-        }
-        records.extend(lost_by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }));
-        if !records.is_empty() {
-            self.state(&records)?;
+    /// Tells what was lost, states the clock's pace as it is known by now, and closes the trace with what is in it. Where the totals of the event
+    /// streams are not known, it stays open.
+    pub(crate) fn finish(&self, losses: &[StateRecord<'_>], totals: Option<Totals>) -> Result<(), TraceError> {
+        if !losses.is_empty() {
+            self.state(losses)?;
         }
         let metadata = {
             let inner = self.lock();
@@ -315,7 +281,7 @@ impl Trace {
 impl Inner {
     /// All classes, the clock as it is known by now, and what is in the trace.
     fn metadata_with(&self, clock: &Clock, totals: Totals) -> Metadata {
-        let options = MetadataOptions { clock: ctf_clock(clock, clock.last_calibration()), ..self.options.clone() };
+        let options = MetadataOptions { clock: clock.last_calibration(), ..self.options.clone() };
         Metadata { options, classes: self.classes.clone(), totals }
     }
 }
@@ -349,7 +315,8 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), TraceError> {
 #[derive(Debug)]
 pub(crate) struct GrowingFile {
     file: File,
-    len: u64,
+    /// Bytes that are in it.
+    pub(crate) len: u64,
 }
 
 impl GrowingFile {
@@ -361,11 +328,6 @@ impl GrowingFile {
         self.file.write_all_at(bytes, self.len).inspect_err(|_| self.release_space())?;
         self.len += bytes.len() as u64;
         Ok(())
-    }
-
-    /// Bytes that are in it.
-    pub(crate) fn len(&self) -> u64 {
-        self.len
     }
 
     /// Has the file system keep room for so many bytes more. The size stays: readers see no more than what is written.
@@ -393,26 +355,12 @@ pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError>
     Ok(file)
 }
 
-fn ctf_clock(clock: &Clock, calibration: Calibration) -> dormouse_ctf::metadata::Clock {
-    let (name, description) = match clock.source {
-        CLOCK_TSC => ("tsc", "Timestamp counter"),
-        _ => ("monotonic", "Monotonic clock"),
-    };
-    dormouse_ctf::metadata::Clock {
-        name: name.into(),
-        description: description.into(),
-        frequency_hz: calibration.frequency_hz,
-        offset_s: calibration.offset_s,
-        offset_cycles: calibration.offset_ticks,
-    }
-}
-
 fn metadata_options(clock: &Clock, uuid: [u8; 16], record_kind: RecordKind) -> MetadataOptions {
     let part = |text: &str| text.parse().unwrap_or(0);
     MetadataOptions {
         uuid,
         hostname: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        clock: ctf_clock(clock, clock.first_calibration()),
+        clock: clock.first_calibration(),
         tracer_version: (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR"))),
         start_time_s: rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec,
         record_kind,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_abi::record::PACKET_SPAN_BITS;
-use dormouse_abi::session::{Geometry, STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES};
+use dormouse_abi::session::{STREAM_STRIDE_BYTES, SessionHeader, State, StreamControl, UNIT_BYTES};
 use dormouse_ctf::PacketHeader;
 use dormouse_relay::Memory;
 use memmap2::{MmapOptions, MmapRaw};
@@ -178,28 +178,18 @@ impl<'a> Copying<'a> {
     /// Copies the header and what follows it up to the control blocks.
     fn begin(source: &'a OwnerlessMemory, uuid: [u8; 16]) -> Result<Copying<'a>, String> {
         let wrong = |reason: &str| format!("{source}: {reason}");
-        let room = |len: usize| {
-            let map = MmapOptions::new().len(len).no_reserve_swap().map_anon();
-            map.map(MmapRaw::from).map_err(|error| wrong(&format!("no room for a copy: {error}")))
-        };
-        let size_bytes = usize::try_from(source.size_bytes()).unwrap_or(usize::MAX);
+        // As long as the memory, and nothing of it is there before it is filled.
+        let len = usize::try_from(source.size_bytes()).unwrap_or(usize::MAX);
+        let map = MmapOptions::new().len(len).no_reserve_swap().map_anon();
+        let mapping = map.map(MmapRaw::from).map_err(|error| wrong(&format!("no room for a copy: {error}")))?;
         let header_size_bytes = dormouse_abi::session::HEADER_SIZE_BYTES;
-        if size_bytes < header_size_bytes {
-            return Err(wrong("the session's memory is smaller than its header"));
-        }
-        let first = room(header_size_bytes)?;
-        fill(source, &first, 0..header_size_bytes)?;
-        // SAFETY: mapped for this function alone, aligned to an `os_page`, filled, and any bytes are a header.
-        let layout = unsafe { &*first.as_ptr().cast::<SessionHeader>() }.layout();
-        let geometry = Geometry::from_layout(&layout, size_bytes).map_err(wrong)?;
-        if layout.uuid != uuid {
-            return Err(wrong("it is not the memory of this session"));
-        }
-        let mapping = room(geometry.size_bytes())?;
-        // SAFETY: the header was filled above, and there is room for more.
-        unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), mapping.as_mut_ptr(), header_size_bytes) };
+        fill(source, &mapping, 0..header_size_bytes.min(len))?;
         // SAFETY: mapped readable and writable with this length, aligned to an `os_page`, and kept with every copy of the view.
         let memory = unsafe { Memory::from_raw(mapping.as_mut_ptr(), mapping.len()) }.map_err(wrong)?;
+        if memory.uuid() != uuid {
+            return Err(wrong("it is not the memory of this session"));
+        }
+        let geometry = *memory.geometry();
         let copying = Copying { source, mapping, memory, kept: HashSet::new(), used: Vec::new() };
         copying.fill(header_size_bytes..geometry.streams_offset())?;
         Ok(copying)

@@ -65,10 +65,6 @@ impl Directory {
         let (path, bytes) = read_metadata(dir)?;
         let (metadata, metadata_text) =
             whole_declarations(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
-        let failed = |path: &Path| {
-            let path = path.to_owned();
-            move |error| OpenError::Read { path, error }
-        };
         let session_file = match std::fs::read(dir.join(FILE_NAME)) {
             Ok(bytes) => SessionFile::decode(&bytes).filter(|file| file.uuid == metadata.options.uuid),
             Err(_) => return Err(SalvageError::Ended(dir.into())),
@@ -83,13 +79,13 @@ impl Directory {
             missing.push(format!("the last {cut_bytes} bytes of the metadata, a declaration that is cut off"));
         }
         let (mut state, mut streams) = (None, BTreeMap::new());
-        for entry in std::fs::read_dir(dir).map_err(failed(dir))? {
-            let entry = entry.map_err(failed(dir))?;
+        for entry in std::fs::read_dir(dir).map_err(OpenError::reading(dir))? {
+            let entry = entry.map_err(OpenError::reading(dir))?;
             let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
             if name == "state" {
-                state = map(&path).map_err(failed(&path))?;
+                state = map(&path).map_err(OpenError::reading(&path))?;
             } else if is_stream_name(&name) && path.is_file() {
-                streams.insert(name, map(&path).map_err(failed(&path))?);
+                streams.insert(name, map(&path).map_err(OpenError::reading(&path))?);
             }
         }
         let bytes = state.as_deref().unwrap_or_default();

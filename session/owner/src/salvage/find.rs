@@ -38,7 +38,7 @@ impl Found {
             found.copy(memory, directory, &mut reasons);
         }
         for pid in pids.iter().copied().filter(|pid| Path::new("/proc").join(pid.to_string()).exists()) {
-            let Answers { answers, writes } = Answers::of(pid, directory);
+            let (answers, writes) = question(pid, directory);
             found.writers.extend(writes.then_some(pid));
             if found.copied.is_none() && answers {
                 found.copy(OwnerlessMemory::of_program(pid, uuid), directory, &mut reasons);
@@ -86,27 +86,19 @@ fn processes() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// What a program that may have the memory mapped says.
-struct Answers {
-    answers: bool,
-    /// Whether it still writes to the session.
-    writes: bool,
-}
-
-impl Answers {
-    fn of(pid: u32, directory: &Directory) -> Answers {
-        let Some(answers) = Program::find(pid).ok().and_then(|program| program.ask(&Message::List).ok()) else {
-            // It does not say whether it writes.
-            let memory = OwnerlessMemory::of_process(pid, directory.uuid(), directory.buffers());
-            return Answers { answers: false, writes: memory.is_ok() };
-        };
-        let socket = directory.session_file.as_ref().map(|file| file.socket.to_string_lossy());
-        let writes = answers.iter().any(|answer| match answer {
-            Message::Classes { session, classes, .. } => {
-                socket.as_deref() == Some(session) && classes.iter().any(|class| class.armed)
-            }
-            _ => false,
-        });
-        Answers { answers: true, writes }
-    }
+/// Whether a program that may have the memory mapped answers, and whether it still writes to the session.
+fn question(pid: u32, directory: &Directory) -> (bool, bool) {
+    let Some(answers) = Program::find(pid).ok().and_then(|program| program.ask(&Message::List).ok()) else {
+        // It does not say whether it writes.
+        let memory = OwnerlessMemory::of_process(pid, directory.uuid(), directory.buffers());
+        return (false, memory.is_ok());
+    };
+    let socket = directory.session_file.as_ref().map(|file| file.socket.to_string_lossy());
+    let writes = answers.iter().any(|answer| match answer {
+        Message::Classes { session, classes, .. } => {
+            socket.as_deref() == Some(session) && classes.iter().any(|class| class.armed)
+        }
+        _ => false,
+    });
+    (true, writes)
 }

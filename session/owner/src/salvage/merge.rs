@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader, StreamTotals};
 
 use super::copy::{Copied, is_begun_since};
@@ -128,15 +128,11 @@ impl Merge<'_> {
         let record =
             StateRecord::Salvage { memory: &memory, missing: &missing, packets_missing, packets_refused, pages_missed };
         let mut records = vec![record];
-        if unstated > 0 {
-            let reason = "no page was free, nor could a packet be written that says so";
-            records.push(StateRecord::Lost { reason, count: unstated });
-            self.result.lost = self.result.lost.saturating_add(unstated);
-        }
+        self.result.lost = self.result.lost.saturating_add(unstated);
         let by_class = copied
             .map(|copied| losses::by_class(&copied.pages.memory(), &directory.metadata.classes))
             .unwrap_or_default();
-        records.extend(by_class.iter().map(|(class, count)| StateRecord::LostClass { class, count: *count }));
+        records.extend(losses::records(unstated, &by_class));
         let now = copied.and_then(|copied| copied.moment).unwrap_or(0);
         let state = &directory.state;
         let now = now.max(state.last.map_or(0, |last| last.timestamp_end));
@@ -267,9 +263,8 @@ impl Merge<'_> {
         self.result.packets_missing = self.result.packets_missing.saturating_add(gap);
         // No packet is longer than a page, or than what is on disk of it. Behind the records are zeroes.
         let mut packet = packet[..found.len].to_vec();
-        packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
         packet.resize(header.packet_size_bytes as usize, 0);
-        stream.file.append(&header, &packet, found.events)?;
+        stream.file.append(&header, &mut packet, found.events)?;
         self.result.bytes += packet.len() as u64;
         self.result.events += found.events;
         self.result.packets_from_disk += u64::from(is_from_disk);

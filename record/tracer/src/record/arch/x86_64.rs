@@ -166,11 +166,15 @@ macro_rules! call_clobbering {
     };
 }
 
-/// Writes a record of `size_bytes`, header and at most three words, of the class whose id is there.
+/// Writes one record of the class whose id is at `id`, whose fields are the first `len` bytes of the words, into the session that the process
+/// is in, if any. `len` is at most 24 and best known to the compiler.
+///
+/// Wait-free but for aborts; the page switch in between is lock-free. Async-signal-safe. Allocates nothing, locks nothing, cannot fail: what
+/// finds no room is counted in the session's memory.
 #[inline(always)]
-pub(crate) fn record(id: &AtomicU32, size_bytes: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
-    let id = id.as_ptr();
-    match size_bytes - HEADER_SIZE_BYTES {
+pub fn record_words(id: &AtomicU32, len: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
+    let (id, size_bytes) = (id.as_ptr(), HEADER_SIZE_BYTES + len);
+    match len {
         // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the registers
         // that change are declared, and the stack is aligned for a call.
         0 => unsafe { call!([out("r9") _,] record_0, id, size_bytes, _) },
@@ -189,9 +193,9 @@ pub(crate) fn record(id: &AtomicU32, size_bytes: usize, [w0, w1, w2]: [u64; WORD
 /// The same of the key's class with this fingerprint. What there is to tell apart is told apart in the called function, so that a
 /// site has little code.
 #[inline(always)]
-pub(crate) fn record_key(key: &EventKey, fingerprint: u64, size_bytes: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
-    let id = key.first_id();
-    match size_bytes - HEADER_SIZE_BYTES {
+pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
+    let (id, size_bytes) = (key.first_id(), HEADER_SIZE_BYTES + len);
+    match len {
         // SAFETY: the id is a key's, the words hold the fields, and a session that is left is waited for; the changed registers
         // are declared, and the stack is aligned for a call.
         0 => unsafe { call!([out("r9") _,] record_key_0, id, size_bytes, fingerprint) },
@@ -207,12 +211,32 @@ pub(crate) fn record_key(key: &EventKey, fingerprint: u64, size_bytes: usize, [w
     }
 }
 
-/// Writes a record of these segments of the class whose id is there.
+/// Bytes of a record with context that has these fields.
+#[inline(always)]
+fn size_bytes(segments: &[Segment]) -> usize {
+    let mut size_bytes = HEADER_SIZE_BYTES;
+    for segment in segments {
+        size_bytes += segment.len();
+    }
+    size_bytes
+}
+
+/// As [`record_words`], for fields in several runs.
 ///
 /// # Safety
 /// The segments' sources may be read.
 #[inline(always)]
-pub(crate) unsafe fn record_runs(id: &AtomicU32, size_bytes: usize, segments: &[Segment]) {
+pub unsafe fn record_segments(id: &AtomicU32, segments: &[Segment]) {
+    // SAFETY: the caller's word.
+    unsafe { record_runs(id, size_bytes(segments), segments) }
+}
+
+/// As [`record_segments`], whose record has so many bytes.
+///
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+unsafe fn record_runs(id: &AtomicU32, size_bytes: usize, segments: &[Segment]) {
     let id = id.as_ptr();
     let core::ops::Range { start, end } = segments.as_ptr_range();
     // SAFETY: the id is a reference, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
@@ -225,8 +249,8 @@ pub(crate) unsafe fn record_runs(id: &AtomicU32, size_bytes: usize, segments: &[
 /// # Safety
 /// The segments' sources may be read.
 #[inline(always)]
-pub(crate) unsafe fn record_key_runs(key: &EventKey, fingerprint: u64, size_bytes: usize, segments: &[Segment]) {
-    let id = key.first_id();
+pub unsafe fn record_segments_of_key(key: &EventKey, fingerprint: u64, segments: &[Segment]) {
+    let (id, size_bytes) = (key.first_id(), size_bytes(segments));
     let core::ops::Range { start, end } = segments.as_ptr_range();
     // SAFETY: the id is a key's, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
     // the registers that change are declared, and the stack is aligned for a call.
@@ -251,7 +275,7 @@ unsafe extern "C" fn record_words_of_other(
     // SAFETY: the caller's word.
     let which = unsafe { which.assume_init() };
     if let Some(id) = key.id(which) {
-        record(id, size_bytes, [w0, w1, w2]);
+        record_words(id, size_bytes - HEADER_SIZE_BYTES, [w0, w1, w2]);
     }
 }
 

@@ -1,0 +1,44 @@
+//! Architectures without direct sections: every record goes the slow path. `x86_64` documents the functions.
+
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::sync::atomic::AtomicU32;
+
+use dormouse_abi::record::HEADER_SIZE_BYTES;
+use dormouse_relay::Segment;
+
+use super::super::slow::{record_runs_slowly, record_words_slowly};
+use crate::class::EventKey;
+use crate::value::WORDS_MAX;
+
+#[inline(always)]
+pub fn record_words(id: &AtomicU32, len: usize, [w0, w1, w2]: [u64; WORDS_MAX]) {
+    // SAFETY: the id is a reference, and the words hold `len` bytes.
+    unsafe { record_words_slowly(id.as_ptr(), HEADER_SIZE_BYTES + len, MaybeUninit::uninit(), w0, w1, w2) }
+}
+
+#[inline(always)]
+pub fn record_words_of_key(key: &EventKey, fingerprint: u64, len: usize, words: [u64; WORDS_MAX]) {
+    if let Some(id) = key.id(fingerprint) {
+        record_words(id, len, words);
+    }
+}
+
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+pub unsafe fn record_segments(id: &AtomicU32, segments: &[Segment]) {
+    let Range { start, end } = segments.as_ptr_range();
+    // SAFETY: the id is a reference, the segments are a slice, and their sources may be read by the caller's word.
+    unsafe { record_runs_slowly(id.as_ptr(), 0, MaybeUninit::uninit(), start, end) }
+}
+
+/// # Safety
+/// The segments' sources may be read.
+#[inline(always)]
+pub unsafe fn record_segments_of_key(key: &EventKey, fingerprint: u64, segments: &[Segment]) {
+    if let Some(id) = key.id(fingerprint) {
+        // SAFETY: the caller's word.
+        unsafe { record_segments(id, segments) }
+    }
+}
