@@ -143,18 +143,15 @@ pub enum LabError {
     /// The project to build, or what its builds came to, is not as it should be.
     #[error("{0}")]
     Project(String),
-    /// The preload library is missing.
-    #[error(transparent)]
-    Library(#[from] dormouse_consumer::CommandError),
     /// A signal asked for the end.
     #[error("interrupted")]
     Interrupted,
     /// A peer cannot be measured.
     #[error("{0}")]
     Peer(String),
-    /// The session could not be made.
+    /// The session could not be made, or the preload library is missing.
     #[error(transparent)]
-    Session(#[from] dormouse_consumer::SessionError),
+    Session(#[from] dormouse_consumer::Error),
     /// Something that the system refused.
     #[error("{what}: {error}")]
     System {

@@ -136,21 +136,7 @@ impl TunableType {
 
     /// Its name in texts.
     pub const fn name(self) -> &'static str {
-        use TunableType::*;
-        match self {
-            Key => "key",
-            Bool => "bool",
-            U8 => "u8",
-            U16 => "u16",
-            U32 => "u32",
-            U64 => "u64",
-            I8 => "i8",
-            I16 => "i16",
-            I32 => "i32",
-            I64 => "i64",
-            F32 => "f32",
-            F64 => "f64",
-        }
+        ["key", "bool", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64"][self as usize]
     }
 }
 

@@ -76,16 +76,11 @@ impl TunableRange {
     /// Every value of a type; of floats, every finite one.
     pub const fn whole(value_type: TunableType) -> TunableRange {
         use TunableType::*;
+        let narrower = u64::BITS - 8 * value_type.size_bytes() as u32;
         let (min, max) = match value_type {
             Key | Bool => (0, 1),
-            U8 => (0, u8::MAX as u64),
-            U16 => (0, u16::MAX as u64),
-            U32 => (0, u32::MAX as u64),
-            U64 => (0, u64::MAX),
-            I8 => (i8::MIN as u64, i8::MAX as u64),
-            I16 => (i16::MIN as u64, i16::MAX as u64),
-            I32 => (i32::MIN as u64, i32::MAX as u64),
-            I64 => (i64::MIN as u64, i64::MAX as u64),
+            U8 | U16 | U32 | U64 => (0, u64::MAX >> narrower),
+            I8 | I16 | I32 | I64 => ((i64::MIN >> narrower) as u64, (i64::MAX >> narrower) as u64),
             F32 => ((f32::MIN as f64).to_bits(), (f32::MAX as f64).to_bits()),
             F64 => (f64::MIN.to_bits(), f64::MAX.to_bits()),
         };

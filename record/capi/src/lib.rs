@@ -67,7 +67,7 @@ use dormouse_abi::class::CClass;
 use dormouse_abi::site::EventRecord;
 use dormouse_locks::call_loader;
 use tracer::Listen;
-use tracer::foreign::Texts;
+use tracer::foreign::{Texts, object_of};
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -182,13 +182,4 @@ fn agree_on_a_registry() {
 fn is_static() -> bool {
     // SAFETY: looks a name up, which every libc has.
     call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) }).is_null()
-}
-
-/// Which object an address lies in.
-fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
-    let mut info = core::mem::MaybeUninit::uninit();
-    // SAFETY: dladdr(3) takes any address, and fills in a live structure.
-    let found = call_loader(|| unsafe { libc::dladdr(address, info.as_mut_ptr()) });
-    // SAFETY: an answer other than 0 says that it was filled in.
-    (found != 0).then(|| unsafe { info.assume_init() })
 }

@@ -6,7 +6,7 @@ use dormouse_abi::class::{CClass, FIELD_COUNT_MAX, Kind, SEQUENCE};
 use dormouse_abi::site::EventRecord;
 use dormouse_relay::Segment;
 
-pub use crate::start::keep_loaded;
+pub use crate::start::{keep_loaded, object_of};
 use crate::{control, record, thread};
 
 /// Writes one record of `class`, whose fields are the `len` bytes at `fields`.

@@ -77,7 +77,7 @@ impl Joining {
 
     /// Maps the memory, or keeps the mapping when it is of the same session (in a forked child).
     fn adopt(&mut self, fd: OwnedFd) -> Result<Memory, String> {
-        // The session's owner is this program's user or root, and has put its buffers where they are: `check_owner`.
+        // The session's owner is this program's user or root, and has put its buffers where they are: `is_of_own_user`.
         let fresh = Mapping::map(&fd, false).or_else(|error| match error {
             BackingError::NotSealed | BackingError::NotMemory => Mapping::map_file(&fd),
             error => Err(error),
@@ -197,31 +197,37 @@ fn told(error: &std::io::Error) -> String {
 
 /// One question, one answer, perhaps with a descriptor.
 pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<(Message, Option<OwnedFd>), String> {
-    let failed = |error: std::io::Error| format!("session {}: {}", socket.display(), told(&error));
-    let mut stream = UnixStream::connect(socket).map_err(failed)?;
-    stream.set_read_timeout(Some(patience)).map_err(failed)?;
-    stream.set_write_timeout(Some(patience)).map_err(failed)?;
-    check_owner(&stream)?;
-    stream.write_all(&question.encode()).map_err(failed)?;
-    let mut head = [0u8; 4];
-    let fd = receive_with_fd(&stream, &mut head).map_err(failed)?;
-    let len = u32::from_le_bytes(head) as usize;
-    if len > FRAME_SIZE_MAX_BYTES {
-        return Err("the session owner's answer is too long".into());
-    }
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body).map_err(failed)?;
-    Ok((Message::decode(&body).map_err(|error| error.to_string())?, fd))
+    let converse = || -> std::io::Result<(Message, Option<OwnedFd>)> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        if !is_of_own_user(&stream)? {
+            return Err(std::io::Error::other("the session belongs to another user"));
+        }
+        stream.write_all(&question.encode())?;
+        let mut head = [0u8; 4];
+        let fd = receive_with_fd(&stream, &mut head)?;
+        Ok((read_message(&mut stream, head)?, fd))
+    };
+    converse().map_err(|error| format!("session {}: {}", socket.display(), told(&error)))
 }
 
-/// Only the same user or root may own a session that a program joins.
-fn check_owner(stream: &UnixStream) -> Result<(), String> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|errno| told(&errno.into()))?;
-    if peer.uid.is_root() || peer.uid == rustix::process::geteuid() {
-        Ok(())
-    } else {
-        Err("the session belongs to another user".into())
+/// Reads the rest of a frame that begins so. What is no message is [`InvalidData`](std::io::ErrorKind::InvalidData).
+pub(crate) fn read_message(stream: &mut UnixStream, head: [u8; 4]) -> std::io::Result<Message> {
+    let invalid = |error: String| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+    let len = u32::from_le_bytes(head) as usize;
+    if len > FRAME_SIZE_MAX_BYTES {
+        return Err(invalid("the message is too long".into()));
     }
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body)?;
+    Message::decode(&body).map_err(|error| invalid(error.to_string()))
+}
+
+/// Whether the other side is the same user or root: only these may own a session that a program joins, or talk to the program.
+pub(crate) fn is_of_own_user(stream: &UnixStream) -> std::io::Result<bool> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    Ok(peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
 /// Fills `head`, and takes a descriptor that comes with it.

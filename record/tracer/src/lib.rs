@@ -188,12 +188,7 @@ pub mod __private {
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = {
     extern "C" fn constructor() {
-        start(default_listen());
+        start(Listen::ByDefault);
     }
     constructor
 };
-
-/// What the constructor does when nobody has called [`start`] before.
-fn default_listen() -> Listen {
-    Listen::ByDefault
-}

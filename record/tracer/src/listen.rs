@@ -1,15 +1,16 @@
 //! The socket on which tools talk to the program, and the one thread that sleeps on it.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::wire::{self, FRAME_SIZE_MAX_BYTES, Message};
+use dormouse_abi::wire::{self, Message};
 
+use crate::join::{is_of_own_user, read_message};
 use crate::spawn::spawn;
 use crate::{control, thread};
 
@@ -89,7 +90,7 @@ fn serve(listener: UnixListener, path: &Path) {
             Ok((stream, _)) => {
                 let _ = converse(stream);
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => break,
         }
     }
@@ -107,22 +108,16 @@ fn still_ours(listener: &UnixListener, path: &Path) -> bool {
 fn converse(mut stream: UnixStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        let refusal = Message::Error { text: "only the program's own user may talk to it".into() };
-        return stream.write_all(&refusal.encode());
-    }
-    let mut head = [0u8; 4];
-    stream.read_exact(&mut head)?;
-    let len = u32::from_le_bytes(head) as usize;
-    if len > FRAME_SIZE_MAX_BYTES {
-        return Ok(());
-    }
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body)?;
-    let answer = match Message::decode(&body) {
-        Ok(question) => control::answer(question),
-        Err(malformed) => Message::Error { text: malformed.to_string() },
+    let answer = if is_of_own_user(&stream)? {
+        let mut head = [0u8; 4];
+        stream.read_exact(&mut head)?;
+        match read_message(&mut stream, head) {
+            Ok(question) => control::answer(question),
+            Err(error) if error.kind() == ErrorKind::InvalidData => Message::Error { text: error.to_string() },
+            Err(error) => return Err(error),
+        }
+    } else {
+        Message::Error { text: "only the program's own user may talk to it".into() }
     };
     stream.write_all(&answer.encode())
 }

@@ -76,16 +76,20 @@ fn flag(name: &str) -> Option<bool> {
 
 /// Keeps this object mapped although it may have come by `dlopen`: a thread and handlers run its code from now on.
 fn pin() {
-    let mut info = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    let here = crate::arch::own_records as fn() -> _ as *const libc::c_void;
-    // SAFETY: looks an address up; fills `info` when it returns non-zero.
-    if call_loader(|| unsafe { libc::dladdr(here, info.as_mut_ptr()) }) == 0 {
-        return;
+    let here = crate::arch::own_records as fn() -> _ as *const c_void;
+    if let Some(object) = object_of(here) {
+        // SAFETY: a name by `dladdr`. The program itself is not found by its name, and stays in any case.
+        unsafe { keep_loaded(object.dli_fname) };
     }
-    // SAFETY: filled.
-    let info = unsafe { info.assume_init() };
-    // SAFETY: a name by `dladdr`. The program itself is not found by its name, and stays in any case.
-    unsafe { keep_loaded(info.dli_fname) };
+}
+
+/// The loaded object that an address lies in.
+pub fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
+    let mut info = core::mem::MaybeUninit::uninit();
+    // SAFETY: dladdr(3) takes any address, and has room for its answer.
+    let found = call_loader(|| unsafe { libc::dladdr(address, info.as_mut_ptr()) });
+    // SAFETY: an answer other than 0 says that it was filled in.
+    (found != 0).then(|| unsafe { info.assume_init() })
 }
 
 /// Keeps the loaded object of this name mapped for good.

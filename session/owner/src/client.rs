@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use dormouse_abi::wire::{BudgetState, Message};
 
+use crate::error::Error;
 use crate::program::{Program, ask, socket_dir};
 use crate::snapshot::{Snapshot, Take};
 
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn refusal(answer: Message) -> String {
-    match answer {
+fn refusal(answer: Message) -> Error {
+    Error::from(match answer {
         Message::Error { text } => text,
         _ => "the session owner answered something else; is it of the same version?".into(),
-    }
+    })
 }
 
 /// Asks a session's owner for its budget, after it has set it to `bytes`, if any.
 ///
 /// # Errors
 /// One line.
-pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState, String> {
+pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState, Error> {
     match ask(session, &Message::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) }, PATIENCE)? {
         Message::BudgetIs { state } => Ok(state),
         other => Err(refusal(other)),
@@ -34,7 +35,7 @@ pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState,
 ///
 /// # Errors
 /// One line.
-pub fn stop_session(socket: &Path) -> Result<String, String> {
+pub fn stop_session(socket: &Path) -> Result<String, Error> {
     match ask(socket, &Message::Stop, PATIENCE)? {
         Message::Stopped { summary } => Ok(summary),
         other => Err(refusal(other)),
@@ -45,11 +46,11 @@ pub fn stop_session(socket: &Path) -> Result<String, String> {
 ///
 /// # Errors
 /// One line.
-pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, String> {
+pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, Error> {
     let absolute = |dir: &PathBuf| std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()));
     let dir = wanted.dir.as_ref().map(absolute).transpose()?.unwrap_or_default();
     let question = Message::Snapshot {
-        dir: dir.to_str().ok_or("the directory's name is not UTF-8")?.into(),
+        dir: dir.to_str().ok_or_else(|| "the directory's name is not UTF-8".to_string())?.into(),
         last_ns: wanted.last.map_or(0, |last| (last.as_nanos().min(u64::MAX.into()) as u64).max(1)),
         bytes_max: wanted.bytes_max.map_or(0, |bytes| bytes.max(1)),
         trigger: wanted.trigger.clone(),
@@ -72,30 +73,29 @@ pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, Strin
 ///
 /// # Errors
 /// One line that says what there is.
-pub fn find_session(target: Option<&str>) -> Result<PathBuf, String> {
+pub fn find_session(target: Option<&str>) -> Result<PathBuf, Error> {
     let Some(target) = target else {
         let mut all = sessions(None);
         return match all.len() {
             1 => Ok(all.remove(0)),
-            0 => Err("there is no session; `dormouse record --mode overwrite -- CMD` starts one".into()),
-            _ => Err(format!("there are several sessions; name one: {}", names(&all))),
+            0 => Err("there is no session; `dormouse record --mode overwrite -- CMD` starts one".to_string().into()),
+            _ => Err(format!("there are several sessions; name one: {}", names(&all)).into()),
         };
     };
     let Ok(pid) = target.parse::<u32>() else {
         let path = PathBuf::from(target);
         let is_there = path.exists();
-        return if is_there { Ok(path) } else { Err(format!("there is no session {target}{}", hint())) };
+        return if is_there { Ok(path) } else { Err(format!("there is no session {target}{}", hint()).into()) };
     };
     if let Some(session) = sessions(Some(pid)).into_iter().next() {
         return Ok(session);
     }
-    let program = Program::find(pid).map_err(|error| error.to_string())?;
-    let answers = program.ask(&Message::List).map_err(|error| error.to_string())?;
+    let answers = Program::find(pid)?.ask(&Message::List)?;
     let session = answers.into_iter().find_map(|answer| match answer {
         Message::Classes { session, .. } if !session.is_empty() => Some(PathBuf::from(session)),
         _ => None,
     });
-    session.ok_or_else(|| format!("process {pid} is in no session{}", hint()))
+    session.ok_or_else(|| format!("process {pid} is in no session{}", hint()).into())
 }
 
 fn hint() -> String {

@@ -14,54 +14,18 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
+use crate::error::Error;
+
 /// File name of the library that traces libc's functions in unmodified programs.
 pub const LIBC_LIBRARY: &str = "libdormouse_libc.so";
 /// Environment variable: where that library is, if not beside the program.
 pub const ENV_LIBC_LIBRARY: &str = "DORMOUSE_LIBC_LIBRARY";
 
-/// Why a command cannot be run.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    /// It cannot be started.
-    #[error("cannot run `{program}`: {error}")]
-    Start {
-        /// Which.
-        program: String,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The preload library is missing.
-    #[error(
-        "cannot find {LIBC_LIBRARY} (looked for {looked}); `cargo xtask install --prefix DIR` in Dormouse's sources installs it with the \
-         command, or set {ENV_LIBC_LIBRARY} to its path"
-    )]
-    NoLibrary {
-        /// Where it was looked for.
-        looked: String,
-    },
-    /// The preload library's path has a character that the loader takes for something else.
-    #[error(
-        "cannot preload {path}: the loader takes `{character}` in LD_PRELOAD for something else; move it to another path"
-    )]
-    Path {
-        /// Where it is.
-        path: String,
-        /// Which.
-        character: char,
-    },
-    /// Signals cannot be handled.
-    #[error("cannot handle signals: {0}")]
-    Signals(std::io::Error),
-    /// Its end cannot be awaited.
-    #[error("cannot wait for the command: {0}")]
-    Wait(std::io::Error),
-}
-
 /// Finds the preload library: where the environment says, beside this program, or in `../lib/dormouse`.
 ///
 /// # Errors
-/// [`CommandError::NoLibrary`].
-pub fn find_libc_library() -> Result<PathBuf, CommandError> {
+/// One line, if there is none.
+pub fn find_libc_library() -> Result<PathBuf, Error> {
     let named = std::env::var_os(ENV_LIBC_LIBRARY).map(PathBuf::from);
     let here = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
     let beside = here.iter().flat_map(|dir| {
@@ -71,20 +35,27 @@ pub fn find_libc_library() -> Result<PathBuf, CommandError> {
         Some(path) => vec![path],
         None => beside.collect(),
     };
-    if let Some(path) = places.iter().find(|path| path.is_file()) {
-        return path.canonicalize().map_err(|_| CommandError::NoLibrary { looked: path.display().to_string() });
-    }
-    let looked = places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
-    Err(CommandError::NoLibrary { looked })
+    let found = places.iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok());
+    let not_found = || {
+        let looked = places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        format!(
+            "cannot find {LIBC_LIBRARY} (looked for {looked}); `cargo xtask install --prefix DIR` in Dormouse's sources installs it with \
+             the command, or set {ENV_LIBC_LIBRARY} to its path"
+        )
+    };
+    Ok(found.ok_or_else(not_found)?)
 }
 
 /// What `LD_PRELOAD` names a library by: through `$LIB`, where glibc's loader puts the name of the system's directory of libraries, such as
 /// `lib64`. musl's loader takes it as it stands, finds no such file, and goes on without. By its plain path it would find the library, and not
 /// start the program, because what the library needs is glibc's.
-fn preload_name(library: &Path) -> Result<OsString, CommandError> {
+fn preload_name(library: &Path) -> Result<OsString, Error> {
     let path = library.to_string_lossy();
     if let Some(character) = path.chars().find(|character| matches!(character, ' ' | ':' | '$')) {
-        return Err(CommandError::Path { path: path.into_owned(), character });
+        let text = format!(
+            "cannot preload {path}: the loader takes `{character}` in LD_PRELOAD for something else; move it to another path"
+        );
+        return Err(text.into());
     }
     // There are systems without such a directory.
     let leads_back = libc_path().is_none_or(|libc| is_loaded(&through_lib(&libc)));
@@ -163,13 +134,13 @@ impl Traced {
     /// a snapshot at each of `triggers`, if there are any.
     ///
     /// # Errors
-    /// See [`CommandError`].
+    /// One line.
     pub fn start(
         command: &[OsString],
         socket: &Path,
         preload: Option<&Path>,
         triggers: &[Trigger],
-    ) -> Result<Traced, CommandError> {
+    ) -> Result<Traced, Error> {
         let (program, arguments) = match command {
             [program, arguments @ ..] => (program.as_os_str(), arguments),
             [] => (OsStr::new(""), command),
@@ -178,7 +149,8 @@ impl Traced {
         let forwarded = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT];
         // What `nohup` or a shell has had ignored, the command is to find ignored.
         let forwarded = forwarded.into_iter().filter(|signal| !is_ignored(*signal));
-        let signals = SignalsInfo::<WithOrigin>::new(forwarded).map_err(CommandError::Signals)?;
+        let signals =
+            SignalsInfo::<WithOrigin>::new(forwarded).map_err(|error| format!("cannot handle signals: {error}"))?;
         let mut process = Command::new(program);
         process.args(arguments).env(ENV_SESSION, socket);
         if !triggers.is_empty() {
@@ -194,9 +166,8 @@ impl Traced {
         }
         // SAFETY: between fork and exec only async-signal-safe functions run; `signal` is one.
         unsafe { process.pre_exec(reset_sigpipe) };
-        let child = process
-            .spawn()
-            .map_err(|error| CommandError::Start { program: program.to_string_lossy().into_owned(), error })?;
+        let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
+        let child = process.spawn().map_err(failed)?;
         Ok(Traced { child, signals })
     }
 
@@ -205,8 +176,8 @@ impl Traced {
     /// What a terminal sends (to the whole foreground group) reaches the command by itself and is not repeated.
     ///
     /// # Errors
-    /// [`CommandError::Wait`].
-    pub fn wait(mut self) -> Result<i32, CommandError> {
+    /// One line, if its end cannot be awaited.
+    pub fn wait(mut self) -> Result<i32, Error> {
         let handle = self.signals.handle();
         let pid = rustix::process::Pid::from_child(&self.child);
         let mut signals = self.signals;
@@ -219,7 +190,7 @@ impl Traced {
                 }
             }
         });
-        let status = self.child.wait().map_err(CommandError::Wait);
+        let status = self.child.wait().map_err(|error| format!("cannot wait for the command: {error}").into());
         handle.close();
         let _ = forwarder.join();
         status.map(exit_code)

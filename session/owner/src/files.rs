@@ -6,37 +6,14 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use dormouse_ctf::{Merge, Metadata, MetadataError, Source, Stats, StreamReader};
+use dormouse_ctf::{Merge, Metadata, Source, Stats, StreamReader};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Why a trace cannot be read. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// No such directory, or no trace in it.
-    #[error("there is no trace in {0}: it has no file `metadata`; `dormouse record -o DIR -- CMD` makes one")]
-    NoTrace(PathBuf),
-    /// A file cannot be read.
-    #[error("cannot read {path}: {error}; check its owner and permissions")]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The metadata are not Dormouse's.
-    #[error("{path}: {error}")]
-    Metadata {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong.
-        error: MetadataError,
-    },
-}
+use crate::error::Error;
 
-impl OpenError {
-    pub(crate) fn reading(path: &Path) -> impl FnOnce(std::io::Error) -> OpenError {
-        move |error| OpenError::Read { path: path.into(), error }
-    }
+/// Why a file of a trace cannot be read.
+pub(crate) fn not_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| format!("cannot read {}: {error}; check its owner and permissions", path.display()).into()
 }
 
 /// A trace on disk, opened.
@@ -65,20 +42,20 @@ impl TraceFiles {
     /// Opens all files of a trace.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(dir: &Path) -> Result<TraceFiles, OpenError> {
+    /// One line.
+    pub fn open(dir: &Path) -> Result<TraceFiles, Error> {
         let (path, bytes) = read_metadata(dir)?;
-        let metadata = Metadata::decode(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
+        let metadata = Metadata::decode(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
         let mut streams = Vec::new();
-        for entry in std::fs::read_dir(dir).map_err(OpenError::reading(dir))? {
-            let entry = entry.map_err(OpenError::reading(dir))?;
+        for entry in std::fs::read_dir(dir).map_err(not_read(dir))? {
+            let entry = entry.map_err(not_read(dir))?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = entry.path();
             if name == "metadata" || name.starts_with('.') || !path.is_file() {
                 continue;
             }
-            let file = open_one_of_many(&path).map_err(OpenError::reading(&path))?;
-            let size_bytes = file.metadata().map_err(OpenError::reading(&path))?.len();
+            let file = open_one_of_many(&path).map_err(not_read(&path))?;
+            let size_bytes = file.metadata().map_err(not_read(&path))?.len();
             streams.push(Stream { name, file, size_bytes });
         }
         let mut files = TraceFiles { metadata, left_out: Vec::new(), streams };
@@ -146,14 +123,18 @@ impl TraceFiles {
 }
 
 /// The metadata of a trace: where they are, and what is there.
-pub(crate) fn read_metadata(dir: &Path) -> Result<(PathBuf, Vec<u8>), OpenError> {
+pub(crate) fn read_metadata(dir: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
     let path = dir.join("metadata");
     match std::fs::read(&path) {
         Ok(bytes) => Ok((path, bytes)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Err(OpenError::NoTrace(dir.into()))
+            let dir = dir.display();
+            Err(format!(
+                "there is no trace in {dir}: it has no file `metadata`; `dormouse record -o DIR -- CMD` makes one"
+            )
+            .into())
         }
-        Err(error) => Err(OpenError::Read { path, error }),
+        Err(error) => Err(not_read(&path)(error)),
     }
 }
 

@@ -10,9 +10,10 @@ use dormouse_abi::wire::ClassDecl;
 use dormouse_relay::Memory;
 
 use crate::clock::Clock;
+use crate::error::Error;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Context, Cpus, Options, Plan};
-use crate::snapshot::{Snapshot, SnapshotError, Take};
+use crate::snapshot::{Snapshot, Take};
 use crate::trace::Trace;
 use crate::{drain, snapshot};
 
@@ -69,7 +70,7 @@ impl Owner {
     ///
     /// # Errors
     /// As for a session's owner.
-    pub fn snapshot(&self, wanted: &Take) -> Result<Snapshot, SnapshotError> {
+    pub fn snapshot(&self, wanted: &Take) -> Result<Snapshot, Error> {
         snapshot::take(&self.memory.borrow(), &self.trace, wanted)
     }
 

@@ -18,7 +18,7 @@
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
 //! ```text
-//!   sys · clock · options     what the kernel tells of processes; the session's clock; options, and the plan that comes of them
+//!   error · sys · clock · options       why not, in a line; what the kernel tells of processes; the session's clock; options, and their plan
 //!   program · tunable         a program that runs: its sockets, questions to it, its variables
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
@@ -27,7 +27,7 @@
 //!   losses                    losses by class
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
 //!   registry                  the processes that have joined
-//!   error · allowance · server          the socket on which programs join and tools ask
+//!   allowance · server        the socket on which programs join and tools ask
 //!   owner                     a session from its making to its end
 //!   client · command          what tools ask an owner for; the traced command
 //! ```
@@ -87,14 +87,13 @@ mod tunable;
 pub use dormouse_abi::wire::{BudgetState, Tunables};
 
 pub use client::{ask_for_budget, ask_for_snapshot, find_session, stop_session};
-pub use command::{CommandError, LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
-pub use error::SessionError;
-pub use files::{OpenError, TraceFiles, Window};
-pub use options::{Context, Cpus, Mode, Options, OptionsError};
+pub use command::{LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
+pub use error::Error;
+pub use files::{TraceFiles, Window};
+pub use options::{Context, Cpus, Mode, Options};
 pub use owner::{End, Session, Summary};
-pub use program::{Program, ProgramError, socket_dir};
-pub use salvage::{Salvage, SalvageError, salvage};
-pub use snapshot::{Snapshot, SnapshotError, Take};
+pub use program::{Program, socket_dir};
+pub use salvage::{Salvage, salvage};
+pub use snapshot::{Snapshot, Take};
 pub use sys::process_name;
 pub use trace::Refusal;
-pub use tunable::TunableError;

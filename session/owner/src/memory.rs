@@ -20,6 +20,7 @@ use dormouse_relay::{Memory, Setup};
 use dormouse_vring::split::PlannedDriver;
 use rustix::thread::futex;
 
+use crate::error::Error;
 use crate::options::{BUDGET_BYTES_MIN, Plan};
 
 /// Streams' memory that is filled from the beginning, at least.
@@ -45,19 +46,6 @@ struct Budget {
     page_count: u32,
     /// Until when there are more, for snapshots.
     room_until: Option<Instant>,
-}
-
-/// Why a budget stays as it is.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BudgetError {
-    #[error("a budget of {0} bytes is too small; this session needs at least {1}")]
-    TooSmall(u64, u64),
-    #[error(
-        "a budget of {0} bytes is more than the {1} that this session was made for; record with a larger --budget-max"
-    )]
-    TooLarge(u64, u64),
-    #[error(transparent)]
-    Backing(#[from] BackingError),
 }
 
 /// Memory that is as large as the plan has it, zeroed: in the plan's file, or in one without a name, which ends with the last process that
@@ -263,7 +251,7 @@ impl SessionMemory {
     }
 
     /// Sets the budget. What it loses is given back as it becomes free.
-    pub(crate) fn resize(&self, bytes: u64) -> Result<(), BudgetError> {
+    pub(crate) fn resize(&self, bytes: u64) -> Result<(), Error> {
         let _turn = self.turn();
         let mut budget = self.lock();
         let memory = &self.view;
@@ -273,10 +261,14 @@ impl SessionMemory {
         let least = BUDGET_BYTES_MIN.max(u64::from(memory.kept_page_count()) * 2 * page_size_bytes);
         let most = u64::from(geometry.page_count) * page_size_bytes;
         if bytes < least {
-            return Err(BudgetError::TooSmall(bytes, least));
+            let text = format!("a budget of {bytes} bytes is too small; this session needs at least {least}");
+            return Err(text.into());
         }
         if bytes > most {
-            return Err(BudgetError::TooLarge(bytes, most));
+            let text = format!(
+                "a budget of {bytes} bytes is more than the {most} that this session was made for; record with a larger --budget-max"
+            );
+            return Err(text.into());
         }
         let limit = (bytes / page_size_bytes) as u32;
         if limit >= memory.page_limit() {

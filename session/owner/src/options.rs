@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
 
+use crate::error::Error;
+
 /// What happens when no page is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u32)]
@@ -103,33 +105,6 @@ pub const BUDGET_BYTES_MIN: u64 = 64 << 10;
 /// Largest budget that any number of CPUs leaves room for.
 const BUDGET_BYTES_MAX: u64 = 32 << 30;
 
-/// Why options cannot be met. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum OptionsError {
-    /// The budget is out of range.
-    #[error("a budget of {0} bytes is too small; give at least 64K")]
-    BudgetTooSmall(u64),
-    /// The budget is out of range.
-    #[error("a budget of {0} bytes is more than a session can address; give at most 32G")]
-    BudgetTooLarge(u64),
-    /// The budget is more than it may become.
-    #[error("a budget of {budget} bytes is more than the {max} bytes that it may grow to; give a larger --budget-max")]
-    BudgetMax {
-        /// The budget.
-        budget: u64,
-        /// What it may grow to.
-        max: u64,
-    },
-    /// The place of the buffers has no absolute path.
-    #[error("cannot put the buffers into {path}: {error}")]
-    BuffersPlace {
-        /// The place, as it was given.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-}
-
 /// The CPUs that a session has streams for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cpus {
@@ -182,7 +157,7 @@ pub(crate) struct Plan {
 
 impl Options {
     /// What comes of these options on this machine.
-    pub(crate) fn plan(&self) -> Result<Plan, OptionsError> {
+    pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let (geometry, page_limit) = geometry(self)?;
         let mut options = self.clone();
         options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
@@ -194,8 +169,8 @@ impl Options {
 
 /// The file that buffers are to lie in: `place` itself, or a new one in the directory `place`. Absolute, because others look for it from
 /// other directories.
-fn buffers_file(place: &Path) -> Result<PathBuf, OptionsError> {
-    let failed = |error| OptionsError::BuffersPlace { path: place.into(), error };
+fn buffers_file(place: &Path) -> Result<PathBuf, Error> {
+    let failed = |error| format!("cannot put the buffers into {}: {error}", place.display());
     let place = std::path::absolute(place).map_err(failed)?;
     if !place.is_dir() {
         return Ok(place);
@@ -223,10 +198,10 @@ const GROWING_STREAM_COUNT_MAX: u32 = 64;
 
 /// Room for what the budget may grow to, and how many pages the budget is at first: of 64 KiB, smaller where they would be fewer than 64, or
 /// fewer than four for each CPU that is online.
-fn geometry(options: &Options) -> Result<(Geometry, u32), OptionsError> {
+fn geometry(options: &Options) -> Result<(Geometry, u32), Error> {
     let (budget, cpus) = (options.budget_bytes, &options.cpus);
     if budget < BUDGET_BYTES_MIN {
-        return Err(OptionsError::BudgetTooSmall(budget));
+        return Err(format!("a budget of {budget} bytes is too small; give at least 64K").into());
     }
     let cpu_count = cpus.possible_count.min(STREAM_COUNT_MAX - CLAIMED_COUNT_MAX);
     let stream_count = cpu_count + cpu_count.clamp(16, CLAIMED_COUNT_MAX);
@@ -237,7 +212,10 @@ fn geometry(options: &Options) -> Result<(Geometry, u32), OptionsError> {
     };
     let max = options.budget_max_bytes.unwrap_or(grown);
     if budget > max {
-        return Err(OptionsError::BudgetMax { budget, max });
+        let text = format!(
+            "a budget of {budget} bytes is more than the {max} bytes that it may grow to; give a larger --budget-max"
+        );
+        return Err(text.into());
     }
     let page_count_min = 64.max(4 * cpus.online.len() as u64);
     let mut page_size_bytes = (64u64 << 10).min((budget / page_count_min + 1).next_power_of_two() / 2).max(4096);
@@ -247,7 +225,10 @@ fn geometry(options: &Options) -> Result<(Geometry, u32), OptionsError> {
     let page_count = |bytes: u64| (bytes / page_size_bytes).min(u32::MAX as u64) as u32;
     let geometry =
         Geometry { page_size_bytes: page_size_bytes as u32, page_count: page_count(max), cpu_count, stream_count };
-    if geometry.is_valid() { Ok((geometry, page_count(budget))) } else { Err(OptionsError::BudgetTooLarge(max)) }
+    if !geometry.is_valid() {
+        return Err(format!("a budget of {max} bytes is more than a session can address; give at most 32G").into());
+    }
+    Ok((geometry, page_count(budget)))
 }
 
 /// Streams of writers without rseq, at most.
@@ -276,7 +257,7 @@ mod tests {
         assert!(geometry(&of(1, two.clone())).is_err());
         assert!(geometry(&of(1 << 40, two.clone())).is_err());
         let options = Options { budget_max_bytes: Some(1 << 20), ..of(2 << 20, two) };
-        assert!(matches!(geometry(&options), Err(OptionsError::BudgetMax { .. })));
+        assert!(geometry(&options).unwrap_err().to_string().contains("--budget-max"));
     }
 
     #[test]

@@ -12,13 +12,13 @@ use dormouse_ctf::StateRecord;
 
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
-use crate::error::SessionError;
+use crate::error::Error;
 use crate::losses;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Options, Plan};
-use crate::program::{Program, ProgramError};
+use crate::program::Program;
 use crate::registry::NAMED_COUNT_MAX;
-use crate::server::{ServerThread, Shared};
+use crate::server::{ServerThread, Shared, no_thread};
 use crate::session_file::OwnerFiles;
 use crate::streams::Tally;
 use crate::trace::{Refusal, Trace};
@@ -124,17 +124,17 @@ impl Session {
     /// Makes the directory, the memory and the socket, and starts to serve and to drain.
     ///
     /// # Errors
-    /// See [`SessionError`]; nothing is left behind but an empty directory.
-    pub fn create(options: &Options) -> Result<Session, SessionError> {
+    /// One line; nothing is left behind but an empty directory.
+    pub fn create(options: &Options) -> Result<Session, Error> {
         let plan = options.plan()?;
         let trace = Trace::create(&plan, Clock::new(), new_uuid()?)?;
         Session::open(&plan, trace).inspect_err(|_| Trace::remove(&options.dir))
     }
 
-    fn open(plan: &Plan, trace: Trace) -> Result<Session, SessionError> {
+    fn open(plan: &Plan, trace: Trace) -> Result<Session, Error> {
         let pool = create_pool(plan).map_err(|error| match plan.options.buffers.clone() {
-            Some(path) => SessionError::Buffers { path, error },
-            None => SessionError::Backing(error),
+            Some(path) => format!("cannot put the buffers into {}: {error}", path.display()).into(),
+            None => Error::from(error),
         })?;
         let mut files = OwnerFiles::new(plan.options.buffers.clone());
         let memory = SessionMemory::new(pool, plan, trace.clock.source, trace.uuid)?;
@@ -153,7 +153,7 @@ impl Session {
             })
         };
         let drainer = std::thread::Builder::new().name("dormouse-drain".into()).spawn(run);
-        let drainer = Some(drainer.map_err(SessionError::Thread)?);
+        let drainer = Some(drainer.map_err(no_thread)?);
         Ok(Session { shared, files, server, stop, drainer })
     }
 
@@ -172,14 +172,13 @@ impl Session {
     ///
     /// # Errors
     /// When the program cannot be reached or refuses.
-    pub fn attach(&self, program: &Program) -> Result<u32, ProgramError> {
+    pub fn attach(&self, program: &Program) -> Result<u32, Error> {
         let session = self.socket().to_string_lossy().into_owned();
         let mut total = 0;
         for answer in program.ask(&Message::Attach { session })? {
             match answer {
                 Message::Changed { armed, .. } => total += armed,
-                Message::Error { text } => return Err(ProgramError::Refused { pid: program.pid, text }),
-                _ => return Err(ProgramError::Refused { pid: program.pid, text: "it answered something else".into() }),
+                other => return Err(program.refusal(other)),
             }
         }
         Ok(total)
@@ -256,10 +255,10 @@ impl Session {
     }
 }
 
-fn new_uuid() -> Result<[u8; 16], SessionError> {
+fn new_uuid() -> Result<[u8; 16], Error> {
     let mut uuid = [0u8; 16];
     rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| SessionError::System { what: "random numbers", error: error.into() })?;
+        .map_err(|error| format!("random numbers: {error}"))?;
     // RFC 9562, version 4.
     uuid[6] = uuid[6] & 0x0F | 0x40;
     uuid[8] = uuid[8] & 0x3F | 0x80;

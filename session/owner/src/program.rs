@@ -8,48 +8,7 @@ use std::time::Duration;
 
 use dormouse_abi::wire::{self, FRAME_SIZE_MAX_BYTES, Message};
 
-/// Why a program cannot be reached. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum ProgramError {
-    /// No such process.
-    #[error("there is no process {0}; `pgrep -a NAME` finds a program's id")]
-    NoProcess(u32),
-    /// It belongs to another user.
-    #[error("process {pid} belongs to user {uid}; run dormouse as that user or as root")]
-    OtherUser {
-        /// The process.
-        pid: u32,
-        /// Its user.
-        uid: u32,
-    },
-    /// It does not listen.
-    #[error(
-        "process {pid} does not listen in {dir}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or has \
-         libdormouse_libc.so and was started without DORMOUSE_LISTEN=1), or has another XDG_RUNTIME_DIR"
-    )]
-    NotListening {
-        /// The process.
-        pid: u32,
-        /// Where its socket was looked for.
-        dir: String,
-    },
-    /// It does not want to.
-    #[error("process {pid} refused: {text}")]
-    Refused {
-        /// The process.
-        pid: u32,
-        /// Its own words.
-        text: String,
-    },
-    /// The conversation failed.
-    #[error("process {pid} did not answer: {reason}; is it stopped?")]
-    NoAnswer {
-        /// The process.
-        pid: u32,
-        /// What happened.
-        reason: String,
-    },
-}
+use crate::error::Error;
 
 /// The directory of the sockets of the calling user's programs.
 pub fn socket_dir() -> PathBuf {
@@ -69,13 +28,16 @@ impl Program {
     /// Finds a process's sockets.
     ///
     /// # Errors
-    /// See [`ProgramError`].
-    pub fn find(pid: u32) -> Result<Program, ProgramError> {
+    /// One line.
+    pub fn find(pid: u32) -> Result<Program, Error> {
         let proc = PathBuf::from(format!("/proc/{pid}"));
-        let uid = std::fs::metadata(&proc).map_err(|_| ProgramError::NoProcess(pid))?.uid();
+        let uid = std::fs::metadata(&proc)
+            .map_err(|_| format!("there is no process {pid}; `pgrep -a NAME` finds a program's id"))?
+            .uid();
         let me = rustix::process::geteuid();
         if uid != me.as_raw() && !me.is_root() {
-            return Err(ProgramError::OtherUser { pid, uid });
+            let text = format!("process {pid} belongs to user {uid}; run dormouse as that user or as root");
+            return Err(text.into());
         }
         let dir = program_socket_dir(&proc, uid);
         // A program that writes a title over its environment (setproctitle) no longer says where: perhaps where this one would.
@@ -92,7 +54,12 @@ impl Program {
         sockets.sort();
         sockets.dedup();
         if sockets.is_empty() {
-            return Err(ProgramError::NotListening { pid, dir: dir.display().to_string() });
+            let text = format!(
+                "process {pid} does not listen in {}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or has \
+                 libdormouse_libc.so and was started without DORMOUSE_LISTEN=1), or has another XDG_RUNTIME_DIR",
+                dir.display()
+            );
+            return Err(text.into());
         }
         Ok(Program { pid, sockets })
     }
@@ -105,18 +72,29 @@ impl Program {
     /// Asks one of the tracers in the process, by its place in the answers of [`Program::ask`].
     ///
     /// # Errors
-    /// [`ProgramError::NoAnswer`].
-    pub(crate) fn ask_one(&self, index: usize, question: &Message) -> Result<Message, ProgramError> {
-        ask(&self.sockets[index], question, Duration::from_secs(5))
-            .map_err(|reason| ProgramError::NoAnswer { pid: self.pid, reason })
+    /// One line, if it does not answer.
+    pub(crate) fn ask_one(&self, index: usize, question: &Message) -> Result<Message, Error> {
+        let answer = ask(&self.sockets[index], question, Duration::from_secs(5));
+        answer.map_err(|reason| format!("process {} did not answer: {reason}; is it stopped?", self.pid).into())
     }
 
     /// Asks every tracer in the process, and gives the answers in the order of its sockets.
     ///
     /// # Errors
-    /// [`ProgramError::NoAnswer`].
-    pub fn ask(&self, question: &Message) -> Result<Vec<Message>, ProgramError> {
+    /// One line, if it does not answer.
+    pub fn ask(&self, question: &Message) -> Result<Vec<Message>, Error> {
         (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
+    }
+}
+
+impl Program {
+    /// What it says instead of the answer that was asked for.
+    pub(crate) fn refusal(&self, answer: Message) -> Error {
+        let text = match answer {
+            Message::Error { text } => text,
+            _ => "it answered something else".into(),
+        };
+        format!("process {} refused: {text}", self.pid).into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The session's socket, on which programs join and tools ask.
 
 use std::io::{IoSlice, Write};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::wire::{self, Announcement, Grant, Message};
 use dormouse_ctf::StateRecord;
-use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::allowance::Allowance;
-use crate::error::SessionError;
+use crate::error::Error;
 use crate::memory::SessionMemory;
 use crate::options::Plan;
 use crate::program::{read_message, socket_dir, sweep};
@@ -68,21 +67,19 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct ServerThread {
     path: PathBuf,
-    /// Closing the write end ends the thread.
-    closer: Option<OwnedFd>,
+    listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ServerThread {
     /// Makes the socket and the thread.
-    pub(crate) fn start(plan: &Plan, shared: Arc<Shared>) -> Result<ServerThread, SessionError> {
+    pub(crate) fn start(plan: &Plan, shared: Arc<Shared>) -> Result<ServerThread, Error> {
         let (listener, path) = session_socket(&socket_dir())?;
-        let failed = |error| SessionError::Socket { path: path.clone(), error };
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        let (wakened, closer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            .map_err(|error| SessionError::System { what: "pipe", error: error.into() })?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(no_socket(&path))?;
+        let listener = Arc::new(listener);
         let server = Server {
             shared,
+            listener: Arc::clone(&listener),
             patterns: plan.options.patterns.clone(),
             may_be_stopped: plan.options.may_be_stopped,
             answering: Vec::new(),
@@ -90,9 +87,9 @@ impl ServerThread {
         };
         let thread = std::thread::Builder::new()
             .name("dormouse-serve".into())
-            .spawn(move || server.serve(&listener, &wakened))
-            .map_err(SessionError::Thread)?;
-        Ok(ServerThread { path, closer: Some(closer), thread: Some(thread) })
+            .spawn(move || server.serve())
+            .map_err(no_thread)?;
+        Ok(ServerThread { path, listener, thread: Some(thread) })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -102,11 +99,10 @@ impl ServerThread {
     /// Closes the socket: no program can join any more.
     pub(crate) fn close(&mut self) {
         // Once: afterwards the path may be another session's.
-        if let Some(closer) = self.closer.take() {
-            let _ = std::fs::remove_file(&self.path);
-            drop(closer);
-        }
         if let Some(thread) = self.thread.take() {
+            let _ = std::fs::remove_file(&self.path);
+            // Ends the thread's wait for a connection, once it has answered those that have come.
+            let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
             let _ = thread.join();
         }
     }
@@ -118,13 +114,22 @@ impl Drop for ServerThread {
     }
 }
 
+fn no_socket(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let text = "set XDG_RUNTIME_DIR to a directory of your own";
+    move |error| format!("cannot make the session's socket {}: {error}; {text}", path.display()).into()
+}
+
+/// Why a thread cannot be made.
+pub(crate) fn no_thread(error: std::io::Error) -> Error {
+    format!("cannot start a thread: {error}; is the limit of processes (ulimit -u) reached?").into()
+}
+
 /// A socket that is listened to, in the directory of sockets, which is this user's alone.
-fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), SessionError> {
-    let failed = |error| SessionError::Socket { path: dir.into(), error };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-    let metadata = std::fs::symlink_metadata(dir).map_err(failed)?;
+fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), Error> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(no_socket(dir))?;
+    let metadata = std::fs::symlink_metadata(dir).map_err(no_socket(dir))?;
     if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
-        return Err(failed(std::io::Error::other("it is another user's, or others may write to it")));
+        return Err(no_socket(dir)(std::io::Error::other("it is another user's, or others may write to it")));
     }
     sweep(dir);
     let pid = std::process::id();
@@ -134,15 +139,16 @@ fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), SessionError> {
             Ok(listener) => return Ok((listener, path)),
             // Of another session of this process, or left by one of the same id.
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(SessionError::Socket { path, error }),
+            Err(error) => return Err(no_socket(&path)(error)),
         }
     }
-    Err(failed(std::io::ErrorKind::AddrInUse.into()))
+    Err(no_socket(dir)(std::io::ErrorKind::AddrInUse.into()))
 }
 
 /// What the server's thread has.
 struct Server {
     shared: Arc<Shared>,
+    listener: Arc<UnixListener>,
     patterns: Vec<String>,
     may_be_stopped: bool,
     /// Threads that take their time to answer.
@@ -152,31 +158,19 @@ struct Server {
 }
 
 impl Server {
-    /// Answers until `wakened` says that it is enough, and waits for the answers that were begun.
-    fn serve(mut self, listener: &UnixListener, wakened: &OwnedFd) {
-        self.answer(listener, wakened);
+    /// Answers until the socket is closed, and waits for the answers that were begun.
+    fn serve(mut self) {
+        loop {
+            match self.listener.accept() {
+                // A peer that breaks off, or sends what is no message, gets no session; all others go on.
+                Ok((stream, _)) => drop(self.converse(stream)),
+                // What accept(2) says of a socket that is shut down.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => break,
+                Err(_) => {}
+            }
+        }
         for thread in self.answering {
             let _ = thread.join();
-        }
-    }
-
-    fn answer(&mut self, listener: &UnixListener, wakened: &OwnedFd) {
-        loop {
-            let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(wakened, PollFlags::IN)];
-            if let Err(error) = poll(&mut fds, None)
-                && error != rustix::io::Errno::INTR
-            {
-                return;
-            }
-            let ready = |fd: &PollFd<'_>, flags: PollFlags| fd.revents().intersects(flags);
-            if ready(&fds[0], PollFlags::IN)
-                && let Ok((stream, _)) = listener.accept()
-            {
-                // A peer that breaks off, or sends what is no message, gets no session; all others go on.
-                let _ = self.converse(stream);
-            } else if ready(&fds[1], PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
-                return;
-            }
         }
     }
 
@@ -301,7 +295,7 @@ impl Server {
                 self.answering.push(thread);
                 Ok(())
             }
-            Err(error) => refuse(&mut refused, &SessionError::Thread(error).to_string()),
+            Err(error) => refuse(&mut refused, &String::from(no_thread(error))),
         }
     }
 

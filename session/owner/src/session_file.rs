@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use crate::error::Error;
 use crate::sys::{boot, is_dead, start_of};
-use crate::trace::{TraceError, create_file};
+use crate::trace::create_file;
 
 /// The file's name. Readers of traces pass over names that begin with a dot.
 pub(crate) const FILE_NAME: &str = ".session";
@@ -94,7 +95,7 @@ impl OwnerFiles {
     }
 
     /// Writes the session file: says in the trace's directory where everything is.
-    pub(crate) fn write(&mut self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), TraceError> {
+    pub(crate) fn write(&mut self, dir: &Path, uuid: [u8; 16], socket: &Path) -> Result<(), Error> {
         let (owner, buffers) = (std::process::id(), self.0.first().cloned());
         let (boot, owner_start, socket) = (boot(), start_of(owner), socket.into());
         let path = dir.join(FILE_NAME);

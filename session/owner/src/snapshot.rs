@@ -36,11 +36,12 @@ use std::time::Duration;
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
 use dormouse_ctf::{Classes, PacketHeader, StateRecord, first_record_since};
 
+use crate::error::Error;
 use crate::memory::SessionMemory;
 use crate::options::first_free;
 use crate::pages::{Page, Pages};
 use crate::streams::{StreamFiles, Tally};
-use crate::trace::{Trace, TraceError, make_dir};
+use crate::trace::{Trace, make_dir};
 
 /// What to take.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,20 +73,6 @@ pub struct Snapshot {
     pub pages_refused: u64,
 }
 
-/// Why there is no snapshot. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
-    /// The session keeps nothing.
-    #[error("the session writes its events to {0} as they come and keeps none; a snapshot needs `--mode overwrite`")]
-    NotRetained(PathBuf),
-    /// The trace cannot be written.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// Part of it could not be written.
-    #[error("{0}")]
-    Write(String),
-}
-
 /// Bytes that are copied before they are written. Writers that are quicker than a disk do not meet one.
 const ARENA_BYTES_MAX: usize = 64 << 20;
 
@@ -113,8 +100,8 @@ struct Copied {
 /// Takes one. The caller has the memory's turn.
 ///
 /// # Errors
-/// See [`SnapshotError`]; nothing is left behind but an empty directory.
-pub(crate) fn take(memory: &SessionMemory, trace: &Trace, wanted: &Take) -> Result<Snapshot, SnapshotError> {
+/// One line; nothing is left behind but an empty directory.
+pub(crate) fn take(memory: &SessionMemory, trace: &Trace, wanted: &Take) -> Result<Snapshot, Error> {
     take_while(memory, trace, wanted, || {})
 }
 
@@ -124,10 +111,14 @@ fn take_while(
     trace: &Trace,
     wanted: &Take,
     meanwhile: impl FnOnce(),
-) -> Result<Snapshot, SnapshotError> {
+) -> Result<Snapshot, Error> {
     let view = memory.view();
     if !view.is_overwrite() {
-        return Err(SnapshotError::NotRetained(trace.dir.clone()));
+        let dir = trace.dir.display();
+        return Err(format!(
+            "the session writes its events to {dir} as they come and keeps none; a snapshot needs `--mode overwrite`"
+        )
+        .into());
     }
     let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(&trace.dir));
     make_dir(&dir)?;
@@ -152,7 +143,7 @@ fn take_while(
     let Tally { events, bytes, packets_refused, write_error, .. } = &files.tally;
     if let Some(error) = write_error {
         files.remove();
-        return Err(SnapshotError::Write(error.clone()));
+        return Err(error.clone().into());
     }
     let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused: *packets_refused };
     trace.branch(&dir, &record, files.totals()).inspect_err(|_| files.remove())?;

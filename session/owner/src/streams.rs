@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_ctf::{Classes, PacketHeader, StreamTotals, Totals, count_records};
 
+use crate::error::Error;
 use crate::pages::{DISCARDED_MAX, Pages};
-use crate::trace::{GrowingFile, Trace, TraceError};
+use crate::trace::{GrowingFile, Trace, not_written};
 
 /// Space that is set aside at a time in a stream's file: one look for free blocks for many pages, and all in one place. Next to none
 /// in files that last as long as one input of a fuzzer.
@@ -41,7 +42,7 @@ impl StreamFile {
     }
 
     /// Appends a packet of so many events, whose header is to be `header` and whose bytes are `packet`: all or nothing.
-    pub(crate) fn append(&mut self, header: &PacketHeader, packet: &mut [u8], events: u64) -> Result<(), TraceError> {
+    pub(crate) fn append(&mut self, header: &PacketHeader, packet: &mut [u8], events: u64) -> Result<(), Error> {
         packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
         let file = match &mut self.file {
             Some(file) => file,
@@ -53,7 +54,7 @@ impl StreamFile {
             let fresh = RESERVE_BYTES.max(size_bytes);
             self.set_aside = file.set_space_aside(fresh).map_or(u64::MAX, |()| file.len + fresh);
         }
-        file.append(packet).map_err(|error| TraceError::File { path: self.path.clone(), error })?;
+        file.append(packet).map_err(|error| not_written(&self.path, error))?;
         if self.totals.packets == 0 {
             self.begin = header.timestamp_begin;
         }

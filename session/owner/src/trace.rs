@@ -15,38 +15,12 @@ use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord
 use rustix::fs::FallocateFlags;
 
 use crate::clock::Clock;
+use crate::error::Error;
 use crate::options::Plan;
 
-/// Why a trace cannot be written. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum TraceError {
-    /// There is something already.
-    #[error("{0} exists and is not empty; give another directory with -o, or remove it")]
-    NotEmpty(PathBuf),
-    /// The directory cannot be made.
-    #[error("cannot make the directory {path}: {error}; give another one with -o")]
-    Directory {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// A file of the trace cannot be read again.
-    #[error("cannot read {path}: {error}")]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// A file cannot be written.
-    #[error("cannot write {path}: {error}; free space or give another directory with -o")]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
+/// Why a file of a trace cannot be written.
+pub(crate) fn not_written(path: &Path, error: std::io::Error) -> Error {
+    format!("cannot write {}: {error}; free space or give another directory with -o", path.display()).into()
 }
 
 /// Space that is set aside for the state stream, so that a full disk can still be told of.
@@ -110,7 +84,7 @@ struct Inner {
 
 impl Trace {
     /// Makes the directory, the metadata's beginning and the state stream with its first record.
-    pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, TraceError> {
+    pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, Error> {
         let dir = &plan.options.dir;
         make_dir(dir)?;
         let options = metadata_options(&clock, uuid, plan.options.context.record_kind());
@@ -121,7 +95,7 @@ impl Trace {
         begun.inspect_err(|_| Trace::remove(dir))
     }
 
-    fn begin(plan: &Plan, clock: Clock, options: MetadataOptions, metadata: GrowingFile) -> Result<Trace, TraceError> {
+    fn begin(plan: &Plan, clock: Clock, options: MetadataOptions, metadata: GrowingFile) -> Result<Trace, Error> {
         let (dir, uuid) = (plan.options.dir.clone(), options.uuid);
         let state = GrowingFile::create(&dir.join("state"), &[])?;
         // Where the file system cannot set space aside, a full disk may swallow the note about itself.
@@ -222,7 +196,7 @@ impl Trace {
     }
 
     /// Appends a packet of state records.
-    pub(crate) fn state(&self, records: &[StateRecord<'_>]) -> Result<(), TraceError> {
+    pub(crate) fn state(&self, records: &[StateRecord<'_>]) -> Result<(), Error> {
         let mut inner = self.lock();
         let now = self.clock.now().max(inner.state_last);
         for record in records {
@@ -230,7 +204,7 @@ impl Trace {
         }
         let packet = inner.state_writer.finish(0, 0);
         let appended = inner.state.append(&packet);
-        appended.map_err(|error| TraceError::File { path: self.dir.join("state"), error })?;
+        appended.map_err(|error| not_written(&self.dir.join("state"), error))?;
         inner.state_totals.packets += 1;
         inner.state_totals.events += records.len() as u64;
         inner.state_last = now;
@@ -239,7 +213,7 @@ impl Trace {
 
     /// Tells what was lost, states the clock's pace as it is known by now, and closes the trace with what is in it. Where the totals of the event
     /// streams are not known, it stays open.
-    pub(crate) fn finish(&self, losses: &[StateRecord<'_>], totals: Option<Totals>) -> Result<(), TraceError> {
+    pub(crate) fn finish(&self, losses: &[StateRecord<'_>], totals: Option<Totals>) -> Result<(), Error> {
         if !losses.is_empty() {
             self.state(losses)?;
         }
@@ -257,7 +231,7 @@ impl Trace {
 
     /// Makes another directory a trace of the same session, with the state stream as it is now and one record more. Its event
     /// streams, which the caller has written, hold `totals`.
-    pub(crate) fn branch(&self, dir: &Path, record: &StateRecord<'_>, totals: Totals) -> Result<(), TraceError> {
+    pub(crate) fn branch(&self, dir: &Path, record: &StateRecord<'_>, totals: Totals) -> Result<(), Error> {
         let (state_len, last_packet, metadata) = {
             let inner = self.lock();
             let mut writer = inner.state_writer.clone();
@@ -270,7 +244,7 @@ impl Trace {
         let path = self.dir.join("state");
         let mut state = vec![0; state_len as usize];
         let read = File::open(&path).and_then(|mut file| file.read_exact(&mut state));
-        read.map_err(|error| TraceError::Read { path, error })?;
+        read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         state.extend(last_packet);
         create_file(&dir.join("state"), &state)?;
         // Last: a directory without metadata is no trace.
@@ -287,11 +261,11 @@ impl Inner {
 }
 
 /// Replaces the metadata that are there, if any.
-fn write_metadata(dir: &Path, metadata: &Metadata) -> Result<(), TraceError> {
+fn write_metadata(dir: &Path, metadata: &Metadata) -> Result<(), Error> {
     let path = dir.join("metadata");
     let fresh = dir.join(".metadata.new");
     let written = create_file(&fresh, metadata.text().as_bytes())
-        .and_then(|_| std::fs::rename(&fresh, &path).map_err(|error| TraceError::File { path, error }));
+        .and_then(|_| std::fs::rename(&fresh, &path).map_err(|error| not_written(&path, error)));
     written.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
@@ -302,11 +276,12 @@ pub(crate) fn with_state(mut totals: Totals, state: StreamTotals) -> Totals {
 }
 
 /// Makes a trace's directory, which may be there if it is empty.
-pub(crate) fn make_dir(dir: &Path) -> Result<(), TraceError> {
-    let failed = |error| TraceError::Directory { path: dir.into(), error };
+pub(crate) fn make_dir(dir: &Path) -> Result<(), Error> {
+    let failed = |error| format!("cannot make the directory {}: {error}; give another one with -o", dir.display());
     DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(failed)?;
     if std::fs::read_dir(dir).map_err(failed)?.next().is_some() {
-        return Err(TraceError::NotEmpty(dir.into()));
+        let text = format!("{} exists and is not empty; give another directory with -o, or remove it", dir.display());
+        return Err(text.into());
     }
     Ok(())
 }
@@ -320,7 +295,7 @@ pub(crate) struct GrowingFile {
 }
 
 impl GrowingFile {
-    pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<GrowingFile, TraceError> {
+    pub(crate) fn create(path: &Path, bytes: &[u8]) -> Result<GrowingFile, Error> {
         Ok(GrowingFile { file: create_file(path, bytes)?, len: bytes.len() as u64 })
     }
 
@@ -348,8 +323,8 @@ impl GrowingFile {
     }
 }
 
-pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> Result<File, TraceError> {
-    let failed = |error| TraceError::File { path: path.into(), error };
+pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> Result<File, Error> {
+    let failed = |error| not_written(path, error);
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     file.write_all(bytes).map_err(failed).inspect_err(|_| drop(std::fs::remove_file(path)))?;
     Ok(file)

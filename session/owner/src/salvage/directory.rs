@@ -2,43 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_ctf::{Metadata, MetadataError, PacketHeader, StateRecord, StreamReader};
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
-use crate::files::{OpenError, is_stream_name, read_metadata};
+use crate::error::Error;
+use crate::files::{is_stream_name, not_read, read_metadata};
 use crate::session_file::{FILE_NAME, SessionFile};
-use crate::trace::TraceError;
-
-/// Why nothing is salvaged. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum SalvageError {
-    /// The owner is there.
-    #[error(
-        "the session of {dir} is alive, process {owner} owns it: let it finish, or take what it holds with \
-         `dormouse snapshot {socket}`"
-    )]
-    Alive {
-        /// The trace.
-        dir: PathBuf,
-        /// The owner.
-        owner: u32,
-        /// The session's socket.
-        socket: PathBuf,
-    },
-    /// There is nothing to be done.
-    #[error("the session of {0} has ended properly, and its trace is as whole as it can be: `dormouse view {0}`")]
-    Ended(PathBuf),
-    /// There is no trace to begin with.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The new trace cannot be written.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-}
 
 /// A directory that an owner has left.
 pub(super) struct Directory {
@@ -61,17 +34,27 @@ pub(super) struct StateStream {
 }
 
 impl Directory {
-    pub(super) fn open(dir: &Path) -> Result<Directory, SalvageError> {
+    pub(super) fn open(dir: &Path) -> Result<Directory, Error> {
         let (path, bytes) = read_metadata(dir)?;
         let (metadata, metadata_text) =
-            whole_declarations(&bytes).map_err(|error| OpenError::Metadata { path, error })?;
+            whole_declarations(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
         let session_file = match std::fs::read(dir.join(FILE_NAME)) {
             Ok(bytes) => SessionFile::decode(&bytes).filter(|file| file.uuid == metadata.options.uuid),
-            Err(_) => return Err(SalvageError::Ended(dir.into())),
+            Err(_) => {
+                let dir = dir.display();
+                return Err(format!(
+                    "the session of {dir} has ended properly, and its trace is as whole as it can be: `dormouse view {dir}`"
+                )
+                .into());
+            }
         };
         if let Some(file) = session_file.as_ref().filter(|file| file.is_owner_alive()) {
-            let (owner, socket) = (file.owner, file.socket.clone());
-            return Err(SalvageError::Alive { dir: dir.into(), owner, socket });
+            let (dir, owner, socket) = (dir.display(), file.owner, file.socket.display());
+            return Err(format!(
+                "the session of {dir} is alive, process {owner} owns it: let it finish, or take what it holds with \
+                 `dormouse snapshot {socket}`"
+            )
+            .into());
         }
         let mut missing = Vec::new();
         let cut_bytes = bytes.len() - metadata_text.len();
@@ -79,13 +62,13 @@ impl Directory {
             missing.push(format!("the last {cut_bytes} bytes of the metadata, a declaration that is cut off"));
         }
         let (mut state, mut streams) = (None, BTreeMap::new());
-        for entry in std::fs::read_dir(dir).map_err(OpenError::reading(dir))? {
-            let entry = entry.map_err(OpenError::reading(dir))?;
+        for entry in std::fs::read_dir(dir).map_err(not_read(dir))? {
+            let entry = entry.map_err(not_read(dir))?;
             let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
             if name == "state" {
-                state = map(&path).map_err(OpenError::reading(&path))?;
+                state = map(&path).map_err(not_read(&path))?;
             } else if is_stream_name(&name) && path.is_file() {
-                streams.insert(name, map(&path).map_err(OpenError::reading(&path))?);
+                streams.insert(name, map(&path).map_err(not_read(&path))?);
             }
         }
         let bytes = state.as_deref().unwrap_or_default();

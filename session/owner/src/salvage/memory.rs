@@ -78,7 +78,7 @@ impl OwnerlessMemory {
     /// # Errors
     /// One line.
     pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
-        let program = Program::find(pid).map_err(|error| error.to_string())?;
+        let program = Program::find(pid)?;
         let mut reason = String::new();
         for index in 0..program.tracer_count() {
             match part(&program, index, uuid, 0, 0) {
@@ -187,10 +187,7 @@ fn part(
     offset: u64,
     size_bytes: u32,
 ) -> Result<(u64, Vec<u8>), String> {
-    match program
-        .ask_one(index, &Message::ReadMemory { uuid, offset, size_bytes })
-        .map_err(|error| error.to_string())?
-    {
+    match program.ask_one(index, &Message::ReadMemory { uuid, offset, size_bytes })? {
         Message::MemoryPart { memory_size_bytes, bytes } => Ok((memory_size_bytes, bytes)),
         Message::Error { text } => Err(format!("process {} refused: {text}", program.pid)),
         _ => Err(format!("process {} answered something else; is it of the same version?", program.pid)),

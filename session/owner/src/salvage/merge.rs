@@ -10,10 +10,11 @@ use super::copy::{Copied, is_begun_since};
 use super::directory::Directory;
 use super::find::Found;
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
+use crate::error::Error;
 use crate::losses;
 use crate::pages::DISCARDED_MAX;
 use crate::streams::{StreamFile, totals_of};
-use crate::trace::{Trace, TraceError, create_file, with_state};
+use crate::trace::{Trace, create_file, with_state};
 
 /// What a salvage came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub struct Salvage {
 ///
 /// # Errors
 /// The disk's; nothing is left behind then.
-pub(super) fn merge(directory: &Directory, found: Found, output: &Path) -> Result<Salvage, TraceError> {
+pub(super) fn merge(directory: &Directory, found: Found, output: &Path) -> Result<Salvage, Error> {
     let Found { copied, memory, missing, writers, buffers } = found;
     let mut result = Salvage { dir: output.into(), memory, writers, buffers, ..Salvage::default() };
     result.missing.extend(directory.missing.iter().cloned().chain(missing));
@@ -89,7 +90,7 @@ struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    fn run(&mut self) -> Result<(), TraceError> {
+    fn run(&mut self) -> Result<(), Error> {
         let Merge { directory, copied, .. } = *self;
         let output = self.result.dir.clone();
         let is_discard = copied.map_or(directory.state.is_discard, |copied| !copied.pages.memory().is_overwrite());
@@ -161,7 +162,7 @@ impl Merge<'_> {
         name: &str,
         memory: Option<(&Copied, u32)>,
         is_discard: bool,
-    ) -> Result<u64, TraceError> {
+    ) -> Result<u64, Error> {
         let mut packets = Packets { rest: self.directory.stream(name) };
         let mut disk: Vec<(PacketHeader, &[u8])> = packets.by_ref().collect();
         let first = disk.first().map(|(header, _)| header.packet_seq_num);
@@ -222,7 +223,7 @@ impl Merge<'_> {
     }
 
     /// Writes a packet, if it is one.
-    fn put(&mut self, stream: &mut Stream, candidate: Candidate<'_>, moment: Option<u64>) -> Result<(), TraceError> {
+    fn put(&mut self, stream: &mut Stream, candidate: Candidate<'_>, moment: Option<u64>) -> Result<(), Error> {
         let Candidate { mut header, packet, is_from_disk, is_current } = candidate;
         let latest = moment.filter(|_| !is_from_disk).unwrap_or(u64::MAX);
         if header.timestamp_begin > latest {

@@ -39,19 +39,19 @@ mod tests;
 
 use std::path::Path;
 
+use crate::error::Error;
 use crate::trace::make_dir;
 
 use directory::Directory;
-pub use directory::SalvageError;
 use find::Found;
 pub use merge::Salvage;
 
 /// Makes a trace in `output` (which must not exist or be empty) of what is left of the one in `dir`, which stays as it is.
 ///
 /// # Errors
-/// See [`SalvageError`]; nothing is left behind but an empty directory.
-pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, SalvageError> {
+/// One line; nothing is left behind but an empty directory.
+pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, Error> {
     let directory = Directory::open(dir)?;
     make_dir(output)?;
-    Ok(merge::merge(&directory, Found::of(&directory), output)?)
+    merge::merge(&directory, Found::of(&directory), output)
 }

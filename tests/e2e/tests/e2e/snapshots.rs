@@ -124,13 +124,13 @@ fn a_snapshot_has_every_event_that_was_committed() {
 fn what_cannot_be_taken_is_an_error() {
     let session = start(Record::new());
     let refused = ask_for_snapshot(&session.0.session(), &Take::default()).unwrap_err();
-    assert!(refused.contains("--mode overwrite"), "{refused}");
+    assert!(refused.to_string().contains("--mode overwrite"), "{refused}");
     finish(session);
 
     let session = start(Record::new().mode("overwrite"));
     let occupied = Take { dir: Some(session.0.place().into()), ..Take::default() };
     let refused = ask_for_snapshot(&session.0.session(), &occupied).unwrap_err();
-    assert!(refused.contains("is not empty"), "{refused}");
+    assert!(refused.to_string().contains("is not empty"), "{refused}");
     // Beside the session's trace, numbered.
     for number in 1..3 {
         let snapshot = ask_for_snapshot(&session.0.session(), &Take::default()).unwrap();
