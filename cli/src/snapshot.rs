@@ -59,7 +59,7 @@ impl Snapshot {
                 "dir": snapshot.dir,
                 "events": snapshot.events,
                 "bytes": snapshot.bytes,
-                "span_ns": snapshot.span.as_nanos() as u64,
+                "span_ns": snapshot.span_ns,
                 "pages_missed": snapshot.pages_missed,
                 "pages_refused": snapshot.pages_refused,
             });
@@ -77,7 +77,7 @@ impl Snapshot {
         writeln!(
             out,
             "{events} events of the last {:.3} s, {bytes} bytes{notes}; look at them with `dormouse view {dir}`",
-            snapshot.span.as_secs_f64()
+            Duration::from_nanos(snapshot.span_ns).as_secs_f64()
         )?;
         Ok(0)
     }

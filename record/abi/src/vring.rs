@@ -1,20 +1,9 @@
 //! The split virtqueue's layout (VirtIO 1.2, clause 2.7). All fields little-endian.
 
-/// Descriptor table entry (clause 2.7.5).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Desc {
-    /// Where the buffer starts; in a session, bytes from the start of its memory.
-    pub addr: u64,
-    /// Bytes of the buffer; in a session, the packet's content.
-    pub len: u32,
-    /// [`DESC_F_NEXT`] and others.
-    pub flags: u16,
-    /// Next descriptor where `flags` says so.
-    pub next: u16,
-}
+// A descriptor table entry (clause 2.7.5): `addr u64, len u32, flags u16, next u16`. In a session, `addr` is bytes from the start of its
+// memory, and `len` those of the packet's content.
 
-/// The buffer goes on in `next` (clause 2.7.5).
+/// Flag of a descriptor: the buffer goes on in `next` (clause 2.7.5).
 pub const DESC_F_NEXT: u16 = 1;
 /// The device writes the buffer (clause 2.7.5).
 pub const DESC_F_WRITE: u16 = 2;
@@ -82,5 +71,4 @@ impl RingLayout {
     }
 }
 
-const _: () = assert!(size_of::<Desc>() == 16);
 const _: () = assert!(size_of::<UsedElem>() == 8);

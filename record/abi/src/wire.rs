@@ -3,6 +3,7 @@
 //! A frame is a `u32` length (of the rest), a type byte and the body. Strings are a `u16` length and UTF-8 bytes; lists are
 //! a `u32` count and the items. Every decoder accepts any bytes: invalid ones give [`Malformed`], never a panic or a huge allocation.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -26,19 +27,19 @@ pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
 /// The directory of a user's sockets, given `$XDG_RUNTIME_DIR` (if set and not empty) and the user's id.
 pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
     match xdg_runtime_dir.filter(|dir| !dir.is_empty()) {
-        Some(dir) => alloc::format!("{dir}/dormouse"),
-        None => alloc::format!("/tmp/dormouse-{uid}"),
+        Some(dir) => format!("{dir}/dormouse"),
+        None => format!("/tmp/dormouse-{uid}"),
     }
 }
 
 /// File name of a program's socket. A process has several if several of its loaded objects contain a tracer of their own.
 pub fn program_socket_name(pid: u32, number: u32) -> String {
-    alloc::format!("{pid}.{number}.sock")
+    format!("{pid}.{number}.sock")
 }
 
 /// Whether a file name is that of a socket of process `pid`.
 pub fn is_program_socket(file_name: &str, pid: u32) -> bool {
-    let number = file_name.strip_prefix(&alloc::format!("{pid}.")).and_then(|rest| rest.strip_suffix(".sock"));
+    let number = file_name.strip_prefix(&format!("{pid}.")).and_then(|rest| rest.strip_suffix(".sock"));
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
@@ -68,7 +69,7 @@ pub struct ClassDecl {
 impl ClassDecl {
     /// `provider:name`, as patterns match it and tools print it.
     pub fn full_name(&self) -> String {
-        alloc::format!("{}:{}", self.provider, self.name)
+        format!("{}:{}", self.provider, self.name)
     }
 }
 
@@ -86,26 +87,36 @@ pub struct Announcement {
 impl Announcement {
     /// `provider:name`.
     pub fn full_name(&self) -> String {
-        alloc::format!("{}:{}", self.provider, self.name)
+        format!("{}:{}", self.provider, self.name)
     }
 
     /// The class, if a trace can hold it.
     ///
     /// # Errors
-    /// The first thing that no trace can hold.
-    pub fn check(&self) -> Result<ClassDecl, ClassError> {
-        let check_name =
-            |name: &String| if is_name(name) { Ok(name.clone()) } else { Err(ClassError::Name(name.clone())) };
+    /// The first thing that no trace can hold, in a line.
+    pub fn check(&self) -> Result<ClassDecl, String> {
+        let check_name = |name: &String| {
+            let wrong = || {
+                let name = shown(name);
+                format!(
+                    "`{name}` is no name that a trace can hold: write ASCII letters, digits and `_`, no digit first, at most {NAME_LEN_MAX} bytes"
+                )
+            };
+            if is_name(name) { Ok(name.clone()) } else { Err(wrong()) }
+        };
         let (provider, name) = (check_name(&self.provider)?, check_name(&self.name)?);
-        if self.fields.len() > FIELD_COUNT_MAX {
-            return Err(ClassError::FieldCount(self.fields.len()));
+        let field_count = self.fields.len();
+        if field_count > FIELD_COUNT_MAX {
+            return Err(format!("it has {field_count} fields, and a class at most {FIELD_COUNT_MAX}"));
         }
-        let field = |(name, type_byte): &(String, u8)| {
+        let field = |(name, type_byte): &(String, u8)| -> Result<_, String> {
             let name = check_name(name)?;
-            match FieldType::from_u8(*type_byte) {
-                Some(field_type) => Ok((name, field_type)),
-                None => Err(ClassError::FieldType { field: name, type_byte: *type_byte }),
-            }
+            let field_type = FieldType::from_u8(*type_byte).ok_or_else(|| {
+                format!(
+                    "its field {name} is of the unknown type {type_byte}; build the program with the headers of its libdormouse"
+                )
+            })?;
+            Ok((name, field_type))
         };
         Ok(ClassDecl { provider, name, fields: self.fields.iter().map(field).collect::<Result<_, _>>()? })
     }
@@ -124,43 +135,6 @@ impl From<&ClassDecl> for Announcement {
         Announcement { provider: decl.provider.clone(), name: decl.name.clone(), fields: fields.collect() }
     }
 }
-
-/// Why no trace can hold a class.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClassError {
-    /// A name that no provider, event or field may have ([`is_name`]).
-    Name(String),
-    /// More fields than [`FIELD_COUNT_MAX`].
-    FieldCount(usize),
-    /// A field of an unknown type.
-    FieldType {
-        /// The field.
-        field: String,
-        /// The type byte.
-        type_byte: u8,
-    },
-}
-
-impl core::fmt::Display for ClassError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            ClassError::Name(name) => write!(
-                f,
-                "`{}` is no name that a trace can hold: write ASCII letters, digits and `_`, no digit first, at most {NAME_LEN_MAX} bytes",
-                shown(name)
-            ),
-            ClassError::FieldCount(count) => write!(f, "it has {count} fields, and a class at most {FIELD_COUNT_MAX}"),
-            ClassError::FieldType { field, type_byte } => {
-                write!(
-                    f,
-                    "its field {field} is of the unknown type {type_byte}; build the program with the headers of its libdormouse"
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for ClassError {}
 
 /// Text that a program chose, to be printed for people: in one line, and nothing in it moves a terminal's cursor.
 pub fn printable(text: &str) -> String {
@@ -242,6 +216,23 @@ pub struct Tunables {
     pub patched_count: u32,
     /// In the order of their loaded objects. A name may occur several times, each time for another variable.
     pub tunables: Vec<TunableStatus>,
+}
+
+/// What a snapshot came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The new trace's directory.
+    pub dir: String,
+    /// Events in it.
+    pub events: u64,
+    /// Bytes of its streams.
+    pub bytes: u64,
+    /// Nanoseconds from the beginning of its oldest page to the snapshot.
+    pub span_ns: u64,
+    /// Pages that were overwritten before they could be copied.
+    pub pages_missed: u64,
+    /// Pages that were not valid.
+    pub pages_refused: u64,
 }
 
 /// A session's memory, in bytes of whole pages.
@@ -350,18 +341,8 @@ messages! {
     },
     /// Owner → tool or program.
     19 => Snapshotted {
-        /// The new trace's directory.
-        dir: String,
-        /// Events in it.
-        events: u64,
-        /// Bytes of its streams.
-        bytes: u64,
-        /// Nanoseconds from the beginning of its oldest page to the snapshot.
-        span_ns: u64,
-        /// Pages that were overwritten before they could be copied.
-        pages_missed: u64,
-        /// Pages that were not valid.
-        pages_refused: u64,
+        /// The new trace.
+        snapshot: Snapshot,
     },
     /// Tool → owner: sets the session's memory budget while it is live, or asks for it. The answer is [`Message::BudgetIs`].
     24 => Budget {
@@ -635,6 +616,7 @@ structures! {
     Grant { id, armed }
     ClassStatus { decl, armed, site_count, patched_count }
     BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
+    Snapshot { dir, events, bytes, span_ns, pages_missed, pages_refused }
     TunableValue { value_type, bits }
     Tunables { writer, reason, site_count, patched_count, tunables }
 }
@@ -726,12 +708,14 @@ mod tests {
             Message::Stopped { summary: "done".into() },
             Message::Snapshot { dir: "/tmp/x".into(), last_ns: 5, bytes_max: 0, trigger: "command".into() },
             Message::Snapshotted {
-                dir: "/tmp/x".into(),
-                events: 1,
-                bytes: 2,
-                span_ns: 3,
-                pages_missed: 4,
-                pages_refused: 5,
+                snapshot: Snapshot {
+                    dir: "/tmp/x".into(),
+                    events: 1,
+                    bytes: 2,
+                    span_ns: 3,
+                    pages_missed: 4,
+                    pages_refused: 5,
+                },
             },
             Message::Budget { bytes: 1 << 24 },
             Message::BudgetIs {
@@ -811,19 +795,19 @@ mod tests {
 
         let long = "n".repeat(NAME_LEN_MAX + 1);
         for name in ["größe", "", "9", "a b", "\u{1b}[2J", &long] {
-            let error = ClassError::Name(name.into());
-            assert_eq!(announcement(name, "f", 1).check(), Err(error.clone()));
+            let error = announcement(name, "f", 1).check().unwrap_err();
+            assert!(error.starts_with(&format!("`{}` is no name", shown(name))), "{error}");
             assert_eq!(announcement("e", name, 1).check(), Err(error.clone()));
             assert_eq!(Announcement { provider: name.into(), ..class.clone() }.check(), Err(error.clone()));
-            assert!(!alloc::format!("{error}").contains(char::is_control));
+            assert!(!error.contains(char::is_control));
         }
         for type_byte in [0, 15, SEQUENCE, SEQUENCE | Kind::Str as u8] {
-            let error = ClassError::FieldType { field: "f".into(), type_byte };
-            assert_eq!(announcement("e", "f", type_byte).check(), Err(error));
+            let error = announcement("e", "f", type_byte).check().unwrap_err();
+            assert!(error.starts_with(&format!("its field f is of the unknown type {type_byte};")), "{error}");
         }
         let many = |count| Announcement { fields: vec![("f".into(), 1); count], ..class.clone() };
         assert!(many(FIELD_COUNT_MAX).check().is_ok());
-        assert_eq!(many(FIELD_COUNT_MAX + 1).check(), Err(ClassError::FieldCount(FIELD_COUNT_MAX + 1)));
+        assert_eq!(many(FIELD_COUNT_MAX + 1).check(), Err("it has 33 fields, and a class at most 32".into()));
 
         // Of a listing, they are no classes.
         let listed = |name: &str| {

@@ -165,7 +165,7 @@ fn agree_on_a_registry() {
     }
     // SAFETY: looks a name up, as the loader does for objects that name it. Nothing is found in a static program.
     let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dormouse_imv_update".as_ptr()) });
-    let (Some(there), Some(here)) = (object_of(found), object_of((&raw const DONE).cast())) else { return };
+    let (Some(there), Some(here)) = (object_of(found.addr()), object_of((&raw const DONE).addr())) else { return };
     if there.dli_fbase == here.dli_fbase {
         return;
     }

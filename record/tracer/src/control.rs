@@ -20,7 +20,7 @@ use crate::session::{Attached, current};
 pub(crate) struct Control {
     found: Found,
     marks: Marks,
-    joining: Joining,
+    pub(crate) joining: Joining,
 }
 
 static CONTROL: Mutex<Control> = Mutex::new(Control {
@@ -81,10 +81,6 @@ impl core::ops::DerefMut for Locked {
 }
 
 impl Control {
-    pub(crate) fn set_no_rseq(&mut self, no_rseq: bool) {
-        self.joining.no_rseq = no_rseq;
-    }
-
     /// Adds an object's classes, and announces them to the session that the process is in.
     ///
     /// # Safety

@@ -1,7 +1,7 @@
 //! Joining and leaving a session.
 
 use core::sync::atomic::Ordering;
-use std::io::{Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -202,7 +202,7 @@ pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Resu
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         if !is_of_own_user(&stream)? {
-            return Err(std::io::Error::other("the session belongs to another user"));
+            return Err(Error::other("the session belongs to another user"));
         }
         stream.write_all(&question.encode())?;
         let mut head = [0u8; 4];
@@ -212,16 +212,15 @@ pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Resu
     converse().map_err(|error| format!("session {}: {}", socket.display(), told(&error)))
 }
 
-/// Reads the rest of a frame that begins so. What is no message is [`InvalidData`](std::io::ErrorKind::InvalidData).
+/// Reads the rest of a frame that begins so. What is no message is [`ErrorKind::InvalidData`].
 pub(crate) fn read_message(stream: &mut UnixStream, head: [u8; 4]) -> std::io::Result<Message> {
-    let invalid = |error: String| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
     let len = u32::from_le_bytes(head) as usize;
     if len > FRAME_SIZE_MAX_BYTES {
-        return Err(invalid("the message is too long".into()));
+        return Err(Error::new(ErrorKind::InvalidData, "the message is too long"));
     }
     let mut body = vec![0; len];
     stream.read_exact(&mut body)?;
-    Message::decode(&body).map_err(|error| invalid(error.to_string()))
+    Message::decode(&body).map_err(|error| Error::new(ErrorKind::InvalidData, error))
 }
 
 /// Whether the other side is the same user or root: only these may own a session that a program joins, or talk to the program.
@@ -246,7 +245,7 @@ fn receive_with_fd(stream: &UnixStream, head: &mut [u8; 4]) -> std::io::Result<O
             }
         }
         if received.bytes == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
+            return Err(ErrorKind::UnexpectedEof.into());
         }
         filled += received.bytes;
     }

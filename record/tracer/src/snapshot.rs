@@ -118,9 +118,13 @@ impl Snapshot {
         let (answer, _) =
             join::ask(&session.socket, &self.question("program"), PATIENCE).map_err(SnapshotError::Refused)?;
         match answer {
-            Message::Snapshotted { dir, events, bytes, span_ns, pages_missed, .. } => {
-                Ok(Taken { dir: dir.into(), events, bytes, span: Duration::from_nanos(span_ns), pages_missed })
-            }
+            Message::Snapshotted { snapshot } => Ok(Taken {
+                dir: snapshot.dir.into(),
+                events: snapshot.events,
+                bytes: snapshot.bytes,
+                span: Duration::from_nanos(snapshot.span_ns),
+                pages_missed: snapshot.pages_missed,
+            }),
             answer => Err(SnapshotError::Refused(join::refusal(answer))),
         }
     }

@@ -40,7 +40,7 @@ pub fn start(listen: Listen) -> bool {
     let _ = dormouse_percpu::Rseq::of_libc();
     {
         let mut control = control::lock();
-        control.set_no_rseq(flag(ENV_NO_RSEQ) == Some(true));
+        control.joining.no_rseq = flag(ENV_NO_RSEQ) == Some(true);
         let (first, last) = crate::arch::own_records();
         // SAFETY: this object's own section; it is pinned.
         unsafe { control.register(first, last) };
@@ -76,18 +76,17 @@ fn flag(name: &str) -> Option<bool> {
 
 /// Keeps this object mapped although it may have come by `dlopen`: a thread and handlers run its code from now on.
 fn pin() {
-    let here = crate::arch::own_records as fn() -> _ as *const c_void;
-    if let Some(object) = object_of(here) {
+    if let Some(object) = object_of((crate::arch::own_records as fn() -> _ as *const c_void).addr()) {
         // SAFETY: a name by `dladdr`. The program itself is not found by its name, and stays in any case.
         unsafe { keep_loaded(object.dli_fname) };
     }
 }
 
 /// The loaded object that an address lies in.
-pub fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
+pub fn object_of(address: usize) -> Option<libc::Dl_info> {
     let mut info = core::mem::MaybeUninit::uninit();
     // SAFETY: dladdr(3) takes any address, and has room for its answer.
-    let found = call_loader(|| unsafe { libc::dladdr(address, info.as_mut_ptr()) });
+    let found = call_loader(|| unsafe { libc::dladdr(core::ptr::without_provenance(address), info.as_mut_ptr()) });
     // SAFETY: an answer other than 0 says that it was filled in.
     (found != 0).then(|| unsafe { info.assume_init() })
 }

@@ -4,11 +4,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::wire::{BudgetState, Message};
+use dormouse_abi::wire::{BudgetState, Message, Snapshot};
 
 use crate::error::Error;
 use crate::program::{Program, ask, socket_dir};
-use crate::snapshot::{Snapshot, Take};
+use crate::snapshot::Take;
 
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,14 +56,7 @@ pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, Error
         trigger: wanted.trigger.clone(),
     };
     match ask(session, &question, PATIENCE)? {
-        Message::Snapshotted { dir, events, bytes, span_ns, pages_missed, pages_refused } => Ok(Snapshot {
-            dir: dir.into(),
-            events,
-            bytes,
-            span: Duration::from_nanos(span_ns),
-            pages_missed,
-            pages_refused,
-        }),
+        Message::Snapshotted { snapshot } => Ok(snapshot),
         other => Err(refusal(other)),
     }
 }

@@ -101,7 +101,7 @@ struct Drainer<'a> {
 
 impl<'a> Drainer<'a> {
     fn new(memory: Memory, trace: &'a Trace) -> Drainer<'a> {
-        let (pages, geometry) = (Pages::new(memory), memory.geometry());
+        let (pages, geometry) = (Pages { memory }, memory.geometry());
         Drainer {
             memory,
             pages,

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::Geometry;
-use dormouse_abi::wire::ClassDecl;
+use dormouse_abi::wire::{ClassDecl, Snapshot};
 use dormouse_relay::Memory;
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Context, Cpus, Options, Plan};
-use crate::snapshot::{Snapshot, Take};
+use crate::snapshot::Take;
 use crate::trace::Trace;
 use crate::{drain, snapshot};
 

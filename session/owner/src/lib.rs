@@ -84,7 +84,7 @@ mod testing;
 mod trace;
 mod tunable;
 
-pub use dormouse_abi::wire::{BudgetState, Tunables};
+pub use dormouse_abi::wire::{BudgetState, Snapshot, Tunables};
 
 pub use client::{ask_for_budget, ask_for_snapshot, find_session, stop_session};
 pub use command::{LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
@@ -94,6 +94,6 @@ pub use options::{Context, Cpus, Mode, Options};
 pub use owner::{End, Session, Summary};
 pub use program::{Program, socket_dir};
 pub use salvage::{Salvage, salvage};
-pub use snapshot::{Snapshot, Take};
+pub use snapshot::Take;
 pub use sys::process_name;
 pub use trace::Refusal;

@@ -141,7 +141,7 @@ impl Session {
         let shared = Arc::new(Shared::new(memory, trace));
         let server = ServerThread::start(plan, Arc::clone(&shared))?;
         // Nobody joins before the session's path is known.
-        files.write(&shared.trace.dir, shared.trace.uuid, server.path())?;
+        files.write(&shared.trace.dir, shared.trace.uuid, &server.path)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (of_drainer, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
         let run = move || {
@@ -159,7 +159,7 @@ impl Session {
 
     /// Where programs join: the value of `DORMOUSE_SESSION`.
     pub fn socket(&self) -> &Path {
-        self.server.path()
+        &self.server.path
     }
 
     /// The names, `provider:name`, of the classes that programs have announced so far, sorted.

@@ -45,28 +45,22 @@ pub(crate) struct Current {
 
 /// The pages of a session's memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pages(Memory);
+pub(crate) struct Pages {
+    /// Mapped as long as any copy of this is used.
+    pub(crate) memory: Memory,
+}
 
 impl Pages {
-    /// The memory stays mapped as long as any copy of this is used.
-    pub(crate) fn new(memory: Memory) -> Pages {
-        Pages(memory)
-    }
-
-    pub(crate) fn memory(self) -> Memory {
-        self.0
-    }
-
     /// The closed pages of a stream from number `oldest` on, which was read before, and its current page. `None` if it never had one.
     pub(crate) fn of_stream(self, stream: u32, oldest: u64) -> Option<impl Iterator<Item = Page>> {
-        let control = self.0.stream(stream);
+        let control = self.memory.stream(stream);
         // (C) pairs with (A): every byte below the offset is there.
         let state = State::from_word(control.state.load(Ordering::Acquire));
-        let current = Current { state, discarded: self.0.discarded(stream) };
-        self.0.page(state.unit)?;
+        let current = Current { state, discarded: self.memory.discarded(stream) };
+        self.memory.page(state.unit)?;
         let closed = u64::from(state.seq.wrapping_sub(oldest as u16));
         // A stream has no more pages than there are: a greater number is damage.
-        let listed = closed.min(self.0.geometry().page_count.into());
+        let listed = closed.min(self.memory.geometry().page_count.into());
         let closed_pages = (0..listed).map(move |step| self.closed_page(stream, oldest.wrapping_add(step)));
         let len = (state.offset as usize).clamp(HEADER_SIZE_BYTES, self.size_bytes());
         let current = Page { stream, seq: oldest.wrapping_add(closed), unit: state.unit, len, current: Some(current) };
@@ -75,14 +69,14 @@ impl Pages {
 
     /// Page number `seq` of a stream, which is closed.
     pub(crate) fn closed_page(self, stream: u32, seq: u64) -> Page {
-        let unit = self.0.chain(stream, seq);
-        let len = self.0.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
+        let unit = self.memory.chain(stream, seq);
+        let len = self.memory.page_field(unit, page::OFFSET_CONTENT_SIZE) / 8;
         let len = len.clamp(HEADER_SIZE_BYTES as u64, self.size_bytes() as u64) as usize;
         Page { stream, seq, unit, len, current: None }
     }
 
     fn size_bytes(self) -> usize {
-        self.0.geometry().page_size_bytes as usize
+        self.memory.geometry().page_size_bytes as usize
     }
 
     /// Copies the beginning of a page, word by word. False where there is no such page, or it is not so long, or `target` does not hold a
@@ -91,7 +85,7 @@ impl Pages {
     /// Writers may write above what is committed at the same time. Bytes that are committed do not change, and others mean nothing.
     pub(crate) fn copy(self, unit: u32, target: &mut [u8]) -> bool {
         let is_long_enough = (HEADER_SIZE_BYTES..=self.size_bytes()).contains(&target.len());
-        let Some(page) = self.0.page_words(unit).filter(|_| is_long_enough) else { return false };
+        let Some(page) = self.memory.page_words(unit).filter(|_| is_long_enough) else { return false };
         let (words, rest) = target.as_chunks_mut::<8>();
         let mut copies = page.iter().map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
         words.iter_mut().zip(&mut copies).for_each(|(target, copy)| *target = copy);
@@ -102,19 +96,19 @@ impl Pages {
     /// Number of the first page that a stream retains (overwrite mode).
     pub(crate) fn oldest(self, stream: u32) -> u64 {
         // (E') pairs with (E).
-        self.0.stream(stream).reclaimed.load(Ordering::Acquire)
+        self.memory.stream(stream).reclaimed.load(Ordering::Acquire)
     }
 
     /// Whether page number `seq` of a stream was overwritten, or was about to be, by the end of what the caller has copied.
     pub(crate) fn is_overwritten(self, stream: u32, seq: u64) -> bool {
         // (E'') The copy comes before the look: pairs with (E), behind which the page gets new bytes.
         fence(Ordering::Acquire);
-        self.0.is_overwrite() && self.oldest(stream) > seq
+        self.memory.is_overwrite() && self.oldest(stream) > seq
     }
 
     /// Name of a stream's file.
     pub(crate) fn name_of(self, stream: u32) -> String {
-        let cpu_count = self.0.geometry().cpu_count;
+        let cpu_count = self.memory.geometry().cpu_count;
         if stream < cpu_count { format!("cpu_{stream}") } else { format!("claimed_{}", stream - cpu_count) }
     }
 
@@ -142,7 +136,7 @@ impl Pages {
     /// The header of a closed page of `content_len` bytes, if it is what the stream's writers leave.
     pub(crate) fn check_closed(self, stream: u32, copy: &[u8], content_len: u64) -> Option<PacketHeader> {
         PacketHeader::decode(copy).ok().filter(|header| {
-            header.uuid == self.0.uuid()
+            header.uuid == self.memory.uuid()
                 && header.stream_id == STREAM_EVENTS
                 && header.stream_instance_id == stream
                 && header.cpu_id == self.cpu_of(stream)
@@ -157,7 +151,7 @@ impl Pages {
     pub(crate) fn was_drawn_for(self, stream: u32, copy: &[u8]) -> bool {
         let is_at = |offset: usize, bytes: &[u8]| copy.get(offset..).is_some_and(|rest| rest.starts_with(bytes));
         is_at(page::OFFSET_MAGIC, &page::MAGIC.to_le_bytes())
-            && is_at(page::OFFSET_UUID, &self.0.uuid())
+            && is_at(page::OFFSET_UUID, &self.memory.uuid())
             && is_at(page::OFFSET_STREAM_ID, &STREAM_EVENTS.to_le_bytes())
             && is_at(page::OFFSET_INSTANCE, &stream.to_le_bytes())
     }
@@ -165,7 +159,7 @@ impl Pages {
     /// The header of a packet that states nothing but losses.
     pub(crate) fn empty_header(self, stream: u32, now: u64, discarded: u64) -> PacketHeader {
         PacketHeader {
-            uuid: self.0.uuid(),
+            uuid: self.memory.uuid(),
             stream_id: STREAM_EVENTS,
             stream_instance_id: stream,
             cpu_id: self.cpu_of(stream),
@@ -180,7 +174,7 @@ impl Pages {
 
     /// The CPU in the packets of a stream.
     fn cpu_of(self, stream: u32) -> u32 {
-        if stream < self.0.geometry().cpu_count { stream } else { CPU_UNKNOWN }
+        if stream < self.memory.geometry().cpu_count { stream } else { CPU_UNKNOWN }
     }
 }
 
@@ -196,7 +190,7 @@ mod tests {
     use crate::testing::{GEOMETRY, Writer};
 
     fn pages(memory: Memory) -> Vec<Page> {
-        let pages = Pages::new(memory);
+        let pages = Pages { memory };
         pages.of_stream(0, pages.oldest(0)).unwrap().collect()
     }
 
@@ -207,7 +201,7 @@ mod tests {
         owner.reset(MODE_OVERWRITE);
         Writer::new(owner.memory(), 0).write(0, 100);
         let [Page { unit, len, .. }] = pages(owner.memory())[..] else { panic!("one page") };
-        let pages = Pages::new(owner.memory());
+        let pages = Pages { memory: owner.memory() };
         let mut all = vec![0; 4096];
         assert!(pages.copy(unit, &mut all));
         assert!(all[..len].ends_with(&99u64.to_le_bytes()), "the last number ends what is committed");
@@ -227,7 +221,7 @@ mod tests {
         owner.reset(MODE_OVERWRITE);
         let mut writer = Writer::new(owner.memory(), 0);
         writer.write(0, 300);
-        let (all, pages) = (pages(owner.memory()), Pages::new(owner.memory()));
+        let (all, pages) = (pages(owner.memory()), Pages { memory: owner.memory() });
         assert!(all.len() > 1 && all.iter().filter(|page| page.current.is_some()).count() == 1);
         for page in &all {
             let mut copy = vec![0; page.len];
@@ -249,7 +243,7 @@ mod tests {
     fn a_page_is_not_copied_by_libc() {
         let place = tempfile::tempdir().unwrap();
         let owner = Owner::new(&place.path().join("trace"), GEOMETRY, RecordKind::Ids);
-        let (pages, unit) = (Pages::new(owner.memory()), GEOMETRY.unit_of_page(3));
+        let (pages, unit) = (Pages { memory: owner.memory() }, GEOMETRY.unit_of_page(3));
         let page = owner.memory().page(unit).unwrap();
         let mut copy = vec![0; 4096];
         assert!(is_first_touched_by_this_program(page, || assert!(pages.copy(unit, &mut copy))));

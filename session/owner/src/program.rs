@@ -21,7 +21,8 @@ pub fn socket_dir() -> PathBuf {
 pub struct Program {
     /// Its id.
     pub pid: u32,
-    sockets: Vec<PathBuf>,
+    /// One for each tracer in it.
+    pub(crate) sockets: Vec<PathBuf>,
 }
 
 impl Program {
@@ -62,11 +63,6 @@ impl Program {
             return Err(text.into());
         }
         Ok(Program { pid, sockets })
-    }
-
-    /// How many tracers the process has.
-    pub(crate) fn tracer_count(&self) -> usize {
-        self.sockets.len()
     }
 
     /// Asks one of the tracers in the process, by its place in the answers of [`Program::ask`].

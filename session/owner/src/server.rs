@@ -20,7 +20,7 @@ use crate::memory::SessionMemory;
 use crate::options::Plan;
 use crate::program::{read_message, socket_dir, sweep};
 use crate::registry::Processes;
-use crate::snapshot::{self, Snapshot, Take};
+use crate::snapshot::{self, Take};
 use crate::sys::Stat;
 use crate::trace::{Refusal, Trace};
 
@@ -66,7 +66,7 @@ impl Shared {
 /// The server's thread and its socket.
 #[derive(Debug)]
 pub(crate) struct ServerThread {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,10 +90,6 @@ impl ServerThread {
             .spawn(move || server.serve())
             .map_err(no_thread)?;
         Ok(ServerThread { path, listener, thread: Some(thread) })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Closes the socket: no program can join any more.
@@ -254,14 +250,7 @@ impl Server {
         self.answer_from_thread("dormouse-snapshot", stream, move || {
             let _turn = shared.memory.turn();
             match snapshot::take(&shared.memory, &shared.trace, &wanted) {
-                Ok(Snapshot { dir, events, bytes, span, pages_missed, pages_refused }) => Message::Snapshotted {
-                    dir: dir.to_string_lossy().into_owned(),
-                    events,
-                    bytes,
-                    span_ns: span.as_nanos().min(u64::MAX.into()) as u64,
-                    pages_missed,
-                    pages_refused,
-                },
+                Ok(snapshot) => Message::Snapshotted { snapshot },
                 Err(error) => Message::Error { text: error.to_string() },
             }
         })
@@ -311,8 +300,7 @@ impl Server {
         for armed in [true, false] {
             for index in (0..announced.len()).filter(|index| wanted[*index] == armed) {
                 let class = &announced[index];
-                let checked = class.check().map_err(|error| error.to_string());
-                match checked.and_then(|decl| self.shared.trace.class_id(&decl)) {
+                match class.check().and_then(|decl| self.shared.trace.class_id(&decl)) {
                     Ok(id) => grants[index] = Grant { id, armed },
                     Err(reason) => refused.push(Refusal::new(&class.full_name(), program, &reason)),
                 }

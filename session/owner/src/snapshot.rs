@@ -34,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
+use dormouse_abi::wire::Snapshot;
 use dormouse_ctf::{Classes, PacketHeader, StateRecord, first_record_since};
 
 use crate::error::Error;
@@ -56,23 +57,6 @@ pub struct Take {
     pub trigger: String,
 }
 
-/// What a snapshot came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// The trace.
-    pub dir: PathBuf,
-    /// Events in it.
-    pub events: u64,
-    /// Bytes of its streams.
-    pub bytes: u64,
-    /// From the beginning of its oldest page to now.
-    pub span: Duration,
-    /// Pages that were overwritten before they could be copied.
-    pub pages_missed: u64,
-    /// Pages that failed a check, and are left out.
-    pub pages_refused: u64,
-}
-
 /// Bytes that are copied before they are written. Writers that are quicker than a disk do not meet one.
 const ARENA_BYTES_MAX: usize = 64 << 20;
 
@@ -80,13 +64,22 @@ const ARENA_BYTES_MAX: usize = 64 << 20;
 const ARENA_BYTES_HELD: usize = 4 << 20;
 
 /// A page that is to be copied.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Candidate {
     page: Page,
     /// Of its last event, or now.
     end: u64,
-    /// Whether no writer can overwrite it.
-    is_held: bool,
+    kept: Kept,
+}
+
+/// What keeps writers from overwriting a page before it is copied.
+#[derive(Debug, Clone)]
+enum Kept {
+    Nothing,
+    /// A closed page is held.
+    Held,
+    /// A current page cannot be held, and might be closed and given up until its turn: this is its copy.
+    Copied(Vec<u8>),
 }
 
 /// A page that was copied.
@@ -122,7 +115,7 @@ fn take_while(
     }
     let dir = wanted.dir.clone().unwrap_or_else(|| free_dir_beside(&trace.dir));
     make_dir(&dir)?;
-    let pages = Pages::new(view);
+    let pages = Pages { memory: view };
     let room = memory.make_room();
     let stream_count = view.geometry().stream_count as usize;
     let mut taking = Taking {
@@ -134,7 +127,6 @@ fn take_while(
         used: 0,
         copied: Vec::new(),
         first_kept: vec![0; stream_count],
-        current: vec![Vec::new(); stream_count],
         pages_missed: 0,
     };
     let moment = taking.run(wanted, meanwhile);
@@ -148,14 +140,15 @@ fn take_while(
     let record = StateRecord::Snapshot { trigger: &wanted.trigger, pages_missed, pages_refused: *packets_refused };
     trace.branch(&dir, &record, files.totals()).inspect_err(|_| files.remove())?;
     let ticks = moment.saturating_sub(files.begin().unwrap_or(moment));
-    let span = Duration::from_nanos(nanoseconds(ticks, trace.clock.last_calibration().frequency_hz));
-    Ok(Snapshot { dir, events: *events, bytes: *bytes, span, pages_missed, pages_refused: *packets_refused })
+    let span_ns = nanoseconds(ticks, trace.clock.last_calibration().frequency_hz);
+    let dir = dir.to_string_lossy().into_owned();
+    Ok(Snapshot { dir, events: *events, bytes: *bytes, span_ns, pages_missed, pages_refused: *packets_refused })
 }
 
 /// Memory for copies, which is there before the streams are looked at: for what is retained now and for a little more or, where that is held,
 /// for a part of it.
 fn arena(pages: Pages, is_held: bool) -> Vec<u8> {
-    let memory = pages.memory();
+    let memory = pages.memory;
     let page_count = memory.used_streams().fold(0, |sum: usize, stream| sum + memory.retained(stream) as usize + 2);
     let bytes_max = if is_held { ARENA_BYTES_HELD } else { ARENA_BYTES_MAX };
     vec![1; (page_count * memory.geometry().page_size_bytes as usize).min(bytes_max)]
@@ -228,15 +221,13 @@ struct Taking<'a> {
     copied: Vec<Copied>,
     /// By stream: pages before this one are not kept, because one behind them is missing.
     first_kept: Vec<u64>,
-    /// By stream: its current page, if it was copied before its turn.
-    current: Vec<Vec<u8>>,
     pages_missed: u64,
 }
 
 impl Taking<'_> {
     /// Copies and writes, and gives the moment that the snapshot is of.
     fn run(&mut self, wanted: &Take, meanwhile: impl FnOnce()) -> u64 {
-        let memory = self.pages.memory();
+        let memory = self.pages.memory;
         let frequency_hz = self.trace.clock.last_calibration().frequency_hz;
         let mut candidates = Vec::with_capacity(memory.geometry().page_count as usize);
         let page_size_bytes = u64::from(memory.geometry().page_size_bytes);
@@ -254,7 +245,7 @@ impl Taking<'_> {
                     Some(_) => moment,
                     None => memory.page_field(page.unit, page::OFFSET_TIMESTAMP_END).min(moment),
                 };
-                Candidate { page, end, is_held: false }
+                Candidate { page, end, kept: Kept::Nothing }
             }));
         }
         candidates.sort_by_key(|candidate| candidate.end);
@@ -266,11 +257,15 @@ impl Taking<'_> {
             left_out.iter().for_each(|candidate| self.leave_out(&candidate.page));
         }
         // The newest, because the oldest may be given up already.
-        for Candidate { page, is_held, .. } in chosen.iter_mut().rev().take(self.room.unwrap_or(0) as usize) {
-            *is_held = match page.current {
-                None => memory.hold(page.stream, page.seq, page.unit),
-                Some(_) => self.keep_current(page),
-            };
+        for Candidate { page, kept, .. } in chosen.iter_mut().rev().take(self.room.unwrap_or(0) as usize) {
+            if page.current.is_some() {
+                let mut bytes = vec![0; page.len];
+                if self.pages.copy(page.unit, &mut bytes) && !self.pages.is_overwritten(page.stream, page.seq) {
+                    *kept = Kept::Copied(bytes);
+                }
+            } else if memory.hold(page.stream, page.seq, page.unit) {
+                *kept = Kept::Held;
+            }
         }
         meanwhile();
         for candidate in &chosen {
@@ -293,7 +288,7 @@ impl Taking<'_> {
     /// Streams that never had a page, because none was free, have losses to tell all the same; those of which no page is here, that there
     /// were some.
     fn write_empty(&mut self, moment: u64) {
-        let memory = self.pages.memory();
+        let memory = self.pages.memory;
         for stream in memory.used_streams().filter(|stream| self.files.so_far(*stream).packets == 0).collect::<Vec<_>>()
         {
             let discarded = memory.discarded(stream);
@@ -305,39 +300,29 @@ impl Taking<'_> {
         }
     }
 
-    /// Copies a current page before its turn: it cannot be held, and might be closed and given up until then.
-    fn keep_current(&mut self, page: &Page) -> bool {
-        let mut bytes = vec![0; page.len];
-        let is_kept = self.pages.copy(page.unit, &mut bytes) && !self.pages.is_overwritten(page.stream, page.seq);
-        if is_kept {
-            self.current[page.stream as usize] = bytes;
-        }
-        is_kept
-    }
-
     fn copy(&mut self, candidate: &Candidate) {
         let begin = self.used;
-        let Candidate { page, is_held, .. } = *candidate;
-        let Page { stream, seq, unit, len, current } = page;
+        let Candidate { page, kept, .. } = candidate;
+        let Page { stream, seq, unit, len, .. } = *page;
         let target = self.arena.get_mut(begin..begin + len);
-        let is_copied = target.is_some_and(|target| match current {
-            Some(_) if is_held => {
-                target.copy_from_slice(&self.current[stream as usize]);
+        let is_copied = target.is_some_and(|target| match kept {
+            Kept::Copied(copy) => {
+                target.copy_from_slice(copy);
                 true
             }
-            _ => self.pages.copy(unit, target),
+            Kept::Held | Kept::Nothing => self.pages.copy(unit, target),
         });
-        if is_held && current.is_none() {
-            self.pages.memory().let_go(stream, seq, unit);
+        if matches!(kept, Kept::Held) {
+            self.pages.memory.let_go(stream, seq, unit);
         }
-        if !is_held && self.pages.is_overwritten(stream, seq) {
+        if matches!(kept, Kept::Nothing) && self.pages.is_overwritten(stream, seq) {
             // What came before it in its stream is overwritten by now too, or was copied in time and would stand before a gap.
             self.pages_missed += 1 + self.files.take_back(stream);
-            self.leave_out(&page);
+            self.leave_out(page);
         } else if is_copied {
             // A multiple of 8, as packets on disk are.
             self.used = begin + len.next_multiple_of(8);
-            self.copied.push(Copied { page, begin });
+            self.copied.push(Copied { page: *page, begin });
         } else {
             self.files.tally.packets_refused += 1;
         }
@@ -485,7 +470,7 @@ mod tests {
     fn the_newest_pages_are_within_the_limits() {
         let page = |seq: u64| {
             let page = Page { stream: 0, seq, unit: 1, len: 100, current: None };
-            Candidate { page, end: 10 * seq, is_held: false }
+            Candidate { page, end: 10 * seq, kept: Kept::Nothing }
         };
         let pages: Vec<Candidate> = (1..=5).map(page).collect();
         let kept = |earliest, bytes_max| {

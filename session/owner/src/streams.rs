@@ -101,7 +101,7 @@ pub(crate) struct StreamFiles<'a> {
 impl<'a> StreamFiles<'a> {
     /// None yet. `dir` is where they are to be; classes are those of the session's trace.
     pub(crate) fn new(pages: Pages, trace: &'a Trace, dir: &Path) -> StreamFiles<'a> {
-        let streams = 0..pages.memory().geometry().stream_count;
+        let streams = 0..pages.memory.geometry().stream_count;
         let files = streams.map(|stream| StreamFile::new(dir.join(pages.name_of(stream)))).collect();
         StreamFiles { trace, files, classes: trace.classes(), tally: Tally::default() }
     }

@@ -166,6 +166,7 @@ impl Trace {
 
     /// Notes what is refused, each once, in the trace too.
     pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
+        let only_first = format!("only the first {REFUSAL_COUNT_MAX} are named");
         let mut inner = self.lock();
         let known = inner.refusals.len();
         for refusal in refused {
@@ -173,13 +174,7 @@ impl Trace {
                 continue;
             }
             let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;
-            let others = || {
-                Refusal::new(
-                    "(other classes)",
-                    "(any program)",
-                    &format!("only the first {REFUSAL_COUNT_MAX} are named"),
-                )
-            };
+            let others = || Refusal::new("(other classes)", "(any program)", &only_first);
             inner.refusals.push(if is_last { others() } else { refusal });
         }
         let fresh: Vec<Refusal> = inner.refusals[known..].to_vec();

@@ -54,7 +54,7 @@ impl Copied {
         let mut copying = Copying::begin(source, directory.uuid())?;
         let memory = copying.memory;
         let geometry = *memory.geometry();
-        let pages = Pages::new(memory);
+        let pages = Pages { memory };
         // A clock that has begun anew tells nothing of the session's.
         let is_same_boot = directory.session_file.as_ref().is_some_and(|file| file.boot == boot());
         let has_clock = is_same_boot || source.is_live();
@@ -138,7 +138,7 @@ impl Copied {
     }
 
     fn packet(&self, page: &Page) -> Option<(PacketHeader, &[u8], bool)> {
-        let memory = self.pages.memory();
+        let memory = self.pages.memory;
         let start = memory.page(page.unit)?;
         // SAFETY: a page of the private copy, which does not change any more, and lives as long as `self`.
         let bytes = unsafe { std::slice::from_raw_parts(start, memory.geometry().page_size_bytes as usize) };
@@ -179,7 +179,7 @@ impl<'a> Copying<'a> {
     fn begin(source: &'a OwnerlessMemory, uuid: [u8; 16]) -> Result<Copying<'a>, String> {
         let wrong = |reason: &str| format!("{source}: {reason}");
         // As long as the memory, and nothing of it is there before it is filled.
-        let len = usize::try_from(source.size_bytes()).unwrap_or(usize::MAX);
+        let len = usize::try_from(source.size_bytes).unwrap_or(usize::MAX);
         let map = MmapOptions::new().len(len).no_reserve_swap().map_anon();
         let mapping = map.map(MmapRaw::from).map_err(|error| wrong(&format!("no room for a copy: {error}")))?;
         let header_size_bytes = dormouse_abi::session::HEADER_SIZE_BYTES;
@@ -262,7 +262,7 @@ impl<'a> Copying<'a> {
         self.source.read(range.start as u64, &mut bytes)?;
         let seq = word(&bytes, page::OFFSET_SEQ);
         let page = Page { stream, seq, unit: state.unit, len, current: Some(Current { state, discarded }) };
-        let is_its_own = seq as u16 == state.seq && Pages::new(memory).was_drawn_for(stream, &bytes);
+        let is_its_own = seq as u16 == state.seq && Pages { memory }.was_drawn_for(stream, &bytes);
         if is_its_own && !self.is_overwritten(&page, &bytes)? {
             let is_kept = self.keep(state.unit, &bytes);
             let begin = is_kept.then(|| memory.page_field(page.unit, page::OFFSET_TIMESTAMP_BEGIN));

@@ -16,7 +16,8 @@ use crate::program::Program;
 pub(crate) struct OwnerlessMemory {
     place: Place,
     uuid: [u8; 16],
-    size_bytes: u64,
+    /// Bytes, as the file, the program or the kernel says.
+    pub(crate) size_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl OwnerlessMemory {
     pub(crate) fn of_program(pid: u32, uuid: [u8; 16]) -> Result<OwnerlessMemory, String> {
         let program = Program::find(pid)?;
         let mut reason = String::new();
-        for index in 0..program.tracer_count() {
+        for index in 0..program.sockets.len() {
             match part(&program, index, uuid, 0, 0) {
                 Ok((size_bytes, _)) => {
                     return Ok(OwnerlessMemory { place: Place::Program { program, index }, uuid, size_bytes });
@@ -127,11 +128,6 @@ impl OwnerlessMemory {
     /// Whether a process has it, and not only a file.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.place, Place::File { .. })
-    }
-
-    /// Bytes, as the file, the program or the kernel says.
-    pub(crate) fn size_bytes(&self) -> u64 {
-        self.size_bytes
     }
 
     /// Fills `target` with what lies at `offset`.

@@ -93,8 +93,9 @@ impl Merge<'_> {
     fn run(&mut self) -> Result<(), Error> {
         let Merge { directory, copied, .. } = *self;
         let output = self.result.dir.clone();
-        let is_discard = copied.map_or(directory.state.is_discard, |copied| !copied.pages.memory().is_overwrite());
-        let mut names: Vec<(String, Option<u32>)> = Vec::new();
+        let is_discard = copied.map_or(directory.state.is_discard, |copied| !copied.pages.memory.is_overwrite());
+        let mut names: BTreeMap<String, Option<u32>> =
+            directory.streams.keys().map(|name| (name.clone(), None)).collect();
         if let Some(copied) = copied {
             self.result.pages_missed = copied.pages_missed;
             self.result.packets_refused += copied.pages_refused;
@@ -103,11 +104,9 @@ impl Merge<'_> {
                     format!("{} streams, whose writers are faster than they can be copied", copied.streams_outrun);
                 self.result.missing.push(line);
             }
-            let streams = 0..copied.pages.memory().geometry().stream_count;
+            let streams = 0..copied.pages.memory.geometry().stream_count;
             names.extend(streams.map(|stream| (copied.pages.name_of(stream), Some(stream))));
         }
-        let without = directory.streams.keys().filter(|name| !names.iter().any(|(known, _)| known == *name));
-        names.extend(without.map(|name| (name.clone(), None)).collect::<Vec<_>>());
         let mut unstated = 0u64;
         for (name, stream_number) in &names {
             let file = StreamFile::new(output.join(name));
@@ -131,7 +130,7 @@ impl Merge<'_> {
         let mut records = vec![record];
         self.result.lost = self.result.lost.saturating_add(unstated);
         let by_class = copied
-            .map(|copied| losses::by_class(&copied.pages.memory(), &directory.metadata.classes))
+            .map(|copied| losses::by_class(&copied.pages.memory, &directory.metadata.classes))
             .unwrap_or_default();
         records.extend(losses::records(unstated, &by_class));
         let now = copied.and_then(|copied| copied.moment).unwrap_or(0);
@@ -208,7 +207,7 @@ impl Merge<'_> {
         }
         let stated = stream.last.map_or(0, |last| last.events_discarded);
         self.result.lost = self.result.lost.saturating_add(stated);
-        let discarded = memory.map_or(0, |(copied, number)| copied.pages.memory().discarded(number).min(DISCARDED_MAX));
+        let discarded = memory.map_or(0, |(copied, number)| copied.pages.memory.discarded(number).min(DISCARDED_MAX));
         let mut unstated = discarded.saturating_sub(stated);
         if let (Some((copied, number)), None, true) = (memory, stream.last, unstated > 0) {
             let now = copied.moment.unwrap_or(0);

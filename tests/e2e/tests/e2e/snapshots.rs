@@ -1,6 +1,7 @@
 //! What a flight recorder gives away while it is written to.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ fn many(record: Record) {
             trigger: format!("test {number}"),
         };
         let snapshot = ask_for_snapshot(&session.0.session(), &wanted).unwrap();
-        assert_eq!((snapshot.pages_refused, &snapshot.dir), (0, &dir));
+        assert_eq!((snapshot.pages_refused, Path::new(&snapshot.dir)), (0, &*dir));
         assert_eq!(check(&Trace::read(&dir)), snapshot.events, "snapshot {number}");
         if let (0, Some(count)) = (number % 8, babeltrace2_count(&dir)) {
             let all = Trace::read(&dir).events().count() as u64;
@@ -134,8 +135,9 @@ fn what_cannot_be_taken_is_an_error() {
     // Beside the session's trace, numbered.
     for number in 1..3 {
         let snapshot = ask_for_snapshot(&session.0.session(), &Take::default()).unwrap();
-        assert_eq!(snapshot.dir, session.0.place().join(format!("trace-snapshot-{number}")));
-        assert_eq!(Trace::read(&snapshot.dir).stats().events, snapshot.events);
+        let dir = session.0.place().join(format!("trace-snapshot-{number}"));
+        assert_eq!(Path::new(&snapshot.dir), dir);
+        assert_eq!(Trace::read(&dir).stats().events, snapshot.events);
     }
     let output = session.0.dormouse(&["snapshot", "1"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
