@@ -29,22 +29,10 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Kind; 14] = [
-        Kind::U8,
-        Kind::U16,
-        Kind::U32,
-        Kind::U64,
-        Kind::I8,
-        Kind::I16,
-        Kind::I32,
-        Kind::I64,
-        Kind::F32,
-        Kind::F64,
-        Kind::Bool,
-        Kind::Pointer,
-        Kind::Str,
-        Kind::Bytes,
-    ];
+    pub const ALL: [Kind; 14] = {
+        use Kind::*;
+        [U8, U16, U32, U64, I8, I16, I32, I64, F32, F64, Bool, Pointer, Str, Bytes]
+    };
 
     /// The kind with this number, if there is one.
     pub fn from_u8(number: u8) -> Option<Kind> {

@@ -139,15 +139,19 @@ fn meet_thread() {
 /// Bytes of an alternate stack, most of which are never touched.
 const STACK_SIZE_BYTES: usize = 64 << 10;
 
+/// What the calling thread has for an alternate stack. Async-signal-safe.
+fn alternate_stack() -> Option<libc::stack_t> {
+    let mut stack = core::mem::MaybeUninit::uninit();
+    // SAFETY: sigaltstack(2) with room for the answer.
+    let is_known = unsafe { libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) } == 0;
+    // SAFETY: filled in, since the answer was 0.
+    is_known.then(|| unsafe { stack.assume_init() })
+}
+
 /// Gives the calling thread an alternate stack if it has none, so that an overflow of its own can be told of.
 /// Async-signal-safe.
 fn ensure_alternate_stack() {
-    // SAFETY: zeroes are a valid description.
-    let mut stack: libc::stack_t = unsafe { core::mem::zeroed() };
-    // SAFETY: sigaltstack(2) with room for the answer.
-    if unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) } != 0 || stack.ss_flags & libc::SS_DISABLE == 0 {
-        return;
-    }
+    let Some(mut stack) = alternate_stack().filter(|stack| stack.ss_flags & libc::SS_DISABLE != 0) else { return };
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
     // SAFETY: a fresh mapping wherever there is room.
@@ -173,14 +177,8 @@ static STACK_KEY: AtomicU32 = AtomicU32::new(0);
 /// From now on threads get alternate stacks.
 fn want_stacks() {
     extern "C" fn take_back(base: *mut c_void) {
-        // SAFETY: zeroes are a valid description.
-        let mut stack: libc::stack_t = unsafe { core::mem::zeroed() };
-        // SAFETY: sigaltstack(2) with room for the answer.
-        let is_known = unsafe { libc::sigaltstack(core::ptr::null(), &raw mut stack) } == 0;
-        if !is_known || stack.ss_sp != base {
-            // Somebody has put another in its place, and may put this one back: it stays.
-            return;
-        }
+        // Somebody may have put another in its place, and put this one back later: then it stays.
+        let Some(mut stack) = alternate_stack().filter(|stack| stack.ss_sp == base) else { return };
         stack.ss_flags = libc::SS_DISABLE;
         // SAFETY: this thread's own.
         let is_disabled = unsafe { libc::sigaltstack(&raw const stack, core::ptr::null_mut()) } == 0;

@@ -24,11 +24,7 @@ pub(crate) fn start() {
     if LISTENING.swap(true, Ordering::Relaxed) {
         return;
     }
-    let Some((listener, path)) = bind() else {
-        LISTENING.store(false, Ordering::Relaxed);
-        return;
-    };
-    if !spawn(c"dormouse", move || serve(listener, &path)) {
+    if !bind().is_some_and(|(listener, path)| spawn(c"dormouse", move || serve(listener, &path))) {
         LISTENING.store(false, Ordering::Relaxed);
     }
 }

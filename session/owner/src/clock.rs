@@ -49,14 +49,7 @@ fn read(source: u32) -> Reading {
         let middle = before + after.saturating_sub(before) / 2;
         (after.saturating_sub(before), Reading { ticks: middle, monotonic_ns, realtime_ns })
     };
-    let mut best = once();
-    for _ in 0..15 {
-        let next = once();
-        if next.0 < best.0 {
-            best = next;
-        }
-    }
-    best.1
+    (1..16).map(|_| once()).fold(once(), |best, next| if next.0 < best.0 { next } else { best }).1
 }
 
 /// The counter serves where it neither stops nor changes its pace.

@@ -16,10 +16,17 @@ use dormouse_ctf::PacketHeader;
 use dormouse_relay::Memory;
 
 /// No clock gets there in a hundred years, and readers can still make nanoseconds since 1970 of what is below.
-pub(crate) const TIMESTAMP_MAX: u64 = 1 << 62;
+const TIMESTAMP_MAX: u64 = 1 << 62;
 
 /// Events that a stream can have lost. No stream loses more, and other tools take 2^64 - 1 for no number.
 pub(crate) const DISCARDED_MAX: u64 = u64::MAX - 1;
+
+/// Whether a packet can have this header: its times and counts are in order, and readers can handle them.
+pub(crate) fn is_possible(header: &PacketHeader) -> bool {
+    header.timestamp_begin <= header.timestamp_end
+        && header.timestamp_end < TIMESTAMP_MAX
+        && header.events_discarded <= DISCARDED_MAX
+}
 
 /// A page, as the words of its stream describe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,14 +143,13 @@ impl Pages {
     /// The header of a closed page of `content_len` bytes, if it is what the stream's writers leave.
     pub(crate) fn check_closed(self, stream: u32, copy: &[u8], content_len: u64) -> Option<PacketHeader> {
         PacketHeader::decode(copy).ok().filter(|header| {
-            header.uuid == self.memory.uuid()
+            is_possible(header)
+                && header.uuid == self.memory.uuid()
                 && header.stream_id == STREAM_EVENTS
                 && header.stream_instance_id == stream
                 && header.cpu_id == self.cpu_of(stream)
                 && header.content_size_bytes == content_len
                 && header.packet_size_bytes == self.size_bytes() as u64
-                && header.timestamp_begin <= header.timestamp_end
-                && header.timestamp_end < TIMESTAMP_MAX
         })
     }
 

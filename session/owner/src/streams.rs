@@ -6,7 +6,7 @@ use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_ctf::{Classes, PacketHeader, StreamTotals, Totals, count_records};
 
 use crate::error::Error;
-use crate::pages::{DISCARDED_MAX, Pages};
+use crate::pages::Pages;
 use crate::trace::{GrowingFile, Trace, not_written};
 
 /// Space that is set aside at a time in a stream's file: one look for free blocks for many pages, and all in one place. Next to none
@@ -120,8 +120,7 @@ impl<'a> StreamFiles<'a> {
             self.classes = self.trace.classes();
             counted = count_records(packet, content_len, &self.classes);
         }
-        let is_countable = header.events_discarded <= DISCARDED_MAX;
-        let Some(events) = counted.ok().filter(|_| is_countable) else {
+        let Ok(events) = counted else {
             self.tally.packets_refused += 1;
             return;
         };

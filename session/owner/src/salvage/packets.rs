@@ -4,7 +4,7 @@ use dormouse_abi::page::HEADER_SIZE_BYTES;
 use dormouse_ctf::stream::Problem;
 use dormouse_ctf::{Metadata, PacketHeader, StreamReader};
 
-use crate::pages::{DISCARDED_MAX, TIMESTAMP_MAX};
+use crate::pages::is_possible;
 
 /// Packets one behind the other, as far as there are.
 pub(super) struct Packets<'a> {
@@ -50,10 +50,7 @@ pub(super) enum Stop {
 
 /// Reads a packet whose header is `header`; `packet` may be shorter than it says. `None` if that is no packet of this trace.
 pub(super) fn content(metadata: &Metadata, header: &PacketHeader, packet: &[u8], latest: u64) -> Option<Content> {
-    let is_possible = header.timestamp_begin <= header.timestamp_end
-        && header.timestamp_end < TIMESTAMP_MAX
-        && header.events_discarded <= DISCARDED_MAX;
-    if header.uuid != metadata.options.uuid || !is_possible {
+    if header.uuid != metadata.options.uuid || !is_possible(header) {
         return None;
     }
     let wanted = usize::try_from(header.content_size_bytes).ok()?;

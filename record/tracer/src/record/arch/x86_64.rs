@@ -121,7 +121,7 @@ save_registers!(
 /// Calls a record function: it keeps the general registers, so that a dormant site does not make its function save any.
 #[cfg(not(target_feature = "avx512f"))]
 macro_rules! call {
-    ($first:tt $record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
+    ($first:tt $record:path, $id:expr, $size:expr, $which:expr $(, $register:tt = $word:expr)*) => {
         call_clobbering!($first $record, $id, $size, $which $(, $register = $word)*;)
     };
 }
@@ -129,7 +129,7 @@ macro_rules! call {
 /// Where AVX-512 may be used, there are more registers.
 #[cfg(target_feature = "avx512f")]
 macro_rules! call {
-    ($first:tt $record:path, $id:expr, $size:expr, $which:tt $(, $register:tt = $word:expr)*) => {
+    ($first:tt $record:path, $id:expr, $size:expr, $which:expr $(, $register:tt = $word:expr)*) => {
         call_clobbering!(
             $first $record, $id, $size, $which $(, $register = $word)*;
             out("zmm16") _, out("zmm17") _, out("zmm18") _, out("zmm19") _, out("zmm20") _, out("zmm21") _, out("zmm22") _, out("zmm23") _, out("zmm24") _, out("zmm25") _, out("zmm26") _, out("zmm27") _, out("zmm28") _, out("zmm29") _, out("zmm30") _, out("zmm31") _,
@@ -140,20 +140,14 @@ macro_rules! call {
 
 macro_rules! call_clobbering {
     // The first group are registers that this function changes besides.
-    ($first:tt $record:path, $id:expr, $size:expr, _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
-        call_clobbering!(@ $first $record, $id, $size, out("rdx") _ $(, $register = $word)*; $($more)*)
-    };
-    ($first:tt $record:path, $id:expr, $size:expr, $which:ident $(, $register:tt = $word:expr)*; $($more:tt)*) => {
-        call_clobbering!(@ $first $record, $id, $size, inout("rdx") $which => _ $(, $register = $word)*; $($more)*)
-    };
-    (@ [$($first:tt)*] $record:path, $id:expr, $size:expr, $kind:ident("rdx") $($which:ident =>)? _ $(, $register:tt = $word:expr)*; $($more:tt)*) => {
+    ([$($first:tt)*] $record:path, $id:expr, $size:expr, $which:expr $(, $register:tt = $word:expr)*; $($more:tt)*) => {
         asm!(
             "call {record}",
             record = sym $record,
             in("rdi") $id,
             in("rsi") $size,
             $(in($register) $word,)*
-            $kind("rdx") $($which =>)? _,
+            inout("rdx") $which => _,
             $($first)*
             out("rax") _, out("r10") _, out("r11") _,
             // The slow path is ordinary code, which may change all of these.
@@ -166,6 +160,9 @@ macro_rules! call_clobbering {
     };
 }
 
+/// What functions that ask for no key have in the register for the fingerprint: anything.
+const NO_KEY: MaybeUninit<u64> = MaybeUninit::uninit();
+
 /// Writes one record of the class whose id is at `id`, whose fields are the first `len` bytes of the words, into the session that the process
 /// is in, if any. `len` is at most 24 and best known to the compiler.
 ///
@@ -177,16 +174,16 @@ pub fn record_words(id: &AtomicU32, len: usize, [w0, w1, w2]: [u64; WORDS_MAX]) 
     match len {
         // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the registers
         // that change are declared, and the stack is aligned for a call.
-        0 => unsafe { call!([out("r9") _,] record_0, id, size_bytes, _) },
+        0 => unsafe { call!([out("r9") _,] record_0, id, size_bytes, NO_KEY) },
         // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
         // registers are declared, and the stack is aligned for a call.
-        1..=8 => unsafe { call!([out("r9") _,] record_1, id, size_bytes, _, "rcx" = w0) },
+        1..=8 => unsafe { call!([out("r9") _,] record_1, id, size_bytes, NO_KEY, "rcx" = w0) },
         // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
         // registers are declared, and the stack is aligned for a call.
-        9..=16 => unsafe { call!([out("r9") _,] record_2, id, size_bytes, _, "rcx" = w0, "r8" = w1) },
+        9..=16 => unsafe { call!([out("r9") _,] record_2, id, size_bytes, NO_KEY, "rcx" = w0, "r8" = w1) },
         // SAFETY: the id is a reference, the words hold the fields, and a session that is left is waited for; the changed
         // registers are declared, and the stack is aligned for a call.
-        _ => unsafe { call!([] record_3, id, size_bytes, _, "rcx" = w0, "r8" = w1, "r9" = w2) },
+        _ => unsafe { call!([] record_3, id, size_bytes, NO_KEY, "rcx" = w0, "r8" = w1, "r9" = w2) },
     }
 }
 
@@ -221,7 +218,7 @@ fn size_bytes(segments: &[Segment]) -> usize {
     size_bytes
 }
 
-/// As [`record_words`], for fields in several runs.
+/// As `record_words`, for fields in several runs.
 ///
 /// # Safety
 /// The segments' sources may be read.
@@ -231,7 +228,7 @@ pub unsafe fn record_segments(id: &AtomicU32, segments: &[Segment]) {
     unsafe { record_runs(id, size_bytes(segments), segments) }
 }
 
-/// As [`record_segments`], whose record has so many bytes.
+/// As `record_segments`, whose record has so many bytes.
 ///
 /// # Safety
 /// The segments' sources may be read.
@@ -241,7 +238,7 @@ unsafe fn record_runs(id: &AtomicU32, size_bytes: usize, segments: &[Segment]) {
     let core::ops::Range { start, end } = segments.as_ptr_range();
     // SAFETY: the id is a reference, the segments are a slice whose sources the caller vouches for, and a session that is left is waited for;
     // the registers that change are declared, and the stack is aligned for a call.
-    unsafe { call!([out("r9") _,] record_n, id, size_bytes, _, "rcx" = start, "r8" = end) }
+    unsafe { call!([out("r9") _,] record_n, id, size_bytes, NO_KEY, "rcx" = start, "r8" = end) }
 }
 
 /// The same of the key's class with this fingerprint.
