@@ -37,7 +37,7 @@ const LAB: [&str; 16] = {
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 };
 
-const RULES: [Rule; 33] = [
+const RULES: [Rule; 34] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
