@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering, Ordering::Rela
 
 use arbitrary::Arbitrary;
 use dormouse_vring::{
-    AddressSpace, Area, Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, Part, Region, Regions,
-    RingError, Segment, Word, packed, split,
+    AddressSpace, Area, Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, IndirectTables, Part, Region,
+    Regions, RingError, Segment, Word, packed, split,
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 

@@ -44,10 +44,9 @@ fn operation(u: &mut Unstructured<'_>) -> Result<Operation> {
     let chain = u.int_in_range(0..=CHAINS_MAX - 1)?;
     let page_count = u.int_in_range(0..=PAGES)?;
     Ok(match u.int_in_range(0..=15u8)? {
-        0 | 1 => Operation::Open {
-            page_count: page_count.min(PAGES - 1),
-            promised_count: u.int_in_range(0..=PAGES / 2)?,
-        },
+        0 | 1 => {
+            Operation::Open { page_count: page_count.min(PAGES - 1), promised_count: u.int_in_range(0..=PAGES / 2)? }
+        }
         2 => Operation::Close { chain },
         3 => Operation::Grow { chain, page_count },
         4 => Operation::Shrink { chain, page_count },
