@@ -26,6 +26,8 @@ pub(crate) const CPP: Tool = Tool { program: "c++", others: &[], package: "g++",
 pub(crate) const CLANG: Tool = Tool { program: "clang", others: &[], package: "clang", is_required: false };
 /// The linker of that compiler.
 pub(crate) const LLD: Tool = Tool { program: "ld.lld", others: &[], package: "lld", is_required: false };
+/// Lists the files of the checkout.
+pub(crate) const GIT: Tool = Tool { program: "git", others: &[], package: "git", is_required: false };
 /// Make.
 pub(crate) const MAKE: Tool = Tool { program: "make", others: &[], package: "make", is_required: true };
 /// What C programs find the libraries by.

@@ -11,17 +11,18 @@ use crate::aarch64;
 use crate::load::Load;
 use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
-    self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG, STORAGE_DAEMON,
-    Tool, VALGRIND,
+    self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG,
+    STORAGE_DAEMON, Tool, VALGRIND,
 };
 use crate::tally::{Counts, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 17] = [
     CC,
     CPP,
     CLANG,
     LLD,
+    GIT,
     MAKE,
     PKG_CONFIG,
     CMAKE,
