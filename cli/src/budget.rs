@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use anyhow::anyhow;
 use clap::Args;
 use dormouse_consumer::{ask_for_budget, find_session};
 use serde_json::json;
@@ -34,8 +33,8 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let session = find_session(self.target.as_deref()).map_err(|error| anyhow!(error))?;
-        let state = ask_for_budget(&session, self.set).map_err(|error| anyhow!(error))?;
+        let session = find_session(self.target.as_deref())?;
+        let state = ask_for_budget(&session, self.set)?;
         if self.json {
             let text = json!({
                 "session": session,

@@ -4,7 +4,6 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::anyhow;
 use clap::Args;
 use dormouse_consumer::{Take, ask_for_snapshot, find_session};
 use serde_json::json;
@@ -46,14 +45,14 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        let session = find_session(self.target.as_deref()).map_err(|error| anyhow!(error))?;
+        let session = find_session(self.target.as_deref())?;
         let dir = self.output.unwrap_or_else(|| default_dir("dormouse-snapshot"));
         let wanted =
             Take { dir: Some(dir.clone()), last: self.last, bytes_max: self.max_size, trigger: "command".into() };
         if std::io::stderr().is_terminal() {
             say(format_args!("taking a snapshot of {}", session.display()));
         }
-        let snapshot = ask_for_snapshot(&session, &wanted).map_err(|error| anyhow!(error))?;
+        let snapshot = ask_for_snapshot(&session, &wanted)?;
         if self.json {
             let text = json!({
                 "dir": snapshot.dir,

@@ -25,5 +25,12 @@ pub use adaptive::{AdaptiveDevice, AdaptiveDriver, PATIENCE};
 pub use plain::{PlainDevice, PlainDriver};
 pub use read_back::ReadBack;
 
+/// Offsets in either ring (2.7.6, 2.7.8), and of the first entry or element.
+const FLAGS: usize = 0;
+const INDEX: usize = 2;
+const FIRST: usize = 4;
+/// Bytes of a used element.
+const ELEMENT: usize = 8;
+
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use dormouse_vring::{Area, Bus, Completion, DriverSide, Features, RingError, Segment, need_event};
 
-/// Offsets in either ring (2.7.6, 2.7.8), and of the first entry or element.
-const FLAGS: usize = 0;
-const INDEX: usize = 2;
-const FIRST: usize = 4;
+use crate::{ELEMENT, FIRST, FLAGS, INDEX};
+
 /// `VIRTQ_DESC_F_WRITE` (2.7.5).
 const WRITE: u16 = 2;
 /// Descriptors of the largest ring (2.7).
@@ -17,7 +15,8 @@ fn check(bus: &impl Bus, size: u32) -> Result<u16, RingError> {
         return Err(RingError::Size { size });
     }
     let entries = size as usize;
-    let areas = [(Area::Descriptor, 16 * entries), (Area::Driver, 6 + 2 * entries), (Area::Device, 6 + 8 * entries)];
+    let areas =
+        [(Area::Descriptor, 16 * entries), (Area::Driver, 6 + 2 * entries), (Area::Device, 6 + ELEMENT * entries)];
     for (area, needed) in areas {
         let found = bus.len(area);
         if found < needed {
@@ -153,7 +152,7 @@ impl<B: Bus, const IS_CACHED: bool> DriverSide for PlainDriver<B, IS_CACHED> {
         // The index is stored before the device's wish is read.
         self.bus.fence();
         if self.has_event_idx {
-            let event: u16 = self.bus.load(Area::Device, FIRST + 8 * usize::from(self.size), Relaxed);
+            let event: u16 = self.bus.load(Area::Device, FIRST + ELEMENT * usize::from(self.size), Relaxed);
             return need_event(event, self.published as u16, old as u16);
         }
         let flags: u16 = self.bus.load(Area::Device, FLAGS, Relaxed);
@@ -174,7 +173,7 @@ impl<B: Bus, const IS_CACHED: bool> DriverSide for PlainDriver<B, IS_CACHED> {
         if index == self.seen as u16 {
             return Ok(None);
         }
-        let at = FIRST + 8 * usize::from(index & (self.size - 1));
+        let at = FIRST + ELEMENT * usize::from(index & (self.size - 1));
         let id: u32 = self.bus.load(Area::Device, at, Relaxed);
         let len: u32 = self.bus.load(Area::Device, at + 4, Relaxed);
         let Some(Buffer { token, writable }) = self.buffers.get_mut(id as usize).and_then(Option::take) else {
@@ -274,7 +273,7 @@ impl<B: Bus, const IS_CACHED: bool> PlainDevice<B, IS_CACHED> {
     /// Gives a buffer back, with the number of bytes written, without showing it to the driver.
     #[inline(always)]
     pub fn push_used(&mut self, id: u16, len: u32) {
-        let at = FIRST + 8 * usize::from(self.pushed as u16 & (self.size - 1));
+        let at = FIRST + ELEMENT * usize::from(self.pushed as u16 & (self.size - 1));
         self.bus.store(Area::Device, at, u32::from(id), Relaxed);
         self.bus.store(Area::Device, at + 4, len, Relaxed);
         self.pushed = self.pushed.wrapping_add(1);

@@ -3,12 +3,7 @@ use std::sync::atomic::Ordering::{self, Relaxed};
 use dormouse_lab_harness::opaque;
 use dormouse_vring::{Area, Bus, Word};
 
-/// Offsets in either ring (2.7.6, 2.7.8), and of the first entry or element.
-const FLAGS: usize = 0;
-const INDEX: usize = 2;
-const FIRST: usize = 4;
-/// Bytes of a used element.
-const ELEMENT: usize = 8;
+use crate::{ELEMENT, FIRST, FLAGS, INDEX};
 
 /// A split ring's memory as a side reaches it that has no shadow: it reads back what it has written.
 ///

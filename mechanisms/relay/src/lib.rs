@@ -51,8 +51,8 @@
 //! # Source
 //! Mathieu Desnoyers and others, "LTTng optimize write to page function", 2009; restartable sequences, Linux 4.18.
 
-#![cfg(target_pointer_width = "64")]
 #![cfg_attr(not(test), no_std)]
+#![cfg(target_pointer_width = "64")]
 
 pub mod arch;
 mod memory;

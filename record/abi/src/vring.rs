@@ -2,6 +2,7 @@
 
 // A descriptor table entry (clause 2.7.5): `addr u64, len u32, flags u16, next u16`. In a session, `addr` is bytes from the start of its
 // memory, and `len` those of the packet's content.
+// A used ring element (clause 2.7.8): `id u32, len u32`, the head of a chain and what the device wrote; in a session, zero bytes.
 
 /// Flag of a descriptor: the buffer goes on in `next` (clause 2.7.5).
 pub const DESC_F_NEXT: u16 = 1;
@@ -9,16 +10,6 @@ pub const DESC_F_NEXT: u16 = 1;
 pub const DESC_F_WRITE: u16 = 2;
 /// The buffer is a table of descriptors (clause 2.7.5.3).
 pub const DESC_F_INDIRECT: u16 = 4;
-
-/// Used ring element (clause 2.7.8).
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct UsedElem {
-    /// Head of the used descriptor chain.
-    pub id: u32,
-    /// Bytes that the device wrote; in a session, zero.
-    pub len: u32,
-}
 
 /// Largest ring (clause 2.7).
 pub const RING_SIZE_MAX: u32 = 32_768;
@@ -49,7 +40,7 @@ impl RingLayout {
     pub const fn avail_ring(self) -> usize {
         self.avail() + 4
     }
-    /// Used ring: `flags u16, idx u16, ring UsedElem × size, avail_event u16` (clause 2.7.8).
+    /// Used ring: `flags u16, idx u16, ring used element × size, avail_event u16` (clause 2.7.8).
     pub const fn used(self) -> usize {
         (self.avail_ring() + 2 * self.size as usize + 2).next_multiple_of(64)
     }
@@ -70,5 +61,3 @@ impl RingLayout {
         (self.avail_event() + 2).next_multiple_of(64)
     }
 }
-
-const _: () = assert!(size_of::<UsedElem>() == 8);

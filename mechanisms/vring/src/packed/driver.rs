@@ -186,20 +186,24 @@ impl<B: Bus> Driver<B> {
         Ok(self.take(at, length(word)))
     }
 
+    /// The word of the next descriptor, if the device has used it.
+    #[inline(always)]
+    fn next_used(&mut self) -> Option<u64> {
+        let at = self.used.at;
+        if at == self.output.published {
+            return None;
+        }
+        let word = self.load(at);
+        self.is_used(at, word).then_some(word)
+    }
+
     #[inline(always)]
     fn take_used_in_order(&mut self) -> Result<Option<Completion>, RingError> {
         if let Some((last, len)) = self.batch {
             return Ok(Some(self.take_batched(last, len)));
         }
-        let at = self.used.at;
-        if at == self.output.published {
-            return Ok(None);
-        }
-        let word = self.load(at);
-        if !self.is_used(at, word) {
-            return Ok(None);
-        }
-        self.ask_ahead(at);
+        let Some(word) = self.next_used() else { return Ok(None) };
+        self.ask_ahead(self.used.at);
         let (id, len) = ((word >> 32) as u16, length(word));
         // All buffers up to this one are used (2.8.8).
         if !self.is_under_way(id) {
@@ -348,14 +352,8 @@ impl<B: Bus> DriverSide for Driver<B> {
         if self.features.in_order {
             return self.take_used_in_order();
         }
+        let Some(word) = self.next_used() else { return Ok(None) };
         let at = self.used.at;
-        if at == self.output.published {
-            return Ok(None);
-        }
-        let word = self.load(at);
-        if !self.is_used(at, word) {
-            return Ok(None);
-        }
         let slot = self.slots.get(at.count());
         // Most often it is the oldest buffer, which the device has, and simple.
         if slot.is_simple((word >> 32) as u16) {
