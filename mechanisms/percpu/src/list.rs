@@ -4,7 +4,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-use crate::alloc::{Object, Scheme, View};
+use crate::alloc::{Interlaced, Object, Scheme, View};
 use crate::area::{Area, PerCpu};
 use crate::node::Node;
 use crate::rseq::{Popped, Rseq, near};
@@ -118,7 +118,7 @@ impl List {
 
 /// A [`List`] whose slots are copies of a pool's object, or parts of them, whatever the scheme.
 #[derive(Debug, Clone, Copy)]
-pub struct PoolList<S: Scheme> {
+pub struct PoolList<S: Scheme = Interlaced> {
     view: View<S>,
     object: Object<S>,
     offset: usize,

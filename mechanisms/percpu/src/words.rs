@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rustix::thread::{gettid, sched_yield};
 
-use crate::alloc::{Object, Pool, Scheme, View};
+use crate::alloc::{Interlaced, Object, Pool, Scheme, View};
 use crate::rseq::{Rseq, near};
 use crate::signals::without_signals;
 use crate::txn::Commit;
@@ -31,7 +31,7 @@ use crate::txn::Commit;
 /// handler, has run) and async-signal-safe; without, blocking and async-signal-safe. Do not use them between `vfork` and
 /// `exec`.
 #[derive(Debug, Clone, Copy)]
-pub struct Words<S: Scheme> {
+pub struct Words<S: Scheme = Interlaced> {
     view: View<S>,
     rseq: Option<Rseq>,
 }

@@ -150,18 +150,9 @@ void dormouse_percpu_histogram_destroy(struct dormouse_percpu_histogram *histogr
 
 struct dormouse_percpu_pool;
 
-/* Handle of an object. A handle of zeroes is no object. */
+/* Handle of an object: the address of its copy for CPU 0. A handle of zeroes is no object. */
 struct dormouse_percpu_object {
     void *word;
-};
-
-/* How copies are laid out and found. */
-enum dormouse_percpu_scheme {
-    DORMOUSE_PERCPU_INTERLACED = 0,    /* object + (cpu << shift); objects of one CPU share its cache lines */
-    DORMOUSE_PERCPU_STATIC_AREAS = 1,  /* base + object + (cpu << shift); one area, which does not grow */
-    DORMOUSE_PERCPU_POINTER_ARRAY = 2, /* object[cpu]; every copy has cache lines of its own */
-    DORMOUSE_PERCPU_CONTIGUOUS = 3,    /* object + (cpu << the object's shift); every copy has cache lines of its own */
-    DORMOUSE_PERCPU_OFFSET_TABLE = 4   /* object + table[cpu]; objects of one CPU share its cache lines */
 };
 
 /* Flag of a pool: freed bytes are poisoned, objects have red zones behind them, and both are checked. */
@@ -171,11 +162,9 @@ enum dormouse_percpu_scheme {
 
 /* How a pool is made. Zeroes are the defaults. */
 struct dormouse_percpu_pool_options {
-    unsigned scheme;     /* of enum dormouse_percpu_scheme */
     unsigned flags;      /* DORMOUSE_PERCPU_ROBUST, DORMOUSE_PERCPU_LAZY */
     uint32_t cpu_count;  /* copies of each object; default: CPUs that there may be */
-    uint32_t reserved;   /* 0 */
-    size_t stride_bytes; /* of a chunk, for each CPU: whole pages, interlaced and static a power of two; default: 64 KiB */
+    size_t stride_bytes; /* of a chunk, for each CPU: a power of two, at least a page; default: 64 KiB */
     size_t limit_bytes;  /* the most memory for objects, all CPUs together; default: none */
 };
 
@@ -183,18 +172,17 @@ struct dormouse_percpu_pool_options {
 enum dormouse_percpu_cause {
     DORMOUSE_PERCPU_TOO_BIG = 1,       /* E2BIG    no object of the pool can be so large */
     DORMOUSE_PERCPU_BAD_ALIGNMENT = 2, /* EINVAL   no object of the pool can be aligned so, or it is not a power of two */
-    DORMOUSE_PERCPU_FIXED = 3,         /* ENOSPC   no room is left; the memory is one area, or the caller's */
+    DORMOUSE_PERCPU_FIXED = 3,         /* ENOSPC   no room is left; the memory is the caller's */
     DORMOUSE_PERCPU_LIMIT = 4,         /* ENOSPC   no room is left; more memory would pass limit_bytes */
-    DORMOUSE_PERCPU_NO_PLACE = 5,      /* ENOSPC   not even an empty chunk has such a place; stride_bytes is too small */
-    DORMOUSE_PERCPU_CHUNK_COUNT = 6,   /* ENOSPC   no room is left, and there are as many chunks as there can be */
-    DORMOUSE_PERCPU_REFUSED = 7,       /* ENOMEM   the system refuses memory */
-    DORMOUSE_PERCPU_CORRUPTED = 8,     /* EUCLEAN  bytes that nobody has a right to change were changed */
-    DORMOUSE_PERCPU_BAD_OPTION = 9,    /* EINVAL   an option or argument is not in its range */
-    DORMOUSE_PERCPU_REENTERED = 10,    /* EDEADLK  this signal handler has interrupted its own thread inside the pool */
-    DORMOUSE_PERCPU_DOUBLE_FREE = 11,  /* EALREADY the object has been freed before */
-    DORMOUSE_PERCPU_FOREIGN = 12,      /* ENOENT   no object of this pool is there: it is another pool's, or none */
-    DORMOUSE_PERCPU_ATTACHED = 13,     /* EPERM    the pool is attached: whoever created it allocates and frees */
-    DORMOUSE_PERCPU_OTHER = 14         /* a cause that this header does not know yet */
+    DORMOUSE_PERCPU_CHUNK_COUNT = 5,   /* ENOSPC   no room is left, and there are as many chunks as there can be */
+    DORMOUSE_PERCPU_REFUSED = 6,       /* ENOMEM   the system refuses memory */
+    DORMOUSE_PERCPU_CORRUPTED = 7,     /* EUCLEAN  bytes that nobody has a right to change were changed */
+    DORMOUSE_PERCPU_BAD_OPTION = 8,    /* EINVAL   an option or argument is not in its range */
+    DORMOUSE_PERCPU_REENTERED = 9,     /* EDEADLK  this signal handler has interrupted its own thread inside the pool */
+    DORMOUSE_PERCPU_DOUBLE_FREE = 10,  /* EALREADY the object has been freed before */
+    DORMOUSE_PERCPU_FOREIGN = 11,      /* ENOENT   no object of this pool is there: it is another pool's, or none */
+    DORMOUSE_PERCPU_ATTACHED = 12,     /* EPERM    the pool is attached: whoever created it allocates and frees */
+    DORMOUSE_PERCPU_OTHER = 13         /* a cause that this header does not know yet */
 };
 
 /* What a function that failed stores, if it is given a place: the errno, the cause, and a line of text with the numbers. */
@@ -233,8 +221,8 @@ struct dormouse_percpu_pool *dormouse_percpu_pool_create(const struct dormouse_p
 
 /*
  * The same in the caller's memory, which other processes may also map: in its first cpu_count * stride_bytes bytes.
- * It must be aligned to 8 bytes, for pointer arrays and contiguous ones to 64; it does not grow; its contents are overwritten as
- * objects are allocated. It must stay mapped until the pool is destroyed, which leaves it unchanged.
+ * It must be aligned to 8 bytes; it does not grow; its contents are overwritten as objects are allocated. It must stay mapped
+ * until the pool is destroyed, which leaves it unchanged.
  *
  * NULL with errno by the causes BAD_OPTION, LIMIT, REFUSED.
  * MT-safe, blocking, not async-signal-safe.
@@ -245,8 +233,8 @@ struct dormouse_percpu_pool *dormouse_percpu_pool_create_in_region(void *base, s
 
 /*
  * A pool that another process (or another pool of this one) has created in that memory, at any address here.
- * The options must be those that it was created with; pointer arrays cannot be attached to. An attached pool does not allocate or free: it gets
- * objects by their offsets.
+ * The options must be those that it was created with. An attached pool does not allocate or free: it gets objects by their
+ * offsets.
  *
  * NULL with errno by the causes BAD_OPTION, REFUSED.
  * MT-safe, blocking, not async-signal-safe.
@@ -261,7 +249,7 @@ void dormouse_percpu_pool_destroy(struct dormouse_percpu_pool *pool);
 /*
  * Stores in `object` a new object of so many bytes for every CPU, zeroed on all of them.
  *
- * 0, or a negative errno by the causes TOO_BIG, BAD_ALIGNMENT, FIXED, LIMIT, NO_PLACE, CHUNK_COUNT, REFUSED, CORRUPTED (that
+ * 0, or a negative errno by the causes TOO_BIG, BAD_ALIGNMENT, FIXED, LIMIT, CHUNK_COUNT, REFUSED, CORRUPTED (that
  * memory is never allocated again; try again), BAD_OPTION (`object` is NULL), REENTERED, ATTACHED.
  * MT-safe, blocking, not async-signal-safe; never calls malloc.
  */
@@ -318,7 +306,7 @@ int dormouse_percpu_pool_object_at(const struct dormouse_percpu_pool *pool, size
                                    struct dormouse_percpu_object *object);
 
 /*
- * Checks red zones and free bytes of a robust pool, and all arrays of pointers. It withdraws nothing.
+ * Checks red zones and free bytes of a robust pool. It withdraws nothing.
  *
  * 0, or a negative errno by the causes CORRUPTED (the text has the first wrong byte), REENTERED, ATTACHED.
  * MT-safe, blocking (nobody allocates or frees meanwhile), not async-signal-safe.

@@ -1,4 +1,4 @@
-/* Pools of every scheme: errors, operations and lists under migration and signals, shared memory, fork. C11 and C++11. */
+/* Pools: errors, operations and lists under migration and signals, shared memory, fork. C11 and C++11. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -40,9 +40,6 @@ struct item {
     int is_out;
 };
 
-static const char *const names[] = { "interlaced", "static areas", "pointer array", "contiguous", "offset table" };
-#define SCHEMES 5u
-
 static int has_rseq = 1;
 static int rounds = 5000;
 
@@ -65,11 +62,10 @@ static void plus(uint64_t *word, uint64_t n)
     __atomic_fetch_add(word, n, __ATOMIC_RELAXED);
 }
 
-static struct dormouse_percpu_pool_options options_of(unsigned scheme, unsigned flags)
+static struct dormouse_percpu_pool_options options_of(unsigned flags)
 {
     struct dormouse_percpu_pool_options options;
     memset(&options, 0, sizeof options);
-    options.scheme = scheme;
     options.flags = flags;
     options.stride_bytes = 2 * OS_PAGE;
     return options;
@@ -100,25 +96,20 @@ static void refused(struct dormouse_percpu_pool_options options, enum dormouse_p
     assert(dormouse_percpu_pool_create(&options, NULL) == NULL && errno == number);
 }
 
-static void check_options(unsigned scheme)
+static void check_options(void)
 {
-    struct dormouse_percpu_pool_options options = options_of(SCHEMES, 0);
-    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "scheme is 5, but must be between 0 and 4");
-    refused(options_of(scheme, 4), DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "flags is 4");
-    options = options_of(scheme, 0);
-    options.reserved = 1;
-    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "reserved is 1");
-    options = options_of(scheme, 0);
+    refused(options_of(4), DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "flags is 4, but must be between 0 and 3");
+    struct dormouse_percpu_pool_options options = options_of(0);
     options.cpu_count = 1 << 20;
     refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "cpu_count is 1048576");
-    options = options_of(scheme, 0);
+    options = options_of(0);
     options.stride_bytes = 5000;
-    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "stride_bytes is 5000, but must be a multiple of 4096");
-    options = options_of(scheme, 0);
+    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "stride_bytes is 5000, but must be");
+    options = options_of(0);
     options.limit_bytes = OS_PAGE;
     options.cpu_count = 2;
     refused(options, DORMOUSE_PERCPU_LIMIT, ENOSPC, "no memory for the pool: 16384 bytes more would pass the limit of 4096");
-    options = options_of(scheme, DORMOUSE_PERCPU_LAZY);
+    options = options_of(DORMOUSE_PERCPU_LAZY);
     options.cpu_count = 1 << 10;
     options.stride_bytes = (size_t)1 << 40;
     refused(options, DORMOUSE_PERCPU_REFUSED, ENOMEM, "the kernel refuses");
@@ -136,9 +127,9 @@ static void inside(void *argument)
     handled = handled + 1;
 }
 
-static void check_errors(unsigned scheme, unsigned flags)
+static void check_errors(unsigned flags)
 {
-    struct dormouse_percpu_pool_options options = options_of(scheme, flags);
+    struct dormouse_percpu_pool_options options = options_of(flags);
     struct dormouse_percpu_error error;
     struct dormouse_percpu_object first, second, other;
     options.cpu_count = 2;
@@ -170,10 +161,7 @@ static void check_errors(unsigned scheme, unsigned flags)
         second = other;
         count++;
     }
-    if (scheme == DORMOUSE_PERCPU_STATIC_AREAS)
-        EXPECT(result, ENOSPC, FIXED, "no room for 1024 bytes per CPU, aligned to 8: the pool's 16384 bytes");
-    else
-        EXPECT(result, ENOSPC, LIMIT, "would pass the limit of 32768");
+    EXPECT(result, ENOSPC, LIMIT, "no room for 1024 bytes per CPU, aligned to 8: 16384 bytes more would pass the limit of 32768");
     assert(count >= 2);
     struct dormouse_percpu_leak leaks[2];
     assert(dormouse_percpu_pool_leaks(some, leaks, 2) == 1 && leaks[0].size_bytes == 1024 && leaks[0].count == (size_t)count);
@@ -218,16 +206,6 @@ static void check_errors(unsigned scheme, unsigned flags)
     assert(errno == 7);
     dormouse_percpu_pool_destroy(some);
     dormouse_percpu_pool_destroy(another);
-
-    /* An array of pointers and both copies do not fit into one page for each CPU, aligned so. */
-    options.stride_bytes = OS_PAGE;
-    some = dormouse_percpu_pool_create(&options, NULL);
-    result = dormouse_percpu_pool_alloc(some, 4000, 4096, &first, &error);
-    if (scheme == DORMOUSE_PERCPU_POINTER_ARRAY)
-        EXPECT(result, ENOSPC, NO_PLACE, "a larger stride_bytes makes them larger");
-    else
-        assert(result == 0);
-    dormouse_percpu_pool_destroy(some);
 }
 
 /* Appends three words of one number. */
@@ -375,9 +353,9 @@ static void begin(int flags)
         dormouse_percpu_list_push(pool, object, offsetof(struct copy, list), &items[index].node);
 }
 
-static void check_operations(unsigned scheme, unsigned flags)
+static void check_operations(unsigned flags)
 {
-    struct dormouse_percpu_pool_options options = options_of(scheme, flags);
+    struct dormouse_percpu_pool_options options = options_of(flags);
     pool = dormouse_percpu_pool_create(&options, NULL);
     assert(pool != NULL);
     begin(MAP_PRIVATE);
@@ -427,7 +405,7 @@ static void check_operations(unsigned scheme, unsigned flags)
 }
 
 /* A pool that was made for fewer CPUs than there are. */
-static void check_too_few(unsigned scheme)
+static void check_too_few(void)
 {
     cpu_set_t before, last;
     assert(sched_getaffinity(0, sizeof before, &before) == 0);
@@ -438,7 +416,7 @@ static void check_too_few(unsigned scheme)
         return;
     CPU_ZERO(&last);
     CPU_SET(cpu, &last);
-    struct dormouse_percpu_pool_options options = options_of(scheme, 0);
+    struct dormouse_percpu_pool_options options = options_of(0);
     options.cpu_count = (uint32_t)cpu;
     pool = dormouse_percpu_pool_create(&options, NULL);
     begin(MAP_PRIVATE);
@@ -480,9 +458,9 @@ static int ended_well(pid_t child)
 }
 
 /* A child's pool is its own, also if it was forked while others allocate. */
-static void check_fork(unsigned scheme)
+static void check_fork(void)
 {
-    struct dormouse_percpu_pool_options options = options_of(scheme, DORMOUSE_PERCPU_ROBUST);
+    struct dormouse_percpu_pool_options options = options_of(DORMOUSE_PERCPU_ROBUST);
     struct dormouse_percpu_object mine;
     pool = dormouse_percpu_pool_create(&options, NULL);
     begin(MAP_PRIVATE);
@@ -510,9 +488,9 @@ static void check_fork(unsigned scheme)
 }
 
 /* Memory that is mapped twice, and that a child shares. */
-static void check_region(unsigned scheme)
+static void check_region(void)
 {
-    struct dormouse_percpu_pool_options options = options_of(scheme, 0);
+    struct dormouse_percpu_pool_options options = options_of(0);
     struct dormouse_percpu_pool *counting = dormouse_percpu_pool_create(NULL, NULL);
     uint32_t cpu_count = dormouse_percpu_pool_cpu_count(counting);
     assert(dormouse_percpu_pool_alloc(counting, 8, 8, &object, NULL) == 0);
@@ -541,33 +519,32 @@ static void check_region(unsigned scheme)
     assert(offset >= 0 && dormouse_percpu_pool_object_at(pool, (size_t)offset, &same) == 0 && same.word == object.word);
     assert(dormouse_percpu_pool_object_at(pool, (size_t)offset, NULL) == -EINVAL);
     assert(dormouse_percpu_pool_object_at(pool, (size_t)offset + 64, &same) == -ENOENT);
+    struct dormouse_percpu_object more;
+    int result = 0;
+    while (result == 0)
+        result = dormouse_percpu_pool_alloc(pool, 1024, 8, &more, &error);
+    EXPECT(result, ENOSPC, FIXED, "no room for 1024 bytes per CPU, aligned to 8: the pool's ");
 
     errno = 0;
     struct dormouse_percpu_pool *attached = dormouse_percpu_pool_attach(there, size_bytes, &options, &error);
-    if (scheme == DORMOUSE_PERCPU_POINTER_ARRAY) {
-        assert(attached == NULL);
-        EXPECT(-errno, EINVAL, BAD_OPTION, "cannot be attached");
-    } else {
-        assert(attached != NULL && dormouse_percpu_pool_cpu_count(attached) == cpu_count);
-        assert(dormouse_percpu_pool_object_at(attached, (size_t)offset, &same) == 0);
-        assert(dormouse_percpu_pool_object_at(attached, size_bytes, &same) == -ENOENT);
-        for (uint32_t cpu = 0; cpu < cpu_count; cpu++)
-            assert((char *)dormouse_percpu_pool_address(attached, same, cpu) - there ==
-                   (char *)dormouse_percpu_pool_address(pool, object, cpu) - here);
-        struct dormouse_percpu_object more;
-        struct dormouse_percpu_usage usage;
-        EXPECT(dormouse_percpu_pool_alloc(attached, 8, 8, &more, &error), EPERM, ATTACHED, "attached");
-        EXPECT(dormouse_percpu_pool_free(attached, same, &error), EPERM, ATTACHED, "attached");
-        EXPECT(dormouse_percpu_pool_audit(attached, &error), EPERM, ATTACHED, "attached");
-        assert(dormouse_percpu_pool_usage(attached, &usage) == -EPERM &&
-               dormouse_percpu_pool_leaks(attached, NULL, 0) == -EPERM);
-        assert(dormouse_percpu_pool_size_of(attached, same) == -EPERM &&
-               dormouse_percpu_pool_offset_of(attached, same) == -EPERM);
-        assert(dormouse_percpu_pool_hold(attached, inside, NULL) == -EPERM);
-        if (has_rseq) {
-            assert(dormouse_percpu_add(attached, same, 0, 3) == 0);
-            plus(&added, 3);
-        }
+    assert(attached != NULL && dormouse_percpu_pool_cpu_count(attached) == cpu_count);
+    assert(dormouse_percpu_pool_object_at(attached, (size_t)offset, &same) == 0);
+    assert(dormouse_percpu_pool_object_at(attached, size_bytes, &same) == -ENOENT);
+    for (uint32_t cpu = 0; cpu < cpu_count; cpu++)
+        assert((char *)dormouse_percpu_pool_address(attached, same, cpu) - there ==
+               (char *)dormouse_percpu_pool_address(pool, object, cpu) - here);
+    struct dormouse_percpu_usage usage;
+    EXPECT(dormouse_percpu_pool_alloc(attached, 8, 8, &more, &error), EPERM, ATTACHED, "attached");
+    EXPECT(dormouse_percpu_pool_free(attached, same, &error), EPERM, ATTACHED, "attached");
+    EXPECT(dormouse_percpu_pool_audit(attached, &error), EPERM, ATTACHED, "attached");
+    assert(dormouse_percpu_pool_usage(attached, &usage) == -EPERM &&
+           dormouse_percpu_pool_leaks(attached, NULL, 0) == -EPERM);
+    assert(dormouse_percpu_pool_size_of(attached, same) == -EPERM &&
+           dormouse_percpu_pool_offset_of(attached, same) == -EPERM);
+    assert(dormouse_percpu_pool_hold(attached, inside, NULL) == -EPERM);
+    if (has_rseq) {
+        assert(dormouse_percpu_add(attached, same, 0, 3) == 0);
+        plus(&added, 3);
     }
 
     if (!has_rseq) {
@@ -607,22 +584,20 @@ int main(int argc, char **argv)
     }
     /* As the library has them. */
     assert(sizeof(struct dormouse_percpu_node) == 8 && sizeof(struct dormouse_percpu_list) == 24);
-    assert(sizeof(struct dormouse_percpu_object) == 8 && sizeof(struct dormouse_percpu_pool_options) == 32);
+    assert(sizeof(struct dormouse_percpu_object) == 8 && sizeof(struct dormouse_percpu_pool_options) == 24);
     assert(sizeof(struct dormouse_percpu_error) == 256 && sizeof(struct dormouse_percpu_leak) == 16);
     assert(sizeof(struct dormouse_percpu_usage) == 56 && sizeof(struct dormouse_percpu_copy) == 56);
-    for (unsigned scheme = 0; scheme < SCHEMES; scheme++) {
-        check_options(scheme);
-        for (unsigned flags = 0; flags < 4; flags++)
-            check_errors(scheme, flags);
-        check_operations(scheme, scheme % 4);
-        check_too_few(scheme);
-        check_fork(scheme);
-        check_region(scheme);
-        fprintf(stderr, "%s: fine\n", names[scheme]);
+    check_options();
+    for (unsigned flags = 0; flags < 4; flags++) {
+        check_errors(flags);
+        check_operations(flags);
     }
+    check_too_few();
+    check_fork();
+    check_region();
     dormouse_percpu_pool_destroy(NULL);
     /* What is destroyed is given back: many times as much as there is address space for otherwise. */
-    struct dormouse_percpu_pool_options options = options_of(DORMOUSE_PERCPU_INTERLACED, DORMOUSE_PERCPU_LAZY);
+    struct dormouse_percpu_pool_options options = options_of(DORMOUSE_PERCPU_LAZY);
     options.stride_bytes = (size_t)1 << 36;
     options.cpu_count = 64;
     for (int round = 0; round < 100; round++) {
