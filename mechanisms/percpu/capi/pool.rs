@@ -206,7 +206,6 @@ pub struct CPool {
     rseq: Option<Rseq>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "it has a page to itself")]
 enum Memory {
     Pool(Pool),
     Attached(Attached),

@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `rseq_load_cbne_stores_store` | 1 2 3 4 5 |
 //! | `rseq_load_add_store` | 1 2 3 5 |
-//! | `rseq_load`, `rseq_store`, `rseq_cpu_…_add` (x86-64) | 1 2 5 |
+//! | `rseq_load`, `rseq_store`, `rseq_cpu_shift_add` (x86-64) | 1 2 5 |
 //! | `rseq_load_cbne_store` | 1 2 3 5 |
 //! | `rseq_load_store_store` (push) | 1 2 3 4 5 |
 //! | `rseq_load_cbeq_load_store` (pop) | 1 2 3 5; at 5 it has read `next` |

@@ -29,12 +29,12 @@
 //! No table is read on the way. Interlacing the CPUs' objects, rather than giving each object an array by CPU, is what makes a working set
 //! of many objects cost less (`dormouse lab run percpu` measures how much); the address is two additions and a shift.
 //!
-//! A [`Pool`] allocates and frees such objects, in this layout ([`Interlaced`]) or in one of four others:
+//! A [`Pool`] allocates and frees such objects:
 //!
 //! ```
-//! use dormouse_percpu::{Interlaced, Pool, PoolOptions};
+//! use dormouse_percpu::{Pool, PoolOptions};
 //!
-//! let pool = Pool::<Interlaced>::new(&PoolOptions::default())?;
+//! let pool = Pool::new(&PoolOptions::default())?;
 //! let hits = pool.alloc_for::<u64>()?;
 //! for cpu in 0..pool.view().cpu_count() {
 //!     // SAFETY: a live object of this pool, a CPU that it has; zeroes are a valid `u64`, and nobody else writes it.
@@ -90,8 +90,6 @@
 //! | [`store`](Rseq::store) | `rseq_store` | the last value wins |
 //! | [`add`](Rseq::add) | `rseq_load_add_store` | counters |
 //! | [`add_by_stride`](Rseq::add_by_stride) | `rseq_cpu_shift_add` | counters whose word the section finds |
-//! | [`add_by_table`](Rseq::add_by_table) | `rseq_cpu_load_add` | the same, by a table of offsets |
-//! | [`add_by_array`](Rseq::add_by_array) | `rseq_cpu_deref_add` | the same, by an array of pointers |
 //! | [`compare_and_store`](Rseq::compare_and_store) | `rseq_load_cbne_store` | anything that fits into a word |
 //! | [`push`](Rseq::push) | `rseq_load_store_store` | lists: [`List`] |
 //! | [`pop`](Rseq::pop) | `rseq_load_cbeq_load_store` | lists: [`List`] |
@@ -135,9 +133,8 @@ mod txn;
 mod words;
 
 pub use alloc::{
-    AllocError, AreaScheme, Attached, Contiguous, Corruption, FreeError, Interlaced, Leak, Need, OBJECT_SIZE_BYTES_MAX,
-    Object, OffsetTable, Part, PointerArray, Pool, PoolOptions, Region, Relocatable, Scheme, Shortage, StaticAreas,
-    Usage, View, possible_cpus,
+    AllocError, Attached, Corruption, FreeError, Leak, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions,
+    Region, Shortage, Usage, View, possible_cpus,
 };
 pub use area::{Area, Offsets, PerCpu};
 pub use counter::{Counter, CounterSlot, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};

@@ -4,7 +4,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
-use crate::alloc::{Interlaced, Object, Scheme, View};
+use crate::alloc::{Object, View};
 use crate::area::{Area, PerCpu};
 use crate::node::Node;
 use crate::rseq::{Popped, Rseq, near};
@@ -116,15 +116,15 @@ impl List {
     }
 }
 
-/// A [`List`] whose slots are copies of a pool's object, or parts of them, whatever the scheme.
+/// A [`List`] whose slots are copies of a pool's object, or parts of them.
 #[derive(Debug, Clone, Copy)]
-pub struct PoolList<S: Scheme = Interlaced> {
-    view: View<S>,
-    object: Object<S>,
+pub struct PoolList {
+    view: View,
+    object: Object,
     offset: usize,
 }
 
-impl<S: Scheme> Slots for PoolList<S> {
+impl Slots for PoolList {
     #[inline]
     fn count(&self) -> u32 {
         self.view.cpu_count()
@@ -142,7 +142,7 @@ impl<S: Scheme> Slots for PoolList<S> {
     }
 }
 
-impl<S: Scheme> PoolList<S> {
+impl PoolList {
     /// The list whose slots are `offset` bytes from the start of each copy of `object`.
     ///
     /// # Safety
@@ -150,7 +150,7 @@ impl<S: Scheme> PoolList<S> {
     /// 8, and a [`ListSlot`] from there ends inside the object; those bytes are zeroes at first, and nothing but such lists
     /// writes them.
     #[inline]
-    pub unsafe fn new(view: View<S>, object: Object<S>, offset: usize) -> PoolList<S> {
+    pub unsafe fn new(view: View, object: Object, offset: usize) -> PoolList {
         PoolList { view, object, offset }
     }
 

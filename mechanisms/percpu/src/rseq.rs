@@ -163,48 +163,12 @@ impl Rseq {
         // SAFETY: the caller's promise.
         return is_done(unsafe { self.0.rseq_cpu_shift_add(first, stride_shift, count, n) });
         #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's promise.
-        return unsafe { self.add_here(count, n, |cpu| first.wrapping_byte_add(cpu.wrapping_shl(stride_shift))) };
-    }
-
-    /// As [`Rseq::add_by_stride`], to the word at `object + table[cpu]`.
-    ///
-    /// # Safety
-    /// As there, and `table` has `count` entries that nobody writes.
-    #[inline]
-    #[must_use = "an aborted section has added nothing"]
-    pub unsafe fn add_by_table(self, object: *mut u8, table: *const usize, count: u32, n: u64) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise.
-        return is_done(unsafe { self.0.rseq_cpu_load_add(object, table, count, n) });
-        #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's promise.
-        return unsafe { self.add_here(count, n, |cpu| object.wrapping_add(table.wrapping_add(cpu).read()).cast()) };
-    }
-
-    /// As [`Rseq::add_by_stride`], to the word at `words[cpu]`.
-    ///
-    /// # Safety
-    /// As there, and `words` has `count` entries that nobody writes.
-    #[inline]
-    #[must_use = "an aborted section has added nothing"]
-    pub unsafe fn add_by_array(self, words: *const *mut u64, count: u32, n: u64) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise.
-        return is_done(unsafe { self.0.rseq_cpu_deref_add(words, count, n) });
-        #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's promise.
-        return unsafe { self.add_here(count, n, |cpu| words.wrapping_add(cpu).read()) };
-    }
-
-    /// # Safety
-    /// As [`Rseq::add`], for the word of every CPU below `count`.
-    #[cfg(not(target_arch = "x86_64"))]
-    #[inline]
-    unsafe fn add_here(self, count: u32, n: u64, word: impl FnOnce(usize) -> *mut u64) -> bool {
-        let cpu = self.cpu_id_start();
-        // SAFETY: the caller's promise.
-        cpu < count && unsafe { self.add(cpu, word(cpu as usize), n) }
+        {
+            let cpu = self.cpu_id_start();
+            let word = first.wrapping_byte_add((cpu as usize).wrapping_shl(stride_shift));
+            // SAFETY: the caller's promise.
+            cpu < count && unsafe { self.add(cpu, word, n) }
+        }
     }
 
     /// The value of `*target` while the thread is on `cpu`. `None`: aborted, the thread is elsewhere.

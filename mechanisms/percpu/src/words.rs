@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use rustix::thread::{gettid, sched_yield};
 
-use crate::alloc::{Interlaced, Object, Pool, Scheme, View};
+use crate::alloc::{Object, Pool, View};
 use crate::rseq::{Rseq, near};
 use crate::signals::without_signals;
 use crate::txn::Commit;
@@ -31,8 +31,8 @@ use crate::txn::Commit;
 /// handler, has run) and async-signal-safe; without, blocking and async-signal-safe. Do not use them between `vfork` and
 /// `exec`.
 #[derive(Debug, Clone, Copy)]
-pub struct Words<S: Scheme = Interlaced> {
-    view: View<S>,
+pub struct Words {
+    view: View,
     rseq: Option<Rseq>,
 }
 
@@ -69,24 +69,24 @@ pub struct Copying {
     pub value: u64,
 }
 
-impl<S: Scheme> Words<S> {
+impl Words {
     /// The words of a pool of private memory.
     ///
     /// As [`Rseq::detect`]: not async-signal-safe, call it once.
-    pub fn new(pool: &Pool<S>) -> Words<S> {
+    pub fn new(pool: &Pool) -> Words {
         Words { view: pool.view(), rseq: Rseq::detect() }
     }
 
     /// The words of memory that processes share; `None` if this process has no rseq.
     ///
     /// As [`Rseq::detect`]: not async-signal-safe, call it once.
-    pub fn shared(view: View<S>) -> Option<Words<S>> {
+    pub fn shared(view: View) -> Option<Words> {
         Rseq::detect().map(|rseq| Words { view, rseq: Some(rseq) })
     }
 
     /// The words of a process without rseq.
     #[cfg(test)]
-    pub(crate) fn by_locks(view: View<S>) -> Words<S> {
+    pub(crate) fn by_locks(view: View) -> Words {
         Words { view, rseq: None }
     }
 
@@ -99,7 +99,7 @@ impl<S: Scheme> Words<S> {
     /// `object` lives, in the pool that these words are of. The word is aligned to 8 bytes, inside the object, and written by
     /// nothing but these operations.
     #[inline]
-    pub unsafe fn add(self, object: Object<S>, offset: usize, n: u64) -> Result<(), WordError> {
+    pub unsafe fn add(self, object: Object, offset: usize, n: u64) -> Result<(), WordError> {
         if offset == 0
             && let Some(rseq) = self.rseq
         {
@@ -129,7 +129,8 @@ impl<S: Scheme> Words<S> {
     ///
     /// # Safety
     /// As [`Words::add`].
-    pub unsafe fn load(self, object: Object<S>, offset: usize) -> Result<u64, WordError> {
+    #[inline]
+    pub unsafe fn load(self, object: Object, offset: usize) -> Result<u64, WordError> {
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
             // SAFETY: the caller's promise.
             unsafe { rseq.load(cpu, copy.wrapping_add(offset).cast()) }
@@ -147,7 +148,8 @@ impl<S: Scheme> Words<S> {
     ///
     /// # Safety
     /// As [`Words::add`].
-    pub unsafe fn store(self, object: Object<S>, offset: usize, value: u64) -> Result<(), WordError> {
+    #[inline]
+    pub unsafe fn store(self, object: Object, offset: usize, value: u64) -> Result<(), WordError> {
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
             // SAFETY: the caller's promise; the copy is the CPU's.
             unsafe { rseq.store(cpu, copy.wrapping_add(offset).cast(), value) }.then_some(())
@@ -165,9 +167,10 @@ impl<S: Scheme> Words<S> {
     ///
     /// # Safety
     /// As [`Words::add`].
+    #[inline]
     pub unsafe fn compare_and_store(
         self,
-        object: Object<S>,
+        object: Object,
         offset: usize,
         expected: u64,
         value: u64,
@@ -198,7 +201,8 @@ impl<S: Scheme> Words<S> {
     /// # Safety
     /// As [`Words::add`] for the guard, the last word and the bytes that are copied to. What is copied is readable, written by
     /// nobody meanwhile, and does not overlap with the place that it goes to.
-    pub unsafe fn copy_and_store(self, object: Object<S>, copying: &Copying) -> Result<bool, WordError> {
+    #[inline]
+    pub unsafe fn copy_and_store(self, object: Object, copying: &Copying) -> Result<bool, WordError> {
         let Copying { guard, expected, to, from, size_bytes, last, value } = *copying;
         let section = |rseq: Rseq, cpu, copy: *mut u8| {
             let [guard, to, last] = [guard, to, last].map(|offset| copy.wrapping_add(offset));
@@ -227,7 +231,7 @@ impl<S: Scheme> Words<S> {
     #[inline]
     unsafe fn run<R>(
         self,
-        object: Object<S>,
+        object: Object,
         section: impl Fn(Rseq, u32, *mut u8) -> Option<R>,
         plain: impl FnOnce(*mut u8) -> R,
     ) -> Result<R, WordError> {

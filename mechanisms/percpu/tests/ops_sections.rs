@@ -40,8 +40,6 @@ sections! {
     section_copy_and_store(rseq, word: *mut u64, to: *mut u8, from: *const u8, len: usize) -> Commit =
         rseq.copy_and_store(0, word, 1, to, from, len, word, 2);
     section_add_by_stride(rseq, first: *mut u64, shift: u32) -> bool = rseq.add_by_stride(first, shift, 8, 1);
-    section_add_by_table(rseq, object: *mut u8, table: *const usize) -> bool = rseq.add_by_table(object, table, 8, 1);
-    section_add_by_array(rseq, words: *const *mut u64) -> bool = rseq.add_by_array(words, 8, 1);
     section_commit(rseq, txn: &Txn) -> Commit = rseq.commit(0, txn);
 }
 
@@ -119,8 +117,6 @@ fn the_last_instruction_of_each_section_is_its_final_store() {
         ("section_pop", "25rseq_load_cbeq_load_store17", 1, release),
         ("section_copy_and_store", "27rseq_load_cbne_memcpy_store17", 1, release),
         ("section_add_by_stride", "18rseq_cpu_shift_add17", 1, store),
-        ("section_add_by_table", "17rseq_cpu_load_add17", 1, store),
-        ("section_add_by_array", "18rseq_cpu_deref_add17", 1, store),
         ("section_commit", "rseq_load_cbne_stores_store_", 3, release),
     ];
     let mut checked = 0;

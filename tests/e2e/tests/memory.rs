@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool, check_backed_raw};
-use dormouse_percpu::{Interlaced, Pool, PoolOptions, Region, Words};
+use dormouse_percpu::{Pool, PoolOptions, Region, Words};
 use dormouse_relay_chain::{Chain, Link, PageBudget};
 
 /// Page faults that this thread has had.
@@ -25,7 +25,7 @@ const PAGES: usize = 512;
 fn objects(memory: &PrivatePool, options: &PoolOptions) -> i64 {
     // SAFETY: the pool's memory, which outlives this function and which nobody else uses meanwhile.
     let region = unsafe { Region::new(memory.base(), memory.size_bytes()) };
-    let pool = Pool::<Interlaced>::in_region(region, options).unwrap();
+    let pool = Pool::in_region(region, options).unwrap();
     let words = Words::new(&pool);
     // The list, and what the pool keeps of objects, which is not in the region.
     let mut made = Vec::with_capacity(1_000);

@@ -54,24 +54,19 @@ pub enum Need {
         /// The greatest value that is valid.
         most: usize,
     },
-    /// A multiple of this: the size of an operating-system page, or of a granule.
+    /// A multiple of this: the size of a granule.
     MultipleOf(usize),
     /// A power of two, because addresses are computed by a shift.
     PowerOfTwo,
-    /// More, so that a chunk has room for an object.
-    MoreFor {
-        /// The pool's CPUs.
-        cpu_count: usize,
-    },
 }
 
 /// Why a pool does not grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shortage {
-    /// Its memory is one fixed area, or was given by the caller.
+    /// Its memory was given by the caller.
     Fixed {
-        /// Bytes of the area, all CPUs together.
+        /// Bytes of that memory, all CPUs together.
         size_bytes: usize,
     },
     /// The next chunk would pass the limit.
@@ -89,11 +84,6 @@ pub enum Shortage {
         size_bytes: usize,
         /// The kernel's answer.
         errno: i32,
-    },
-    /// Even an empty chunk has no place that is large and aligned enough.
-    ChunkTooSmall {
-        /// Bytes of a chunk, all CPUs together.
-        chunk_bytes: usize,
     },
     /// The pool has as many chunks as it can look up.
     Chunks {
@@ -127,8 +117,8 @@ pub enum FreeError {
 pub struct Corruption {
     /// What the byte belongs to.
     pub part: Part,
-    /// The CPU whose copy it is in; none in free memory that belongs to no CPU.
-    pub cpu: Option<u32>,
+    /// The CPU whose stride it is in.
+    pub cpu: u32,
     /// The first such byte.
     pub address: usize,
     /// Its value.
@@ -145,9 +135,6 @@ pub enum Part {
     RedZone,
     /// In free memory: somebody has written to an object that was freed, or far past another.
     Free,
-    /// In an object's array of pointers: its pointer for this CPU leads to no copy of the object. `found` is the pointer's
-    /// lowest byte.
-    Pointers,
 }
 
 impl fmt::Display for AllocError {
@@ -186,7 +173,6 @@ impl fmt::Display for Need {
             Need::Between { least, most } => write!(f, "between {least} and {most}"),
             Need::MultipleOf(unit) => write!(f, "a multiple of {unit}"),
             Need::PowerOfTwo => write!(f, "a power of two"),
-            Need::MoreFor { cpu_count } => write!(f, "larger for the smallest object to fit on {cpu_count} CPUs"),
         }
     }
 }
@@ -203,9 +189,6 @@ impl fmt::Display for Shortage {
             }
             Shortage::Refused { size_bytes, errno } => {
                 write!(f, "the kernel refuses {size_bytes} bytes more (errno {errno})")
-            }
-            Shortage::ChunkTooSmall { chunk_bytes } => {
-                write!(f, "a chunk of {chunk_bytes} bytes has no such place; a larger stride_bytes makes them larger")
             }
             Shortage::Chunks { chunk_count_max } => {
                 write!(f, "the pool has all of its {chunk_count_max} chunks; a larger stride_bytes makes them larger")
@@ -228,17 +211,8 @@ impl fmt::Display for FreeError {
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Corruption { part, cpu, address, found, expected } = self;
-        if *part == Part::Pointers {
-            return write!(
-                f,
-                "an object's array of pointers was written to: at {address:#x} it leads to no copy of the object"
-            );
-        }
-        write!(f, "{}", if *part == Part::RedZone { "the red zone behind an object" } else { "free memory" })?;
-        if let Some(cpu) = cpu {
-            write!(f, " of CPU {cpu}")?;
-        }
-        write!(f, " was written to: {address:#x} holds {found:#04x} instead of {expected:#04x}")
+        let place = if *part == Part::RedZone { "the red zone behind an object" } else { "free memory" };
+        write!(f, "{place} of CPU {cpu} was written to: {address:#x} holds {found:#04x} instead of {expected:#04x}")
     }
 }
 

@@ -1,11 +1,8 @@
 //! Where objects lie: chunks, what is free in them, and what a robust pool checks.
 //!
 //! ```text
-//!   chunk of a strided pool             │ CPU 0: a₀ b₀ … │ CPU 1: a₁ b₁ … │ …     a granule (8 bytes) is one in every stride
-//!   chunk of side-by-side objects       │ a₀ a₁ … b₀ b₁ … │                      a granule is a cache line
-//!   chunk of a pool of pointer arrays   │ a[] a₀ a₁ … b[] b₀ b₁ … │              a granule is a cache line
-//!
-//!   beside it       used, dirty, poisoned: a bit for each granule       records: a word for each granule
+//!   chunk       │ CPU 0: a₀ b₀ … │ CPU 1: a₁ b₁ … │ …     a granule is 8 bytes, the same in every stride
+//!   beside it   used, dirty, poisoned: a bit for each granule       records: a word for each granule
 //! ```
 //!
 //! | granule | used | dirty | poisoned | its bytes |
@@ -27,7 +24,6 @@ use super::bitmap;
 use super::directory::{self, Full};
 use super::error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
 use super::memory::{self, Mapping};
-use super::scheme::Family;
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
 /// Value of freed bytes in a robust pool.
@@ -37,7 +33,8 @@ pub(crate) const RED_ZONE: u8 = 0xb5;
 /// Least size of a red zone.
 pub(crate) const RED_ZONE_SIZE_BYTES: usize = 16;
 
-const CACHE_LINE: usize = 64;
+/// Objects start and end at multiples of this in their strides.
+const GRANULE: usize = 8;
 const STRIDE_SIZE_BYTES_MAX: usize = 1 << 40;
 const CPU_COUNT_MAX: u32 = 1 << 16;
 /// Chunks of a pool. The directory has twice as many slots, of which only the pages that are used take memory.
@@ -48,34 +45,29 @@ const CHUNK_COUNT_MAX: usize = 1 << 15;
 struct Record {
     kind: Kind,
     size: usize,
-    /// The distance between the copies of an object whose copies are side by side, as a shift.
-    shift: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     None,
     Object,
-    /// One of the copies to which an object's array points.
-    Copy,
     Freed,
 }
 
 impl Record {
-    const NONE: Record = Record { kind: Kind::None, size: 0, shift: 0 };
+    const NONE: Record = Record { kind: Kind::None, size: 0 };
 
     fn to_word(self) -> u32 {
-        self.size as u32 | self.shift << 16 | (self.kind as u32) << 24
+        self.size as u32 | (self.kind as u32) << 16
     }
 
     fn from_word(word: u32) -> Record {
-        let kind = match word >> 24 {
+        let kind = match word >> 16 {
             0 => Kind::None,
             1 => Kind::Object,
-            2 => Kind::Copy,
             _ => Kind::Freed,
         };
-        Record { kind, size: (word & 0xffff) as usize, shift: word >> 16 & 0xff }
+        Record { kind, size: (word & 0xffff) as usize }
     }
 }
 
@@ -85,22 +77,16 @@ pub(crate) type Nodes = fn(&mut dyn FnMut(u32, u32)) -> u32;
 /// What does not change during the life of a pool.
 #[derive(Clone, Copy)]
 struct Shape {
-    family: Family,
     cpu_count: usize,
     stride_bytes: usize,
     chunk_bytes: usize,
     /// All addresses of a chunk are the same from this bit on.
     key_shift: u32,
-    granule_shift: u32,
+    /// Of a stride.
     granule_count: usize,
-    /// The chunk consists of so many images one after another that have the same granules: strides, or the chunk as a whole.
-    image_count: usize,
     /// Calls back with each CPU and its node, and returns how many nodes there are.
     nodes: Nodes,
     node_count: u32,
-    /// The nodes among which the chunk of a pool of pointer arrays is divided, and the most CPUs that one of them has.
-    part_count: usize,
-    cpus_of_part_max: usize,
     limit_bytes: usize,
     chunk_count_max: usize,
     is_robust: bool,
@@ -116,41 +102,14 @@ impl Shape {
         if self.is_robust { RED_ZONE_SIZE_BYTES } else { 0 }
     }
 
-    fn granules(&self, bytes: usize) -> usize {
-        bytes.div_ceil(1 << self.granule_shift)
+    /// Granules of an object with its red zone, in each stride.
+    fn granules(&self, size: usize) -> usize {
+        (size.max(1) + self.red()).div_ceil(GRANULE)
     }
 
-    /// Bytes of a pointer array.
-    fn array_bytes(&self) -> usize {
-        self.cpu_count * size_of::<*mut u8>()
-    }
-
-    /// From the start of a copy to the end of its red zone, in bytes.
-    fn copy_bytes(&self, record: Record) -> usize {
-        match self.family {
-            Family::SideBySide => 1 << record.shift,
-            _ => self.granules(record.size.max(1) + self.red()) << self.granule_shift,
-        }
-    }
-
-    /// Granules that belong to the object or copy of this record.
-    fn footprint(&self, record: Record) -> usize {
-        match (self.family, record.kind) {
-            (Family::SideBySide, _) => self.granules(self.cpu_count << record.shift),
-            (Family::Pointers, Kind::Object) => self.granules(self.array_bytes()),
-            _ => self.granules(self.copy_bytes(record)),
-        }
-    }
-
-    /// Where the copies of node part `part` lie in a chunk, in granules.
-    fn part(&self, part: usize) -> Range<usize> {
-        let len = self.part_granules();
-        part * len..(part + 1) * len
-    }
-
-    fn part_granules(&self) -> usize {
-        let pages = self.chunk_bytes / self.part_count / memory::os_page_size_bytes();
-        if self.part_count == 1 { self.granule_count } else { self.granules(pages * memory::os_page_size_bytes()) }
+    /// The bytes of granules on all CPUs.
+    fn bytes(&self, granules: usize) -> usize {
+        granules * GRANULE * self.cpu_count
     }
 }
 
@@ -204,12 +163,12 @@ impl Chunk {
     }
 }
 
-/// Bytes of a chunk that belong together: a copy with its red zone, or an image of a run of granules.
+/// Bytes of a stride that belong together: a red zone, or a run of granules.
 #[derive(Clone, Copy)]
 struct Bytes {
     start: *mut u8,
     len: usize,
-    cpu: Option<u32>,
+    cpu: u32,
     part: Part,
 }
 
@@ -275,11 +234,7 @@ pub(crate) struct Heap {
     directory: NonNull<[AtomicPtr<Chunk>]>,
     /// Allocated objects, by size.
     live: NonNull<[AtomicUsize]>,
-    /// From CPU 0's place to each CPU's.
-    table: *mut usize,
-    /// Each CPU's part of the nodes, where there is more than one node.
-    parts: NonNull<[AtomicU32]>,
-    /// The mapping that contains these four.
+    /// The mapping that contains these two.
     _metadata: Mapping,
 }
 
@@ -311,129 +266,64 @@ fn check_option(option: &'static str, value: usize, is_met: bool, need: Need) ->
     if is_met { Ok(()) } else { Err(AllocError::BadOption { option, value, need }) }
 }
 
-/// What an area for `family` must satisfy, for every party that computes addresses in it.
-pub(crate) fn check_options(family: Family, is_shifted: bool, options: &PoolOptions) -> Result<(), AllocError> {
+/// What an area must satisfy, for every party that computes addresses in it.
+pub(crate) fn check_options(options: &PoolOptions) -> Result<(), AllocError> {
     let PoolOptions { cpu_count, stride_bytes, .. } = *options;
     let cpus = Need::Between { least: 1, most: CPU_COUNT_MAX as usize };
     check_option("cpu_count", cpu_count as usize, (1..=CPU_COUNT_MAX).contains(&cpu_count), cpus)?;
     let os_page = memory::os_page_size_bytes();
     let strides = Need::Between { least: os_page, most: STRIDE_SIZE_BYTES_MAX };
     check_option("stride_bytes", stride_bytes, (os_page..=STRIDE_SIZE_BYTES_MAX).contains(&stride_bytes), strides)?;
-    let whole = Need::MultipleOf(os_page);
-    check_option("stride_bytes", stride_bytes, stride_bytes.is_multiple_of(os_page), whole)?;
-    let is_power = family != Family::Strided || !is_shifted || stride_bytes.is_power_of_two();
-    check_option("stride_bytes", stride_bytes, is_power, Need::PowerOfTwo)
+    check_option("stride_bytes", stride_bytes, stride_bytes.is_power_of_two(), Need::PowerOfTwo)
 }
 
-/// What a region for `family` must satisfy.
-pub(crate) fn check_region(family: Family, options: &PoolOptions, region: Region) -> Result<(), AllocError> {
-    let granule = granule_size_bytes(family);
+/// What a region must satisfy.
+pub(crate) fn check_region(options: &PoolOptions, region: Region) -> Result<(), AllocError> {
     let base = region.base.addr();
-    check_option("region.base", base, base != 0 && base.is_multiple_of(granule), Need::MultipleOf(granule))?;
+    check_option("region.base", base, base != 0 && base.is_multiple_of(GRANULE), Need::MultipleOf(GRANULE))?;
     let need = options.stride_bytes * options.cpu_count as usize;
     let most = usize::MAX - base;
     let fits = (need..=most).contains(&region.size_bytes);
     check_option("region.size_bytes", region.size_bytes, fits, Need::Between { least: need, most })
 }
 
-fn granule_size_bytes(family: Family) -> usize {
-    if family == Family::Strided { 8 } else { CACHE_LINE }
-}
-
-/// A table of each CPU's offset, in a mapping of its own.
-pub(crate) fn map_table(options: &PoolOptions) -> Result<Mapping, AllocError> {
-    let len = options.cpu_count as usize * size_of::<usize>();
-    let nothing = |errno| AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage: refused(len, errno) };
-    let table = Mapping::new(len, 1).map_err(nothing)?;
-    write_table(table.base().cast(), options);
-    Ok(table)
-}
-
-fn write_table(table: *mut usize, options: &PoolOptions) {
-    for cpu in 0..options.cpu_count as usize {
-        // SAFETY: the caller has made room for every CPU, and nobody reads it yet.
-        unsafe { table.wrapping_add(cpu).write(cpu * options.stride_bytes) };
-    }
-}
-
 impl Heap {
     /// A heap of options that [`check_options`] and [`check_region`] have accepted.
-    pub(crate) fn new(
-        family: Family,
-        is_fixed: bool,
-        options: &PoolOptions,
-        region: Option<Region>,
-        nodes: Nodes,
-    ) -> Result<Heap, AllocError> {
+    pub(crate) fn new(options: &PoolOptions, region: Option<Region>, nodes: Nodes) -> Result<Heap, AllocError> {
         let PoolOptions { stride_bytes, limit_bytes, is_robust, is_lazy, .. } = *options;
         let cpu_count = options.cpu_count as usize;
         let chunk_bytes = stride_bytes * cpu_count;
-        let is_strided = family == Family::Strided;
-        let granule = granule_size_bytes(family);
-        let node_count = nodes(&mut |_, _| ());
-        let is_fixed = is_fixed || region.is_some();
+        let is_fixed = region.is_some();
         let chunk_count_max = if is_fixed { 1 } else { (limit_bytes / chunk_bytes).clamp(1, CHUNK_COUNT_MAX) };
         let slot_count = (2 * chunk_count_max).next_power_of_two();
 
         let len = Cutter::layout::<AtomicPtr<Chunk>>(0, slot_count);
         let len = Cutter::layout::<AtomicUsize>(len, OBJECT_SIZE_BYTES_MAX + 1);
-        let len = Cutter::layout::<usize>(len.next_multiple_of(CACHE_LINE), cpu_count);
-        let len = Cutter::layout::<AtomicU32>(len, cpu_count);
         let nothing = |shortage| AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage };
         let metadata = Mapping::new(len, 1).map_err(|errno| nothing(refused(len, errno)))?;
         let mut cutter = Cutter { base: metadata.base(), next: 0 };
         let directory = cutter.cut(slot_count);
         let live = cutter.cut(OBJECT_SIZE_BYTES_MAX + 1);
-        cutter.next = cutter.next.next_multiple_of(CACHE_LINE);
-        let table: NonNull<[usize]> = cutter.cut(cpu_count);
-        let table = table.as_ptr().cast::<usize>();
-        write_table(table, options);
-        let parts: NonNull<[AtomicU32]> = cutter.cut(cpu_count);
 
-        let image_bytes = if is_strided { stride_bytes } else { chunk_bytes };
+        let lowest_bit = |value: usize| 1 << value.trailing_zeros();
+        let base_align = region.map_or(OBJECT_SIZE_BYTES_MAX, |region| lowest_bit(region.base.addr()));
         let mut shape = Shape {
-            family,
             cpu_count,
             stride_bytes,
             chunk_bytes,
             key_shift: chunk_bytes.next_power_of_two().trailing_zeros(),
-            granule_shift: granule.trailing_zeros(),
-            granule_count: image_bytes / granule,
-            image_count: if is_strided { cpu_count } else { 1 },
+            granule_count: stride_bytes / GRANULE,
             nodes,
-            node_count,
-            part_count: 1,
-            cpus_of_part_max: cpu_count,
+            node_count: nodes(&mut |_, _| ()),
             limit_bytes,
             chunk_count_max,
             is_robust,
             is_lazy,
             is_fixed,
             size_bytes_max: 0,
-            align_bytes_max: 0,
+            align_bytes_max: OBJECT_SIZE_BYTES_MAX.min(base_align),
         };
-        if family == Family::Pointers && node_count > 1 && region.is_none() {
-            // SAFETY: of the mapping just made, whose zeroes are valid.
-            let parts = unsafe { parts.as_ref() };
-            shape.cpus_of_part_max = divide(parts, nodes);
-            shape.part_count = 1 + parts.iter().map(|part| part.load(Relaxed) as usize).max().unwrap_or(0);
-        }
-        let lowest_bit = |value: usize| 1 << value.trailing_zeros();
-        let base_align = region.map_or(OBJECT_SIZE_BYTES_MAX, |region| lowest_bit(region.base.addr()));
-        shape.align_bytes_max = OBJECT_SIZE_BYTES_MAX.min(base_align);
-        shape.size_bytes_max = OBJECT_SIZE_BYTES_MAX.min(match family {
-            Family::Strided => stride_bytes - shape.red(),
-            Family::SideBySide => (1usize << stride_bytes.ilog2()) - shape.red(),
-            Family::Pointers => {
-                let lines =
-                    shape.part_granules().saturating_sub(shape.granules(shape.array_bytes())) / shape.cpus_of_part_max;
-                (lines * CACHE_LINE).saturating_sub(shape.red())
-            }
-        });
-        if shape.size_bytes_max == 0 {
-            let need = Need::MoreFor { cpu_count };
-            return Err(AllocError::BadOption { option: "stride_bytes", value: stride_bytes, need });
-        }
+        shape.size_bytes_max = OBJECT_SIZE_BYTES_MAX.min(stride_bytes - shape.red());
         let heap = Heap {
             shape,
             lock: OwnerLock::new(Rank::Pool),
@@ -442,8 +332,6 @@ impl Heap {
             last: AtomicPtr::default(),
             directory,
             live,
-            table,
-            parts,
             _metadata: metadata,
         };
         heap.grow(region).map_err(nothing)?;
@@ -453,14 +341,6 @@ impl Heap {
     /// Where the first chunk starts.
     pub(crate) fn base(&self) -> *mut u8 {
         self.first_chunk().map_or(ptr::null_mut(), |chunk| chunk.base)
-    }
-
-    pub(crate) fn table(&self) -> *const usize {
-        self.table
-    }
-
-    pub(crate) fn stride_shift(&self) -> u32 {
-        self.shape.stride_bytes.trailing_zeros()
     }
 
     pub(crate) fn is_fixed(&self) -> bool {
@@ -493,17 +373,11 @@ impl Heap {
         unsafe { self.live.as_ref() }
     }
 
-    fn part_of(&self, cpu: usize) -> usize {
-        // SAFETY: in the heap's mapping, whose zeroes are valid.
-        let parts = unsafe { self.parts.as_ref() };
-        parts[cpu].load(Relaxed) as usize
-    }
-
     /// The chunk in which `address` may be the start of an object. Wait-free.
     fn chunk_of(&self, address: usize) -> Option<&Chunk> {
-        // Handles of objects point into the first image of the chunk.
-        let len = self.shape.granule_count << self.shape.granule_shift;
-        let holds = |chunk: &Chunk| (chunk.base.addr()..chunk.base.addr() + len).contains(&address);
+        // Handles of objects point into the stride of CPU 0.
+        let stride = |chunk: &Chunk| chunk.base.addr()..chunk.base.addr() + self.shape.stride_bytes;
+        let holds = |chunk: &Chunk| stride(chunk).contains(&address);
         if self.shape.is_fixed {
             return self.first_chunk().filter(|chunk| holds(chunk));
         }
@@ -518,10 +392,9 @@ impl Heap {
     fn look_up(&self, address: usize) -> Option<(&Chunk, usize, Record)> {
         let chunk = self.chunk_of(address)?;
         let offset = address - chunk.base.addr();
-        let granule = offset >> self.shape.granule_shift;
+        let granule = offset / GRANULE;
         let record = chunk.record(granule);
-        let tag = offset - (granule << self.shape.granule_shift);
-        let is_handle = matches!(record.kind, Kind::Object | Kind::Freed) && tag == record.shift as usize;
+        let is_handle = offset.is_multiple_of(GRANULE) && record.kind != Kind::None;
         is_handle.then_some((chunk, granule, record))
     }
 
@@ -617,20 +490,12 @@ impl Heap {
         if shape.is_lazy {
             memory::keep_lazy(base, shape.chunk_bytes);
         }
-        if shape.node_count > 1 && shape.family != Family::SideBySide {
+        if shape.node_count > 1 {
             (shape.nodes)(&mut |cpu, node| {
                 let cpu = cpu as usize;
-                if cpu >= shape.cpu_count {
-                    return;
+                if cpu < shape.cpu_count {
+                    memory::prefer_node(base.wrapping_add(cpu * shape.stride_bytes), shape.stride_bytes, node);
                 }
-                let (offset, len) = match shape.family {
-                    Family::Strided => (cpu * shape.stride_bytes, shape.stride_bytes),
-                    _ => {
-                        let len = shape.part_granules() << shape.granule_shift;
-                        (self.part_of(cpu) * len, len)
-                    }
-                };
-                memory::prefer_node(base.wrapping_add(offset), len, node);
             });
         }
         if !shape.is_lazy {
@@ -639,7 +504,7 @@ impl Heap {
         Ok(memory)
     }
 
-    /// An object's handle: the address of its copy for CPU 0 (or of its array), with the shift between copies that are side by side.
+    /// The address of a new object's copy for CPU 0.
     pub(crate) fn alloc(&self, size: usize, align: usize) -> Result<NonNull<u8>, AllocError> {
         let shape = &self.shape;
         if size > shape.size_bytes_max {
@@ -648,99 +513,33 @@ impl Heap {
         if align > shape.align_bytes_max {
             return Err(AllocError::BadAlignment { align_bytes: align, align_bytes_max: shape.align_bytes_max });
         }
-        let granule = 1 << shape.granule_shift;
-        let record = match shape.family {
-            Family::SideBySide => {
-                let copy = (size + shape.red()).max(align).max(CACHE_LINE).next_power_of_two();
-                Record { kind: Kind::Object, size, shift: copy.trailing_zeros() }
-            }
-            _ => Record { kind: Kind::Object, size, shift: 0 },
-        };
         let exhausted = |shortage| AllocError::Exhausted { size_bytes: size, align_bytes: align, shortage };
-        let align = (align / granule).max(1);
-        let too_small = Shortage::ChunkTooSmall { chunk_bytes: shape.chunk_bytes };
-        if shape.family == Family::Pointers {
-            // An array and its copies in an empty chunk.
-            let copy = shape.granules(shape.copy_bytes(record));
-            let array = shape.granules(shape.array_bytes()).next_multiple_of(align);
-            if array + (shape.cpus_of_part_max - 1) * copy.next_multiple_of(align) + copy > shape.part_granules() {
-                return Err(exhausted(too_small));
-            }
-        }
+        let align = (align / GRANULE).max(1);
         let work = || {
-            for chunk in self.chunks() {
-                if let Some(start) = self.place(chunk, record, align)? {
-                    return Ok((chunk, start));
-                }
-            }
-            let chunk = self.grow(None).map_err(exhausted)?;
-            let start = self.place(chunk, record, align)?;
-            start.map(|start| (chunk, start)).ok_or(exhausted(too_small))
-        };
-        let (chunk, start) = self.lock.with(work).map_err(|Reentered| AllocError::Reentered)??;
-        let handle = chunk.base.wrapping_add((start << shape.granule_shift) + record.shift as usize);
-        Ok(NonNull::new(handle).unwrap_or(NonNull::dangling()))
-    }
-
-    /// Puts an object into `chunk`, if there is room: its first granule. Under the lock.
-    fn place(&self, chunk: &Chunk, record: Record, align: usize) -> Result<Option<usize>, AllocError> {
-        let shape = &self.shape;
-        let is_pointers = shape.family == Family::Pointers;
-        let start = match is_pointers {
-            // An array is a block of cache lines, as copies are.
-            true => self.take(chunk, record, 1, shape.part(self.part_of(0)))?,
-            false => self.take(chunk, record, align, 0..shape.granule_count)?,
-        };
-        let Some(start) = start else { return Ok(None) };
-        if is_pointers {
-            let array = self.at(chunk, start).cast::<*mut u8>();
-            for cpu in 0..shape.cpu_count {
-                let copy = Record { kind: Kind::Copy, ..record };
-                let place = self.take(chunk, copy, align, shape.part(self.part_of(cpu)));
-                let Ok(Some(place)) = place else {
-                    // The copies that were placed already are given back, unused.
-                    for earlier in 0..cpu {
-                        // SAFETY: inside the array, written below.
-                        let address = unsafe { array.wrapping_add(earlier).read() };
-                        self.give_back(chunk, self.granule_of(chunk, address), copy);
+            // An empty chunk has room for every object.
+            loop {
+                for chunk in self.chunks() {
+                    if let Some(start) = self.place(chunk, size, align)? {
+                        return Ok(self.at(chunk, start));
                     }
-                    self.give_back(chunk, start, record);
-                    // It was never handed out.
-                    chunk.set_record(start, Record::NONE);
-                    return place;
-                };
-                // SAFETY: inside the array, which is this object's.
-                unsafe { array.wrapping_add(cpu).write(self.at(chunk, place)) };
+                }
+                self.grow(None).map_err(exhausted)?;
             }
-        }
-        if shape.is_robust {
-            for cpu in 0..shape.cpu_count {
-                self.red_zone(chunk, start, record, cpu).fill(RED_ZONE);
-            }
-        }
-        let totals = &self.totals;
-        add(&totals.object_count, 1);
-        add(&totals.object_bytes, record.size);
-        add(&self.live()[record.size], 1);
-        Ok(Some(start))
+        };
+        let at = self.lock.with(work).map_err(|Reentered| AllocError::Reentered)??;
+        Ok(NonNull::new(at).unwrap_or(NonNull::dangling()))
     }
 
-    /// Takes free granules for `record` out of `within`, zeroed; `None` if there are none. Under the lock.
-    fn take(
-        &self,
-        chunk: &Chunk,
-        record: Record,
-        align: usize,
-        within: Range<usize>,
-    ) -> Result<Option<usize>, AllocError> {
-        let count = self.shape.footprint(record);
+    /// Puts an object into `chunk`, zeroed: its first granule; `None` if there is no room. Under the lock.
+    fn place(&self, chunk: &Chunk, size: usize, align: usize) -> Result<Option<usize>, AllocError> {
+        let shape = &self.shape;
+        let count = shape.granules(size);
         let first_free = chunk.first_free.load(Relaxed);
         if chunk.free_count.load(Relaxed) < count || chunk.unfit_count.load(Relaxed) <= count {
             return Ok(None);
         }
-        let range = within.start.max(first_free)..within.end;
-        let Some(start) = bitmap::find_clear(chunk.used(), range, count, align) else {
-            if align == 1 && within == (0..self.shape.granule_count) {
+        let Some(start) = bitmap::find_clear(chunk.used(), first_free..shape.granule_count, count, align) else {
+            if align == 1 {
                 chunk.unfit_count.store(count, Relaxed);
             }
             return Ok(None);
@@ -752,41 +551,30 @@ impl Heap {
             chunk.first_free.store(granules.end, Relaxed);
         }
         granules.clone().for_each(|granule| chunk.set_record(granule, Record::NONE));
-        if self.shape.is_robust
+        if shape.is_robust
             && let Err(corruption) = self.check_free(chunk, granules.clone())
         {
             // Whoever wrote there may write again. The granules stay used.
             bitmap::fill(chunk.poisoned(), granules, false);
-            add(&self.totals.withdrawn_bytes, (count << self.shape.granule_shift) * self.shape.image_count);
+            add(&self.totals.withdrawn_bytes, shape.bytes(count));
             return Err(AllocError::Corrupted(corruption));
         }
         for (run, is_dirty) in bitmap::runs(chunk.dirty(), granules.clone()) {
             if is_dirty {
                 self.images(chunk, run)
-                    .for_each(|bytes| if self.shape.is_lazy { bytes.zero_lazily() } else { bytes.fill(0) });
+                    .for_each(|bytes| if shape.is_lazy { bytes.zero_lazily() } else { bytes.fill(0) });
             }
         }
         bitmap::fill(chunk.dirty(), granules.clone(), true);
         bitmap::fill(chunk.poisoned(), granules, false);
-        chunk.set_record(start, record);
-        Ok(Some(start))
-    }
-
-    /// Makes granules free that were taken, whatever their contents. Under the lock.
-    fn give_back(&self, chunk: &Chunk, start: usize, record: Record) {
-        let count = self.shape.footprint(record);
-        let granules = start..start + count;
-        // Only objects that were handed out can be freed twice.
-        let freed = if record.kind == Kind::Object { Record { kind: Kind::Freed, ..record } } else { Record::NONE };
-        chunk.set_record(start, freed);
-        if self.shape.is_robust {
-            self.images(chunk, granules.clone()).for_each(|bytes| bytes.fill(POISON));
-            bitmap::fill(chunk.poisoned(), granules.clone(), true);
+        if shape.is_robust {
+            self.red_zones(chunk, start, size).for_each(|bytes| bytes.fill(RED_ZONE));
         }
-        bitmap::fill(chunk.used(), granules, false);
-        add(&chunk.free_count, count);
-        chunk.first_free.store(chunk.first_free.load(Relaxed).min(start), Relaxed);
-        chunk.unfit_count.store(usize::MAX, Relaxed);
+        chunk.set_record(start, Record { kind: Kind::Object, size });
+        add(&self.totals.object_count, 1);
+        add(&self.totals.object_bytes, size);
+        add(&self.live()[size], 1);
+        Ok(Some(start))
     }
 
     pub(crate) fn free(&self, address: usize) -> Result<(), FreeError> {
@@ -799,72 +587,51 @@ impl Heap {
         if record.kind == Kind::Freed {
             return Err(FreeError::DoubleFree { address });
         }
+        chunk.set_record(start, Record { kind: Kind::Freed, ..record });
         subtract(&self.totals.object_count, 1);
         subtract(&self.totals.object_bytes, record.size);
         subtract(&self.live()[record.size], 1);
-        if let Err(corruption) = self.check_object(chunk, start, record) {
+        let count = shape.granules(record.size);
+        let granules = start..start + count;
+        if shape.is_robust
+            && let Err(corruption) = self.check_red_zones(chunk, start, record.size)
+        {
             // Neither allocated nor free.
-            chunk.set_record(start, Record { kind: Kind::Freed, ..record });
-            let bytes = match shape.family {
-                Family::Pointers => {
-                    (shape.footprint(record) << shape.granule_shift) + shape.cpu_count * shape.copy_bytes(record)
-                }
-                _ => (shape.footprint(record) << shape.granule_shift) * shape.image_count,
-            };
-            add(&self.totals.withdrawn_bytes, bytes);
+            add(&self.totals.withdrawn_bytes, shape.bytes(count));
             return Err(FreeError::Corrupted(corruption));
         }
-        if shape.family == Family::Pointers {
-            for cpu in 0..shape.cpu_count {
-                let place = self.granule_of(chunk, self.copy(chunk, start, record, cpu));
-                let copy = Record { kind: Kind::Copy, ..record };
-                // An array that names a copy twice has been overwritten; the copy is given back once.
-                if chunk.record(place) == copy {
-                    self.give_back(chunk, place, copy);
-                }
-            }
+        if shape.is_robust {
+            self.images(chunk, granules.clone()).for_each(|bytes| bytes.fill(POISON));
+            bitmap::fill(chunk.poisoned(), granules.clone(), true);
         }
-        self.give_back(chunk, start, record);
+        bitmap::fill(chunk.used(), granules, false);
+        add(&chunk.free_count, count);
+        chunk.first_free.store(chunk.first_free.load(Relaxed).min(start), Relaxed);
+        chunk.unfit_count.store(usize::MAX, Relaxed);
         Ok(())
     }
 
+    /// Where a granule is in the stride of CPU 0.
     fn at(&self, chunk: &Chunk, granule: usize) -> *mut u8 {
-        chunk.base.wrapping_add(granule << self.shape.granule_shift)
+        chunk.base.wrapping_add(granule * GRANULE)
     }
 
-    fn granule_of(&self, chunk: &Chunk, address: *mut u8) -> usize {
-        (address.addr() - chunk.base.addr()) >> self.shape.granule_shift
+    /// The bytes behind each copy of an object of that size.
+    fn red_zones(&self, chunk: &Chunk, start: usize, size: usize) -> impl Iterator<Item = Bytes> {
+        let len = self.shape.granules(size) * GRANULE - size;
+        self.on_each_cpu(self.at(chunk, start).wrapping_add(size), len, Part::RedZone)
     }
 
-    /// The address of `cpu`'s copy of an allocated object.
-    fn copy(&self, chunk: &Chunk, start: usize, record: Record, cpu: usize) -> *mut u8 {
-        let at = self.at(chunk, start);
-        match self.shape.family {
-            Family::Strided => at.wrapping_add(cpu * self.shape.stride_bytes),
-            Family::SideBySide => at.wrapping_add(cpu << record.shift),
-            Family::Pointers => {
-                // SAFETY: inside the object's array, which is aligned to a cache line.
-                unsafe { at.cast::<*mut u8>().wrapping_add(cpu).read() }
-            }
-        }
-    }
-
-    fn red_zone(&self, chunk: &Chunk, start: usize, record: Record, cpu: usize) -> Bytes {
-        let copy = self.copy(chunk, start, record, cpu);
-        let len = self.shape.copy_bytes(record) - record.size;
-        Bytes { start: copy.wrapping_add(record.size), len, cpu: Some(cpu as u32), part: Part::RedZone }
-    }
-
-    /// The bytes of granules that are free, or are being freed or taken, in every image.
+    /// The bytes of granules that are free, or are being freed or taken, in every stride.
     fn images(&self, chunk: &Chunk, granules: Range<usize>) -> impl Iterator<Item = Bytes> {
-        let shape = self.shape;
-        let start = self.at(chunk, granules.start);
-        let len = granules.len() << shape.granule_shift;
-        (0..shape.image_count).map(move |image| Bytes {
-            start: start.wrapping_add(image * shape.stride_bytes),
-            len,
-            cpu: (shape.image_count > 1).then_some(image as u32),
-            part: Part::Free,
+        self.on_each_cpu(self.at(chunk, granules.start), granules.len() * GRANULE, Part::Free)
+    }
+
+    /// The bytes from `start`, which is in the stride of CPU 0, and those at the same place in the other strides.
+    fn on_each_cpu(&self, start: *mut u8, len: usize, part: Part) -> impl Iterator<Item = Bytes> {
+        (0..self.shape.cpu_count).map(move |cpu| {
+            let start = start.wrapping_add(cpu * self.shape.stride_bytes);
+            Bytes { start, len, cpu: cpu as u32, part }
         })
     }
 
@@ -884,49 +651,27 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether the surroundings of an allocated object are intact.
-    fn check_object(&self, chunk: &Chunk, start: usize, record: Record) -> Result<(), Corruption> {
-        let shape = &self.shape;
-        if shape.family == Family::Pointers {
-            // The copies are about to be given back, wherever the array points.
-            for cpu in 0..shape.cpu_count {
-                let copy = self.copy(chunk, start, record, cpu);
-                let offset = copy.addr().wrapping_sub(chunk.base.addr());
-                let granule = offset >> shape.granule_shift;
-                let is_copy = granule < shape.granule_count
-                    && offset.is_multiple_of(1 << shape.granule_shift)
-                    && chunk.record(granule) == (Record { kind: Kind::Copy, ..record });
-                if !is_copy {
-                    let address = self.at(chunk, start).addr() + cpu * size_of::<*mut u8>();
-                    let found = copy.addr() as u8;
-                    let cpu = Some(cpu as u32);
-                    return Err(Corruption { part: Part::Pointers, cpu, address, found, expected: 0 });
-                }
-            }
-        }
-        if shape.is_robust {
-            for cpu in 0..shape.cpu_count {
-                self.red_zone(chunk, start, record, cpu).check(RED_ZONE)?;
-            }
-        }
-        Ok(())
+    /// Whether the red zones of an allocated object are intact.
+    fn check_red_zones(&self, chunk: &Chunk, start: usize, size: usize) -> Result<(), Corruption> {
+        self.red_zones(chunk, start, size).try_for_each(|bytes| bytes.check(RED_ZONE))
     }
 
     /// Checks all that can be checked without freeing anything.
     pub(crate) fn audit(&self) -> Result<(), AllocError> {
         let work = || {
+            if !self.shape.is_robust {
+                return Ok(());
+            }
             for chunk in self.chunks() {
                 for (granules, is_used) in bitmap::runs(chunk.used(), 0..self.shape.granule_count) {
                     if !is_used {
-                        if self.shape.is_robust {
-                            self.check_free(chunk, granules)?;
-                        }
+                        self.check_free(chunk, granules)?;
                         continue;
                     }
                     for granule in granules {
                         let record = chunk.record(granule);
                         if record.kind == Kind::Object {
-                            self.check_object(chunk, granule, record)?;
+                            self.check_red_zones(chunk, granule, record.size)?;
                         }
                     }
                 }
@@ -971,19 +716,6 @@ impl Drop for Heap {
     }
 }
 
-/// Numbers the nodes that have CPUs, from 0 on, and returns how many CPUs the largest of them has.
-fn divide(parts: &[AtomicU32], nodes: Nodes) -> usize {
-    let mut last_node = None;
-    let mut part = 0;
-    nodes(&mut |cpu, node| {
-        let Some(of_cpu) = parts.get(cpu as usize) else { return };
-        part += u32::from(last_node.is_some_and(|last| last != node));
-        last_node = Some(node);
-        of_cpu.store(part, Relaxed);
-    });
-    (0..=part).map(|part| parts.iter().filter(|of_cpu| of_cpu.load(Relaxed) == part).count()).max().unwrap_or(1).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -994,38 +726,6 @@ mod tests {
         3
     }
 
-    fn heap(family: Family, is_robust: bool) -> Heap {
-        let options = PoolOptions { cpu_count: 5, stride_bytes: 8192, is_robust, ..PoolOptions::default() };
-        Heap::new(family, false, &options, None, three_nodes).unwrap()
-    }
-
-    #[test]
-    fn copies_behind_pointers_lie_in_their_node_s_part() {
-        for is_robust in [false, true] {
-            let heap = heap(Family::Pointers, is_robust);
-            assert_eq!((heap.shape.part_count, heap.shape.cpus_of_part_max), (2, 3));
-            assert_eq!((0..5).map(|cpu| heap.part_of(cpu)).collect::<Vec<_>>(), [0, 1, 0, 1, 1]);
-            // 40,960 bytes are 10 pages, 5 for each part.
-            let mut handles = Vec::new();
-            for size in (0..60).map(|n| n * 37).chain([heap.shape.size_bytes_max]) {
-                let handle = heap.alloc(size, 64).unwrap();
-                let (chunk, start, record) = heap.look_up(handle.addr().get()).unwrap();
-                for cpu in 0..5 {
-                    let page = (heap.copy(chunk, start, record, cpu).addr() - chunk.base.addr()) / 4096;
-                    assert_eq!(page / 5, heap.part_of(cpu), "CPU {cpu}");
-                }
-                handles.push(handle);
-            }
-            heap.audit().unwrap();
-            assert!(heap.usage().chunk_count > 1);
-            for handle in handles {
-                heap.free(handle.addr().get()).unwrap();
-            }
-            heap.audit().unwrap();
-            assert!(heap.chunks().all(|chunk| chunk.free_count.load(Relaxed) == heap.shape.granule_count));
-        }
-    }
-
     /// Two nodes with three CPUs, while nine may come.
     fn few_of_many(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
         [(0, 0), (1, 0), (8, 1)].into_iter().for_each(|(cpu, node)| node_of(cpu, node));
@@ -1034,47 +734,42 @@ mod tests {
 
     #[test]
     fn cpus_that_are_offline_have_copies_too() {
-        for family in [Family::Strided, Family::SideBySide, Family::Pointers] {
-            let options = PoolOptions { cpu_count: 9, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
-            let heap = Heap::new(family, false, &options, None, few_of_many).unwrap();
-            let mut handles = Vec::new();
-            let mut copies = Vec::new();
-            for size in [8, 100, 1000, 8] {
-                let handle = heap.alloc(size, 8).unwrap().addr().get();
-                let (chunk, start, record) = heap.look_up(handle).unwrap();
-                for cpu in 0..9 {
-                    let copy = heap.copy(chunk, start, record, cpu);
-                    Bytes { start: copy, len: size, cpu: None, part: Part::Free }.fill(cpu as u8 + 1);
-                    copies.push((copy.addr(), copy.addr() + size));
-                }
-                handles.push(handle);
+        let options = PoolOptions { cpu_count: 9, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
+        let heap = Heap::new(&options, None, few_of_many).unwrap();
+        let mut handles = Vec::new();
+        let mut copies = Vec::new();
+        for size in [8, 100, 1000, 8] {
+            let handle = heap.alloc(size, 8).unwrap();
+            for copy in heap.on_each_cpu(handle.as_ptr(), size, Part::Free) {
+                copy.fill(copy.cpu as u8 + 1);
+                copies.push((copy.start.addr(), copy.start.addr() + size));
             }
-            copies.sort_unstable();
-            assert!(copies.is_sorted_by(|former, next| former.1 <= next.0), "copies overlap");
-            heap.audit().unwrap();
-            for handle in handles {
-                heap.free(handle).unwrap();
-            }
-            heap.audit().unwrap();
+            handles.push(handle.addr().get());
         }
+        copies.sort_unstable();
+        assert!(copies.is_sorted_by(|former, next| former.1 <= next.0), "copies overlap");
+        heap.audit().unwrap();
+        for handle in handles {
+            heap.free(handle).unwrap();
+        }
+        heap.audit().unwrap();
     }
 
     #[test]
     fn strides_prefer_their_nodes_and_hold_zeroes_all_the_same() {
-        for family in [Family::Strided, Family::SideBySide] {
-            let heap = heap(family, true);
-            let handle = heap.alloc(4000, 8).unwrap();
-            heap.audit().unwrap();
-            heap.free(handle.addr().get()).unwrap();
-            heap.audit().unwrap();
-        }
+        let options = PoolOptions { cpu_count: 5, stride_bytes: 8192, is_robust: true, ..PoolOptions::default() };
+        let heap = Heap::new(&options, None, three_nodes).unwrap();
+        let handle = heap.alloc(4000, 8).unwrap();
+        heap.audit().unwrap();
+        heap.free(handle.addr().get()).unwrap();
+        heap.audit().unwrap();
     }
 
     #[test]
     fn records_are_what_they_were() {
-        for kind in [Kind::None, Kind::Object, Kind::Copy, Kind::Freed] {
-            for (size, shift) in [(0, 0), (1, 6), (4095, 12), (OBJECT_SIZE_BYTES_MAX, 13)] {
-                let record = Record { kind, size, shift };
+        for kind in [Kind::None, Kind::Object, Kind::Freed] {
+            for size in [0, 1, 4095, OBJECT_SIZE_BYTES_MAX] {
+                let record = Record { kind, size };
                 assert!(Record::from_word(record.to_word()) == record);
             }
         }

@@ -1,17 +1,13 @@
 //! Pools: objects of which every CPU has a copy, allocated and freed while the program runs.
 //!
-//! # The five schemes
+//! # The layout
 //!
 //! ```text
-//!   StaticAreas    base + offset + (cpu << shift)      │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one area, for ever
-//!   Interlaced     object + (cpu << shift)             │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          by chunks
-//!   OffsetTable    object + table[cpu]                 │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          by chunks; one table for all
-//!   Contiguous     object + (cpu << shift of object)   │ a₀ . │ a₁ . │ b₀ . │ b₁ . │    whole cache lines
-//!   PointerArray   object[cpu]                         │ a[] │ a₀ . │ a₁ . │ b[] │ …    whole cache lines, and an array
+//!   chunk   │ CPU 0: a₀ b₀ c₀ … │ CPU 1: a₁ b₁ c₁ … │ …        address = object + (cpu << stride_shift)
 //! ```
 //!
-//! Interlaced, the objects of one CPU share cache lines with one another and none with another CPU's. In the last two,
-//! every copy has lines to itself.
+//! A handle is the address of the copy for CPU 0. The objects of one CPU share cache lines with one another and none with another
+//! CPU's.
 //!
 //! # Growth
 //! A pool grows by chunks, each a mapping of its own, and gives none back before it is dropped. Computing an address
@@ -43,29 +39,22 @@
 //!
 //! # Cost
 //! Allocating and freeing take a lock (at most the time of two system calls when nobody waits) and a first-fit search over a
-//! bitmap. Records cost four bytes for every eight of a stride (for every cache line where copies fill lines), in memory
-//! that is touched as it is used.
+//! bitmap. Records cost four bytes for every eight of a stride, in memory that is touched as it is used.
 
 mod bitmap;
 mod directory;
 mod error;
 mod heap;
 mod memory;
-mod scheme;
 mod topology;
 
 use core::alloc::Layout;
 use core::fmt;
-use core::marker::PhantomData;
-use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::ptr::NonNull;
 
 use dormouse_locks::Reentered;
 pub use error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
 use heap::Heap;
-use memory::Mapping;
-use scheme::sealed::Parameters;
-pub use scheme::{Contiguous, Interlaced, OffsetTable, PointerArray, Relocatable, Scheme, StaticAreas};
 pub use topology::possible_cpus;
 
 use crate::area::{Area, PerCpu};
@@ -79,8 +68,7 @@ pub const OBJECT_SIZE_BYTES_MAX: usize = 4096;
 pub struct PoolOptions {
     /// Copies of each object. Default: [`possible_cpus`]. Size it by those and not by the affinity of the moment.
     pub cpu_count: u32,
-    /// Bytes that a chunk has for each CPU: whole pages, and for [`StaticAreas`] and [`Interlaced`] a power of two.
-    /// Default: 64 KiB. [`PointerArray`] and [`Contiguous`] make chunks of as many bytes in all.
+    /// Bytes that a chunk has for each CPU: a power of two, at least a page. Default: 64 KiB.
     pub stride_bytes: usize,
     /// The most memory for objects, all CPUs together, in bytes. Default: `usize::MAX`, no limit.
     pub limit_bytes: usize,
@@ -121,21 +109,47 @@ impl Region {
     }
 }
 
-/// Handle of an object: one word, `Copy`. Its meaning depends on the scheme.
+/// Handle of an object: the address of its copy for CPU 0, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Object<S: Scheme = Interlaced> {
-    word: NonNull<u8>,
-    scheme: PhantomData<S>,
+pub struct Object(NonNull<u8>);
+
+// SAFETY: a word. What is done through the address is unsafe where it is done.
+unsafe impl Send for Object {}
+// SAFETY: nothing in it can be changed through a shared reference; what is done through the address is unsafe where it is
+// done.
+unsafe impl Sync for Object {}
+
+impl Object {
+    /// The handle as a word, for other languages.
+    pub fn into_raw(self) -> NonNull<u8> {
+        self.0
+    }
+
+    /// The handle of a word that [`Object::into_raw`] gave. Any other word is a handle of no object: [`Pool::free`] refuses
+    /// it.
+    pub fn from_raw(word: NonNull<u8>) -> Object {
+        Object(word)
+    }
+
+    fn address(self) -> usize {
+        self.0.addr().get()
+    }
 }
 
 /// Everything that address computation needs. A small `Copy` value that is valid as long as its pool.
-pub struct View<S: Scheme = Interlaced> {
-    data: S::Data,
+#[derive(Debug, Clone, Copy)]
+pub struct View {
+    stride_shift: u32,
     cpu_count: u32,
 }
 
-impl<S: Scheme> View<S> {
-    /// The address of `cpu`'s copy of `object`. No locks, no search, no checks: only the scheme's formula.
+impl View {
+    fn new(options: &PoolOptions) -> View {
+        View { stride_shift: options.stride_bytes.trailing_zeros(), cpu_count: options.cpu_count }
+    }
+
+    /// The address of `cpu`'s copy of `object`. No locks, no search, no checks: an addition and a shift.
     ///
     /// Wait-free, async-signal-safe.
     ///
@@ -143,10 +157,9 @@ impl<S: Scheme> View<S> {
     /// `object` is of the pool (or attachment) that the view is of, and has not been freed; the pool lives;
     /// `cpu` is less than [`View::cpu_count`].
     #[inline(always)]
-    pub unsafe fn address(self, object: Object<S>, cpu: u32) -> *mut u8 {
+    pub unsafe fn address(self, object: Object, cpu: u32) -> *mut u8 {
         debug_assert!(cpu < self.cpu_count);
-        // SAFETY: the caller's promise.
-        unsafe { S::address(self.data, object.word, cpu) }
+        object.0.as_ptr().wrapping_add((cpu as usize) << (self.stride_shift & 63))
     }
 
     /// Adds `n`, wrapping, to the copy of the CPU that the thread is on. False: aborted, or the thread is not registered;
@@ -159,9 +172,9 @@ impl<S: Scheme> View<S> {
     /// that CPU write.
     #[inline(always)]
     #[must_use = "an aborted section has added nothing"]
-    pub unsafe fn add(self, rseq: Rseq, object: Object<S>, n: u64) -> bool {
+    pub unsafe fn add(self, rseq: Rseq, object: Object, n: u64) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { S::add(self.data, object.word, self.cpu_count, rseq, n) }
+        unsafe { rseq.add_by_stride(object.0.as_ptr().cast(), self.stride_shift, self.cpu_count, n) }
     }
 
     /// Copies of each object.
@@ -172,12 +185,15 @@ impl<S: Scheme> View<S> {
 }
 
 /// Objects of which every CPU has a copy.
-pub struct Pool<S: Scheme = Interlaced> {
+pub struct Pool {
     heap: Heap,
-    view: View<S>,
-    /// What offsets are added to if handles are offsets: the base minus the pool's tag.
-    base_biased: *mut u8,
+    view: View,
 }
+
+// SAFETY: the heap takes its lock before it changes anything, and its memory belongs to no thread.
+unsafe impl Send for Pool {}
+// SAFETY: every change through a shared reference is made under the heap's lock, or to atomics.
+unsafe impl Sync for Pool {}
 
 /// Live objects of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,60 +224,34 @@ pub struct Usage {
     pub align_bytes_max: usize,
 }
 
-/// What the handles of the next pool with offsets as handles start at, in units of [`TAG_STEP_BYTES`].
-static TAG: AtomicU32 = AtomicU32::new(1);
-/// No area is that long, so the handles of two pools never overlap: a handle of another pool is recognised.
-const TAG_STEP_BYTES: usize = 1 << 41;
-/// Tags start over after so many pools.
-const TAG_COUNT: u32 = 1 << 20;
-
-/// `base`, minus the tag of a new pool if handles are offsets.
-fn bias<S: Scheme>(base: *mut u8) -> *mut u8 {
-    if !S::IS_OFFSET {
-        return base;
-    }
-    // Not 0: a handle is not a null pointer.
-    let tag = TAG.fetch_add(1, Relaxed) % TAG_COUNT + 1;
-    base.wrapping_sub(tag as usize * TAG_STEP_BYTES)
-}
-
-/// The handle of what lies at `at`, in a pool or attachment with this bias.
-fn handle<S: Scheme>(at: *mut u8, base_biased: *mut u8) -> Option<Object<S>> {
-    let word = if S::IS_OFFSET { ptr::without_provenance_mut(at.addr().wrapping_sub(base_biased.addr())) } else { at };
-    NonNull::new(word).map(|word| Object { word, scheme: PhantomData })
-}
-
-impl<S: Scheme> Pool<S> {
-    /// A pool of private memory, which grows as far as the options and the kernel allow ([`StaticAreas`]: not at all).
+impl Pool {
+    /// A pool of private memory, which grows as far as the options and the kernel allow.
     ///
     /// # Errors
     /// [`AllocError::BadOption`]; [`AllocError::Exhausted`] if the first chunk is over the limit or the kernel refuses it.
-    pub fn new(options: &PoolOptions) -> Result<Pool<S>, AllocError> {
-        heap::check_options(S::FAMILY, S::IS_SHIFTED, options)?;
+    pub fn new(options: &PoolOptions) -> Result<Pool, AllocError> {
+        heap::check_options(options)?;
         Pool::with(options, None)
     }
 
-    /// A pool of memory that the caller gives: of its first `cpu_count * stride_bytes` bytes, aligned to 8 bytes, for
-    /// [`PointerArray`] and [`Contiguous`] to 64. It does not grow. The pool neither touches the memory in advance nor prefers nodes for it: the
-    /// caller may. The contents of the region are overwritten as objects are allocated.
+    /// A pool of memory that the caller gives: of its first `cpu_count * stride_bytes` bytes, aligned to 8 bytes. It does not
+    /// grow. The pool neither touches the memory in advance nor prefers nodes for it: the caller may. The contents of the region
+    /// are overwritten as objects are allocated.
     ///
     /// Records lie in this process: only this process allocates and frees. Others [attach](Attached) and are told offsets.
     ///
     /// # Errors
     /// [`AllocError::BadOption`], also for a region that is too small or not aligned; [`AllocError::Exhausted`] if the
     /// region is over the limit or the kernel refuses memory for the records.
-    pub fn in_region(region: Region, options: &PoolOptions) -> Result<Pool<S>, AllocError> {
-        heap::check_options(S::FAMILY, S::IS_SHIFTED, options)?;
-        heap::check_region(S::FAMILY, options, region)?;
+    pub fn in_region(region: Region, options: &PoolOptions) -> Result<Pool, AllocError> {
+        heap::check_options(options)?;
+        heap::check_region(options, region)?;
         Pool::with(options, Some(region))
     }
 
-    fn with(options: &PoolOptions, region: Option<Region>) -> Result<Pool<S>, AllocError> {
-        let heap = Heap::new(S::FAMILY, S::IS_FIXED, options, region, topology::nodes)?;
-        let base_biased = bias::<S>(heap.base());
-        let stride_shift = options.stride_bytes.trailing_zeros();
-        let parameters = Parameters { base_biased, stride_shift, table: heap.table() };
-        Ok(Pool { view: View { data: S::data(&parameters), cpu_count: options.cpu_count }, heap, base_biased })
+    fn with(options: &PoolOptions, region: Option<Region>) -> Result<Pool, AllocError> {
+        let heap = Heap::new(options, region, topology::nodes)?;
+        Ok(Pool { heap, view: View::new(options) })
     }
 
     /// An object of `layout` for every CPU, zeroed on all of them. An object of no bytes has an address of its own too.
@@ -271,17 +261,15 @@ impl<S: Scheme> Pool<S> {
     ///
     /// # Errors
     /// All of [`AllocError`] but [`AllocError::BadOption`].
-    pub fn alloc(&self, layout: Layout) -> Result<Object<S>, AllocError> {
-        let at = self.heap.alloc(layout.size(), layout.align())?;
-        // Tags are not 0, so the handle is no null pointer.
-        Ok(handle(at.as_ptr(), self.base_biased).unwrap_or(Object { word: at, scheme: PhantomData }))
+    pub fn alloc(&self, layout: Layout) -> Result<Object, AllocError> {
+        self.heap.alloc(layout.size(), layout.align()).map(Object)
     }
 
     /// An object that a `T` fits into, for every CPU. Its bytes are zeroes; the caller must know that they are a valid `T`.
     ///
     /// # Errors
     /// As [`Pool::alloc`].
-    pub fn alloc_for<T>(&self) -> Result<Object<S>, AllocError> {
+    pub fn alloc_for<T>(&self) -> Result<Object, AllocError> {
         self.alloc(Layout::new::<T>())
     }
 
@@ -291,45 +279,42 @@ impl<S: Scheme> Pool<S> {
     ///
     /// # Errors
     /// [`FreeError`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
-    /// recognised until its place is given to another object or, for [`PointerArray`], has been tried for one; after that, if
-    /// no object starts there, it counts as foreign.
+    /// recognised until its place is given to another object; after that, if no object starts there, it counts as foreign.
     ///
     /// # Safety
     /// Nobody uses the object's bytes from now on. Handles of objects that were freed before or come from another pool are
     /// allowed: they are refused.
-    pub unsafe fn free(&self, object: Object<S>) -> Result<(), FreeError> {
-        self.heap.free(self.at(object).addr())
+    pub unsafe fn free(&self, object: Object) -> Result<(), FreeError> {
+        self.heap.free(object.address())
     }
 
     /// Everything that address computation needs. Keep it where it is used.
-    pub fn view(&self) -> View<S> {
+    pub fn view(&self) -> View {
         self.view
     }
 
     /// The size with which a live object was allocated, in bytes; `None` for any other handle.
     ///
     /// Wait-free, async-signal-safe.
-    pub fn size_of(&self, object: Object<S>) -> Option<usize> {
-        self.heap.size_of(self.at(object).addr())
+    pub fn size_of(&self, object: Object) -> Option<usize> {
+        self.heap.size_of(object.address())
     }
 
     /// The offset of the object in the pool's memory, for another process that has [attached](Attached) to it, or for
     /// [`Pool::object_at`]. `None` if the object is not allocated, or if the pool's memory is not of one piece (it grows).
     ///
     /// Wait-free, async-signal-safe.
-    pub fn offset_of(&self, object: Object<S>) -> Option<usize> {
-        let at = self.at(object).addr();
-        self.heap.size_of(at)?;
-        self.heap.is_fixed().then(|| at - self.heap.base().addr())
+    pub fn offset_of(&self, object: Object) -> Option<usize> {
+        self.size_of(object)?;
+        self.heap.is_fixed().then(|| object.address() - self.heap.base().addr())
     }
 
     /// The live object whose offset this is.
     ///
     /// Wait-free, async-signal-safe.
-    pub fn object_at(&self, offset: usize) -> Option<Object<S>> {
-        let at = self.heap.base().wrapping_add(offset);
-        let is_live = self.heap.is_fixed() && self.heap.size_of(at.addr()).is_some();
-        handle(at, self.base_biased).filter(|_| is_live)
+    pub fn object_at(&self, offset: usize) -> Option<Object> {
+        let object = Object(NonNull::new(self.heap.base().wrapping_add(offset))?);
+        (self.heap.is_fixed() && self.size_of(object).is_some()).then_some(object)
     }
 
     /// Allocated objects by size, smallest first: just before the pool is dropped, these were never freed.
@@ -349,7 +334,7 @@ impl<S: Scheme> Pool<S> {
         self.leaks().for_each(leaked);
     }
 
-    /// Checks all red zones and free bytes (robust), and all arrays of pointers. Nothing is withdrawn.
+    /// Checks all red zones and free bytes, if the pool is robust. Nothing is withdrawn.
     ///
     /// Blocking: the pool is locked meanwhile.
     ///
@@ -376,18 +361,6 @@ impl<S: Scheme> Pool<S> {
         self.heap.hold(work).map_err(|Reentered| AllocError::Reentered)
     }
 
-    /// The address of the handle in the pool's memory.
-    fn at(&self, object: Object<S>) -> *mut u8 {
-        if S::IS_OFFSET { self.base_biased.wrapping_add(object.word.addr().get()) } else { object.word.as_ptr() }
-    }
-}
-
-/// A scheme whose chunks are [`Area`]s: [`StaticAreas`] and [`Interlaced`].
-pub trait AreaScheme: Relocatable {}
-impl AreaScheme for StaticAreas {}
-impl AreaScheme for Interlaced {}
-
-impl<S: AreaScheme> Pool<S> {
     /// The object in the form that code over an [`Area`] takes: the area of its chunk, and its place there. `None` if the object
     /// is not allocated, or is too small or not aligned for a `T`.
     ///
@@ -396,17 +369,16 @@ impl<S: AreaScheme> Pool<S> {
     /// # Safety
     /// Both are used only as long as the object lives; what its copies hold is valid for `T`; and nobody holds a `&mut` into
     /// them.
-    pub unsafe fn area_of<T>(&self, object: Object<S>) -> Option<(Area, PerCpu<T>)> {
-        let at = self.at(object);
-        let size_bytes = self.heap.size_of(at.addr())?;
-        let base = self.heap.chunk_base(at.addr())?;
-        if size_bytes < size_of::<T>() || !at.cast::<T>().is_aligned() {
+    pub unsafe fn area_of<T>(&self, object: Object) -> Option<(Area, PerCpu<T>)> {
+        let size_bytes = self.size_of(object)?;
+        let base = self.heap.chunk_base(object.address())?;
+        if size_bytes < size_of::<T>() || !object.0.cast::<T>().is_aligned() {
             return None;
         }
         // SAFETY: a chunk has a stride for each CPU, of whole pages, which stay as long as the pool.
-        let area = unsafe { Area::new(base, self.heap.stride_shift(), self.view.cpu_count) };
+        let area = unsafe { Area::new(base, self.view.stride_shift, self.view.cpu_count) };
         // SAFETY: the object's place; the caller promises the values.
-        let place = unsafe { PerCpu::new(at.addr() - base.addr()) };
+        let place = unsafe { PerCpu::new(object.address() - base.addr()) };
         Some((area, place))
     }
 }
@@ -415,119 +387,46 @@ impl<S: AreaScheme> Pool<S> {
 ///
 /// The allocating side tells it offsets, and it computes addresses from them in the same way. Both sides need the same
 /// options.
-pub struct Attached<S: Relocatable = Interlaced> {
+#[derive(Debug)]
+pub struct Attached {
     region: Region,
-    view: View<S>,
-    base_biased: *mut u8,
-    /// A table of offsets belongs to the process that uses it.
-    _table: Mapping,
+    view: View,
 }
 
-impl<S: Relocatable> Attached<S> {
+// SAFETY: an address in memory that belongs to no thread, and which it does not change.
+unsafe impl Send for Attached {}
+// SAFETY: through a shared reference it only tells addresses.
+unsafe impl Sync for Attached {}
+
+impl Attached {
     /// Attaches to `region`, whose pool was made with the same `cpu_count` and `stride_bytes`.
     ///
     /// # Errors
-    /// [`AllocError::BadOption`], as for [`Pool::in_region`]; [`AllocError::Exhausted`] if the kernel refuses memory for a
-    /// table.
-    pub fn new(region: Region, options: &PoolOptions) -> Result<Attached<S>, AllocError> {
-        heap::check_options(S::FAMILY, S::IS_SHIFTED, options)?;
-        heap::check_region(S::FAMILY, options, region)?;
-        let table = heap::map_table(options)?;
-        let base_biased = bias::<S>(region.base);
-        let stride_shift = options.stride_bytes.trailing_zeros();
-        let parameters = Parameters { base_biased, stride_shift, table: table.base().cast() };
-        let view = View { data: S::data(&parameters), cpu_count: options.cpu_count };
+    /// [`AllocError::BadOption`], as for [`Pool::in_region`].
+    pub fn new(region: Region, options: &PoolOptions) -> Result<Attached, AllocError> {
+        heap::check_options(options)?;
+        heap::check_region(options, region)?;
         let size_bytes = options.stride_bytes * options.cpu_count as usize;
-        Ok(Attached { region: Region { size_bytes, ..region }, view, base_biased, _table: table })
+        Ok(Attached { region: Region { size_bytes, ..region }, view: View::new(options) })
     }
 
     /// The object at an offset that [`Pool::offset_of`] gave; `None` if no copy for CPU 0 can be there. Only its pool knows whether an
     /// object is allocated there.
     ///
     /// Wait-free, async-signal-safe.
-    pub fn object_at(&self, offset: usize) -> Option<Object<S>> {
-        if offset >= self.region.size_bytes {
-            return None;
-        }
-        handle(self.region.base.wrapping_add(offset), self.base_biased)
+    pub fn object_at(&self, offset: usize) -> Option<Object> {
+        let at = NonNull::new(self.region.base.wrapping_add(offset));
+        at.filter(|_| offset < self.region.size_bytes).map(Object)
     }
 
     /// All that address computation needs.
-    pub fn view(&self) -> View<S> {
+    pub fn view(&self) -> View {
         self.view
     }
 }
 
-impl<S: Scheme> Object<S> {
-    /// The handle as a word, for other languages.
-    pub fn into_raw(self) -> NonNull<u8> {
-        self.word
-    }
-
-    /// The handle of a word that [`Object::into_raw`] gave. Any other word is a handle of no object: [`Pool::free`] refuses
-    /// it.
-    pub fn from_raw(word: NonNull<u8>) -> Object<S> {
-        Object { word, scheme: PhantomData }
-    }
-}
-
-impl<S: Scheme> Clone for Object<S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<S: Scheme> Copy for Object<S> {}
-impl<S: Scheme> PartialEq for Object<S> {
-    fn eq(&self, other: &Self) -> bool {
-        self.word == other.word
-    }
-}
-impl<S: Scheme> Eq for Object<S> {}
-impl<S: Scheme> fmt::Debug for Object<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Object").field(&self.word).finish()
-    }
-}
-// SAFETY: a word. What is done through the address that it leads to is unsafe where it is done.
-unsafe impl<S: Scheme> Send for Object<S> {}
-// SAFETY: nothing in it can be changed through a shared reference; what is done through the address is unsafe where it is
-// done.
-unsafe impl<S: Scheme> Sync for Object<S> {}
-
-impl<S: Scheme> Clone for View<S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<S: Scheme> Copy for View<S> {}
-impl<S: Scheme> fmt::Debug for View<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("View").field("scheme", &S::NAME).field("cpu_count", &self.cpu_count).finish()
-    }
-}
-// SAFETY: numbers, and addresses of what nobody writes while the pool lives.
-unsafe impl<S: Scheme> Send for View<S> {}
-// SAFETY: nothing in it can be changed through a shared reference, and nobody writes what its addresses lead to while the
-// pool lives.
-unsafe impl<S: Scheme> Sync for View<S> {}
-
-impl<S: Scheme> fmt::Debug for Pool<S> {
+impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("view", &self.view).field("usage", &self.usage()).finish()
     }
 }
-impl<S: Relocatable> fmt::Debug for Attached<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Attached").field("region", &self.region).field("view", &self.view).finish()
-    }
-}
-
-// SAFETY: addresses of mappings that belong to no thread, and which it does not change.
-unsafe impl<S: Relocatable> Send for Attached<S> {}
-// SAFETY: through a shared reference it only tells addresses in its mappings, which stay until it is dropped.
-unsafe impl<S: Relocatable> Sync for Attached<S> {}
-
-// SAFETY: the heap takes its lock before it changes anything, and its memory belongs to no thread.
-unsafe impl<S: Scheme> Send for Pool<S> {}
-// SAFETY: every change through a shared reference is made under the heap's lock, or to atomics.
-unsafe impl<S: Scheme> Sync for Pool<S> {}

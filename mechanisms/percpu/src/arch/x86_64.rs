@@ -113,33 +113,34 @@ macro_rules! critical_section {
 
 /// Adds the operands that only injection needs.
 #[cfg(any(test, feature = "inject"))]
-macro_rules! section {
-    ($body:tt $($operands:tt)+) => {
-        critical_section!($body $($operands)+
-            delay = out(reg) _,
-            delays = sym crate::inject::DELAYS,
-            options(nostack))
+macro_rules! with_delays {
+    ($section:ident $($operands:tt)+) => {
+        $section!($($operands)+ delay = out(reg) _, delays = sym crate::inject::DELAYS, options(nostack))
     };
 }
 #[cfg(not(any(test, feature = "inject")))]
+macro_rules! with_delays {
+    ($section:ident $($operands:tt)+) => { $section!($($operands)+ options(nostack)) };
+}
+
 macro_rules! section {
-    ($body:tt $($operands:tt)+) => { critical_section!($body $($operands)+ options(nostack)) };
+    ($($operands:tt)+) => { with_delays!(critical_section $($operands)+) };
 }
 
 /// An addition on whatever CPU the thread is on: the section finds the word by itself, so nothing has to be compared. One
 /// instruction, the final store, reads, adds and writes. (It has no `lock` prefix, so other CPUs do not wait for it.)
 ///
 /// ```text
+/// rseq_cpu_shift_add(first, shift, count, n):
 ///     rseq_cs = &descriptor
 ///  4: ─┐ cpu = cpu_id;  if cpu >= count: return OtherCpu        a thread that is not registered has a number beyond any count
-///      │ body: where cpu's word is
-///     ─┘ *word += n                                              (final store)
+///     ─┘ *(first + (cpu << shift)) += n                           (final store)
 ///  5: rseq_cs = null
 ///     return Done
 ///  6: rseq_cs = null;  return AbortedByKernel
 /// ```
-macro_rules! addition_here {
-    ({ $($body:expr,)* } $final_store:literal, $offset:expr, $count:expr, $n:expr, $($operands:tt)+) => {
+macro_rules! rseq_cpu_shift_add {
+    ($offset:expr, $first:expr, $shift:expr, $count:expr, $n:expr, $($operands:tt)+) => {
         asm!(
             ".pushsection __rseq_cs, \"aw\", @progbits",
             ".balign 32",
@@ -155,9 +156,9 @@ macro_rules! addition_here {
             "cmp {a:e}, {count:e}",
             "jae 7f",
             inject!(2),
-            $($body,)*
+            "shl {a}, cl",
             inject!(5),
-            $final_store,
+            "add qword ptr [{first} + {a}], {n}",
             "5:",
             "mov qword ptr fs:[{offset} + {rseq_cs}], 0",
             ".pushsection __rseq_failure, \"ax\", @progbits",
@@ -171,6 +172,8 @@ macro_rules! addition_here {
             "jmp {nowhere}",
             ".popsection",
             offset = in(reg) $offset,
+            first = in(reg) $first,
+            in("ecx") $shift,
             count = in(reg) $count,
             n = in(reg) $n,
             a = out(reg) _,
@@ -182,20 +185,6 @@ macro_rules! addition_here {
             $($operands)+
         )
     };
-}
-
-#[cfg(any(test, feature = "inject"))]
-macro_rules! add_here {
-    ($body:tt $($operands:tt)+) => {
-        addition_here!($body $($operands)+
-            delay = out(reg) _,
-            delays = sym crate::inject::DELAYS,
-            options(nostack))
-    };
-}
-#[cfg(not(any(test, feature = "inject")))]
-macro_rules! add_here {
-    ($body:tt $($operands:tt)+) => { addition_here!($body $($operands)+ options(nostack)) };
 }
 
 /// One section per width of the final store, so that each has exactly one.
@@ -399,69 +388,12 @@ impl Handle {
         }
     }
 
-    /// ```text
-    /// rseq_cpu_shift_add(first, shift, n):
-    ///     *(first + (cpu << shift)) += n             (final store)
-    /// ```
-    ///
     /// # Safety
     /// As [`crate::Rseq::add_by_stride`].
     #[inline]
     pub(crate) unsafe fn rseq_cpu_shift_add(self, first: *mut u64, shift: u32, count: u32, n: u64) -> Outcome {
         // SAFETY: the kernel's contract above, as for the other sections; where the words are is the caller's promise.
-        unsafe {
-            add_here!({
-                "shl {a}, cl",
-            }
-            "add qword ptr [{first} + {a}], {n}", self.offset, count, n,
-            first = in(reg) first,
-            in("ecx") shift,)
-        }
-        Outcome::Done
-    }
-
-    /// ```text
-    /// rseq_cpu_load_add(object, table, n):
-    ///     offset = table[cpu]
-    ///     *(object + offset) += n                    (final store)
-    /// ```
-    ///
-    /// # Safety
-    /// As [`crate::Rseq::add_by_table`].
-    #[inline]
-    pub(crate) unsafe fn rseq_cpu_load_add(self, object: *mut u8, table: *const usize, count: u32, n: u64) -> Outcome {
-        // SAFETY: the kernel sends a section that it interrupts to its abort handler, which stores nothing (rseq(2)); where the table and
-        // the words are is the caller's promise.
-        unsafe {
-            add_here!({
-                "mov {a}, qword ptr [{table} + 8 * {a}]",
-            }
-            "add qword ptr [{object} + {a}], {n}", self.offset, count, n,
-            object = in(reg) object,
-            table = in(reg) table,)
-        }
-        Outcome::Done
-    }
-
-    /// ```text
-    /// rseq_cpu_deref_add(words, n):
-    ///     word = words[cpu]
-    ///     *word += n                                 (final store)
-    /// ```
-    ///
-    /// # Safety
-    /// As [`crate::Rseq::add_by_array`].
-    #[inline]
-    pub(crate) unsafe fn rseq_cpu_deref_add(self, words: *const *mut u64, count: u32, n: u64) -> Outcome {
-        // SAFETY: the kernel sends a section that it interrupts to its abort handler, which stores nothing (rseq(2)); where the array and
-        // the words are is the caller's promise.
-        unsafe {
-            add_here!({
-                "mov {a}, qword ptr [{words} + 8 * {a}]",
-            }
-            "add qword ptr [{a}], {n}", self.offset, count, n,
-            words = in(reg) words,)
-        }
+        unsafe { with_delays!(rseq_cpu_shift_add self.offset, first, shift, count, n,) }
         Outcome::Done
     }
 

@@ -53,9 +53,6 @@ struct Fire {
     words: PerCpu<Words>,
     list: List,
     done: Done,
-    /// By CPU: how far its stride is from the first, and the address of its word.
-    offsets: Vec<usize>,
-    added: Vec<usize>,
 }
 
 impl Fire {
@@ -71,10 +68,7 @@ impl Fire {
             // SAFETY: on no list, and never unmapped.
             unsafe { list.push(rseq, NonNull::from(&item.node)) };
         }
-        let cpus = 0..shared.area.count();
-        let offsets = cpus.clone().map(|cpu| (cpu as usize) << STRIDE_SHIFT).collect();
-        let added = cpus.map(|cpu| shared.area.get(words, cpu).unwrap().added.as_ptr().addr()).collect();
-        Fire { rseq, shared, words, list, done: Done::default(), offsets, added }
+        Fire { rseq, shared, words, list, done: Done::default() }
     }
 
     fn on(&self, cpu: u32) -> &Words {
@@ -114,17 +108,13 @@ impl Fire {
         self.pop_and_push(rseq);
     }
 
-    /// The same word, which the sections find by themselves.
+    /// The same word, which the section finds by itself.
     fn add_here(&self, rseq: Rseq) {
         let (first, count) = (self.on(0).added.as_ptr(), self.shared.area.count());
         // SAFETY: each CPU's word, in memory that is never unmapped, written by sections on it only.
-        let by_stride = unsafe { rseq.add_by_stride(first, STRIDE_SHIFT, count, 1) };
-        // SAFETY: each CPU's word, written by sections on it only, at its offset from the first.
-        let by_table = unsafe { rseq.add_by_table(first.cast(), self.offsets.as_ptr(), count, 1) };
-        // SAFETY: each CPU's word, written by sections on it only, by its address.
-        let by_array = unsafe { rseq.add_by_array(self.added.as_ptr().cast(), count, 1) };
-        let done = [by_stride, by_table, by_array].into_iter().filter(|is_done| *is_done).count();
-        self.done.added.fetch_add(done as u64, Relaxed);
+        if unsafe { rseq.add_by_stride(first, STRIDE_SHIFT, count, 1) } {
+            self.done.added.fetch_add(1, Relaxed);
+        }
     }
 
     /// Appends a record of `unique % 29 + 1` bytes; if the ring is full, over the first ones.

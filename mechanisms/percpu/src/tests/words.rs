@@ -6,10 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::{
-    Contiguous, Copying, Interlaced, ListSlot, Node, Object, OffsetTable, PointerArray, Pool, PoolList, PoolOptions,
-    Scheme, StaticAreas, WordError, Words, possible_cpus,
-};
+use crate::{Copying, ListSlot, Node, Object, Pool, PoolList, PoolOptions, WordError, Words, possible_cpus};
 
 /// A copy: six words, eight bytes for each of a ring's records, and a list.
 const ADDED: usize = 0;
@@ -30,41 +27,21 @@ fn layout() -> std::alloc::Layout {
 }
 
 /// Both ways that there are here.
-fn ways<S: Scheme>(pool: &Pool<S>) -> Vec<Words<S>> {
+fn ways(pool: &Pool) -> Vec<Words> {
     let by_sections = rseq_too().map(|_| Words::new(pool));
     by_sections.into_iter().chain([Words::by_locks(pool.view())]).collect()
 }
 
-fn word<S: Scheme>(pool: &Pool<S>, object: Object<S>, cpu: u32, offset: usize) -> u64 {
+fn word(pool: &Pool, object: Object, cpu: u32, offset: usize) -> u64 {
     // SAFETY: the tests ask for live objects and for CPUs that the pool has.
     let copy = unsafe { pool.view().address(object, cpu) };
     // SAFETY: a word of the object, written by atomic stores and sections.
     unsafe { AtomicU64::from_ptr(copy.wrapping_add(offset).cast()) }.load(Acquire) // (A) pairs with the operations' stores
 }
 
-fn sum<S: Scheme>(pool: &Pool<S>, object: Object<S>, offset: usize) -> u64 {
+fn sum(pool: &Pool, object: Object, offset: usize) -> u64 {
     (0..pool.view().cpu_count()).map(|cpu| word(pool, object, cpu, offset)).sum()
 }
-
-macro_rules! for_every_scheme {
-    ($($test:ident)+) => {
-        $(#[test]
-        fn $test() {
-            let _turn = Turn::take([0; 6]);
-            schemes::$test::<StaticAreas>();
-            schemes::$test::<PointerArray>();
-            schemes::$test::<Contiguous>();
-            schemes::$test::<OffsetTable>();
-            schemes::$test::<Interlaced>();
-        })+
-    };
-}
-
-for_every_scheme!(
-    words_are_what_an_array_is
-    words_are_exact_while_affinity_changes
-    a_pool_of_too_few_cpus_says_so
-);
 
 #[derive(Debug, Clone)]
 enum Operation {
@@ -103,199 +80,197 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-mod schemes {
-    use super::*;
+/// On one CPU, by one thread: what each operation says, and what all words and bytes hold after it.
+#[test]
+fn words_are_what_an_array_is() {
+    let _turn = Turn::take([0; 6]);
+    let cpu = *cpus().last().unwrap();
+    run_on(None, cpu);
+    let pool = Pool::new(&options()).unwrap();
+    let ways = ways(&pool);
+    let strategy = (0..ways.len(), prop::collection::vec(operation(), 1..60));
+    let mut runner = TestRunner::new(Config { failure_persistence: None, cases: 200, ..Config::default() });
+    let tried = runner.run(&strategy, |(way, operations)| {
+        let words = ways[way];
+        let object = pool.alloc(layout()).unwrap();
+        let mut oracle = [0_u64; WORDS];
+        let mut bytes = [0_u8; 64];
+        for operation in operations {
+            // SAFETY: the object lives; all words and bytes are inside it.
+            unsafe { apply(words, object, &mut oracle, &mut bytes, operation) }?;
+            for (index, expected) in oracle.iter().enumerate() {
+                prop_assert_eq!(word(&pool, object, cpu as u32, 8 * index), *expected);
+            }
+            let copied = (0..8).flat_map(|index| word(&pool, object, cpu as u32, RECORDS + 8 * index).to_ne_bytes());
+            prop_assert!(copied.eq(bytes));
+        }
+        // SAFETY: nobody uses it any more.
+        prop_assert_eq!(unsafe { pool.free(object) }, Ok(()));
+        Ok(())
+    });
+    tried.unwrap();
+}
 
-    /// On one CPU, by one thread: what each operation says, and what all words and bytes hold after it.
-    pub(super) fn words_are_what_an_array_is<S: Scheme>() {
-        let cpu = *cpus().last().unwrap();
-        run_on(None, cpu);
-        let pool = Pool::<S>::new(&options()).unwrap();
-        let ways = ways(&pool);
-        let strategy = (0..ways.len(), prop::collection::vec(operation(), 1..60));
-        let mut runner = TestRunner::new(Config { failure_persistence: None, cases: 200, ..Config::default() });
-        let tried = runner.run(&strategy, |(way, operations)| {
-            let words = ways[way];
-            let object = pool.alloc(layout()).unwrap();
-            let mut oracle = [0_u64; WORDS];
-            let mut bytes = [0_u8; 64];
-            for operation in operations {
-                // SAFETY: the object lives; all words and bytes are inside it.
-                unsafe { apply(words, object, &mut oracle, &mut bytes, operation) }?;
-                for (index, expected) in oracle.iter().enumerate() {
-                    prop_assert_eq!(word(&pool, object, cpu as u32, 8 * index), *expected);
-                }
-                let copied =
-                    (0..8).flat_map(|index| word(&pool, object, cpu as u32, RECORDS + 8 * index).to_ne_bytes());
-                prop_assert!(copied.eq(bytes));
-            }
-            // SAFETY: nobody uses it any more.
-            prop_assert_eq!(unsafe { pool.free(object) }, Ok(()));
-            Ok(())
-        });
-        tried.unwrap();
-    }
-
-    /// # Safety
-    /// `object` lives, and is as large as these tests have it.
-    unsafe fn apply<S: Scheme>(
-        words: Words<S>,
-        object: Object<S>,
-        oracle: &mut [u64; WORDS],
-        bytes: &mut [u8; 64],
-        operation: Operation,
-    ) -> Result<(), TestCaseError> {
-        match operation {
-            Operation::Load { index } => {
-                // SAFETY: the caller's promise.
-                prop_assert_eq!(unsafe { words.load(object, 8 * index) }, Ok(oracle[index]));
-            }
-            Operation::Add { index, n } => {
-                // SAFETY: the caller's promise.
-                prop_assert_eq!(unsafe { words.add(object, 8 * index, n) }, Ok(()));
-                oracle[index] = oracle[index].wrapping_add(n);
-            }
-            Operation::Store { index, value } => {
-                // SAFETY: the caller's promise.
-                prop_assert_eq!(unsafe { words.store(object, 8 * index, value) }, Ok(()));
+/// # Safety
+/// `object` lives, and is as large as these tests have it.
+unsafe fn apply(
+    words: Words,
+    object: Object,
+    oracle: &mut [u64; WORDS],
+    bytes: &mut [u8; 64],
+    operation: Operation,
+) -> Result<(), TestCaseError> {
+    match operation {
+        Operation::Load { index } => {
+            // SAFETY: the caller's promise.
+            prop_assert_eq!(unsafe { words.load(object, 8 * index) }, Ok(oracle[index]));
+        }
+        Operation::Add { index, n } => {
+            // SAFETY: the caller's promise.
+            prop_assert_eq!(unsafe { words.add(object, 8 * index, n) }, Ok(()));
+            oracle[index] = oracle[index].wrapping_add(n);
+        }
+        Operation::Store { index, value } => {
+            // SAFETY: the caller's promise.
+            prop_assert_eq!(unsafe { words.store(object, 8 * index, value) }, Ok(()));
+            oracle[index] = value;
+        }
+        Operation::CompareAndStore { index, expected, value } => {
+            let is_expected = oracle[index] == expected;
+            // SAFETY: the caller's promise.
+            let stored = unsafe { words.compare_and_store(object, 8 * index, expected, value) };
+            prop_assert_eq!(stored, Ok(is_expected));
+            if is_expected {
                 oracle[index] = value;
             }
-            Operation::CompareAndStore { index, expected, value } => {
-                let is_expected = oracle[index] == expected;
-                // SAFETY: the caller's promise.
-                let stored = unsafe { words.compare_and_store(object, 8 * index, expected, value) };
-                prop_assert_eq!(stored, Ok(is_expected));
-                if is_expected {
-                    oracle[index] = value;
-                }
-            }
-            Operation::CopyAndStore { guard, expected, to, bytes: from, last, value } => {
-                let is_expected = oracle[guard] == expected;
-                let (size_bytes, from) = (from.len(), from.as_slice());
-                let copying = Copying {
-                    guard: 8 * guard,
-                    expected,
-                    to: RECORDS + to,
-                    from: from.as_ptr(),
-                    size_bytes,
-                    last: 8 * last,
-                    value,
-                };
-                // SAFETY: the caller's promise.
-                prop_assert_eq!(unsafe { words.copy_and_store(object, &copying) }, Ok(is_expected));
-                if is_expected {
-                    bytes[to..to + size_bytes].copy_from_slice(from);
-                    oracle[last] = value;
-                }
+        }
+        Operation::CopyAndStore { guard, expected, to, bytes: from, last, value } => {
+            let is_expected = oracle[guard] == expected;
+            let (size_bytes, from) = (from.len(), from.as_slice());
+            let copying = Copying {
+                guard: 8 * guard,
+                expected,
+                to: RECORDS + to,
+                from: from.as_ptr(),
+                size_bytes,
+                last: 8 * last,
+                value,
+            };
+            // SAFETY: the caller's promise.
+            prop_assert_eq!(unsafe { words.copy_and_store(object, &copying) }, Ok(is_expected));
+            if is_expected {
+                bytes[to..to + size_bytes].copy_from_slice(from);
+                oracle[last] = value;
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Threads that are moved about all the time, and whose sections are slow enough to be aborted.
-    pub(super) fn words_are_exact_while_affinity_changes<S: Scheme>() {
-        set_delays([0, 200, 200, 1_000, 200, 1_000]);
-        let pool = Pool::<S>::new(&options()).unwrap();
-        for words in ways(&pool) {
-            let object = pool.alloc(layout()).unwrap();
-            // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
-            let list = unsafe { PoolList::new(pool.view(), object, LIST) };
-            let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
-            let rseq = Rseq::detect();
-            for (index, node) in nodes.iter().enumerate() {
-                // SAFETY: on no list, and never unmapped.
-                unsafe { list.push(rseq.filter(|_| index % 2 == 0), NonNull::from(node)) };
-            }
-            let [compared, copied] = [const { AtomicU64::new(0) }; 2];
-            let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-            std::thread::scope(|scope| {
-                let _stop = StopAtEnd(&stop);
-                scope.spawn(|| flip(&threads, &stop));
-                let work = || {
-                    threads.lock().unwrap().push(rustix::thread::gettid());
-                    for turn in 0..ROUNDS {
-                        // SAFETY: the object lives, and these are its words.
-                        assert_eq!(unsafe { words.add(object, ADDED, 3) }, Ok(()));
-                        // SAFETY: the object lives, and these are its words.
-                        let before = unsafe { words.load(object, COMPARED) }.unwrap();
-                        // SAFETY: the object lives, and these are its words.
-                        let stored = unsafe { words.compare_and_store(object, COMPARED, before, before + 1) };
-                        compared.fetch_add(u64::from(stored.unwrap()), Relaxed);
-                        // SAFETY: the object lives, and these are its words.
-                        let count = unsafe { words.load(object, COUNT) }.unwrap();
-                        let record = count.to_ne_bytes();
-                        let copying = Copying {
-                            guard: COUNT,
-                            expected: count,
-                            to: RECORDS + 8 * (count % RECORD_COUNT) as usize,
-                            from: record.as_ptr(),
-                            size_bytes: record.len(),
-                            last: COUNT,
-                            value: count + 1,
-                        };
-                        // SAFETY: the object lives, and these are its words; the record is as long as is said.
-                        let stored = unsafe { words.copy_and_store(object, &copying) };
-                        copied.fetch_add(u64::from(stored.unwrap()), Relaxed);
-                        if let Some(node) = list.pop(rseq) {
-                            // SAFETY: it was popped just now.
-                            unsafe { list.push(rseq.filter(|_| turn % 3 == 0), node) };
-                        }
-                    }
-                };
-                let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
-                for worker in workers {
-                    worker.join().unwrap();
-                }
-            });
-            assert_eq!(sum(&pool, object, ADDED), 4 * 3 * ROUNDS);
-            assert_eq!(sum(&pool, object, COMPARED), compared.load(Relaxed));
-            assert_eq!(sum(&pool, object, COUNT), copied.load(Relaxed));
-            assert!(compared.load(Relaxed) > 0 && copied.load(Relaxed) > 0);
-            for cpu in 0..pool.view().cpu_count() {
-                let count = word(&pool, object, cpu, COUNT);
-                // Where the next one would go, an aborted section may have left its bytes.
-                for k in count.saturating_sub(RECORD_COUNT - 1)..count {
-                    assert_eq!(word(&pool, object, cpu, RECORDS + 8 * (k % RECORD_COUNT) as usize), k);
-                }
-            }
-            let mut drained = Vec::new();
-            // SAFETY: all users have been joined.
-            unsafe { list.drain(|node| drained.push(node)) };
-            drained.sort_unstable();
-            drained.dedup();
-            assert_eq!(drained.len(), nodes.len());
-            // SAFETY: nobody uses it any more.
-            unsafe { pool.free(object) }.unwrap();
-        }
-    }
+const ROUNDS: u64 = 600;
 
-    /// Sized by the affinity of the moment, which has changed since.
-    pub(super) fn a_pool_of_too_few_cpus_says_so<S: Scheme>() {
-        let Some(cpu) = cpus().last().copied().filter(|cpu| *cpu > 0) else {
-            return skip(Lack::machine("there is only one CPU", "a machine with two"));
-        };
-        let pool = Pool::<S>::new(&PoolOptions { cpu_count: cpu as u32, ..options() }).unwrap();
+/// Threads that are moved about all the time, and whose sections are slow enough to be aborted.
+#[test]
+fn words_are_exact_while_affinity_changes() {
+    let _turn = Turn::take([0; 6]);
+    set_delays([0, 200, 200, 1_000, 200, 1_000]);
+    let pool = Pool::new(&options()).unwrap();
+    for words in ways(&pool) {
         let object = pool.alloc(layout()).unwrap();
-        let affinity = rustix::thread::sched_getaffinity(None).unwrap();
-        run_on(None, cpu);
-        for words in ways(&pool) {
-            let expected = WordError::NoCopy { cpu: cpu as u32 };
-            // SAFETY: the object lives, and these are its words.
-            assert_eq!(unsafe { words.add(object, ADDED, 1) }, Err(expected));
-            // SAFETY: the object lives, and these are its words.
-            assert_eq!(unsafe { words.load(object, COMPARED) }, Err(expected));
-            assert!(expected.to_string().contains(&format!("CPU {cpu}")));
-        }
-        assert_eq!(sum(&pool, object, ADDED), 0);
         // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
         let list = unsafe { PoolList::new(pool.view(), object, LIST) };
-        let node: &'static Node = Box::leak(Box::default());
-        // SAFETY: on no list, and never unmapped.
-        unsafe { list.push(Rseq::detect(), NonNull::from(node)) };
-        assert_eq!(list.pop(Rseq::detect()), Some(NonNull::from(node)));
-        // The next scheme begins where this one did.
-        rustix::thread::sched_setaffinity(None, &affinity).unwrap();
+        let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
+        let rseq = Rseq::detect();
+        for (index, node) in nodes.iter().enumerate() {
+            // SAFETY: on no list, and never unmapped.
+            unsafe { list.push(rseq.filter(|_| index % 2 == 0), NonNull::from(node)) };
+        }
+        let [compared, copied] = [const { AtomicU64::new(0) }; 2];
+        let (threads, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let _stop = StopAtEnd(&stop);
+            scope.spawn(|| flip(&threads, &stop));
+            let work = || {
+                threads.lock().unwrap().push(rustix::thread::gettid());
+                for turn in 0..ROUNDS {
+                    // SAFETY: the object lives, and these are its words.
+                    assert_eq!(unsafe { words.add(object, ADDED, 3) }, Ok(()));
+                    // SAFETY: the object lives, and these are its words.
+                    let before = unsafe { words.load(object, COMPARED) }.unwrap();
+                    // SAFETY: the object lives, and these are its words.
+                    let stored = unsafe { words.compare_and_store(object, COMPARED, before, before + 1) };
+                    compared.fetch_add(u64::from(stored.unwrap()), Relaxed);
+                    // SAFETY: the object lives, and these are its words.
+                    let count = unsafe { words.load(object, COUNT) }.unwrap();
+                    let record = count.to_ne_bytes();
+                    let copying = Copying {
+                        guard: COUNT,
+                        expected: count,
+                        to: RECORDS + 8 * (count % RECORD_COUNT) as usize,
+                        from: record.as_ptr(),
+                        size_bytes: record.len(),
+                        last: COUNT,
+                        value: count + 1,
+                    };
+                    // SAFETY: the object lives, and these are its words; the record is as long as is said.
+                    let stored = unsafe { words.copy_and_store(object, &copying) };
+                    copied.fetch_add(u64::from(stored.unwrap()), Relaxed);
+                    if let Some(node) = list.pop(rseq) {
+                        // SAFETY: it was popped just now.
+                        unsafe { list.push(rseq.filter(|_| turn % 3 == 0), node) };
+                    }
+                }
+            };
+            let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+            for worker in workers {
+                worker.join().unwrap();
+            }
+        });
+        assert_eq!(sum(&pool, object, ADDED), 4 * 3 * ROUNDS);
+        assert_eq!(sum(&pool, object, COMPARED), compared.load(Relaxed));
+        assert_eq!(sum(&pool, object, COUNT), copied.load(Relaxed));
+        assert!(compared.load(Relaxed) > 0 && copied.load(Relaxed) > 0);
+        for cpu in 0..pool.view().cpu_count() {
+            let count = word(&pool, object, cpu, COUNT);
+            // Where the next one would go, an aborted section may have left its bytes.
+            for k in count.saturating_sub(RECORD_COUNT - 1)..count {
+                assert_eq!(word(&pool, object, cpu, RECORDS + 8 * (k % RECORD_COUNT) as usize), k);
+            }
+        }
+        let mut drained = Vec::new();
+        // SAFETY: all users have been joined.
+        unsafe { list.drain(|node| drained.push(node)) };
+        drained.sort_unstable();
+        drained.dedup();
+        assert_eq!(drained.len(), nodes.len());
+        // SAFETY: nobody uses it any more.
+        unsafe { pool.free(object) }.unwrap();
     }
+}
 
-    const ROUNDS: u64 = 600;
+/// Sized by the affinity of the moment, which has changed since.
+#[test]
+fn a_pool_of_too_few_cpus_says_so() {
+    let _turn = Turn::take([0; 6]);
+    let Some(cpu) = cpus().last().copied().filter(|cpu| *cpu > 0) else {
+        return skip(Lack::machine("there is only one CPU", "a machine with two"));
+    };
+    let pool = Pool::new(&PoolOptions { cpu_count: cpu as u32, ..options() }).unwrap();
+    let object = pool.alloc(layout()).unwrap();
+    run_on(None, cpu);
+    for words in ways(&pool) {
+        let expected = WordError::NoCopy { cpu: cpu as u32 };
+        // SAFETY: the object lives, and these are its words.
+        assert_eq!(unsafe { words.add(object, ADDED, 1) }, Err(expected));
+        // SAFETY: the object lives, and these are its words.
+        assert_eq!(unsafe { words.load(object, COMPARED) }, Err(expected));
+        assert!(expected.to_string().contains(&format!("CPU {cpu}")));
+    }
+    assert_eq!(sum(&pool, object, ADDED), 0);
+    // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
+    let list = unsafe { PoolList::new(pool.view(), object, LIST) };
+    let node: &'static Node = Box::leak(Box::default());
+    // SAFETY: on no list, and never unmapped.
+    unsafe { list.push(Rseq::detect(), NonNull::from(node)) };
+    assert_eq!(list.pop(Rseq::detect()), Some(NonNull::from(node)));
 }

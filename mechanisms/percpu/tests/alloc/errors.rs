@@ -1,13 +1,11 @@
-//! What cannot be is said, with cause and numbers, whatever the scheme.
+//! What cannot be is said, with cause and numbers.
 
 use std::error::Error;
 
-use dormouse_percpu::{
-    AllocError, FreeError, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Scheme, Shortage,
-};
+use dormouse_percpu::{AllocError, FreeError, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Shortage};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::{Backing, Family, OS_PAGE, addresses, family, flip, for_every_scheme, free, in_child, is_static, layout};
+use crate::{Backing, OS_PAGE, addresses, flip, free, in_child, layout};
 
 const OPTIONS: PoolOptions =
     PoolOptions { cpu_count: 2, stride_bytes: 2 * OS_PAGE, limit_bytes: usize::MAX, is_robust: false, is_lazy: false };
@@ -17,37 +15,39 @@ fn text(error: impl Error) -> String {
     error.to_string()
 }
 
-fn an_object_that_does_not_fit<S: Scheme>() {
-    let pool = Pool::<S>::new(&OPTIONS).unwrap();
+#[test]
+fn an_object_that_does_not_fit() {
+    let pool = Pool::new(&OPTIONS).unwrap();
     assert!(pool.alloc(layout(OBJECT_SIZE_BYTES_MAX, 8)).is_ok());
     let error = pool.alloc(layout(OBJECT_SIZE_BYTES_MAX + 1, 8)).unwrap_err();
     assert_eq!(error, AllocError::TooBig { size_bytes: 4097, size_bytes_max: 4096 });
     assert_eq!(text(error), "an object of 4097 bytes does not fit: this pool's objects have at most 4096");
 
-    // Red zones take their part, and so do arrays of pointers.
-    let pool = Pool::<S>::new(&PoolOptions { stride_bytes: OS_PAGE, ..ROBUST }).unwrap();
-    let most = if family::<S>() == Family::Pointers { 4032 - 16 } else { 4096 - 16 };
+    // Red zones take their part.
+    let pool = Pool::new(&PoolOptions { stride_bytes: OS_PAGE, ..ROBUST }).unwrap();
+    let most = 4096 - 16;
     assert_eq!(pool.usage().size_bytes_max, most);
     assert!(pool.alloc(layout(most, 8)).is_ok());
     let error = pool.alloc(layout(most + 1, 8)).unwrap_err();
     assert_eq!(error, AllocError::TooBig { size_bytes: most + 1, size_bytes_max: most });
 }
 
-fn an_alignment_that_cannot_be_met<S: Scheme>() {
-    let pool = Pool::<S>::new(&PoolOptions { stride_bytes: 8 * OS_PAGE, ..OPTIONS }).unwrap();
+#[test]
+fn an_alignment_that_cannot_be_met() {
+    let pool = Pool::new(&PoolOptions { stride_bytes: 8 * OS_PAGE, ..OPTIONS }).unwrap();
     assert!(pool.alloc(layout(1, 4096)).is_ok());
     let error = pool.alloc(layout(1, 8192)).unwrap_err();
     assert_eq!(error, AllocError::BadAlignment { align_bytes: 8192, align_bytes_max: 4096 });
     assert_eq!(text(error), "alignment to 8192 bytes cannot be met: this pool aligns to at most 4096");
 
     let backing = Backing::new(5 * OS_PAGE);
-    let pool = Pool::<S>::in_region(backing.region(64), &OPTIONS).unwrap();
+    let pool = Pool::in_region(backing.region(64), &OPTIONS).unwrap();
     assert!(pool.alloc(layout(8, 64)).is_ok());
     let error = pool.alloc(layout(8, 128)).unwrap_err();
     assert_eq!(error, AllocError::BadAlignment { align_bytes: 128, align_bytes_max: 64 });
 }
 
-fn fill<S: Scheme>(pool: &Pool<S>) -> (Vec<Object<S>>, AllocError) {
+fn fill(pool: &Pool) -> (Vec<Object>, AllocError) {
     let mut objects = Vec::new();
     loop {
         match pool.alloc(layout(1024, 8)) {
@@ -57,44 +57,42 @@ fn fill<S: Scheme>(pool: &Pool<S>) -> (Vec<Object<S>>, AllocError) {
     }
 }
 
-fn exhausted_by_its_limit<S: Scheme>() {
+#[test]
+fn exhausted_by_its_limit() {
     let chunk_bytes = 4 * OS_PAGE;
     let limit_bytes = 3 * chunk_bytes + 1;
-    let pool = Pool::<S>::new(&PoolOptions { limit_bytes, ..OPTIONS }).unwrap();
+    let pool = Pool::new(&PoolOptions { limit_bytes, ..OPTIONS }).unwrap();
     let (objects, error) = fill(&pool);
-    let shortage = match is_static::<S>() {
-        true => Shortage::Fixed { size_bytes: chunk_bytes },
-        false => Shortage::Limit { limit_bytes, mapped_bytes: 3 * chunk_bytes, chunk_bytes },
-    };
+    let shortage = Shortage::Limit { limit_bytes, mapped_bytes: 3 * chunk_bytes, chunk_bytes };
     assert_eq!(error, AllocError::Exhausted { size_bytes: 1024, align_bytes: 8, shortage });
-    let cause = match is_static::<S>() {
-        true => "the pool's 16384 bytes are fixed",
-        false => "16384 bytes more would pass the limit of 49153, of which it has 49152",
-    };
+    let cause = "16384 bytes more would pass the limit of 49153, of which it has 49152";
     assert_eq!(text(error), format!("no room for 1024 bytes per CPU, aligned to 8: {cause}"));
     // Freed memory can be allocated again.
     assert_eq!(free(&pool, objects[1]), Ok(()));
     assert!(pool.alloc(layout(1000, 4)).is_ok());
     assert_eq!(pool.alloc(layout(1024, 8)), Err(error));
 
-    let error = Pool::<S>::new(&PoolOptions { limit_bytes: chunk_bytes - 1, ..OPTIONS }).unwrap_err();
+    let error = Pool::new(&PoolOptions { limit_bytes: chunk_bytes - 1, ..OPTIONS }).unwrap_err();
     let shortage = Shortage::Limit { limit_bytes: chunk_bytes - 1, mapped_bytes: 0, chunk_bytes };
     assert_eq!(error, AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage });
     assert!(text(error).starts_with("no memory for the pool: 16384 bytes more would pass the limit of 16383"));
 }
 
-fn exhausted_because_memory_is_the_caller_s<S: Scheme>() {
+#[test]
+fn exhausted_because_memory_is_the_caller_s() {
     let backing = Backing::new(5 * OS_PAGE);
-    let pool = Pool::<S>::in_region(backing.region(0), &OPTIONS).unwrap();
+    let pool = Pool::in_region(backing.region(0), &OPTIONS).unwrap();
     let (_, error) = fill(&pool);
     let shortage = Shortage::Fixed { size_bytes: 4 * OS_PAGE };
     assert_eq!(error, AllocError::Exhausted { size_bytes: 1024, align_bytes: 8, shortage });
+    assert!(text(error).ends_with("the pool's 16384 bytes are fixed"));
 }
 
-fn exhausted_because_the_kernel_refuses<S: Scheme>() {
+#[test]
+fn exhausted_because_the_kernel_refuses() {
     // More than there are addresses.
     let huge = PoolOptions { cpu_count: 1 << 10, stride_bytes: 1 << 40, is_lazy: true, ..OPTIONS };
-    let error = Pool::<S>::new(&huge).unwrap_err();
+    let error = Pool::new(&huge).unwrap_err();
     // ENOMEM by Linux, EINVAL by valgrind.
     let AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage } = error else { panic!("{error}") };
     let Shortage::Refused { size_bytes, errno } = shortage else { panic!("{error}") };
@@ -105,7 +103,7 @@ fn exhausted_because_the_kernel_refuses<S: Scheme>() {
     // In the midst of growth. There is room left, though not for another chunk: valgrind's own memory counts too, and it ends without.
     let chunk_bytes = 256 << 20;
     let options = PoolOptions { cpu_count: 1 << 12, stride_bytes: chunk_bytes >> 12, is_lazy: true, ..OPTIONS };
-    let pool = Pool::<S>::new(&options).unwrap();
+    let pool = Pool::new(&options).unwrap();
     let limit = Some((mapped_bytes() + chunk_bytes / 2) as u64);
     let is_refused = in_child(|| {
         setrlimit(Resource::As, Rlimit { current: limit, maximum: limit }).unwrap();
@@ -113,11 +111,7 @@ fn exhausted_because_the_kernel_refuses<S: Scheme>() {
             match pool.alloc(layout(4096, 8)) {
                 Ok(_) => {}
                 Err(AllocError::Exhausted { size_bytes: 4096, align_bytes: 8, shortage }) => {
-                    return match shortage {
-                        Shortage::Refused { .. } => !is_static::<S>(),
-                        Shortage::Fixed { .. } => is_static::<S>(),
-                        _ => false,
-                    };
+                    return matches!(shortage, Shortage::Refused { .. });
                 }
                 Err(_) => return false,
             }
@@ -133,21 +127,10 @@ fn mapped_bytes() -> usize {
     statm.split(' ').next().unwrap().parse::<usize>().unwrap() * OS_PAGE
 }
 
-fn exhausted_because_no_chunk_has_such_a_place<S: Scheme>() {
-    let pool = Pool::<S>::new(&PoolOptions { stride_bytes: OS_PAGE, ..OPTIONS }).unwrap();
-    let result = pool.alloc(layout(4000, 4096));
-    if family::<S>() == Family::Pointers {
-        let shortage = Shortage::ChunkTooSmall { chunk_bytes: 2 * OS_PAGE };
-        assert_eq!(result, Err(AllocError::Exhausted { size_bytes: 4000, align_bytes: 4096, shortage }));
-        assert!(text(result.unwrap_err()).ends_with("a larger stride_bytes makes them larger"));
-    } else {
-        assert!(result.is_ok());
-    }
-}
-
-fn a_double_free<S: Scheme>() {
+#[test]
+fn a_double_free() {
     for options in [OPTIONS, ROBUST] {
-        let pool = Pool::<S>::new(&options).unwrap();
+        let pool = Pool::new(&options).unwrap();
         let [first, second] = [16, 24].map(|size| pool.alloc(layout(size, 8)).unwrap());
         assert_eq!(free(&pool, first), Ok(()));
         let error = free(&pool, first).unwrap_err();
@@ -159,12 +142,13 @@ fn a_double_free<S: Scheme>() {
     }
 }
 
-fn a_pointer_from_another_pool<S: Scheme>() {
+#[test]
+fn a_pointer_from_another_pool() {
     let backing = Backing::new(4 * OS_PAGE);
     let pools = [
-        Pool::<S>::new(&OPTIONS).unwrap(),
-        Pool::<S>::new(&ROBUST).unwrap(),
-        Pool::<S>::in_region(backing.region(0), &OPTIONS).unwrap(),
+        Pool::new(&OPTIONS).unwrap(),
+        Pool::new(&ROBUST).unwrap(),
+        Pool::in_region(backing.region(0), &OPTIONS).unwrap(),
     ];
     let objects: Vec<_> = pools.iter().map(|pool| pool.alloc(layout(64, 8)).unwrap()).collect();
     for (mine, pool) in pools.iter().enumerate() {
@@ -177,17 +161,18 @@ fn a_pointer_from_another_pool<S: Scheme>() {
         // Inside an object, or where no object has ever been.
         for beyond in [1, 8, 64, 128, 1 << 12, 1 << 45] {
             // SAFETY: a handle is one word. It is only freed, which is refused.
-            let word = unsafe { std::mem::transmute_copy::<Object<S>, usize>(&objects[mine]) };
+            let word = unsafe { std::mem::transmute_copy::<Object, usize>(&objects[mine]) };
             // SAFETY: a handle is one word, and not 0. It is only freed, which is refused.
-            let inside = unsafe { std::mem::transmute_copy::<usize, Object<S>>(&(word + beyond)) };
+            let inside = unsafe { std::mem::transmute_copy::<usize, Object>(&(word + beyond)) };
             assert!(matches!(free(pool, inside), Err(FreeError::Foreign { .. })), "{beyond} bytes on");
         }
         assert_eq!(free(pool, objects[mine]), Ok(()));
     }
 }
 
-fn a_corrupted_red_zone<S: Scheme>() {
-    let pool = Pool::<S>::new(&ROBUST).unwrap();
+#[test]
+fn a_corrupted_red_zone() {
+    let pool = Pool::new(&ROBUST).unwrap();
     for cpu in 0..2 {
         let object = pool.alloc(layout(21, 1)).unwrap();
         let withdrawn = pool.usage().withdrawn_bytes;
@@ -195,10 +180,7 @@ fn a_corrupted_red_zone<S: Scheme>() {
         let found = flip(end);
         let error = free(&pool, object).unwrap_err();
         let FreeError::Corrupted(corruption) = error else { panic!("{error}") };
-        assert_eq!(
-            (corruption.part, corruption.cpu, corruption.address),
-            (Part::RedZone, Some(cpu as u32), end.addr())
-        );
+        assert_eq!((corruption.part, corruption.cpu, corruption.address), (Part::RedZone, cpu as u32, end.addr()));
         let expected = format!(
             "the red zone behind an object of CPU {cpu} was written to: {end:p} holds {found:#04x} instead of {:#04x}",
             !found
@@ -213,8 +195,9 @@ fn a_corrupted_red_zone<S: Scheme>() {
     }
 }
 
-fn corrupted_poison<S: Scheme>() {
-    let pool = Pool::<S>::new(&ROBUST).unwrap();
+#[test]
+fn corrupted_poison() {
+    let pool = Pool::new(&ROBUST).unwrap();
     let object = pool.alloc(layout(40, 8)).unwrap();
     let at = addresses(&pool, object);
     assert_eq!(free(&pool, object), Ok(()));
@@ -223,8 +206,8 @@ fn corrupted_poison<S: Scheme>() {
     let AllocError::Corrupted(corruption) = error else { panic!("{error}") };
     assert_eq!((corruption.part, corruption.address), (Part::Free, at[1].addr() + 39));
     assert_eq!((corruption.found, corruption.expected), (found, 0x5a));
-    assert_eq!(corruption.cpu, (family::<S>() == Family::Strided).then_some(1));
-    assert!(text(error).starts_with("free memory"));
+    assert_eq!(corruption.cpu, 1);
+    assert!(text(error).starts_with("free memory of CPU 1"));
     // Said once. The bytes are nobody's from now on.
     let next = pool.alloc(layout(40, 8)).unwrap();
     assert!(addresses(&pool, next).iter().all(|copy| *copy != at[1]));
@@ -232,8 +215,9 @@ fn corrupted_poison<S: Scheme>() {
     assert_eq!(pool.audit(), Ok(()));
 }
 
-fn writes_where_nothing_has_ever_been<S: Scheme>() {
-    let pool = Pool::<S>::new(&ROBUST).unwrap();
+#[test]
+fn writes_where_nothing_has_ever_been() {
+    let pool = Pool::new(&ROBUST).unwrap();
     let object = pool.alloc(layout(64, 8)).unwrap();
     let far = addresses(&pool, object)[1].wrapping_add(1000);
     flip(far);
@@ -243,8 +227,9 @@ fn writes_where_nothing_has_ever_been<S: Scheme>() {
     assert_eq!(error, AllocError::Corrupted(corruption));
 }
 
-fn options_that_cannot_be_met<S: Scheme>() {
-    let refused = |options: PoolOptions| match Pool::<S>::new(&options) {
+#[test]
+fn options_that_cannot_be_met() {
+    let refused = |options: PoolOptions| match Pool::new(&options) {
         Err(AllocError::BadOption { option, value, need }) => (option, value, need),
         other => panic!("{other:?}"),
     };
@@ -255,26 +240,13 @@ fn options_that_cannot_be_met<S: Scheme>() {
     for stride_bytes in [0, 4095, (1 << 40) + 1, usize::MAX] {
         assert_eq!(refused(PoolOptions { stride_bytes, ..OPTIONS }), ("stride_bytes", stride_bytes, strides));
     }
-    let whole = ("stride_bytes", 5000, Need::MultipleOf(OS_PAGE));
-    assert_eq!(refused(PoolOptions { stride_bytes: 5000, ..OPTIONS }), whole);
+    assert_eq!(refused(PoolOptions { stride_bytes: 5000, ..OPTIONS }), ("stride_bytes", 5000, Need::PowerOfTwo));
     let three_pages = PoolOptions { stride_bytes: 3 * OS_PAGE, ..OPTIONS };
-    if S::NAME == "interlaced" || is_static::<S>() {
-        assert_eq!(refused(three_pages), ("stride_bytes", 3 * OS_PAGE, Need::PowerOfTwo));
-        assert_eq!(
-            text(Pool::<S>::new(&three_pages).unwrap_err()),
-            "stride_bytes is 12288, but must be a power of two"
-        );
-    } else {
-        assert!(Pool::<S>::new(&three_pages).is_ok());
-    }
-    if family::<S>() == Family::Pointers {
-        // One node or several: the arrays alone fill a chunk of as many CPUs as this.
-        let pool = Pool::<S>::new(&PoolOptions { cpu_count: 512, stride_bytes: OS_PAGE, ..OPTIONS });
-        assert!(pool.is_ok_and(|pool| pool.usage().size_bytes_max > 0));
-    }
+    assert_eq!(refused(three_pages), ("stride_bytes", 3 * OS_PAGE, Need::PowerOfTwo));
+    assert_eq!(text(Pool::new(&three_pages).unwrap_err()), "stride_bytes is 12288, but must be a power of two");
 
     let backing = Backing::new(4 * OS_PAGE);
-    let in_region = |offset| Pool::<S>::in_region(backing.region(offset), &OPTIONS).map(drop);
+    let in_region = |offset| Pool::in_region(backing.region(offset), &OPTIONS).map(drop);
     assert_eq!(in_region(0), Ok(()));
     let Err(AllocError::BadOption { option, value, .. }) = in_region(64) else { panic!() };
     assert_eq!((option, value), ("region.size_bytes", 4 * OS_PAGE - 64));
@@ -282,46 +254,13 @@ fn options_that_cannot_be_met<S: Scheme>() {
     assert_eq!(option, "region.base");
 }
 
-fn a_handler_that_interrupts_the_pool<S: Scheme>() {
-    let pool = Pool::<S>::new(&OPTIONS).unwrap();
+#[test]
+fn a_handler_that_interrupts_the_pool() {
+    let pool = Pool::new(&OPTIONS).unwrap();
     let object = pool.alloc(layout(8, 8)).unwrap();
     let inside = pool.hold(|| (pool.alloc(layout(8, 8)), free(&pool, object), pool.audit(), pool.hold(|| ())));
     let refused = AllocError::Reentered;
     assert_eq!(inside, Ok((Err(refused), Err(FreeError::Reentered), Err(refused), Err(refused))));
     assert!(text(refused).contains("signal handler"));
     assert_eq!(free(&pool, object), Ok(()));
-}
-
-for_every_scheme!(
-    an_object_that_does_not_fit,
-    an_alignment_that_cannot_be_met,
-    exhausted_by_its_limit,
-    exhausted_because_memory_is_the_caller_s,
-    exhausted_because_the_kernel_refuses,
-    exhausted_because_no_chunk_has_such_a_place,
-    a_double_free,
-    a_pointer_from_another_pool,
-    a_corrupted_red_zone,
-    corrupted_poison,
-    writes_where_nothing_has_ever_been,
-    options_that_cannot_be_met,
-    a_handler_that_interrupts_the_pool,
-);
-
-/// The robust face of an array that was written to.
-#[test]
-fn an_array_of_pointers_that_was_written_to() {
-    use dormouse_percpu::PointerArray;
-    for options in [OPTIONS, ROBUST] {
-        let pool = Pool::<PointerArray>::new(&options).unwrap();
-        let object = pool.alloc(layout(8, 8)).unwrap();
-        // SAFETY: a handle is one word, here the array's address.
-        let array = unsafe { std::mem::transmute_copy::<Object<PointerArray>, *mut u8>(&object) };
-        flip(array.wrapping_add(8));
-        let error = free(&pool, object).unwrap_err();
-        let FreeError::Corrupted(corruption) = error else { panic!("{error}") };
-        let (part, cpu) = (Part::Pointers, Some(1));
-        assert_eq!((corruption.part, corruption.cpu, corruption.address), (part, cpu, array.addr() + 8));
-        assert!(text(error).starts_with("an object's array of pointers was written to"));
-    }
 }

@@ -1,4 +1,4 @@
-//! Pools of every scheme: operations against an oracle, errors, threads, shared memory and fork.
+//! Pools: operations against an oracle, errors, threads, shared memory and fork.
 
 mod errors;
 mod memory;
@@ -9,63 +9,23 @@ mod valgrind;
 
 use std::alloc::Layout;
 
-use dormouse_percpu::{Object, Pool, Region, Scheme};
-
-/// A test for each scheme: `for_every_scheme!(name)` calls `name::<S>()`.
-macro_rules! for_every_scheme {
-    ($($test:ident),+ $(,)?) => {
-        for_every_scheme!(@ static_areas StaticAreas [$($test)+]);
-        for_every_scheme!(@ pointer_array PointerArray [$($test)+]);
-        for_every_scheme!(@ contiguous Contiguous [$($test)+]);
-        for_every_scheme!(@ offset_table OffsetTable [$($test)+]);
-        for_every_scheme!(@ interlaced Interlaced [$($test)+]);
-    };
-    (@ $module:ident $scheme:ident [$($test:ident)+]) => {
-        mod $module {
-            $(#[test]
-            fn $test() {
-                super::$test::<dormouse_percpu::$scheme>();
-            })+
-        }
-    };
-}
-pub(crate) use for_every_scheme;
+use dormouse_percpu::{Object, Pool, Region};
 
 pub(crate) const OS_PAGE: usize = 4096;
-
-/// How the schemes differ, as far as tests have to know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Family {
-    Strided,
-    SideBySide,
-    Pointers,
-}
-
-pub(crate) fn family<S: Scheme>() -> Family {
-    match S::NAME {
-        "pointer array" => Family::Pointers,
-        "contiguous" => Family::SideBySide,
-        _ => Family::Strided,
-    }
-}
-
-pub(crate) fn is_static<S: Scheme>() -> bool {
-    S::NAME == "static areas"
-}
 
 pub(crate) fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
 /// Where the copies of a live object are.
-pub(crate) fn addresses<S: Scheme>(pool: &Pool<S>, object: Object<S>) -> Vec<*mut u8> {
+pub(crate) fn addresses(pool: &Pool, object: Object) -> Vec<*mut u8> {
     let view = pool.view();
     // SAFETY: the tests ask for live objects only.
     (0..view.cpu_count()).map(|cpu| unsafe { view.address(object, cpu) }).collect()
 }
 
 /// Frees what nobody uses.
-pub(crate) fn free<S: Scheme>(pool: &Pool<S>, object: Object<S>) -> Result<(), dormouse_percpu::FreeError> {
+pub(crate) fn free(pool: &Pool, object: Object) -> Result<(), dormouse_percpu::FreeError> {
     // SAFETY: the tests use no bytes of an object after this.
     unsafe { pool.free(object) }
 }

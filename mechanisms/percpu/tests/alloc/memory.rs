@@ -1,27 +1,21 @@
 //! Where copies lie, and which memory is there.
 
-use dormouse_percpu::{
-    AreaScheme, Counter, CounterSlot, Interlaced, Pool, PoolOptions, Scheme, StaticAreas, possible_cpus,
-};
+use dormouse_percpu::{Counter, CounterSlot, Pool, PoolOptions, possible_cpus};
 
-use crate::{Family, OS_PAGE, addresses, bytes, family, for_every_scheme, free, layout};
+use crate::{OS_PAGE, addresses, bytes, free, layout};
 
-fn addresses_are_what_the_formula_says<S: Scheme>() {
+#[test]
+fn addresses_are_what_the_formula_says() {
     for cpu_count in [1, 2, 5, 64] {
         let options = PoolOptions { cpu_count, stride_bytes: 4 * OS_PAGE, ..PoolOptions::default() };
-        let pool = Pool::<S>::new(&options).unwrap();
+        let pool = Pool::new(&options).unwrap();
         assert_eq!(pool.view().cpu_count(), cpu_count);
         let mut ranges = Vec::new();
         for size in [1, 8, 24, 64, 65, 200, 1000, 4096] {
             let object = pool.alloc(layout(size, 8)).unwrap();
             let at = addresses(&pool, object);
             for (cpu, copy) in at.iter().enumerate() {
-                let distance = copy.addr().wrapping_sub(at[0].addr());
-                match family::<S>() {
-                    Family::Strided => assert_eq!(distance, cpu * 4 * OS_PAGE),
-                    Family::SideBySide => assert_eq!(distance, cpu * size.next_power_of_two().max(64)),
-                    Family::Pointers => assert!(copy.addr().is_multiple_of(64)),
-                }
+                assert_eq!(copy.addr().wrapping_sub(at[0].addr()), cpu * 4 * OS_PAGE);
                 ranges.push((copy.addr(), copy.addr() + size));
             }
         }
@@ -31,18 +25,16 @@ fn addresses_are_what_the_formula_says<S: Scheme>() {
 }
 
 /// The point of it all: a CPU's small objects share lines, and two CPUs' never do.
-fn lines_are_shared_as_the_scheme_says<S: Scheme>() {
+#[test]
+fn lines_are_shared_by_a_cpu_s_objects_alone() {
     let options = PoolOptions { cpu_count: 2, ..PoolOptions::default() };
-    let pool = Pool::<S>::new(&options).unwrap();
+    let pool = Pool::new(&options).unwrap();
     let objects: Vec<_> = (0..8).map(|_| addresses(&pool, pool.alloc_for::<u64>().unwrap())).collect();
     let lines = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / 64).collect::<std::collections::BTreeSet<_>>();
-    let expected = if family::<S>() == Family::Strided { 1 } else { 8 };
-    assert_eq!((lines(0).len(), lines(1).len()), (expected, expected));
+    assert_eq!((lines(0).len(), lines(1).len()), (1, 1));
     assert!(lines(0).is_disjoint(&lines(1)));
-    if family::<S>() == Family::Strided {
-        let pages = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / OS_PAGE).collect::<Vec<_>>();
-        assert!(!pages(0).iter().any(|page| pages(1).contains(page)), "a page of two CPUs");
-    }
+    let pages = |cpu: usize| objects.iter().map(|at| at[cpu].addr() / OS_PAGE).collect::<Vec<_>>();
+    assert!(!pages(0).iter().any(|page| pages(1).contains(page)), "a page of two CPUs");
 }
 
 fn is_resident(at: *mut u8) -> bool {
@@ -53,8 +45,9 @@ fn is_resident(at: *mut u8) -> bool {
     state & 1 == 1
 }
 
-fn memory_is_there_before_the_first_object<S: Scheme>() {
-    let pool = Pool::<S>::new(&PoolOptions { cpu_count: 3, ..PoolOptions::default() }).unwrap();
+#[test]
+fn memory_is_there_before_the_first_object() {
+    let pool = Pool::new(&PoolOptions { cpu_count: 3, ..PoolOptions::default() }).unwrap();
     for _ in 0..2 {
         let at = addresses(&pool, pool.alloc(layout(4096, 4096)).unwrap());
         assert!(at.into_iter().all(is_resident));
@@ -79,9 +72,10 @@ fn resident_bytes(at: *mut u8) -> usize {
 }
 
 /// A container with one CPU on a machine of many.
-fn unused_strides_of_a_lazy_pool_cost_no_memory<S: Scheme>() {
+#[test]
+fn unused_strides_of_a_lazy_pool_cost_no_memory() {
     let options = PoolOptions { cpu_count: 1024, is_lazy: true, ..PoolOptions::default() };
-    let pool = Pool::<S>::new(&options).unwrap();
+    let pool = Pool::new(&options).unwrap();
     let mut first = None;
     for round in 0..20 {
         let object = pool.alloc(layout(512, 8)).unwrap();
@@ -97,45 +91,33 @@ fn unused_strides_of_a_lazy_pool_cost_no_memory<S: Scheme>() {
     assert!(resident_bytes(first.unwrap()) < 16 << 20);
 }
 
-for_every_scheme!(
-    addresses_are_what_the_formula_says,
-    lines_are_shared_as_the_scheme_says,
-    memory_is_there_before_the_first_object,
-    unused_strides_of_a_lazy_pool_cost_no_memory,
-);
-
 #[test]
 fn pools_are_sized_by_possible_cpus() {
     assert_eq!(PoolOptions::default().cpu_count, possible_cpus());
-    assert_eq!(Pool::<Interlaced>::new(&PoolOptions::default()).unwrap().view().cpu_count(), possible_cpus());
+    assert_eq!(Pool::new(&PoolOptions::default()).unwrap().view().cpu_count(), possible_cpus());
 }
 
 #[test]
 fn what_works_over_an_area_works_over_a_pool_s_object() {
-    fn check<S: AreaScheme>() {
-        let pool = Pool::<S>::new(&PoolOptions { stride_bytes: OS_PAGE, ..PoolOptions::default() }).unwrap();
-        let chunks = if S::NAME == "interlaced" { 3 } else { 1 };
-        let mut counters = Vec::new();
-        while pool.usage().chunk_count < chunks || counters.len() < 100 {
-            let object = pool.alloc_for::<CounterSlot>().unwrap();
-            // SAFETY: used as long as the object lives, only by counters, for which zeroes are valid.
-            let (area, slot) = unsafe { pool.area_of::<CounterSlot>(object) }.unwrap();
-            let at: Vec<_> = (0..area.count()).map(|cpu| area.ptr(slot, cpu).unwrap().cast::<u8>()).collect();
-            assert_eq!(at, addresses(&pool, object));
-            counters.push((object, Counter::new(area, slot).unwrap()));
-        }
-        for (n, (_, counter)) in counters.iter().enumerate() {
-            counter.add(dormouse_percpu::Rseq::detect(), n as u64 + 1);
-        }
-        for (n, (object, counter)) in counters.iter().enumerate() {
-            assert_eq!(counter.sum(), n as u64 + 1);
-            // SAFETY: not used.
-            assert!(unsafe { pool.area_of::<[u64; 3]>(*object) }.is_none(), "too small");
-            free(&pool, *object).unwrap();
-            // SAFETY: not used.
-            assert!(unsafe { pool.area_of::<CounterSlot>(*object) }.is_none(), "freed");
-        }
+    let pool = Pool::new(&PoolOptions { stride_bytes: OS_PAGE, ..PoolOptions::default() }).unwrap();
+    let mut counters = Vec::new();
+    while pool.usage().chunk_count < 3 || counters.len() < 100 {
+        let object = pool.alloc_for::<CounterSlot>().unwrap();
+        // SAFETY: used as long as the object lives, only by counters, for which zeroes are valid.
+        let (area, slot) = unsafe { pool.area_of::<CounterSlot>(object) }.unwrap();
+        let at: Vec<_> = (0..area.count()).map(|cpu| area.ptr(slot, cpu).unwrap().cast::<u8>()).collect();
+        assert_eq!(at, addresses(&pool, object));
+        counters.push((object, Counter::new(area, slot).unwrap()));
     }
-    check::<Interlaced>();
-    check::<StaticAreas>();
+    for (n, (_, counter)) in counters.iter().enumerate() {
+        counter.add(dormouse_percpu::Rseq::detect(), n as u64 + 1);
+    }
+    for (n, (object, counter)) in counters.iter().enumerate() {
+        assert_eq!(counter.sum(), n as u64 + 1);
+        // SAFETY: not used.
+        assert!(unsafe { pool.area_of::<[u64; 3]>(*object) }.is_none(), "too small");
+        free(&pool, *object).unwrap();
+        // SAFETY: not used.
+        assert!(unsafe { pool.area_of::<CounterSlot>(*object) }.is_none(), "freed");
+    }
 }

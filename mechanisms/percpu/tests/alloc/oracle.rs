@@ -1,16 +1,18 @@
 //! Operations on a pool against a list of live objects and, where memory is fixed, a list of taken granules.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use dormouse_percpu::{AllocError, Corruption, FreeError, Object, Part, Pool, PoolOptions, Scheme, Shortage};
+use dormouse_percpu::{AllocError, Corruption, FreeError, Object, Part, Pool, PoolOptions, Shortage};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::{Backing, Family, addresses, bytes, family, flip, for_every_scheme, free, is_static, layout};
+use crate::{Backing, addresses, bytes, flip, free, layout};
 
 const CPUS: usize = 3;
 const STRIDE: usize = 8192;
 const RED_ZONE: usize = 16;
+const GRANULE: usize = 8;
 
 #[derive(Debug, Clone)]
 enum Operation {
@@ -58,72 +60,48 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 
 /// An object as the test knows it.
 #[derive(Clone)]
-struct Known<S: Scheme> {
-    object: Object<S>,
+struct Known {
+    object: Object,
     size: usize,
     at: Vec<*mut u8>,
     fill: u8,
-    /// What it takes in a fixed pool: granules from, to.
-    taken: Vec<(usize, usize)>,
+    /// What it takes in a fixed pool: granules.
+    taken: Range<usize>,
 }
 
 /// First fit so simple that it cannot be wrong.
 struct FirstFit {
     taken: Vec<bool>,
-    granule: usize,
 }
 
 impl FirstFit {
-    fn new<S: Scheme>() -> FirstFit {
-        match family::<S>() {
-            Family::Strided => FirstFit { taken: vec![false; STRIDE / 8], granule: 8 },
-            _ => FirstFit { taken: vec![false; STRIDE * CPUS / 64], granule: 64 },
-        }
+    fn new() -> FirstFit {
+        FirstFit { taken: vec![false; STRIDE / GRANULE] }
     }
 
-    /// All of `requests` (bytes, alignment), or nothing.
-    fn alloc(&mut self, requests: &[(usize, usize)]) -> Option<Vec<(usize, usize)>> {
-        let mut all = Vec::new();
-        for (size, align) in requests {
-            let count = size.div_ceil(self.granule);
-            let fits = |from: &usize| {
-                (from * self.granule).is_multiple_of(*align)
-                    && self.taken.get(*from..from + count).is_some_and(|run| !run.contains(&true))
-            };
-            let Some(from) = (0..self.taken.len()).find(fits) else {
-                self.free(&all);
-                return None;
-            };
-            self.taken[from..from + count].fill(true);
-            all.push((from, from + count));
-        }
-        Some(all)
+    fn alloc(&mut self, size: usize, align: usize) -> Option<Range<usize>> {
+        let count = size.div_ceil(GRANULE);
+        let fits = |from: &usize| {
+            (from * GRANULE).is_multiple_of(align)
+                && self.taken.get(*from..from + count).is_some_and(|run| !run.contains(&true))
+        };
+        let from = (0..self.taken.len()).find(fits)?;
+        self.taken[from..from + count].fill(true);
+        Some(from..from + count)
     }
 
-    fn free(&mut self, all: &[(usize, usize)]) {
-        all.iter().for_each(|(from, to)| self.taken[*from..*to].fill(false));
+    fn free(&mut self, taken: Range<usize>) {
+        self.taken[taken].fill(false);
     }
 }
 
-/// What an object asks of first fit.
-fn requests<S: Scheme>(size: usize, align: usize, red: usize) -> Vec<(usize, usize)> {
-    match family::<S>() {
-        Family::Strided => vec![(size.max(1) + red, align.max(8))],
-        Family::SideBySide => vec![(CPUS * (size + red).max(align).max(64).next_power_of_two(), align.max(64))],
-        Family::Pointers => {
-            let copy = (size.max(1) + red, align.max(64));
-            [(CPUS * 8, 64), copy, copy, copy].to_vec()
-        }
-    }
-}
-
-struct Bench<S: Scheme> {
-    pool: Pool<S>,
-    foreign: Object<S>,
+struct Bench {
+    pool: Pool,
+    foreign: Object,
     is_fixed: bool,
     is_robust: bool,
-    live: Vec<Known<S>>,
-    freed: Vec<Known<S>>,
+    live: Vec<Known>,
+    freed: Vec<Known>,
     /// Ranges of live objects on all CPUs: start → end.
     ranges: BTreeMap<usize, usize>,
     first_fit: FirstFit,
@@ -131,7 +109,7 @@ struct Bench<S: Scheme> {
     size_bytes_max: usize,
 }
 
-impl<S: Scheme> Bench<S> {
+impl Bench {
     fn alloc(&mut self, size: usize, align: usize) {
         let red = if self.is_robust { RED_ZONE } else { 0 };
         let chunk_count = self.pool.usage().chunk_count;
@@ -140,18 +118,13 @@ impl<S: Scheme> Bench<S> {
             assert_eq!(result, Err(AllocError::TooBig { size_bytes: size, size_bytes_max: self.size_bytes_max }));
             return;
         }
-        let requests = requests::<S>(size, align, red);
-        let expected = if self.is_fixed { self.first_fit.alloc(&requests) } else { Some(Vec::new()) };
+        let expected = if self.is_fixed { self.first_fit.alloc(size.max(1) + red, align) } else { Some(0..0) };
         let object = match result {
             Ok(object) => object,
             Err(AllocError::Exhausted { size_bytes, align_bytes, shortage }) => {
                 assert_eq!((size_bytes, align_bytes), (size, align));
-                let is_too_small = matches!(shortage, Shortage::ChunkTooSmall { .. });
-                assert!(
-                    expected.is_none() || FirstFit::new::<S>().alloc(&requests).is_none(),
-                    "refused, but there is room"
-                );
-                assert!(is_too_small || shortage == Shortage::Fixed { size_bytes: STRIDE * CPUS });
+                assert!(expected.is_none(), "refused, but there is room");
+                assert_eq!(shortage, Shortage::Fixed { size_bytes: STRIDE * CPUS });
                 assert_eq!(self.pool.usage().chunk_count, chunk_count, "grown for nothing");
                 return;
             }
@@ -159,11 +132,9 @@ impl<S: Scheme> Bench<S> {
         };
         let taken = expected.expect("handed out what is taken");
         let at = addresses(&self.pool, object);
-        if let Some((granule, _)) = taken.first() {
+        if self.is_fixed {
             let offset = self.pool.offset_of(object).unwrap();
-            // The shift between copies stands in the lowest bits.
-            let start = if family::<S>() == Family::SideBySide { offset & !63 } else { offset };
-            assert_eq!(start, granule * self.first_fit.granule, "not the first fit");
+            assert_eq!(offset, taken.start * GRANULE, "not the first fit");
             assert_eq!(self.pool.object_at(offset), Some(object));
         }
         self.count = self.count % 0x40 + 1;
@@ -178,12 +149,8 @@ impl<S: Scheme> Bench<S> {
         }
         assert_eq!(self.pool.size_of(object), Some(size));
         // What was freed and is given to another is not known as freed any more.
-        let footprint = |known: &Known<S>| -> Vec<(usize, usize)> {
-            let len = if family::<S>() == Family::Strided { known.size.max(1) } else { known.size.max(64) };
-            let copies = known.at.iter().map(|at| (at.addr() & !7, at.addr() + len));
-            // SAFETY: a handle is one word.
-            let array = unsafe { std::mem::transmute_copy::<Object<S>, usize>(&known.object) };
-            copies.chain((family::<S>() == Family::Pointers).then_some((array, array + 64))).collect()
+        let footprint = |known: &Known| -> Vec<(usize, usize)> {
+            known.at.iter().map(|at| (at.addr(), at.addr() + known.size.max(1))).collect()
         };
         let known = Known { object, size, at, fill: self.count, taken };
         let new = footprint(&known);
@@ -194,7 +161,7 @@ impl<S: Scheme> Bench<S> {
         self.live.push(known);
     }
 
-    fn take(&mut self, which: usize) -> Option<Known<S>> {
+    fn take(&mut self, which: usize) -> Option<Known> {
         if self.live.is_empty() {
             return None;
         }
@@ -214,17 +181,12 @@ impl<S: Scheme> Bench<S> {
                 let Some(known) = self.take(which) else { return };
                 assert_eq!(free(&self.pool, known.object), Ok(()));
                 assert_eq!(self.pool.size_of(known.object), None);
-                self.first_fit.free(&known.taken);
+                self.first_fit.free(known.taken.clone());
                 self.freed.push(known);
             }
             Operation::FreeAgain { which } => {
                 if let Some(known) = self.freed.get(which % self.freed.len().max(1)) {
-                    match free(&self.pool, known.object) {
-                        Err(FreeError::DoubleFree { .. }) => {}
-                        // An object that did not fit in the end has passed over it.
-                        Err(FreeError::Foreign { .. }) if family::<S>() == Family::Pointers => {}
-                        other => panic!("{other:?}"),
-                    }
+                    assert!(matches!(free(&self.pool, known.object), Err(FreeError::DoubleFree { .. })));
                 }
             }
             Operation::FreeForeign => {
@@ -234,13 +196,8 @@ impl<S: Scheme> Bench<S> {
                 let Some(known) = self.take(which) else { return };
                 let at = known.at[cpu].wrapping_add(known.size + by);
                 let found = flip(at);
-                let corruption = Corruption {
-                    part: Part::RedZone,
-                    cpu: Some(cpu as u32),
-                    address: at.addr(),
-                    found,
-                    expected: !found,
-                };
+                let corruption =
+                    Corruption { part: Part::RedZone, cpu: cpu as u32, address: at.addr(), found, expected: !found };
                 assert_eq!(self.pool.audit(), Err(AllocError::Corrupted(corruption)));
                 assert_eq!(free(&self.pool, known.object), Err(FreeError::Corrupted(corruption)));
                 assert!(matches!(free(&self.pool, known.object), Err(FreeError::DoubleFree { .. })));
@@ -289,10 +246,10 @@ impl<S: Scheme> Bench<S> {
     }
 }
 
-fn run<S: Scheme>(is_fixed: bool, is_robust: bool, is_lazy: bool) {
+fn run(is_fixed: bool, is_robust: bool, is_lazy: bool) {
     let options =
         PoolOptions { cpu_count: CPUS as u32, stride_bytes: STRIDE, is_robust, is_lazy, ..PoolOptions::default() };
-    let other = Pool::<S>::new(&options).unwrap();
+    let other = Pool::new(&options).unwrap();
     let foreign = other.alloc(layout(8, 8)).unwrap();
     let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     let property = |operations: Vec<Operation>| {
@@ -302,12 +259,12 @@ fn run<S: Scheme>(is_fixed: bool, is_robust: bool, is_lazy: bool) {
             size_bytes_max: pool.usage().size_bytes_max,
             pool,
             foreign,
-            is_fixed: is_fixed || is_static::<S>(),
+            is_fixed,
             is_robust,
             live: Vec::new(),
             freed: Vec::new(),
             ranges: BTreeMap::new(),
-            first_fit: FirstFit::new::<S>(),
+            first_fit: FirstFit::new(),
             count: 0,
         };
         operations.iter().for_each(|operation| bench.apply(operation));
@@ -317,22 +274,19 @@ fn run<S: Scheme>(is_fixed: bool, is_robust: bool, is_lazy: bool) {
     TestRunner::new(config).run(&operations(), property).unwrap();
 }
 
-fn fixed_pools_are_first_fit<S: Scheme>() {
-    run::<S>(true, false, false);
+#[test]
+fn fixed_pools_are_first_fit() {
+    run(true, false, false);
 }
 
-fn growing_pools_hand_out_what_nobody_has<S: Scheme>() {
-    run::<S>(false, false, false);
-    run::<S>(false, false, true);
+#[test]
+fn growing_pools_hand_out_what_nobody_has() {
+    run(false, false, false);
+    run(false, false, true);
 }
 
-fn robust_pools_notice_what_nobody_may_write<S: Scheme>() {
-    run::<S>(true, true, false);
-    run::<S>(false, true, true);
+#[test]
+fn robust_pools_notice_what_nobody_may_write() {
+    run(true, true, false);
+    run(false, true, true);
 }
-
-for_every_scheme!(
-    fixed_pools_are_first_fit,
-    growing_pools_hand_out_what_nobody_has,
-    robust_pools_notice_what_nobody_may_write,
-);

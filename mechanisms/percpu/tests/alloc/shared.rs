@@ -3,13 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use dormouse_percpu::{
-    Attached, Contiguous, Interlaced, OffsetTable, Pool, PoolOptions, Region, Relocatable, Scheme, StaticAreas,
-};
+use dormouse_percpu::{Attached, Pool, PoolOptions, Region};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::{OS_PAGE, addresses, bytes, for_every_scheme, free, in_child, layout};
+use crate::{OS_PAGE, addresses, bytes, free, in_child, layout};
 
 const LEN: usize = 12 * OS_PAGE;
 const OPTIONS: PoolOptions =
@@ -45,10 +43,11 @@ impl Drop for Shared {
     }
 }
 
-fn attached_elsewhere<S: Relocatable>() {
+#[test]
+fn another_process_finds_objects_by_offset() {
     let shared = Shared::new();
-    let pool = Pool::<S>::in_region(shared.region(0), &OPTIONS).unwrap();
-    let attached = Attached::<S>::new(shared.region(1), &OPTIONS).unwrap();
+    let pool = Pool::in_region(shared.region(0), &OPTIONS).unwrap();
+    let attached = Attached::new(shared.region(1), &OPTIONS).unwrap();
     for round in 1..100u8 {
         let size = usize::from(round) * 5;
         let object = pool.alloc(layout(size, 8)).unwrap();
@@ -71,21 +70,13 @@ fn attached_elsewhere<S: Relocatable>() {
         assert_eq!(pool.object_at(offset), None);
         assert_eq!(pool.offset_of(object), None);
     }
-    assert!(Attached::<S>::new(shared.region(1), &PoolOptions { cpu_count: 4, ..OPTIONS }).is_err());
+    assert!(Attached::new(shared.region(1), &PoolOptions { cpu_count: 4, ..OPTIONS }).is_err());
 }
 
 #[test]
-fn another_process_finds_objects_by_offset() {
-    attached_elsewhere::<StaticAreas>();
-    attached_elsewhere::<Contiguous>();
-    attached_elsewhere::<OffsetTable>();
-    attached_elsewhere::<Interlaced>();
-}
-
-/// At the same address, as after a fork, arrays of pointers do as well.
-fn a_forked_child_shares_a_region<S: Scheme>() {
+fn a_forked_child_shares_a_region() {
     let shared = Shared::new();
-    let pool = Pool::<S>::in_region(shared.region(0), &OPTIONS).unwrap();
+    let pool = Pool::in_region(shared.region(0), &OPTIONS).unwrap();
     let object = pool.alloc(layout(100, 8)).unwrap();
     let at = addresses(&pool, object);
     let is_well = in_child(|| {
@@ -100,8 +91,9 @@ fn a_forked_child_shares_a_region<S: Scheme>() {
 }
 
 /// Other threads allocate all the time; the child's pool is whole, and its own.
-fn a_forked_child_has_a_private_pool_of_its_own<S: Scheme>() {
-    let pool = Pool::<S>::new(&PoolOptions { stride_bytes: 64 * OS_PAGE, ..OPTIONS }).unwrap();
+#[test]
+fn a_forked_child_has_a_private_pool_of_its_own() {
+    let pool = Pool::new(&PoolOptions { stride_bytes: 64 * OS_PAGE, ..OPTIONS }).unwrap();
     let kept = pool.alloc(layout(64, 8)).unwrap();
     let copies = addresses(&pool, kept);
     bytes(copies[1], 64).fill(7);
@@ -134,5 +126,3 @@ fn a_forked_child_has_a_private_pool_of_its_own<S: Scheme>() {
     assert_eq!(free(&pool, kept), Ok(()));
     assert_eq!(pool.audit(), Ok(()));
 }
-
-for_every_scheme!(a_forked_child_shares_a_region, a_forked_child_has_a_private_pool_of_its_own);

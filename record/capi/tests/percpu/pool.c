@@ -104,7 +104,7 @@ static void check_options(void)
     refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "cpu_count is 1048576");
     options = options_of(0);
     options.stride_bytes = 5000;
-    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "stride_bytes is 5000, but must be");
+    refused(options, DORMOUSE_PERCPU_BAD_OPTION, EINVAL, "stride_bytes is 5000, but must be a power of two");
     options = options_of(0);
     options.limit_bytes = OS_PAGE;
     options.cpu_count = 2;
