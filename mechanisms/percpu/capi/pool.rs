@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use dormouse_percpu::{
-    AllocError, Attached, Copying, FreeError, ListSlot, Need, Node, Object, Pool, PoolList, PoolOptions, Region, Rseq,
+    AllocError, Attached, Copying, FreeError, List, ListSlot, Need, Node, Object, Pool, PoolOptions, Region, Rseq,
     Shortage, View, WordError, Words,
 };
 
@@ -220,10 +220,10 @@ impl CPool {
     }
 
     /// # Safety
-    /// As [`PoolList::new`].
-    unsafe fn list(&self, object: Object, offset: usize) -> PoolList {
+    /// As [`List::of_object`].
+    unsafe fn list(&self, object: Object, offset: usize) -> List {
         // SAFETY: handed on to the caller.
-        unsafe { PoolList::new(self.view, object, offset) }
+        unsafe { List::of_object(self.view, object, offset) }
     }
 }
 
@@ -583,10 +583,10 @@ pub unsafe extern "C" fn dormouse_percpu_copy_and_store(pool: &CPool, object: CO
     })
 }
 
-/// [`PoolList::push`].
+/// [`List::push`].
 ///
 /// # Safety
-/// As [`PoolList::new`] and there.
+/// As [`List::of_object`] and there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_list_push(
     pool: &CPool,
@@ -602,10 +602,10 @@ pub unsafe extern "C" fn dormouse_percpu_list_push(
     }
 }
 
-/// [`PoolList::pop`].
+/// [`List::pop`].
 ///
 /// # Safety
-/// As [`PoolList::new`].
+/// As [`List::of_object`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_list_pop(
     pool: &CPool,
@@ -617,10 +617,10 @@ pub unsafe extern "C" fn dormouse_percpu_list_pop(
     unsafe { pool.list(object, offset) }.pop(pool.rseq)
 }
 
-/// [`PoolList::drain`].
+/// [`List::drain`].
 ///
 /// # Safety
-/// As [`PoolList::new`] and there; `take` may be called with each node and `argument`.
+/// As [`List::of_object`] and there; `take` may be called with each node and `argument`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_list_drain(
     pool: &CPool,

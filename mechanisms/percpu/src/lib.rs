@@ -139,7 +139,7 @@ pub use alloc::{
 pub use area::{Area, Offsets, PerCpu};
 pub use counter::{Counter, CounterSlot, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
 pub use histogram::{Bucket, Histogram, HistogramError, HistogramLayout, Snapshot};
-pub use list::{List, ListSlot, PoolList};
+pub use list::{List, ListSlot};
 pub use node::Node;
 pub use rseq::{Popped, Registrar, Rseq};
 pub use txn::{Commit, apply_exclusive};

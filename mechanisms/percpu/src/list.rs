@@ -46,28 +46,16 @@ const ATTEMPTS_MAX: u32 = 8;
 /// closed to pops (not to pushes) until [`List::drain`]; the node that it had popped is lost with it.
 #[derive(Debug, Clone, Copy)]
 pub struct List {
-    area: Area,
-    slot: PerCpu<ListSlot>,
+    /// CPU 0's.
+    first: *const ListSlot,
+    stride_shift: u32,
+    count: u32,
 }
 
-/// Where a list's slots are.
-trait Slots {
-    fn count(&self) -> u32;
-    /// `cpu`'s slot; `None` if there is none.
-    fn slot(&self, cpu: u32) -> Option<&ListSlot>;
-}
-
-impl Slots for List {
-    #[inline]
-    fn count(&self) -> u32 {
-        self.area.count()
-    }
-
-    #[inline]
-    fn slot(&self, cpu: u32) -> Option<&ListSlot> {
-        self.area.get(self.slot, cpu)
-    }
-}
+// SAFETY: an address and two numbers; what lies there is `Sync`, and stays as long as the list is used.
+unsafe impl Send for List {}
+// SAFETY: slots are changed by atomics and by sections on their CPUs alone.
+unsafe impl Sync for List {}
 
 impl List {
     /// The list whose slots are `slot` in `area`; `None` if the slots do not lie inside the strides or not aligned.
@@ -75,7 +63,28 @@ impl List {
         for cpu in 0..area.count() {
             area.get(slot, cpu)?;
         }
-        (area.count() > 0).then_some(List { area, slot })
+        Some(List { first: area.ptr(slot, 0)?, stride_shift: area.stride_shift(), count: area.count() })
+    }
+
+    /// The list whose slots are `offset` bytes from the start of each copy of `object`.
+    ///
+    /// # Safety
+    /// As long as the list is used, the object lives in the pool (or attachment) that `view` is of; `offset` is a multiple of
+    /// 8, and a [`ListSlot`] from there ends inside the object; those bytes are zeroes at first, and nothing but such lists
+    /// writes them.
+    #[inline]
+    pub unsafe fn of_object(view: View, object: Object, offset: usize) -> List {
+        // SAFETY: the object lives, and a pool has CPU 0.
+        let copy = unsafe { view.address(object, 0) };
+        List { first: copy.wrapping_add(offset).cast(), stride_shift: view.stride_shift(), count: view.cpu_count() }
+    }
+
+    /// `cpu`'s slot; `None` if there is none.
+    #[inline]
+    fn slot(&self, cpu: u32) -> Option<&ListSlot> {
+        let slot = self.first.wrapping_byte_add((cpu as usize) << (self.stride_shift & 63));
+        // SAFETY: a slot lies there, aligned, by the contract of the area or of `of_object`.
+        (cpu < self.count).then(|| unsafe { &*slot })
     }
 
     /// Puts `node` on the list of the CPU that the thread is on, or of one near it.
@@ -84,12 +93,41 @@ impl List {
     ///
     /// # Safety
     /// `node` is on no list and belongs to the caller. From now on it belongs to the list, until a [`pop`](List::pop) or a
-    /// [`drain`](List::drain) returns it: nobody else writes it, and it stays mapped, in every process that shares the area
+    /// [`drain`](List::drain) returns it: nobody else writes it, and it stays mapped, in every process that shares the slots
     /// at the same address.
     #[inline]
     pub unsafe fn push(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
-        // SAFETY: the caller's promise.
-        unsafe { push(self, rseq, node) }
+        if let Some(rseq) = rseq {
+            for _ in 0..ATTEMPTS_MAX {
+                let cpu = rseq.cpu_id_start();
+                let Some(slot) = self.slot(cpu) else { break };
+                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets nothing
+                // but sections write the word; the node is the caller's promise.
+                if unsafe { rseq.push(cpu, slot.by_rseq.as_ptr(), node) } {
+                    return;
+                }
+                if !is_worth_another(rseq) {
+                    break;
+                }
+            }
+        }
+        self.push_by_atomics(rseq, node);
+    }
+
+    #[cold]
+    fn push_by_atomics(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
+        let Some(slot) = self.slot(near(rseq) % self.count) else { return };
+        // SAFETY: the caller of `push` gave the node away, and it is on no list yet.
+        let next = unsafe { &node.as_ref().next };
+        let mut first = slot.by_atomics.load(Relaxed);
+        loop {
+            next.store(first, Relaxed);
+            // (L) pairs with (M): a thread that finds the node also sees its contents.
+            match slot.by_atomics.compare_exchange_weak(first, node.as_ptr(), Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
     }
 
     /// Takes a node: from the CPU that the thread is on, or if there is none, from any second list. The node belongs to the caller, who may change,
@@ -100,7 +138,27 @@ impl List {
     /// Wait-free except that pushes of other CPUs make the fallback try again; async-signal-safe.
     #[inline]
     pub fn pop(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
-        pop(self, rseq)
+        if let Some(rseq) = rseq {
+            for _ in 0..ATTEMPTS_MAX {
+                let cpu = rseq.cpu_id_start();
+                let Some(slot) = self.slot(cpu) else { break };
+                // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets
+                // nothing but sections write the word; what it leads to was pushed by the contract of `push`.
+                match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
+                    Popped::Node(node) => return Some(node),
+                    Popped::Empty => break,
+                    Popped::Aborted if is_worth_another(rseq) => {}
+                    Popped::Aborted => break,
+                }
+            }
+        }
+        self.pop_by_atomics(rseq)
+    }
+
+    #[cold]
+    fn pop_by_atomics(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
+        let first = near(rseq);
+        (0..self.count).find_map(|turn| self.slot(first.wrapping_add(turn) % self.count)?.pop_by_atomics())
     }
 
     /// Takes every node off every CPU's lists, and opens those that a killed process has left closed.
@@ -110,151 +168,17 @@ impl List {
     /// # Safety
     /// Nobody else uses the list during the call: all other users have ended, or have been waited for. `take` may do anything with the node
     /// except push it on this list.
-    pub unsafe fn drain(&self, take: impl FnMut(NonNull<Node>)) {
-        // SAFETY: the caller's promise.
-        unsafe { drain(self, take) }
-    }
-}
-
-/// A [`List`] whose slots are copies of a pool's object, or parts of them.
-#[derive(Debug, Clone, Copy)]
-pub struct PoolList {
-    view: View,
-    object: Object,
-    offset: usize,
-}
-
-impl Slots for PoolList {
-    #[inline]
-    fn count(&self) -> u32 {
-        self.view.cpu_count()
-    }
-
-    #[inline]
-    fn slot(&self, cpu: u32) -> Option<&ListSlot> {
-        if cpu >= self.view.cpu_count() {
-            return None;
-        }
-        // SAFETY: the object lives, by `new`'s contract, and the pool has the CPU.
-        let copy = unsafe { self.view.address(self.object, cpu) };
-        // SAFETY: a slot lies there, aligned, by the same contract.
-        Some(unsafe { &*copy.wrapping_add(self.offset).cast() })
-    }
-}
-
-impl PoolList {
-    /// The list whose slots are `offset` bytes from the start of each copy of `object`.
-    ///
-    /// # Safety
-    /// As long as the list is used, the object lives in the pool (or attachment) that `view` is of; `offset` is a multiple of
-    /// 8, and a [`ListSlot`] from there ends inside the object; those bytes are zeroes at first, and nothing but such lists
-    /// writes them.
-    #[inline]
-    pub unsafe fn new(view: View, object: Object, offset: usize) -> PoolList {
-        PoolList { view, object, offset }
-    }
-
-    /// As [`List::push`].
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    pub unsafe fn push(&self, rseq: Option<Rseq>, node: NonNull<Node>) {
-        // SAFETY: the caller's promise.
-        unsafe { push(self, rseq, node) }
-    }
-
-    /// As [`List::pop`].
-    #[inline]
-    pub fn pop(&self, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
-        pop(self, rseq)
-    }
-
-    /// As [`List::drain`].
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn drain(&self, take: impl FnMut(NonNull<Node>)) {
-        // SAFETY: the caller's promise.
-        unsafe { drain(self, take) }
-    }
-}
-
-/// # Safety
-/// As [`List::push`].
-#[inline]
-unsafe fn push(slots: &impl Slots, rseq: Option<Rseq>, node: NonNull<Node>) {
-    if let Some(rseq) = rseq {
-        for _ in 0..ATTEMPTS_MAX {
-            let cpu = rseq.cpu_id_start();
-            let Some(slot) = slots.slot(cpu) else { break };
-            // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets nothing
-            // but sections write the word; the node is the caller's promise.
-            if unsafe { rseq.push(cpu, slot.by_rseq.as_ptr(), node) } {
-                return;
-            }
-            if !is_worth_another(rseq) {
-                break;
-            }
-        }
-    }
-    push_by_atomics(slots, rseq, node);
-}
-
-#[cold]
-fn push_by_atomics(slots: &impl Slots, rseq: Option<Rseq>, node: NonNull<Node>) {
-    let Some(slot) = slots.slot(near(rseq) % slots.count()) else { return };
-    // SAFETY: the caller of `push` gave the node away, and it is on no list yet.
-    let next = unsafe { &node.as_ref().next };
-    let mut first = slot.by_atomics.load(Relaxed);
-    loop {
-        next.store(first, Relaxed);
-        // (L) pairs with (M): a thread that finds the node also sees its contents.
-        match slot.by_atomics.compare_exchange_weak(first, node.as_ptr(), Release, Relaxed) {
-            Ok(_) => return,
-            Err(now) => first = now,
-        }
-    }
-}
-
-#[inline]
-fn pop(slots: &impl Slots, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
-    if let Some(rseq) = rseq {
-        for _ in 0..ATTEMPTS_MAX {
-            let cpu = rseq.cpu_id_start();
-            let Some(slot) = slots.slot(cpu) else { break };
-            // SAFETY: the slot is `cpu`'s, by the arithmetic that all lists of an area or pool share, and its type lets
-            // nothing but sections write the word; what it leads to was pushed by the contract of `push`.
-            match unsafe { rseq.pop(cpu, slot.by_rseq.as_ptr()) } {
-                Popped::Node(node) => return Some(node),
-                Popped::Empty => break,
-                Popped::Aborted if is_worth_another(rseq) => {}
-                Popped::Aborted => break,
-            }
-        }
-    }
-    pop_by_atomics(slots, rseq)
-}
-
-#[cold]
-fn pop_by_atomics(slots: &impl Slots, rseq: Option<Rseq>) -> Option<NonNull<Node>> {
-    let (first, count) = (near(rseq), slots.count());
-    (0..count).find_map(|turn| slots.slot(first.wrapping_add(turn) % count)?.pop_by_atomics())
-}
-
-/// # Safety
-/// As [`List::drain`].
-unsafe fn drain(slots: &impl Slots, mut take: impl FnMut(NonNull<Node>)) {
-    for cpu in 0..slots.count() {
-        let Some(slot) = slots.slot(cpu) else { continue };
-        slot.popping.store(0, Relaxed);
-        for head in [&slot.by_rseq, &slot.by_atomics] {
-            // (M) pairs with (L) and with the final stores (A) of pushes and pops.
-            let mut next = head.swap(null_mut(), Acquire);
-            while let Some(node) = NonNull::new(next) {
-                // SAFETY: on the list, so valid, and nobody else is here; read before it is given away.
-                next = unsafe { node.as_ref() }.next.load(Relaxed);
-                take(node);
+    pub unsafe fn drain(&self, mut take: impl FnMut(NonNull<Node>)) {
+        for slot in (0..self.count).filter_map(|cpu| self.slot(cpu)) {
+            slot.popping.store(0, Relaxed);
+            for head in [&slot.by_rseq, &slot.by_atomics] {
+                // (M) pairs with (L) and with the final stores (A) of pushes and pops.
+                let mut next = head.swap(null_mut(), Acquire);
+                while let Some(node) = NonNull::new(next) {
+                    // SAFETY: on the list, so valid, and nobody else is here; read before it is given away.
+                    next = unsafe { node.as_ref() }.next.load(Relaxed);
+                    take(node);
+                }
             }
         }
     }

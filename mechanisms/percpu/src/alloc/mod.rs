@@ -177,6 +177,11 @@ impl View {
         unsafe { rseq.add_by_stride(object.0.as_ptr().cast(), self.stride_shift, self.cpu_count, n) }
     }
 
+    #[inline(always)]
+    pub(crate) fn stride_shift(self) -> u32 {
+        self.stride_shift
+    }
+
     /// Copies of each object.
     #[inline(always)]
     pub fn cpu_count(self) -> u32 {

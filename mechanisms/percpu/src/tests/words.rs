@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::{Copying, ListSlot, Node, Object, Pool, PoolList, PoolOptions, WordError, Words, possible_cpus};
+use crate::{Copying, List, ListSlot, Node, Object, Pool, PoolOptions, WordError, Words, possible_cpus};
 
 /// A copy: six words, eight bytes for each of a ring's records, and a list.
 const ADDED: usize = 0;
@@ -178,7 +178,7 @@ fn words_are_exact_while_affinity_changes() {
     for words in ways(&pool) {
         let object = pool.alloc(layout()).unwrap();
         // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
-        let list = unsafe { PoolList::new(pool.view(), object, LIST) };
+        let list = unsafe { List::of_object(pool.view(), object, LIST) };
         let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
         let rseq = Rseq::detect();
         for (index, node) in nodes.iter().enumerate() {
@@ -268,7 +268,7 @@ fn a_pool_of_too_few_cpus_says_so() {
     }
     assert_eq!(sum(&pool, object, ADDED), 0);
     // SAFETY: a slot's zeroes are there, at a multiple of 8, and nothing else.
-    let list = unsafe { PoolList::new(pool.view(), object, LIST) };
+    let list = unsafe { List::of_object(pool.view(), object, LIST) };
     let node: &'static Node = Box::leak(Box::default());
     // SAFETY: on no list, and never unmapped.
     unsafe { list.push(Rseq::detect(), NonNull::from(node)) };
