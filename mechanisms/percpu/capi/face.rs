@@ -144,7 +144,7 @@ pub extern "C" fn dormouse_percpu_histogram_create(sub_bucket_bits: c_uint) -> O
     answer(HistogramLayout::new(sub_bucket_bits).ok_or(libc::EINVAL).and_then(|layout| {
         create(layout.size_bytes().next_power_of_two().ilog2(), |area| {
             // SAFETY: the memory is zero, and nothing else is in the strides.
-            unsafe { Histogram::new(area, 0, layout) }.ok()
+            unsafe { Histogram::new(area, 0, layout) }
         })
     }))
 }

@@ -12,7 +12,7 @@ pub struct Area {
 }
 
 // SAFETY: an address and two numbers. Whatever is done through the address is unsafe at the place where it is done, or
-// goes through a type that is `Sync`, which `PerCpu::new` and `Offsets::alloc` ask for.
+// goes through a type that is `Sync`, which `PerCpu::new` asks for.
 unsafe impl Send for Area {}
 // SAFETY: nothing in an `Area` can be changed through a shared reference; what is done through the address is unsafe at its
 // place, or goes through a type that is `Sync`.
@@ -88,11 +88,6 @@ impl<T> PerCpu<T> {
     pub const unsafe fn new(offset: usize) -> PerCpu<T> {
         PerCpu { offset, object: PhantomData }
     }
-
-    /// Bytes from the stride's start.
-    pub const fn offset(self) -> usize {
-        self.offset
-    }
 }
 
 impl<T> Clone for PerCpu<T> {
@@ -106,42 +101,5 @@ impl<T> Copy for PerCpu<T> {}
 impl<T> fmt::Debug for PerCpu<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PerCpu").field(&self.offset).finish()
-    }
-}
-
-/// Hands out offsets inside a stride, one after another. What was handed out is not taken back.
-#[derive(Debug)]
-pub struct Offsets {
-    next: usize,
-    end: usize,
-}
-
-impl Offsets {
-    /// Offsets from `start` up to the end of a stride of `1 << stride_shift` bytes.
-    pub const fn new(start: usize, stride_shift: u32) -> Offsets {
-        Offsets { next: start, end: 1 << stride_shift }
-    }
-
-    /// Room for a `T` in every stride, aligned as `T` wants it; `None` if the stride is full.
-    ///
-    /// Wait-free. Not async-signal-safe: it changes the allocator in place.
-    ///
-    /// # Safety
-    /// In the area that the handle will be used with, those bytes are a valid `T` (for all of this crate's types, zeroes
-    /// are), strides are aligned to `align_of::<T>()`, and no other `Offsets` hands out the same bytes.
-    pub unsafe fn alloc<T>(&mut self) -> Option<PerCpu<T>> {
-        let offset = self.next.checked_next_multiple_of(align_of::<T>())?;
-        let end = offset.checked_add(size_of::<T>())?;
-        if end > self.end {
-            return None;
-        }
-        self.next = end;
-        // SAFETY: the caller's promise, and the bytes were not handed out before.
-        Some(unsafe { PerCpu::new(offset) })
-    }
-
-    /// Bytes left, alignment aside.
-    pub const fn remaining_size_bytes(&self) -> usize {
-        self.end.saturating_sub(self.next)
     }
 }

@@ -1,6 +1,6 @@
-//! Counters with a slot on each CPU: [`Counter`], and [`PerCpuCounter`], whose sum is also known approximately by one load.
+//! Counters with a slot on each CPU, whose sum is also known approximately by one load: [`PerCpuCounter`].
 //!
-//! # How a [`PerCpuCounter`] folds
+//! # How it folds
 //! ```text
 //!   slot of a CPU   by_rseq   running total, added to by sections, never taken back     ┐
 //!                   epoch     how often it was folded                                  │ unfolded = by_rseq - folded[epoch & 1]
@@ -84,72 +84,9 @@ impl RseqU64 {
     }
 }
 
-/// One CPU's part of a [`Counter`]: a word for threads with rseq and one for threads without, so that processes of both
-/// kinds can share an area. Zeroes are a valid, empty slot.
-#[repr(C)]
-#[derive(Debug, Default)]
-pub struct CounterSlot {
-    by_rseq: RseqU64,
-    by_atomics: AtomicU64,
-}
-
 /// Attempts under rseq before an addition goes to the atomic word. Aborts are rare, and a second one right after the
 /// first is rarer. The bound makes additions wait-free.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
-
-/// A counter with a slot on each CPU: cheap to add to, exact to sum.
-#[derive(Debug, Clone, Copy)]
-pub struct Counter {
-    area: Area,
-    slot: PerCpu<CounterSlot>,
-}
-
-impl Counter {
-    /// The counter whose slots are `slot` in `area`; `None` if the slots do not lie inside the strides or not aligned.
-    pub fn new(area: Area, slot: PerCpu<CounterSlot>) -> Option<Counter> {
-        for cpu in 0..area.count() {
-            area.get(slot, cpu)?;
-        }
-        (area.count() > 0).then_some(Counter { area, slot })
-    }
-
-    /// Adds `n`. The ladder: rseq on the CPU's slot, at most 8 attempts → atomic addition on the CPU's slot.
-    ///
-    /// Wait-free, async-signal-safe.
-    #[inline]
-    pub fn add(&self, rseq: Option<Rseq>, n: u64) {
-        if let (Some(rseq), Some(first)) = (rseq, self.area.ptr(self.slot, 0)) {
-            for _ in 0..ATTEMPTS_MAX {
-                // `by_rseq` is a slot's first field.
-                // SAFETY: `new` has found a slot, aligned, in each of the area's strides. Every counter of an area finds its slots by
-                // the same arithmetic, and their type lets nothing but sections write the word.
-                if unsafe { rseq.add_by_stride(first.cast(), self.area.stride_shift(), self.area.count(), n) } {
-                    return;
-                }
-            }
-        }
-        self.add_by_atomics(rseq, n);
-    }
-
-    #[cold]
-    fn add_by_atomics(&self, rseq: Option<Rseq>, n: u64) {
-        let cpu = near(rseq);
-        // Any slot is correct; the CPU's own is near. A CPU that the area does not have uses another CPU's.
-        if let Some(slot) = self.area.get(self.slot, cpu % self.area.count()) {
-            slot.by_atomics.fetch_add(n, Relaxed);
-        }
-    }
-
-    /// The sum of all additions, modulo 2^64. It contains every addition that happened before the call; an addition that runs at the
-    /// same time may be in it or not.
-    ///
-    /// Wait-free, async-signal-safe.
-    pub fn sum(&self) -> u64 {
-        (0..self.area.count())
-            .filter_map(|cpu| self.area.get(self.slot, cpu))
-            .fold(0, |sum, slot| sum.wrapping_add(slot.by_rseq.load()).wrapping_add(slot.by_atomics.load(Relaxed)))
-    }
-}
 
 /// One CPU's part of a [`PerCpuCounter`]. Zeroes are a valid, empty slot.
 #[repr(C)]
@@ -327,11 +264,6 @@ impl PerCpuCounter {
         let claims = slots.saturating_add(adders).saturating_add(killed);
         let claim_max = adders.saturating_mul(3).saturating_add(2).saturating_mul(self.threshold - 1);
         claims.saturating_mul(claim_max)
-    }
-
-    /// What a CPU has counted for itself stays below it.
-    pub const fn threshold(&self) -> u64 {
-        self.threshold
     }
 
     #[inline]

@@ -20,7 +20,6 @@
 //! # Source
 //! G. Tene, HdrHistogram (2012). The sub-buckets are those of HdrHistogram, restricted to powers of two.
 
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::area::{Area, PerCpu};
@@ -51,11 +50,6 @@ impl HistogramLayout {
     /// Bytes that a histogram takes in each stride of its area.
     pub const fn size_bytes(self) -> usize {
         self.bucket_count() * (size_of::<RseqU64>() + size_of::<AtomicU64>())
-    }
-
-    /// A bucket's width is at most this part of its least value: `2^-sub_bucket_bits`.
-    pub const fn relative_error(self) -> f64 {
-        1.0 / (1_u64 << self.sub_bucket_bits) as f64
     }
 
     /// The bucket of a value, below [`HistogramLayout::bucket_count`].
@@ -89,52 +83,6 @@ impl HistogramLayout {
     }
 }
 
-/// Why there is no histogram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HistogramError {
-    /// The strides of the area are too small.
-    AreaTooSmall {
-        /// Bytes that a stride needs, from its start to the histogram's end.
-        needed_bytes: usize,
-        /// Bytes that it has.
-        stride_bytes: usize,
-    },
-    /// The strides or the offset are not aligned to 8 bytes.
-    Misaligned,
-    /// The area has no stride.
-    NoCpu,
-}
-
-impl fmt::Display for HistogramError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HistogramError::AreaTooSmall { needed_bytes, stride_bytes } => write!(
-                f,
-                "the histogram needs {needed_bytes} bytes for each CPU, the area has {stride_bytes}: give it larger strides, or \
-                 the histogram fewer sub-buckets"
-            ),
-            HistogramError::Misaligned => {
-                write!(f, "the histogram is not aligned: give it an offset and strides in steps of 8 bytes")
-            }
-            HistogramError::NoCpu => write!(f, "the area has no stride: give it one for each CPU that there may be"),
-        }
-    }
-}
-
-impl core::error::Error for HistogramError {}
-
-/// A bucket that is not empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bucket {
-    /// Least value that goes there.
-    pub low: u64,
-    /// Greatest value that goes there.
-    pub high: u64,
-    /// Values that went there.
-    pub count: u64,
-}
-
 /// A histogram with counts on each CPU.
 ///
 /// It lies in an [`Area`], in private memory or shared by processes, some with rseq and some without. Zeroed memory is
@@ -147,28 +95,18 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The histogram that begins at `offset` in every stride of `area` and takes [`HistogramLayout::size_bytes`] there.
-    ///
-    /// # Errors
-    /// The strides are too small or not aligned, or there is none.
+    /// The histogram that begins at `offset` in every stride of `area` and takes [`HistogramLayout::size_bytes`] there; `None` if
+    /// it does not lie inside the strides or not aligned, or if there is no stride.
     ///
     /// # Safety
     /// In every stride those bytes are zeroes, or counts of histograms of this layout at this offset, and nothing else uses them.
-    pub unsafe fn new(area: Area, offset: usize, layout: HistogramLayout) -> Result<Histogram, HistogramError> {
-        let (needed_bytes, stride_bytes) = (offset.saturating_add(layout.size_bytes()), area.stride_size_bytes());
-        if area.count() == 0 {
-            return Err(HistogramError::NoCpu);
-        }
-        if needed_bytes > stride_bytes {
-            return Err(HistogramError::AreaTooSmall { needed_bytes, stride_bytes });
-        }
+    pub unsafe fn new(area: Area, offset: usize, layout: HistogramLayout) -> Option<Histogram> {
+        let end = offset.checked_add(layout.size_bytes())?;
         // SAFETY: the caller's promise; only its address is asked for.
-        let first = unsafe { PerCpu::<RseqU64>::new(offset) };
-        let is_aligned = area.ptr(first, 0).is_some_and(|first| first.is_aligned());
-        if !is_aligned || !stride_bytes.is_multiple_of(align_of::<RseqU64>()) {
-            return Err(HistogramError::Misaligned);
-        }
-        Ok(Histogram { area, offset, layout })
+        let first = area.ptr(unsafe { PerCpu::<RseqU64>::new(offset) }, 0)?;
+        let stride_bytes = area.stride_size_bytes();
+        let fits = end <= stride_bytes && first.is_aligned() && stride_bytes.is_multiple_of(align_of::<RseqU64>());
+        fits.then_some(Histogram { area, offset, layout })
     }
 
     /// Counts `value`. First by rseq on the CPU's counts, at most 8 attempts; then by an atomic addition to the CPU's other half.
@@ -220,23 +158,24 @@ impl Histogram {
         (0..self.layout.bucket_count()).fold(0, |sum, index| sum.wrapping_add(self.bucket(index)))
     }
 
-    /// As [`Snapshot::quantile`], without memory for a snapshot: buckets are read twice. Some of the values that are recorded at the same time
-    /// are in it.
+    /// The greatest value of the bucket that holds the `q`-quantile, which is the value of rank `max(1, ⌈q × count⌉)` from below.
+    ///
+    /// The quantile itself is at most that, and less by at most the relative error. `None` if nothing was recorded, or `q` is
+    /// not in 0 to 1. The product is computed in `f64`, so ranks are exact up to 2^53 values. Buckets are read twice: some of the
+    /// values that are recorded at the same time are in it.
     ///
     /// Wait-free, async-signal-safe.
     pub fn quantile(&self, q: f64) -> Option<u64> {
-        quantile(self.layout, q, self.count(), |index| self.bucket(index))
-    }
-
-    /// Merges the CPUs' counts into `counts`, which must have [`HistogramLayout::bucket_count`] entries; `None` if it has fewer.
-    ///
-    /// It contains what was recorded before the call. A value that is recorded at the same time may be in it or not.
-    ///
-    /// Wait-free, async-signal-safe.
-    pub fn snapshot<'a>(&self, counts: &'a mut [u64]) -> Option<Snapshot<'a>> {
-        let counts = counts.get_mut(..self.layout.bucket_count())?;
-        counts.iter_mut().enumerate().for_each(|(index, count)| *count = self.bucket(index));
-        Some(Snapshot { layout: self.layout, counts })
+        let count = self.count();
+        if !(0.0..=1.0).contains(&q) || count == 0 {
+            return None;
+        }
+        let rank = rank(q, count);
+        let mut below = 0_u64;
+        (0..self.layout.bucket_count()).find_map(|index| {
+            below = below.saturating_add(self.bucket(index));
+            (below >= rank).then(|| self.layout.bounds(index).1)
+        })
     }
 
     /// Which bucket a value belongs to.
@@ -256,65 +195,6 @@ impl Histogram {
         // SAFETY: `new`'s caller promised words there, and that nothing else uses them; the second half is of this type.
         unsafe { PerCpu::new(offset) }
     }
-}
-
-/// A histogram's counts at one time, merged over the CPUs.
-#[derive(Debug, Clone, Copy)]
-pub struct Snapshot<'a> {
-    layout: HistogramLayout,
-    counts: &'a [u64],
-}
-
-impl<'a> Snapshot<'a> {
-    /// How many values were recorded, modulo 2^64.
-    pub fn count(&self) -> u64 {
-        self.counts.iter().fold(0, |sum, &count| sum.wrapping_add(count))
-    }
-
-    /// The greatest value of the bucket that holds the `q`-quantile, which is the value of rank `max(1, ⌈q × count⌉)` from below.
-    ///
-    /// The quantile itself is at most that, and less by at most the relative error. `None` if nothing was recorded, or `q` is
-    /// not in 0 to 1. The product is computed in `f64`, so ranks are exact up to 2^53 values.
-    pub fn quantile(&self, q: f64) -> Option<u64> {
-        quantile(self.layout, q, self.count(), |index| self.counts.get(index).copied().unwrap_or(0))
-    }
-
-    /// The least value of the lowest bucket that is not empty: no recorded value is less. `None` if nothing was recorded.
-    pub fn min(&self) -> Option<u64> {
-        self.buckets().next().map(|bucket| bucket.low)
-    }
-
-    /// The greatest value of the highest bucket that is not empty: no recorded value is greater. `None` if nothing was recorded.
-    pub fn max(&self) -> Option<u64> {
-        self.buckets().next_back().map(|bucket| bucket.high)
-    }
-
-    /// Buckets that are not empty, from below.
-    pub fn buckets(&self) -> impl DoubleEndedIterator<Item = Bucket> + 'a {
-        let layout = self.layout;
-        let counts = self.counts.iter().copied().enumerate().filter(|&(_, count)| count > 0);
-        counts.map(move |(index, count)| {
-            let (low, high) = layout.bounds(index);
-            Bucket { low, high, count }
-        })
-    }
-
-    /// The count of every bucket, empty ones too.
-    pub fn counts(&self) -> &'a [u64] {
-        self.counts
-    }
-}
-
-fn quantile(layout: HistogramLayout, q: f64, count: u64, count_of: impl Fn(usize) -> u64) -> Option<u64> {
-    if !(0.0..=1.0).contains(&q) || count == 0 {
-        return None;
-    }
-    let rank = rank(q, count);
-    let mut below = 0_u64;
-    (0..layout.bucket_count()).find_map(|index| {
-        below = below.saturating_add(count_of(index));
-        (below >= rank).then(|| layout.bounds(index).1)
-    })
 }
 
 /// `⌈q × count⌉`, from 1 to `count`. The next number below `q` is used, so that 0.07 of 100, which is slightly above 7 in binary, is 7.

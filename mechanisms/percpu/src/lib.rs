@@ -60,10 +60,10 @@
 //! | a word of a pool's object | [`Words`]: all of a process by sections, or all under locks |
 //!
 //! One word is never in two rows at once: a section loads and stores, so an atomic addition from another CPU between
-//! the two would be lost. [`RseqU64`] and [`CounterSlot`] enforce this by their types.
+//! the two would be lost. [`RseqU64`] and [`PerCpuCounterSlot`] enforce this by their types.
 //!
 //! # Counters
-//! The sum of a [`Counter`] is exact. A [`PerCpuCounter`] is also known approximately by one load: what a CPU has counted for itself is folded
+//! The sum of a [`PerCpuCounter`] is exact, and known approximately by one load: what a CPU has counted for itself is folded
 //! into a shared word when it reaches a threshold. [`Histogram`] counts values in log-linear buckets. In each, a CPU's words are
 //! running totals that are never reduced, so a thread that is killed has either added or not.
 //!
@@ -136,9 +136,9 @@ pub use alloc::{
     AllocError, Attached, Corruption, FreeError, Leak, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions,
     Region, Shortage, Usage, View, possible_cpus,
 };
-pub use area::{Area, Offsets, PerCpu};
-pub use counter::{Counter, CounterSlot, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
-pub use histogram::{Bucket, Histogram, HistogramError, HistogramLayout, Snapshot};
+pub use area::{Area, PerCpu};
+pub use counter::{PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};
+pub use histogram::{Histogram, HistogramLayout};
 pub use list::{List, ListSlot};
 pub use node::Node;
 pub use rseq::{Popped, Registrar, Rseq};

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::thread::CpuSet;
 
 use crate::inject::{ABORTED_BY_KERNEL, DELAYS};
-use crate::{Area, Commit, Counter, CounterSlot, Offsets, PerCpu, Rseq, apply_exclusive};
+use crate::{Area, Commit, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, Rseq, apply_exclusive};
 
 mod alone;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -107,10 +107,13 @@ impl Shared {
         Shared { area: unsafe { Area::new(base.unwrap().cast(), STRIDE_SHIFT, count as u32) } }
     }
 
-    fn counter(&self) -> Counter {
-        // SAFETY: zeroes are a slot; one `Offsets` for the area.
-        let slot = unsafe { Offsets::new(0, STRIDE_SHIFT).alloc::<CounterSlot>() };
-        Counter::new(self.area, slot.unwrap()).unwrap()
+    /// At the end of the strides.
+    fn counter(&self) -> PerCpuCounter {
+        // SAFETY: zeroes are shared words, and nothing else is there.
+        let shared = unsafe { PerCpu::<PerCpuCounterShared>::new((1 << STRIDE_SHIFT) - 256) };
+        // SAFETY: zeroes are a slot, and nothing else is there.
+        let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new((1 << STRIDE_SHIFT) - 128) };
+        PerCpuCounter::new(self.area, slot, shared, 1_000).unwrap()
     }
 }
 
@@ -389,7 +392,7 @@ fn no_section_leaves_its_descriptor_behind() {
 /// What the handler of `a_signal_handler_may_commit_inside` works on.
 struct Handled {
     rseq: Rseq,
-    counter: Counter,
+    counter: PerCpuCounter,
     shared: Shared,
     additions: AtomicU64,
     appends: AtomicU64,
@@ -408,7 +411,7 @@ extern "C" fn handler(_signal: libc::c_int) {
 impl Handled {
     /// As [`append`], but without a `Vec`.
     fn append(&self) {
-        // SAFETY: zeroes are a ring; it begins behind the counter's slot, and nothing else is there.
+        // SAFETY: zeroes are a ring, which ends before the counter begins, and nothing else is there.
         let ring = unsafe { PerCpu::<Ring>::new(64) };
         loop {
             let cpu = self.rseq.cpu_id_start();
@@ -475,7 +478,7 @@ fn a_signal_handler_may_commit_inside() {
     assert_eq!(unsafe { libc::timer_delete(timer) }, 0);
 
     assert!(additions > 0);
-    assert_eq!(counter.sum(), appends + handled.additions.load(Relaxed));
+    assert_eq!(counter.sum().cast_unsigned(), appends + handled.additions.load(Relaxed));
     let mut records = 0;
     for cpu in 0..handled.shared.area.count() {
         // SAFETY: zeroes are a ring, and nothing else is there in the stride.
@@ -583,16 +586,6 @@ fn a_killed_process_leaves_whole_records() {
         });
     }
     assert_whole(&rings);
-}
-
-#[test]
-fn offsets_are_aligned_and_end_with_the_stride() {
-    let mut offsets = Offsets::new(1, 6);
-    // SAFETY: the handles are never used with an area.
-    let mut alloc = || unsafe { offsets.alloc::<u64>() }.map(PerCpu::offset);
-    assert_eq!((0..8).map_while(|_| alloc()).collect::<Vec<_>>(), [8, 16, 24, 32, 40, 48, 56]);
-    assert_eq!(alloc(), None);
-    assert_eq!(offsets.remaining_size_bytes(), 0);
 }
 
 #[test]

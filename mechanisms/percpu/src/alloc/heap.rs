@@ -404,11 +404,6 @@ impl Heap {
         (record.kind == Kind::Object).then_some(record.size)
     }
 
-    /// The start of the chunk into which the handle points. Wait-free.
-    pub(crate) fn chunk_base(&self, address: usize) -> Option<*mut u8> {
-        self.chunk_of(address).map(|chunk| chunk.base)
-    }
-
     // Growth.
     //
     // ```text

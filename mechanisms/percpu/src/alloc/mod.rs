@@ -11,9 +11,9 @@
 //!
 //! # Growth
 //! A pool grows by chunks, each a mapping of its own, and gives none back before it is dropped. Computing an address
-//! needs none of the pool's structures: the handle and the view are enough. Finding the chunk of a handle (`size_of`,
-//! `area_of`) takes no lock either: chunks are published in a directory by a release store, which pairs with the acquire
-//! of the lookup.
+//! needs none of the pool's structures: the handle and the view are enough. Finding the chunk of a handle (`size_of`)
+//! takes no lock either: chunks are published in a directory by a release store, which pairs with the acquire of the
+//! lookup.
 //!
 //! # Which memory
 //! Each CPU's stride consists of whole pages, which prefer that CPU's node if there is more than one (mbind(2)), and
@@ -57,7 +57,6 @@ pub use error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
 use heap::Heap;
 pub use topology::possible_cpus;
 
-use crate::area::{Area, PerCpu};
 use crate::rseq::Rseq;
 
 /// The largest object, per CPU, and the largest alignment.
@@ -334,11 +333,6 @@ impl Pool {
         })
     }
 
-    /// Drops the pool, and first reports what was never freed, by size, smallest first.
-    pub fn close(self, leaked: impl FnMut(Leak)) {
-        self.leaks().for_each(leaked);
-    }
-
     /// Checks all red zones and free bytes, if the pool is robust. Nothing is withdrawn.
     ///
     /// Blocking: the pool is locked meanwhile.
@@ -364,27 +358,6 @@ impl Pool {
     /// [`AllocError::Reentered`] if this thread is inside the pool already; `work` has not run.
     pub fn hold<R>(&self, work: impl FnOnce() -> R) -> Result<R, AllocError> {
         self.heap.hold(work).map_err(|Reentered| AllocError::Reentered)
-    }
-
-    /// The object in the form that code over an [`Area`] takes: the area of its chunk, and its place there. `None` if the object
-    /// is not allocated, or is too small or not aligned for a `T`.
-    ///
-    /// Wait-free, async-signal-safe.
-    ///
-    /// # Safety
-    /// Both are used only as long as the object lives; what its copies hold is valid for `T`; and nobody holds a `&mut` into
-    /// them.
-    pub unsafe fn area_of<T>(&self, object: Object) -> Option<(Area, PerCpu<T>)> {
-        let size_bytes = self.size_of(object)?;
-        let base = self.heap.chunk_base(object.address())?;
-        if size_bytes < size_of::<T>() || !object.0.cast::<T>().is_aligned() {
-            return None;
-        }
-        // SAFETY: a chunk has a stride for each CPU, of whole pages, which stay as long as the pool.
-        let area = unsafe { Area::new(base, self.view.stride_shift, self.view.cpu_count) };
-        // SAFETY: the object's place; the caller promises the values.
-        let place = unsafe { PerCpu::new(object.address() - base.addr()) };
-        Some((area, place))
     }
 }
 

@@ -179,7 +179,7 @@ fn the_fallback_is_exact() {
     let _turn = Turn::take([0; 6]);
     let shared = Shared::new();
     let counter = shared.counter();
-    // SAFETY: zeroes are empty slots, behind the counter's.
+    // SAFETY: zeroes are empty slots, and the counter is elsewhere.
     let list = List::new(shared.area, unsafe { PerCpu::<ListSlot>::new(64) }).unwrap();
     let nodes: &'static [Node] = (0..32).map(|_| Node::new()).collect::<Vec<_>>().leak();
     for node in nodes {

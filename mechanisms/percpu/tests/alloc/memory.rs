@@ -1,6 +1,6 @@
 //! Where copies lie, and which memory is there.
 
-use dormouse_percpu::{Counter, CounterSlot, Pool, PoolOptions, possible_cpus};
+use dormouse_percpu::{Pool, PoolOptions, possible_cpus};
 
 use crate::{OS_PAGE, addresses, bytes, free, layout};
 
@@ -95,29 +95,4 @@ fn unused_strides_of_a_lazy_pool_cost_no_memory() {
 fn pools_are_sized_by_possible_cpus() {
     assert_eq!(PoolOptions::default().cpu_count, possible_cpus());
     assert_eq!(Pool::new(&PoolOptions::default()).unwrap().view().cpu_count(), possible_cpus());
-}
-
-#[test]
-fn what_works_over_an_area_works_over_a_pool_s_object() {
-    let pool = Pool::new(&PoolOptions { stride_bytes: OS_PAGE, ..PoolOptions::default() }).unwrap();
-    let mut counters = Vec::new();
-    while pool.usage().chunk_count < 3 || counters.len() < 100 {
-        let object = pool.alloc_for::<CounterSlot>().unwrap();
-        // SAFETY: used as long as the object lives, only by counters, for which zeroes are valid.
-        let (area, slot) = unsafe { pool.area_of::<CounterSlot>(object) }.unwrap();
-        let at: Vec<_> = (0..area.count()).map(|cpu| area.ptr(slot, cpu).unwrap().cast::<u8>()).collect();
-        assert_eq!(at, addresses(&pool, object));
-        counters.push((object, Counter::new(area, slot).unwrap()));
-    }
-    for (n, (_, counter)) in counters.iter().enumerate() {
-        counter.add(dormouse_percpu::Rseq::detect(), n as u64 + 1);
-    }
-    for (n, (object, counter)) in counters.iter().enumerate() {
-        assert_eq!(counter.sum(), n as u64 + 1);
-        // SAFETY: not used.
-        assert!(unsafe { pool.area_of::<[u64; 3]>(*object) }.is_none(), "too small");
-        free(&pool, *object).unwrap();
-        // SAFETY: not used.
-        assert!(unsafe { pool.area_of::<CounterSlot>(*object) }.is_none(), "freed");
-    }
 }

@@ -242,7 +242,7 @@ impl Bench {
             assert_eq!(self.pool.usage().chunk_count, usage.chunk_count);
             objects.into_iter().for_each(|object| assert_eq!(free(&self.pool, object), Ok(())));
         }
-        self.pool.close(|leak| panic!("{leak:?}"));
+        assert_eq!(self.pool.leaks().next(), None);
     }
 }
 

@@ -2,20 +2,29 @@
 
 use std::ptr::NonNull;
 
-use dormouse_percpu::{Area, Counter, CounterSlot, List, ListSlot, Node, PerCpu, Rseq};
+use dormouse_percpu::{
+    Area, List, ListSlot, Node, PerCpu, PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, Rseq,
+};
 
 const STRIDE_SHIFT: u32 = 8;
 const STRIDES: usize = 1024;
 
+#[derive(Clone)]
+#[repr(C, align(128))]
+struct Stride([u8; 1 << STRIDE_SHIFT]);
+
 fn main() {
     let rseq = Rseq::detect();
-    let memory = vec![[0_u64; (1 << STRIDE_SHIFT) / 8]; STRIDES].leak();
+    let memory = vec![Stride([0; 1 << STRIDE_SHIFT]); STRIDES].leak();
     // SAFETY: so many strides, zero, leaked.
     let area = unsafe { Area::new(memory.as_mut_ptr().cast(), STRIDE_SHIFT, STRIDES as u32) };
-    // SAFETY: zeroes are slots, and the two do not overlap.
-    let counter = Counter::new(area, unsafe { PerCpu::<CounterSlot>::new(0) }).expect("inside");
+    // SAFETY: zeroes are shared words, and end where the slot begins.
+    let shared = unsafe { PerCpu::<PerCpuCounterShared>::new(0) };
+    // SAFETY: zeroes are a slot, and end before the list's begins.
+    let slot = unsafe { PerCpu::<PerCpuCounterSlot>::new(128) };
+    let counter = PerCpuCounter::new(area, slot, shared, 1_000).expect("inside");
     // SAFETY: zeroes are slots, and these lie behind those of the counter.
-    let list = List::new(area, unsafe { PerCpu::<ListSlot>::new(64) }).expect("inside");
+    let list = List::new(area, unsafe { PerCpu::<ListSlot>::new(192) }).expect("inside");
     let nodes: &'static [Node] = (0..16).map(|_| Node::new()).collect::<Vec<_>>().leak();
     for node in nodes {
         // SAFETY: on no list, and never unmapped.
