@@ -122,8 +122,8 @@ mod arch;
 mod area;
 mod counter;
 mod histogram;
-#[cfg(any(test, feature = "inject"))]
-pub mod inject;
+#[cfg(test)]
+mod inject;
 mod list;
 mod node;
 mod register;

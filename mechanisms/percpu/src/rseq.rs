@@ -314,7 +314,7 @@ impl Rseq {
 
 #[inline]
 fn commit(outcome: Outcome) -> Commit {
-    #[cfg(any(test, feature = "inject"))]
+    #[cfg(test)]
     crate::inject::count(outcome);
     match outcome {
         Outcome::Done => Commit::Done,

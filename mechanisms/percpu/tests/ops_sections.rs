@@ -1,5 +1,5 @@
 //! What the assembler made of each critical section: its last instruction before the post-commit label is the final store, and
-//! the descriptor is what the kernel's ABI says. Of this very program, with the delays or without.
+//! the descriptor is what the kernel's ABI says.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use std::collections::BTreeMap;

@@ -67,7 +67,7 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     pointer
 }
 
-#[cfg(any(test, feature = "inject"))]
+#[cfg(test)]
 macro_rules! inject {
     ($point:literal) => {
         concat!(
@@ -84,7 +84,7 @@ macro_rules! inject {
         )
     };
 }
-#[cfg(not(any(test, feature = "inject")))]
+#[cfg(not(test))]
 macro_rules! inject {
     ($point:literal) => {
         ""
@@ -163,7 +163,7 @@ macro_rules! critical_section {
 }
 
 /// Adds the operands that only injection needs.
-#[cfg(any(test, feature = "inject"))]
+#[cfg(test)]
 macro_rules! section {
     ($body:tt $($operands:tt)+) => {
         critical_section!($body $($operands)+
@@ -172,7 +172,7 @@ macro_rules! section {
             options(nostack))
     };
 }
-#[cfg(not(any(test, feature = "inject")))]
+#[cfg(not(test))]
 macro_rules! section {
     ($body:tt $($operands:tt)+) => { critical_section!($body $($operands)+ options(nostack)) };
 }

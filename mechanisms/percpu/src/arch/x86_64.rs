@@ -22,7 +22,7 @@ const _: () = assert!(size_of::<Outcome>() == 4);
 const _: () = assert!(core::mem::offset_of!(Txn, guard) == 0 && core::mem::offset_of!(Txn, expected) == 8);
 const _: () = assert!(core::mem::offset_of!(Store, value) == 8 && core::mem::offset_of!(Store, width) == 16);
 
-#[cfg(any(test, feature = "inject"))]
+#[cfg(test)]
 macro_rules! inject {
     ($point:literal) => {
         concat!(
@@ -38,7 +38,7 @@ macro_rules! inject {
         )
     };
 }
-#[cfg(not(any(test, feature = "inject")))]
+#[cfg(not(test))]
 macro_rules! inject {
     ($point:literal) => {
         ""
@@ -112,13 +112,13 @@ macro_rules! critical_section {
 }
 
 /// Adds the operands that only injection needs.
-#[cfg(any(test, feature = "inject"))]
+#[cfg(test)]
 macro_rules! with_delays {
     ($section:ident $($operands:tt)+) => {
         $section!($($operands)+ delay = out(reg) _, delays = sym crate::inject::DELAYS, options(nostack))
     };
 }
-#[cfg(not(any(test, feature = "inject")))]
+#[cfg(not(test))]
 macro_rules! with_delays {
     ($section:ident $($operands:tt)+) => { $section!($($operands)+ options(nostack)) };
 }
