@@ -7,8 +7,8 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use dormouse_percpu::{
-    AllocError, Attached, Copying, FreeError, List, ListSlot, Need, Node, Object, Pool, PoolOptions, Region, Rseq,
-    Shortage, View, WordError, Words,
+    AllocError, Attached, Copying, FreeError, Leak, List, ListSlot, Need, Node, Object, Pool, PoolOptions, Region,
+    Rseq, Shortage, Usage, View, WordError, Words,
 };
 
 /// `enum dormouse_percpu_cause`.
@@ -129,37 +129,6 @@ impl CObject {
     }
 }
 
-/// `struct dormouse_percpu_leak`.
-#[repr(C)]
-pub struct CLeak {
-    size_bytes: usize,
-    count: usize,
-}
-
-/// `struct dormouse_percpu_usage`.
-#[repr(C)]
-pub struct CUsage {
-    object_count: usize,
-    object_bytes: usize,
-    chunk_count: usize,
-    mapped_bytes: usize,
-    withdrawn_bytes: usize,
-    size_bytes_max: usize,
-    align_bytes_max: usize,
-}
-
-/// `struct dormouse_percpu_copy`.
-#[repr(C)]
-pub struct CCopy {
-    guard_offset: usize,
-    expected: u64,
-    to_offset: usize,
-    from: *const u8,
-    size_bytes: usize,
-    last_offset: usize,
-    value: u64,
-}
-
 /// `struct dormouse_percpu_pool_options`.
 #[repr(C)]
 pub struct COptions {
@@ -175,7 +144,7 @@ const LAZY: c_uint = 2;
 // `tests/percpu/pool.c` has the same sizes for the structures of the header.
 const _: () = assert!(size_of::<Node>() == 8 && size_of::<ListSlot>() == 24 && align_of::<ListSlot>() == 8);
 const _: () = assert!(size_of::<CObject>() == 8 && size_of::<COptions>() == 24 && size_of::<CError>() == 256);
-const _: () = assert!(size_of::<CLeak>() == 16 && size_of::<CUsage>() == 56 && size_of::<CCopy>() == 56);
+const _: () = assert!(size_of::<Leak>() == 16 && size_of::<Usage>() == 56 && size_of::<Copying>() == 56);
 
 impl COptions {
     const DEFAULT: COptions = COptions { flags: 0, cpu_count: 0, stride_bytes: 0, limit_bytes: 0 };
@@ -440,19 +409,10 @@ pub extern "C" fn dormouse_percpu_pool_audit(pool: &CPool, told: Option<&mut CEr
 
 /// [`Pool::usage`]; answers 0 or a negative errno.
 #[unsafe(no_mangle)]
-pub extern "C" fn dormouse_percpu_pool_usage(pool: &CPool, usage: Option<&mut MaybeUninit<CUsage>>) -> c_int {
-    let Some(to) = usage else { return -libc::EINVAL };
+pub extern "C" fn dormouse_percpu_pool_usage(pool: &CPool, usage: Option<&mut MaybeUninit<Usage>>) -> c_int {
+    let Some(usage) = usage else { return -libc::EINVAL };
     let Some(pool) = pool.pool() else { return -libc::EPERM };
-    let usage = pool.usage();
-    to.write(CUsage {
-        object_count: usage.object_count,
-        object_bytes: usage.object_bytes,
-        chunk_count: usage.chunk_count,
-        mapped_bytes: usage.mapped_bytes,
-        withdrawn_bytes: usage.withdrawn_bytes,
-        size_bytes_max: usage.size_bytes_max,
-        align_bytes_max: usage.align_bytes_max,
-    });
+    usage.write(pool.usage());
     0
 }
 
@@ -461,7 +421,7 @@ pub extern "C" fn dormouse_percpu_pool_usage(pool: &CPool, usage: Option<&mut Ma
 /// # Safety
 /// `leaks` has room for `capacity`, and nobody else uses it meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_percpu_pool_leaks(pool: &CPool, leaks: *mut CLeak, capacity: usize) -> isize {
+pub unsafe extern "C" fn dormouse_percpu_pool_leaks(pool: &CPool, leaks: *mut Leak, capacity: usize) -> isize {
     if leaks.is_null() && capacity > 0 {
         return -(libc::EINVAL as isize);
     }
@@ -470,7 +430,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_leaks(pool: &CPool, leaks: *mut CL
     for leak in pool.leaks() {
         if len < capacity {
             // SAFETY: below the capacity, which is the caller's word.
-            unsafe { leaks.wrapping_add(len).write(CLeak { size_bytes: leak.size_bytes, count: leak.count }) };
+            unsafe { leaks.wrapping_add(len).write(leak) };
         }
         len += 1;
     }
@@ -572,13 +532,15 @@ pub unsafe extern "C" fn dormouse_percpu_compare_and_store(
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_percpu_copy_and_store(pool: &CPool, object: CObject, copy: Option<&CCopy>) -> c_int {
-    let Some(copy) = copy else { return -libc::EINVAL };
-    let &CCopy { guard_offset, expected, to_offset, from, size_bytes, last_offset, value } = copy;
-    let copying = Copying { guard: guard_offset, expected, to: to_offset, from, size_bytes, last: last_offset, value };
-    on_words(pool, object, guard_offset | last_offset, |words, object| {
+pub unsafe extern "C" fn dormouse_percpu_copy_and_store(
+    pool: &CPool,
+    object: CObject,
+    copying: Option<&Copying>,
+) -> c_int {
+    let Some(copying) = copying else { return -libc::EINVAL };
+    on_words(pool, object, copying.guard | copying.last, |words, object| {
         // SAFETY: handed on to the caller.
-        let is_stored = unsafe { words.copy_and_store(object, &copying) }?;
+        let is_stored = unsafe { words.copy_and_store(object, copying) }?;
         Ok(c_int::from(!is_stored))
     })
 }

@@ -51,7 +51,9 @@ pub enum WordError {
 
 /// What [`Words::copy_and_store`] does on the CPU: if the word at `guard` holds `expected`, `size_bytes` bytes are copied from `from`
 /// to `to`, and then `value` is stored in the word at `last`. All except `from` are offsets in bytes from the start of a copy of the object.
+/// Laid out as C does.
 #[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub struct Copying {
     /// Offset of the word that is compared.
     pub guard: usize,

@@ -75,7 +75,6 @@ impl Record {
 pub(crate) type Nodes = fn(&mut dyn FnMut(u32, u32)) -> u32;
 
 /// What does not change during the life of a pool.
-#[derive(Clone, Copy)]
 struct Shape {
     cpu_count: usize,
     stride_bytes: usize,
@@ -90,6 +89,8 @@ struct Shape {
     limit_bytes: usize,
     chunk_count_max: usize,
     is_robust: bool,
+    /// Least bytes behind an object that are its red zone.
+    red_zone_bytes: usize,
     is_lazy: bool,
     is_fixed: bool,
     size_bytes_max: usize,
@@ -97,14 +98,9 @@ struct Shape {
 }
 
 impl Shape {
-    /// Least bytes behind an object that are its red zone.
-    fn red(&self) -> usize {
-        if self.is_robust { RED_ZONE_SIZE_BYTES } else { 0 }
-    }
-
     /// Granules of an object with its red zone, in each stride.
     fn granules(&self, size: usize) -> usize {
-        (size.max(1) + self.red()).div_ceil(GRANULE)
+        (size.max(1) + self.red_zone_bytes).div_ceil(GRANULE)
     }
 
     /// The bytes of granules on all CPUs.
@@ -210,7 +206,6 @@ impl Bytes {
 /// Numbers of the heap that change, each written under the lock only.
 #[derive(Default)]
 struct Totals {
-    mapped_bytes: AtomicUsize,
     chunk_count: AtomicUsize,
     object_count: AtomicUsize,
     object_bytes: AtomicUsize,
@@ -307,7 +302,8 @@ impl Heap {
 
         let lowest_bit = |value: usize| 1 << value.trailing_zeros();
         let base_align = region.map_or(OBJECT_SIZE_BYTES_MAX, |region| lowest_bit(region.base.addr()));
-        let mut shape = Shape {
+        let red_zone_bytes = if is_robust { RED_ZONE_SIZE_BYTES } else { 0 };
+        let shape = Shape {
             cpu_count,
             stride_bytes,
             chunk_bytes,
@@ -318,12 +314,12 @@ impl Heap {
             limit_bytes,
             chunk_count_max,
             is_robust,
+            red_zone_bytes,
             is_lazy,
             is_fixed,
-            size_bytes_max: 0,
+            size_bytes_max: OBJECT_SIZE_BYTES_MAX.min(stride_bytes - red_zone_bytes),
             align_bytes_max: OBJECT_SIZE_BYTES_MAX.min(base_align),
         };
-        shape.size_bytes_max = OBJECT_SIZE_BYTES_MAX.min(stride_bytes - shape.red());
         let heap = Heap {
             shape,
             lock: OwnerLock::new(Rank::Pool),
@@ -414,9 +410,9 @@ impl Heap {
     // ```
     fn grow(&self, region: Option<Region>) -> Result<&Chunk, Shortage> {
         let shape = &self.shape;
-        let mapped_bytes = self.totals.mapped_bytes.load(Relaxed);
         let chunk_count = self.totals.chunk_count.load(Relaxed);
         let (limit_bytes, chunk_bytes) = (shape.limit_bytes, shape.chunk_bytes);
+        let mapped_bytes = chunk_count * chunk_bytes;
         if shape.is_fixed && chunk_count > 0 {
             return Err(Shortage::Fixed { size_bytes: chunk_bytes });
         }
@@ -467,7 +463,6 @@ impl Heap {
             None => self.first.store(place, Relaxed),
         }
         self.last.store(place, Relaxed);
-        add(&self.totals.mapped_bytes, chunk_bytes);
         add(&self.totals.chunk_count, 1);
         if !shape.is_fixed {
             let inserted = directory::insert(self.directory(), base.addr() >> shape.key_shift, place);
@@ -686,11 +681,12 @@ impl Heap {
     /// Wait-free; each number is read by itself.
     pub(crate) fn usage(&self) -> Usage {
         let totals = &self.totals;
+        let chunk_count = totals.chunk_count.load(Relaxed);
         Usage {
             object_count: totals.object_count.load(Relaxed),
             object_bytes: totals.object_bytes.load(Relaxed),
-            chunk_count: totals.chunk_count.load(Relaxed),
-            mapped_bytes: totals.mapped_bytes.load(Relaxed),
+            chunk_count,
+            mapped_bytes: chunk_count * self.shape.chunk_bytes,
             withdrawn_bytes: totals.withdrawn_bytes.load(Relaxed),
             size_bytes_max: self.shape.size_bytes_max,
             align_bytes_max: self.shape.align_bytes_max,

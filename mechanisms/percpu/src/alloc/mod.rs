@@ -199,8 +199,9 @@ unsafe impl Send for Pool {}
 // SAFETY: every change through a shared reference is made under the heap's lock, or to atomics.
 unsafe impl Sync for Pool {}
 
-/// Live objects of one size.
+/// Live objects of one size. Laid out as C does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct Leak {
     /// Bytes of each copy, as asked for.
     pub size_bytes: usize,
@@ -208,8 +209,9 @@ pub struct Leak {
     pub count: usize,
 }
 
-/// What a pool contains, and what it can allocate.
+/// What a pool contains, and what it can allocate. Laid out as C does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 #[non_exhaustive]
 pub struct Usage {
     /// Live objects.
