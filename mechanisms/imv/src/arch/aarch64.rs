@@ -4,8 +4,6 @@
 
 use core::arch::asm;
 
-use dormouse_abi::site::{SITE_BRANCH, SITES_SECTION, SiteRecord};
-
 use crate::site::{Form, Site, Store};
 
 /// Whether sites exist and can be patched.
@@ -73,102 +71,10 @@ pub(crate) fn is_in_line(site: Site) -> bool {
     site.form() == Form::Branch && seen(site) == if site.wanted() != 0 { jump(site) } else { NOP }
 }
 
-/// First and one-past-last record of the object that contains this code.
-///
-/// ```text
-///   section dormouse_sites += nothing      so the object has the section, and the linker its bounds
-///   start = &__start_dormouse_sites        hidden: never another object's
-///   stop  = &__stop_dormouse_sites
-/// ```
-pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
-    let start;
-    let stop;
-    // SAFETY: two address computations; the symbols are defined by the linker for the section that the same block opens.
-    unsafe {
-        asm!(
-            ".pushsection dormouse_sites,\"aR\",%progbits",
-            ".balign 8",
-            ".popsection",
-            ".weak __start_dormouse_sites",
-            ".hidden __start_dormouse_sites",
-            ".weak __stop_dormouse_sites",
-            ".hidden __stop_dormouse_sites",
-            "adrp {start}, __start_dormouse_sites",
-            "add {start}, {start}, :lo12:__start_dormouse_sites",
-            "adrp {stop}, __stop_dormouse_sites",
-            "add {stop}, {stop}, :lo12:__stop_dormouse_sites",
-            start = out(reg) start,
-            stop = out(reg) stop,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    (start, stop)
-}
-
-/// The gate of a static branch: `false` while its key is disabled, at the cost of one instruction and no data access.
-///
-/// ```text
-///   static_branch!(KEY)
-///   static_branch!(KEY, announce("section", function))
-/// ```
-///
-/// `KEY` is the path of a `static` [`StaticKey`](crate::StaticKey), which may be private to a block. The second form also
-/// appends a 16-byte pair to a section of the object: the address of the key and of a function, each minus the address of its own
-/// field. It is announced whether or not the gate is ever reached.
-///
-/// ```text
-///   site:      b slow                      born, armed        nop: dormant
-///              answer = false
-///   slow:      answer = KEY.enabled > 0
-///   section dormouse_sites += { site - ., SITE_BRANCH, KEY - ., slow - . }
-///   section "section"      += { KEY - ., function - . }
-/// ```
-///
-/// Wait-free; async-signal-safe.
+#[doc(hidden)]
 #[macro_export]
-macro_rules! static_branch {
-    ($key:path $(,)?) => {
-        $crate::static_branch!(@gate $key, {}, {})
-    };
-    ($key:path, announce($section:literal, $function:path $(,)?) $(,)?) => {
-        $crate::static_branch!(@gate $key, {
-            ::core::concat!(".pushsection ", $section, ",\"aR?\",%progbits"),
-            ".balign 8",
-            ".8byte {key} - .",
-            ".8byte {function} - .",
-            ".popsection",
-        }, {
-            function = sym $function,
-        })
-    };
-    (@gate $key:path, { $($template:tt)* }, { $($operand:tt)* }) => {
-        'gate: {
-            // SAFETY: both states of the site are one instruction that touches neither memory nor stack nor flags; they either
-            // fall through or go to `slow`, which are the block's two declared exits. The directives add read-only data to
-            // other sections.
-            unsafe {
-                ::core::arch::asm!(
-                    "2:",
-                    "b {slow}",
-                    ".pushsection dormouse_sites,\"aR?\",%progbits",
-                    ".balign 8",
-                    ".long 2b - .",
-                    ".long 0",
-                    ".long {key} - .",
-                    ".long {slow} - .",
-                    ".popsection",
-                    $($template)*
-                    key = sym $key,
-                    $($operand)*
-                    slow = label { break 'gate $crate::StaticKey::is_enabled(&$key) },
-                    options(nomem, nostack, preserves_flags),
-                );
-            }
-            false
-        }
+macro_rules! __gate {
+    ($key:path, $announcement:tt, $operands:tt) => {
+        $crate::__patched_gate!($key, { "b {slow}", }, $announcement, $operands, (nomem, nostack, preserves_flags))
     };
 }
-
-// The literals of the template, which cannot name constants.
-const _: () = assert!(SITE_BRANCH == 0 && size_of::<SiteRecord>() == 16);
-const _: () = assert!(SITES_SECTION.len() == "dormouse_sites".len());

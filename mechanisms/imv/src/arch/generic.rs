@@ -1,6 +1,4 @@
-//! Architectures without a patcher: the gate reads its key, and an object has no sites.
-
-use dormouse_abi::site::SiteRecord;
+//! Architectures without a patcher: the gate reads its key, and no code leaves sites.
 
 use crate::site::{Site, Store};
 
@@ -32,38 +30,19 @@ pub(crate) fn is_in_line(_site: Site) -> bool {
     false
 }
 
-/// An empty range.
-pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
-    (core::ptr::null(), core::ptr::null())
-}
-
-/// The gate of a static branch: `false` while its key is disabled. Here it reads the key with an acquire load.
-///
-/// ```text
-///   static_branch!(KEY)
-///   static_branch!(KEY, announce("section", function))
-/// ```
-///
-/// `KEY` is the path of a `static` [`StaticKey`](crate::StaticKey). The second form also appends a 16-byte pair to a
-/// section of the object: the address of the key and of a function, each minus the address of its own field.
-///
-/// Wait-free; async-signal-safe.
+#[doc(hidden)]
 #[macro_export]
-macro_rules! static_branch {
-    ($key:path $(,)?) => {
+macro_rules! __gate {
+    ($key:path, {}, {}) => {
         $crate::StaticKey::is_enabled(&$key)
     };
-    ($key:path, announce($section:literal, $function:path $(,)?) $(,)?) => {{
+    ($key:path, { $($announcement:tt)* }, { $($operand:tt)* }) => {{
         // SAFETY: no instruction; the directives add read-only data to another section.
         unsafe {
             ::core::arch::asm!(
-                ::core::concat!(".pushsection ", $section, ",\"aR?\",%progbits"),
-                ".balign 8",
-                ".8byte {key} - .",
-                ".8byte {function} - .",
-                ".popsection",
+                $($announcement)*
                 key = sym $key,
-                function = sym $function,
+                $($operand)*
                 options(nomem, nostack, preserves_flags),
             );
         }

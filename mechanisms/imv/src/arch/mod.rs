@@ -19,9 +19,10 @@ mod imp;
 #[path = "generic.rs"]
 mod imp;
 
+mod gate;
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", target_os = "linux", not(feature = "generic"))))]
 mod load;
-mod tunable;
+mod sections;
 
-pub(crate) use imp::{GATE_LEN, PATCHED, is_in_line, is_stale, next_store, os_page_bytes, own_sites, publish_store};
-pub(crate) use tunable::own_tunables;
+pub(crate) use imp::{GATE_LEN, PATCHED, is_in_line, is_stale, next_store, os_page_bytes, publish_store};
+pub(crate) use sections::{own_sites, own_tunables};

@@ -4,8 +4,8 @@
 use core::arch::asm;
 
 use dormouse_abi::site::{
-    SITE_BRANCH, SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, SITES_SECTION, SiteRecord,
-    X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP, X86_NOP, X86_TEST, X86_VALUE_LEN,
+    SITE_GATED_VALUE, SITE_SIGNED, SITE_VALUE, SITE_WIDTH_SHIFT, X86_BRANCH_LEN, X86_GATED_IMMEDIATE_OFFSET, X86_JMP,
+    X86_NOP, X86_TEST, X86_VALUE_LEN,
 };
 
 use crate::site::{Form, Site, Store};
@@ -178,130 +178,14 @@ fn immediate_instruction(bytes: [u8; X86_VALUE_LEN], value: u32) -> Option<[u8; 
     Some(patched)
 }
 
-/// First and one-past-last record of the object that contains this code.
-///
-/// ```text
-///   section dormouse_sites += nothing      so the object has the section, and the linker its bounds
-///   start = &__start_dormouse_sites        hidden: never another object's
-///   stop  = &__stop_dormouse_sites
-/// ```
-pub(crate) fn own_sites() -> (*const SiteRecord, *const SiteRecord) {
-    let start;
-    let stop;
-    // SAFETY: two address computations; the symbols are defined by the linker for the section that the same block
-    // opens (GNU ld manual, "Input Section Wildcards"; ELF linkers define `__start_`/`__stop_` for C-named sections).
-    unsafe {
-        asm!(
-            ".pushsection dormouse_sites,\"aR\",@progbits",
-            ".balign 8",
-            ".popsection",
-            ".weak __start_dormouse_sites",
-            ".hidden __start_dormouse_sites",
-            ".weak __stop_dormouse_sites",
-            ".hidden __stop_dormouse_sites",
-            "lea {start}, [rip + __start_dormouse_sites]",
-            "lea {stop}, [rip + __stop_dormouse_sites]",
-            start = out(reg) start,
-            stop = out(reg) stop,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    (start, stop)
-}
-
-/// The gate of a static branch: `false` while its key is disabled, at the cost of one instruction and no data access.
-///
-/// ```text
-///   static_branch!(KEY)
-///   static_branch!(KEY, announce("section", function))
-/// ```
-///
-/// `KEY` is the path of a `static` [`StaticKey`](crate::StaticKey), which may be private to a block. The gate may stand
-/// in generic functions, closures and inline functions; each copy that the compiler makes is a site of its own.
-///
-/// The second form also announces: it appends a 16-byte pair to a section of the object, the address of the key and of
-/// a function, each minus the address of its own field (the layout of `dormouse_abi::site::EventRecord`). The function
-/// may be generic over the parameters of the function around it, so each instance announces its own. It is announced
-/// whether or not the gate is ever reached.
-///
-/// ```text
-///   site:      E9 (slow - next)            born, armed: jmp slow        0F 1F 44 00 00, a nop: dormant
-///   next:      answer = false
-///   slow:      answer = KEY.enabled > 0
-///   section dormouse_sites += { site - ., SITE_BRANCH, KEY - ., slow - . }
-///   section "section"      += { KEY - ., function - . }
-/// ```
-///
-/// Why these operands and options:
-///
-/// * Not `pure`: the answer changes without the compiler's knowledge, so the block may not be merged with another or moved
-///   out of a loop.
-/// * `nomem`: the site itself reads and writes no memory that the program knows. The compiler may keep values in
-///   registers and move accesses across a *dormant* answer. That makes the gate cheap, and is correct, because
-///   a dormant answer synchronises with nothing, like a relaxed load. An *armed* answer passes through the slow block,
-///   whose acquire load of the key is ordinary Rust and orders everything after it.
-/// * `nostack`: nothing is pushed, so the red zone is safe in both states.
-/// * Flags are clobbered, because between its two states a site is a `test`.
-///
-/// Wait-free; async-signal-safe.
-///
-/// ```
-/// use dormouse_imv::{StaticKey, disable, enable, static_branch};
-///
-/// static VERBOSE: StaticKey = StaticKey::new();
-/// fn answer() -> u32 {
-///     if static_branch!(VERBOSE) { 1 } else { 0 }
-/// }
-///
-/// assert_eq!(answer(), 0);
-/// enable(&VERBOSE).unwrap();
-/// assert_eq!(answer(), 1);
-/// disable(&VERBOSE).unwrap();
-/// assert_eq!(answer(), 0);
-/// ```
+/// Flags are clobbered, because between its two states a site is a `test`.
+#[doc(hidden)]
 #[macro_export]
-macro_rules! static_branch {
-    ($key:path $(,)?) => {
-        $crate::static_branch!(@gate $key, {}, {})
-    };
-    ($key:path, announce($section:literal, $function:path $(,)?) $(,)?) => {
-        $crate::static_branch!(@gate $key, {
-            ::core::concat!(".pushsection ", $section, ",\"aR?\",@progbits"),
-            ".balign 8",
-            ".quad {key} - .",
-            ".quad {function} - .",
-            ".popsection",
-        }, {
-            function = sym $function,
-        })
-    };
-    (@gate $key:path, { $($template:tt)* }, { $($operand:tt)* }) => {
-        'gate: {
-            // SAFETY: every state of the site is one instruction that touches neither memory nor stack; it either falls
-            // through or goes to `slow`, which are the block's two declared exits. The directives add read-only data to
-            // other sections.
-            unsafe {
-                ::core::arch::asm!(
-                    "2:",
-                    ".byte 0xe9",
-                    ".long {slow} - 3f",
-                    "3:",
-                    ".pushsection dormouse_sites,\"aR?\",@progbits",
-                    ".balign 8",
-                    ".long 2b - .",
-                    ".long 0",
-                    ".long {key} - .",
-                    ".long {slow} - .",
-                    ".popsection",
-                    $($template)*
-                    key = sym $key,
-                    $($operand)*
-                    slow = label { break 'gate $crate::StaticKey::is_enabled(&$key) },
-                    options(nomem, nostack),
-                );
-            }
-            false
-        }
+macro_rules! __gate {
+    ($key:path, $announcement:tt, $operands:tt) => {
+        $crate::__patched_gate!(
+            $key, { ".byte 0xe9", ".long {slow} - 3f", "3:", }, $announcement, $operands, (nomem, nostack)
+        )
     };
 }
 
@@ -374,13 +258,7 @@ macro_rules! imv_read {
                         "mov {0:r}, qword ptr [rip + {1}]",
                         "jmp 4b",
                         ".previous",
-                        ".pushsection dormouse_sites,\"aR?\",@progbits",
-                        ".balign 8",
-                        ".long 2b - .",
-                        ".long 14",
-                        ".long {1} - .",
-                        ".long 0",
-                        ".popsection",
+                        $crate::__site_record!("14", "{1}", "0"),
                         out(reg) bits,
                         sym $key,
                         options(nomem, nostack),
@@ -401,13 +279,7 @@ macro_rules! imv_read {
                 ".balign 8, 0x3e",
                 "2:",
                 $load,
-                ".pushsection dormouse_sites,\"aR?\",@progbits",
-                ".balign 8",
-                ".long 2b - .",
-                ::core::concat!(".long ", $kind),
-                ".long {1} - .",
-                ".long 0",
-                ".popsection",
+                $crate::__site_record!($kind, "{1}", "0"),
                 out(reg) bits,
                 sym $key,
                 options(nomem, nostack, preserves_flags),
@@ -426,13 +298,3 @@ const _: () = assert!(kind(SITE_VALUE, 2, 0) == 9 && kind(SITE_GATED_VALUE, 3, 0
 
 // The literals of the template, which cannot name constants.
 const _: () = assert!(X86_JMP == 0xE9 && X86_BRANCH_LEN == 1 + 4);
-const _: () = assert!(SITE_BRANCH == 0 && size_of::<SiteRecord>() == 16);
-const _: () = {
-    let (written, meant) = (b"dormouse_sites", SITES_SECTION.as_bytes());
-    assert!(written.len() == meant.len());
-    let mut index = 0;
-    while index < meant.len() {
-        assert!(written[index] == meant[index]);
-        index += 1;
-    }
-};
