@@ -364,7 +364,7 @@ repeat!(getppid_variable, number => {
 /// Times that a gate has answered as its key wanted, enabled and disabled.
 static RIGHT: AtomicU64 = AtomicU64::new(0);
 
-fn toggle(key: &StaticKey, sites: &[ToggledSite], iterations: u64, first: u64) {
+fn toggle(key: &'static StaticKey, sites: &[ToggledSite], iterations: u64, first: u64) {
     for number in first..first.wrapping_add(iterations) {
         let site = sites[number as usize % sites.len()];
         let is_taken = enable(key).is_ok() && site(number);

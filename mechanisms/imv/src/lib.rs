@@ -147,15 +147,14 @@ use core::sync::atomic::{AtomicI32, Ordering};
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use registry::{
-    Change, ForeignUpdate, SiteCount, Status, apply, disable, enable, ensure_registered, hand_over, key_sites,
-    register_object, status, unregister_object, update, visit_key_sites,
+    Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
+    register_object, register_tunables, status, unregister_object, unregister_tunables, update, visit_key_sites,
 };
 pub use site::{OBJECT_COUNT_MAX, Width};
 #[doc(hidden)]
 pub use tunable::tunable_parts;
 pub use tunable::{
-    Assignment, Export, Refusal, Scalar, Tunable, TunableError, register_tunables, set_tunable, set_tunables,
-    unregister_tunables, visit_tunables,
+    Assignment, Export, Refusal, Scalar, Tunable, TunableError, set_tunable, set_tunables, visit_tunables,
 };
 pub use value::{Address, Imv, Value, set_raw, shape_of, value_of};
 pub use writer::Writer;
@@ -183,7 +182,7 @@ impl StaticKey {
     /// Whether the key is enabled. Wait-free; async-signal-safe.
     #[inline(always)]
     pub fn is_enabled(&self) -> bool {
-        // (A) pairs with (B) in `apply`.
+        // (A) pairs with (B) in `update`.
         self.enabled.load(Ordering::Acquire) > 0
     }
 }

@@ -1,12 +1,11 @@
 //! The objects that have sites, and the only code that changes their bytes.
 
-use core::borrow::Borrow;
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_int;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use dormouse_abi::site::SiteRecord;
+use dormouse_abi::site::{SiteRecord, TunableRecord};
 use dormouse_locks::{OwnerLock, Rank, Reentered};
 
 use crate::records::RecordTables;
@@ -180,6 +179,33 @@ pub fn unregister_object(start: *const SiteRecord) -> Result<(), Error> {
     })
 }
 
+/// Registers the tunables of one object. `start` and `stop` bound its `dormouse_tunables` section. Registering the same start
+/// again changes nothing. Records of types that this version does not know, or with invalid names, are ignored.
+///
+/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; these tunables are not exported then. Blocking; async-signal-safe.
+///
+/// # Safety
+/// Between `start` and `stop` are the records of a loaded object; neither they nor what they point to go away before
+/// [`unregister_tunables`], and the variables are changed by this crate only.
+pub unsafe fn register_tunables(start: *const TunableRecord, stop: *const TunableRecord) -> Result<(), Error> {
+    let size_bytes = stop.addr().saturating_sub(start.addr());
+    if size_bytes < size_of::<TunableRecord>() {
+        return Ok(());
+    }
+    with(|registry| {
+        // SAFETY: the caller promises records that stay until they are unregistered.
+        let is_added = unsafe { registry.tunables.add(start, size_bytes) };
+        is_added.then_some(()).ok_or(Error::TooManyObjects)
+    })?
+}
+
+/// Forgets an object's tunables, before it is unloaded. Unknown starts are ignored.
+///
+/// Errors: [`Error::Reentered`]. Blocking (it waits for a thread that is setting one); async-signal-safe.
+pub fn unregister_tunables(start: *const TunableRecord) -> Result<(), Error> {
+    with(|registry| registry.tunables.remove(start))
+}
+
 /// Registers the object that this crate is linked into. A constructor does it at load; code that may run before
 /// constructors (a preloaded library's wrappers) may call it first. Later calls do nothing.
 ///
@@ -221,13 +247,17 @@ unsafe extern "C" fn after_fork_in_child() {
     LOCKED.lock.after_fork_in_child();
 }
 
-/// Runs [`ensure_registered`] when the object is loaded.
+/// Registers the object that this crate is linked into, when it is loaded.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REGISTER_AT_LOAD: extern "C" fn() = {
     extern "C" fn register_at_load() {
         // A failure is reported by `status`: the program goes on with sites that read their keys.
         let _ = ensure_registered();
+        let (start, stop) = arch::own_tunables();
+        // What is refused is not exported; there is nobody to report it to. The registry goes with the object.
+        // SAFETY: the linker's bounds of this object's own records.
+        let _ = unsafe { register_tunables(start, stop) };
     }
     register_at_load
 };
@@ -256,17 +286,8 @@ const ENABLE: u32 = 1;
 const DISABLE: u32 = 2;
 
 impl Change {
-    /// Adds one to the users who want the key's branches taken.
-    pub fn enable(key: &'static StaticKey) -> Change {
-        Change::key(key, true)
-    }
-
-    /// Takes one away.
-    pub fn disable(key: &'static StaticKey) -> Change {
-        Change::key(key, false)
-    }
-
-    fn key(key: &StaticKey, enable: bool) -> Change {
+    /// One more who wants the key's branches taken, or one less.
+    pub fn key(key: &'static StaticKey, enable: bool) -> Change {
         let operation = if enable { ENABLE } else { DISABLE };
         Change { address: core::ptr::from_ref(key).addr(), bits: 0, operation, size_bytes: 0, former: Cell::new(0) }
     }
@@ -321,34 +342,29 @@ impl Change {
 /// done); [`Error::Asleep`]; [`Error::Stale`] (none of the values was changed, all keys are). Blocking; async-signal-safe. Cost:
 /// changes × sites comparisons and a few system calls.
 pub fn update(changes: &[Change]) -> Result<(), Error> {
-    match elsewhere() {
-        Some(elsewhere) => elsewhere.update(changes),
-        None => update_each(|| changes.iter()),
+    let Some(update) = elsewhere() else { return with(|registry| registry.update(|| changes.iter()))? };
+    // SAFETY: the other copy has the same structure, and keeps to the same rules for what it names.
+    match -unsafe { update(changes.as_ptr(), changes.len()) } {
+        0 => Ok(()),
+        libc::EDEADLK => Err(Error::Reentered),
+        libc::EINVAL => Err(Error::Unbalanced),
+        _ if changes.iter().any(|change| change.operation == SET) => Err(Error::Stale),
+        _ => Err(Error::Asleep),
     }
 }
 
-/// Enables or disables several keys: [`update`] without values.
-pub fn apply(changes: &[(&StaticKey, bool)]) -> Result<(), Error> {
-    // A change refers to its key by address, and does not outlive this call.
-    let changes = || changes.iter().map(|(key, enable)| Change::key(key, *enable));
-    match elsewhere() {
-        // One by one, because there is no memory to gather them; one of the errors is returned.
-        Some(elsewhere) => {
-            let mut answer = Ok(());
-            for change in changes() {
-                answer = elsewhere.update(&[change]).and(answer);
-            }
-            answer
-        }
-        None => update_each(changes),
-    }
+/// Enables one key: [`update`] of a single change.
+pub fn enable(key: &'static StaticKey) -> Result<(), Error> {
+    update(&[Change::key(key, true)])
+}
+
+/// Disables one key: [`update`] of a single change.
+pub fn disable(key: &'static StaticKey) -> Result<(), Error> {
+    update(&[Change::key(key, false)])
 }
 
 /// `dormouse_imv_update` of another copy of this crate: changes and their number, to 0 or a negative errno.
 pub type ForeignUpdate = unsafe extern "C" fn(*const Change, usize) -> c_int;
-
-#[derive(Clone, Copy)]
-pub(crate) struct Elsewhere(ForeignUpdate);
 
 static ELSEWHERE: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -361,45 +377,21 @@ pub unsafe fn hand_over(update: ForeignUpdate) {
     ELSEWHERE.store(update as *mut (), Ordering::Relaxed);
 }
 
-pub(crate) fn elsewhere() -> Option<Elsewhere> {
+pub(crate) fn elsewhere() -> Option<ForeignUpdate> {
     let update = ELSEWHERE.load(Ordering::Relaxed);
     // SAFETY: null, or a function of this type from `hand_over`.
-    unsafe { core::mem::transmute::<*mut (), Option<ForeignUpdate>>(update) }.map(Elsewhere)
-}
-
-impl Elsewhere {
-    fn update(self, changes: &[Change]) -> Result<(), Error> {
-        // SAFETY: the other copy has the same structure, and keeps to the same rules for what it names.
-        match -unsafe { (self.0)(changes.as_ptr(), changes.len()) } {
-            0 => Ok(()),
-            libc::EDEADLK => Err(Error::Reentered),
-            libc::EINVAL => Err(Error::Unbalanced),
-            _ if changes.iter().any(|change| change.operation == SET) => Err(Error::Stale),
-            _ => Err(Error::Asleep),
-        }
-    }
-}
-
-fn update_each<C, I>(changes: impl Fn() -> I) -> Result<(), Error>
-where
-    C: Borrow<Change>,
-    I: DoubleEndedIterator<Item = C>,
-{
-    with(|registry| registry.update(changes))?
+    unsafe { core::mem::transmute::<*mut (), Option<ForeignUpdate>>(update) }
 }
 
 impl Registry {
     /// [`update`], for the holder of the lock.
-    pub(crate) fn update<C, I>(&mut self, changes: impl Fn() -> I) -> Result<(), Error>
+    pub(crate) fn update<'a, I>(&mut self, changes: impl Fn() -> I) -> Result<(), Error>
     where
-        C: Borrow<Change>,
-        I: DoubleEndedIterator<Item = C>,
+        I: DoubleEndedIterator<Item = &'a Change>,
     {
-        let registry = self;
         let mut unbalanced = false;
         let mut turned = false;
         for change in changes() {
-            let change = change.borrow();
             if let Some((key, difference)) = change.key_change() {
                 let count = key.enabled.load(Ordering::Relaxed);
                 match count.checked_add(difference).filter(|count| *count >= 0) {
@@ -419,18 +411,18 @@ impl Registry {
             }
         }
         if turned {
-            let all = 0..registry.object_count;
-            let concerned = |address| changes().any(|change| change.borrow().address == address);
-            if !registry.patch(all.clone(), concerned) {
+            let all = 0..self.object_count;
+            let concerned = |address| changes().any(|change| change.address == address);
+            if !self.patch(all.clone(), concerned) {
                 // The old value everywhere is better than two values.
                 let mut stale = false;
                 for change in changes().rev() {
-                    if let Some((variable, _)) = change.borrow().value_change() {
-                        variable.store(change.borrow().former.get());
+                    if let Some((variable, _)) = change.value_change() {
+                        variable.store(change.former.get());
                         stale = true;
                     }
                 }
-                if !stale || !registry.patch(all, concerned) {
+                if !stale || !self.patch(all, concerned) {
                     return Err(Error::Asleep);
                 }
                 return Err(Error::Stale);
@@ -438,16 +430,6 @@ impl Registry {
         }
         if unbalanced { Err(Error::Unbalanced) } else { Ok(()) }
     }
-}
-
-/// Enables one key: [`apply`] of a single change.
-pub fn enable(key: &StaticKey) -> Result<(), Error> {
-    apply(&[(key, true)])
-}
-
-/// Disables one key: [`apply`] of a single change.
-pub fn disable(key: &StaticKey) -> Result<(), Error> {
-    apply(&[(key, false)])
 }
 
 /// Sites, and how many of them are in the state that their key requires (the rest read their key).

@@ -20,7 +20,6 @@ use core::sync::atomic::{AtomicI32, Ordering};
 use dormouse_abi::site::{TunableRecord, TunableType};
 use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit, is_tunable_name};
 
-use crate::arch::own_tunables;
 use crate::records::name_of;
 use crate::registry::{Change, Registry, elsewhere, with};
 use crate::site::Width;
@@ -62,46 +61,6 @@ fn width_of(value_type: TunableType) -> Width {
         _ => Width::Double,
     }
 }
-
-/// Registers the tunables of one object. `start` and `stop` bound its `dormouse_tunables` section. Registering the same start
-/// again changes nothing. Records of types that this version does not know, or with invalid names, are ignored.
-///
-/// Errors: [`Error::Reentered`], [`Error::TooManyObjects`]; these tunables are not exported then. Blocking; async-signal-safe.
-///
-/// # Safety
-/// Between `start` and `stop` are the records of a loaded object; neither they nor what they point to go away before
-/// [`unregister_tunables`], and the variables are changed by this crate only.
-pub unsafe fn register_tunables(start: *const TunableRecord, stop: *const TunableRecord) -> Result<(), Error> {
-    let size_bytes = stop.addr().saturating_sub(start.addr());
-    if size_bytes < size_of::<TunableRecord>() {
-        return Ok(());
-    }
-    with(|registry| {
-        // SAFETY: the caller promises records that stay until they are unregistered.
-        let is_added = unsafe { registry.tunables.add(start, size_bytes) };
-        is_added.then_some(()).ok_or(Error::TooManyObjects)
-    })?
-}
-
-/// Forgets an object's tunables, before it is unloaded. Unknown starts are ignored.
-///
-/// Errors: [`Error::Reentered`]. Blocking (it waits for a thread that is setting one); async-signal-safe.
-pub fn unregister_tunables(start: *const TunableRecord) -> Result<(), Error> {
-    with(|registry| registry.tunables.remove(start))
-}
-
-/// Registers the tunables of the object that this crate is linked into, when it is loaded.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static REGISTER_AT_LOAD: extern "C" fn() = {
-    extern "C" fn register_at_load() {
-        let (start, stop) = own_tunables();
-        // What is refused is not exported; there is nobody to report it to. The registry goes with the object.
-        // SAFETY: the linker's bounds of this object's own records.
-        let _ = unsafe { register_tunables(start, stop) };
-    }
-    register_at_load
-};
 
 /// A tunable with its current value.
 #[derive(Debug, Clone, Copy)]
@@ -152,8 +111,8 @@ pub struct Assignment<'a> {
     /// Of the variable.
     address: usize,
     change: Option<Change>,
-    /// A key that the change enables or disables, and which of the two.
-    turned: Option<(&'static StaticKey, bool)>,
+    /// What takes the change of a key back.
+    undo: Option<Change>,
     former: Option<TunableValue>,
     value: Option<TunableValue>,
 }
@@ -161,7 +120,7 @@ pub struct Assignment<'a> {
 impl<'a> Assignment<'a> {
     /// To set `name` to what `text` says (see [`TunableRange::parse`]).
     pub const fn new(name: &'a str, text: &'a str) -> Assignment<'a> {
-        Assignment { name, text, address: 0, change: None, turned: None, former: None, value: None }
+        Assignment { name, text, address: 0, change: None, undo: None, former: None, value: None }
     }
 
     /// The value before, and the value now; `None` before it was set.
@@ -189,8 +148,9 @@ impl<'a> Assignment<'a> {
                 // SAFETY: whoever registered the record vouched that this is a static key; it is loaded while the lock is held,
                 // and the change does not outlive that.
                 let key: &'static StaticKey = unsafe { &*record.variable.cast_const().cast() };
-                self.turned = (value != former).then_some((key, value.bits != 0));
-                self.turned.map(turn)
+                let turn = |on| (value != former).then(|| Change::key(key, on));
+                self.undo = turn(value.bits == 0);
+                turn(value.bits != 0)
             }
             TunableType::F32 => {
                 let bits = (f64::from_bits(value.bits) as f32).to_bits();
@@ -210,10 +170,6 @@ impl<'a> Assignment<'a> {
     pub fn explain(&self, refusal: Refusal) -> impl fmt::Display {
         Explained { name: self.name, text: self.text, refusal }
     }
-}
-
-fn turn((key, on): (&'static StaticKey, bool)) -> Change {
-    if on { Change::enable(key) } else { Change::disable(key) }
 }
 
 /// Why an [`Assignment`] cannot be made.
@@ -315,8 +271,8 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
         let done = done.or_else(|error| {
             // An update that fails takes its values back, and leaves its keys changed. Changing one back may fail too, if
             // text can no longer be written: some of its sites are then dormant.
-            let turned = || assignments.iter().filter_map(|assignment| assignment.turned);
-            registry.update(|| turned().map(|(key, on)| turn((key, !on)))).and(Err(error))
+            let undo = || assignments.iter().filter_map(|assignment| assignment.undo.as_ref());
+            registry.update(undo).and(Err(error))
         });
         done.map_err(TunableError::Update)
     });
@@ -326,7 +282,7 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
             assignment.reset();
         }
         // They name objects that may be unloaded from now on.
-        (assignment.change, assignment.turned) = (None, None);
+        (assignment.change, assignment.undo) = (None, None);
     }
     answer
 }

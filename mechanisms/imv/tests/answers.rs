@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::mem::size_of;
 
 use dormouse_abi::site::EventRecord;
-use dormouse_imv::{Error, StaticKey, Writer, apply, disable, enable, key_sites, static_branch, status};
+use dormouse_imv::{Change, Error, StaticKey, Writer, disable, enable, key_sites, static_branch, status, update};
 
 #[test]
 fn the_generic_build_says_so() {
@@ -40,9 +40,10 @@ fn a_batch_changes_several_keys() {
     static UNTOUCHED: StaticKey = StaticKey::new();
     let gates = || [static_branch!(FIRST), static_branch!(SECOND), static_branch!(UNTOUCHED)];
     assert_eq!(gates(), [false, true, false]);
-    apply(&[(&FIRST, true), (&SECOND, false)]).unwrap();
+    update(&[Change::key(&FIRST, true), Change::key(&SECOND, false)]).unwrap();
     assert_eq!(gates(), [true, false, false]);
-    assert_eq!(apply(&[(&FIRST, false), (&SECOND, false), (&UNTOUCHED, true)]), Err(Error::Unbalanced));
+    let changes = [Change::key(&FIRST, false), Change::key(&SECOND, false), Change::key(&UNTOUCHED, true)];
+    assert_eq!(update(&changes), Err(Error::Unbalanced));
     assert_eq!(gates(), [false, false, true]);
 }
 

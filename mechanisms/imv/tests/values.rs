@@ -152,10 +152,10 @@ fn one_update_changes_keys_and_values() {
     static KEY: StaticKey = StaticKey::new();
     let all = || (imv_read!(SMALL), imv_read!(LARGE), static_branch!(KEY));
     assert_eq!(all(), (1, 2, false));
-    update(&[SMALL.to(10), Change::enable(&KEY), LARGE.to(20), SMALL.to(11)]).unwrap();
+    update(&[SMALL.to(10), Change::key(&KEY, true), LARGE.to(20), SMALL.to(11)]).unwrap();
     assert_eq!(all(), (11, 20, true));
     assert_eq!(
-        update(&[Change::disable(&KEY), Change::disable(&KEY), SMALL.to(12)]),
+        update(&[Change::key(&KEY, false), Change::key(&KEY, false), SMALL.to(12)]),
         Err(Error::Unbalanced),
         "the rest is done"
     );

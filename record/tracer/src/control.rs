@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{self, ClassStatus, Grant, Message};
+use dormouse_imv::Change;
 use dormouse_locks::{Held, Rank};
 
 use crate::class::{Class, Found, read_records};
@@ -297,10 +298,10 @@ fn set_armed(classes: &mut [Class], wanted: impl Fn(usize, &Class) -> bool) {
         .map(|(index, class)| (index, wanted(index, class)))
         .filter(|(index, armed)| classes[*index].armed != *armed)
         .collect();
-    let keys: Vec<_> = changes.iter().map(|(index, armed)| (classes[*index].gate, *armed)).collect();
+    let keys: Vec<_> = changes.iter().map(|(index, armed)| Change::key(classes[*index].gate, *armed)).collect();
     // Refused only when this thread is inside an update already: in a signal handler. Sites that cannot be written any more
     // do not change what the key says.
-    if !keys.is_empty() && dormouse_imv::apply(&keys) != Err(dormouse_imv::Error::Reentered) {
+    if !keys.is_empty() && dormouse_imv::update(&keys) != Err(dormouse_imv::Error::Reentered) {
         for (index, armed) in changes {
             classes[index].armed = armed;
         }
