@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use dormouse_abi::site::SiteRecord;
-use dormouse_imv::{Change, Error, StaticKey, Width};
+use dormouse_imv::{Change, Error, StaticKey};
 
 /// `struct dormouse_imv_state`. Texts are NUL-terminated, and cut if they are too long.
 #[repr(C)]
@@ -73,21 +73,20 @@ pub unsafe extern "C" fn dormouse_imv_update(changes: *const Change, count: usiz
     errno_of(dormouse_imv::update(changes))
 }
 
-/// [`dormouse_imv::set_raw`]; returns 0 or a negative errno.
+/// [`dormouse_imv::update`] of one value; returns 0 or a negative errno.
 ///
 /// # Safety
-/// As there, and `value` points to `size_bytes` bytes.
+/// `value` points to `size_bytes` bytes. The variable stays loaded, and only the library changes it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_imv_set(variable: *mut c_void, value: *const c_void, size_bytes: usize) -> c_int {
-    let Some(width) = Width::from_bytes(size_bytes) else { return -libc::EINVAL };
-    if variable.is_null() || !variable.addr().is_multiple_of(size_bytes) {
-        return -libc::EINVAL;
-    }
     let mut bits = [0; 8];
-    // SAFETY: the caller's word, and `size_bytes` is 8 at most.
-    unsafe { core::ptr::copy_nonoverlapping(value.cast::<u8>(), bits.as_mut_ptr(), size_bytes) };
+    let Some(bytes) = bits.get_mut(..size_bytes) else { return -libc::EINVAL };
+    // SAFETY: the caller's word, and there is room for so many.
+    unsafe { core::ptr::copy_nonoverlapping(value.cast::<u8>(), bytes.as_mut_ptr(), size_bytes) };
     // SAFETY: handed on to the caller.
-    errno_of(unsafe { dormouse_imv::set_raw(variable, width, u64::from_le_bytes(bits)) })
+    let change = unsafe { Change::value(variable.addr(), size_bytes, u64::from_le_bytes(bits)) };
+    // SAFETY: one change, of what the caller vouches for.
+    unsafe { dormouse_imv_update(&change, 1) }
 }
 
 /// [`dormouse_imv::status`]; returns 0 or a negative errno.

@@ -150,13 +150,13 @@ pub use registry::{
     Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
     register_object, register_tunables, status, unregister_object, unregister_tunables, update, visit_key_sites,
 };
-pub use site::{OBJECT_COUNT_MAX, Width};
+pub use site::OBJECT_COUNT_MAX;
 #[doc(hidden)]
 pub use tunable::tunable_parts;
 pub use tunable::{
     Assignment, Export, Refusal, Scalar, Tunable, TunableError, set_tunable, set_tunables, visit_tunables,
 };
-pub use value::{Address, Imv, Value, set_raw, shape_of, value_of};
+pub use value::{Address, Imv, Value, shape_of, value_of};
 pub use writer::Writer;
 
 /// The key of static branches: a count of those who want them taken. Shared with C as `struct dormouse_static_key`.

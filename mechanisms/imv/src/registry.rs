@@ -10,7 +10,7 @@ use dormouse_locks::{OwnerLock, Rank, Reentered};
 
 use crate::records::RecordTables;
 use crate::segment::{Segment, executable_segment_of};
-use crate::site::{Form, OBJECT_COUNT_MAX, Site, Store, Variable, Width};
+use crate::site::{Form, OBJECT_COUNT_MAX, Site, Store, Variable};
 use crate::writer::{Ladder, Writer, synchronise_cores};
 use crate::{Error, StaticKey, arch};
 
@@ -292,24 +292,22 @@ impl Change {
         Change { address: core::ptr::from_ref(key).addr(), bits: 0, operation, size_bytes: 0, former: Cell::new(0) }
     }
 
-    /// A value, by its variable's address.
-    pub(crate) const fn value(address: usize, width: Width, bits: u64) -> Change {
-        Change { address, bits, operation: SET, size_bytes: width.bytes() as u32, former: Cell::new(0) }
+    /// A value of 1, 2, 4 or 8 bytes, by its variable's address.
+    ///
+    /// # Safety
+    /// Unless the change is not [valid](Change::is_valid): the variable stays loaded, and is changed only by this crate.
+    pub const unsafe fn value(address: usize, size_bytes: usize, bits: u64) -> Change {
+        Change { address, bits, operation: SET, size_bytes: size_bytes as u32, former: Cell::new(0) }
     }
 
-    /// Whether the operation and the size are known and the variable is aligned, for a change that C made. [`update`] ignores
-    /// invalid ones.
+    /// Whether the operation and the size are known and the variable is aligned, for a change that C made.
     pub fn is_valid(&self) -> bool {
-        let aligned = |bytes| self.address != 0 && self.address.is_multiple_of(bytes);
-        match self.operation {
-            SET => self.width().is_some_and(|width| aligned(width.bytes())),
-            ENABLE | DISABLE => aligned(align_of::<StaticKey>()),
-            _ => false,
-        }
-    }
-
-    fn width(&self) -> Option<Width> {
-        Width::from_bytes(self.size_bytes as usize)
+        let size_bytes = match self.operation {
+            SET => self.size_bytes as usize,
+            ENABLE | DISABLE => size_of::<StaticKey>(),
+            _ => return false,
+        };
+        matches!(size_bytes, 1 | 2 | 4 | 8) && self.address != 0 && self.address.is_multiple_of(size_bytes)
     }
 
     /// The key, if it is one that changes, and by how much.
@@ -328,8 +326,8 @@ impl Change {
         if self.operation != SET {
             return None;
         }
-        // SAFETY: the variable of a `static` `Imv`, or what `set_raw` or `update`'s caller in C vouched for.
-        Some((unsafe { self.width()?.at(self.address) }, self.bits))
+        // SAFETY: what the caller of `Change::value`, or of `update` in C, vouched for.
+        Some((unsafe { Variable::at(self.address, self.size_bytes as usize) }, self.bits))
     }
 }
 

@@ -20,59 +20,6 @@ pub(crate) enum Form {
     GatedValue,
 }
 
-/// Bytes of a value: 1, 2, 4 or 8.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Width {
-    /// One.
-    Byte,
-    /// Two.
-    Half,
-    /// Four.
-    Word,
-    /// Eight.
-    Double,
-}
-
-impl Width {
-    /// The width with so many bytes.
-    pub const fn from_bytes(bytes: usize) -> Option<Width> {
-        match bytes {
-            1 => Some(Width::Byte),
-            2 => Some(Width::Half),
-            4 => Some(Width::Word),
-            8 => Some(Width::Double),
-            _ => None,
-        }
-    }
-
-    /// How many.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Width::Byte => 1,
-            Width::Half => 2,
-            Width::Word => 4,
-            Width::Double => 8,
-        }
-    }
-
-    /// The variable at an address.
-    ///
-    /// # Safety
-    /// `address` is that of a live variable of this width, aligned to it, which changes atomically only.
-    pub(crate) unsafe fn at(self, address: usize) -> Variable<'static> {
-        match self {
-            // SAFETY: by this function's contract.
-            Width::Byte => Variable::Byte(unsafe { AtomicU8::from_ptr(address as *mut u8) }),
-            // SAFETY: likewise.
-            Width::Half => Variable::Half(unsafe { AtomicU16::from_ptr(address as *mut u16) }),
-            // SAFETY: likewise.
-            Width::Word => Variable::Word(unsafe { AtomicU32::from_ptr(address as *mut u32) }),
-            // SAFETY: likewise.
-            Width::Double => Variable::Double(unsafe { AtomicU64::from_ptr(address as *mut u64) }),
-        }
-    }
-}
-
 /// A value's variable. All access is relaxed: a value stands alone, and whoever sets it orders the data that belongs to it.
 #[derive(Clone, Copy)]
 pub(crate) enum Variable<'a> {
@@ -83,7 +30,26 @@ pub(crate) enum Variable<'a> {
 }
 
 impl Variable<'_> {
+    /// The variable of 1, 2, 4 or 8 bytes at an address.
+    ///
+    /// # Safety
+    /// `address` is that of a live variable of this size, aligned to it, which changes atomically only.
+    #[inline]
+    pub(crate) unsafe fn at(address: usize, size_bytes: usize) -> Variable<'static> {
+        match size_bytes {
+            // SAFETY: by this function's contract.
+            1 => Variable::Byte(unsafe { AtomicU8::from_ptr(address as *mut u8) }),
+            // SAFETY: by this function's contract.
+            2 => Variable::Half(unsafe { AtomicU16::from_ptr(address as *mut u16) }),
+            // SAFETY: by this function's contract.
+            4 => Variable::Word(unsafe { AtomicU32::from_ptr(address as *mut u32) }),
+            // SAFETY: by this function's contract.
+            _ => Variable::Double(unsafe { AtomicU64::from_ptr(address as *mut u64) }),
+        }
+    }
+
     /// The value, zero-extended.
+    #[inline]
     pub(crate) fn load(self) -> u64 {
         match self {
             Variable::Byte(variable) => variable.load(Ordering::Relaxed).into(),
@@ -157,10 +123,8 @@ impl Site {
             let count = unsafe { AtomicI32::from_ptr(self.key as *mut i32) }.load(Ordering::Relaxed);
             return u64::from(count > 0);
         }
-        let width =
-            [Width::Byte, Width::Half, Width::Word, Width::Double][(self.kind >> SITE_WIDTH_SHIFT & 3) as usize];
-        // SAFETY: likewise for values.
-        let variable = unsafe { width.at(self.key) };
+        // SAFETY: whoever registered the object vouched that its records name values that stay loaded.
+        let variable = unsafe { Variable::at(self.key, 1 << (self.kind >> SITE_WIDTH_SHIFT & 3)) };
         if self.kind & SITE_SIGNED != 0 { variable.load_signed() } else { variable.load() }
     }
 

@@ -22,7 +22,7 @@ use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit, is_tunable_name};
 
 use crate::records::name_of;
 use crate::registry::{Change, Registry, elsewhere, with};
-use crate::site::Width;
+use crate::site::Variable;
 use crate::{Error, Imv, SiteCount, StaticKey, Value};
 
 fn range_of(record: &TunableRecord) -> TunableRange {
@@ -38,7 +38,7 @@ fn value_of(record: &TunableRecord) -> TunableValue {
         u64::from(key_count(record) > 0)
     } else {
         // SAFETY: whoever registered the record vouched for its variable, whose alignment has been looked at.
-        let variable = unsafe { width_of(value_type).at(record.variable.addr()) };
+        let variable = unsafe { Variable::at(record.variable.addr(), value_type.size_bytes()) };
         match value_type {
             F32 => f64::from(f32::from_bits(variable.load() as u32)).to_bits(),
             I8 | I16 | I32 => variable.load_signed(),
@@ -51,15 +51,6 @@ fn value_of(record: &TunableRecord) -> TunableValue {
 fn key_count(record: &TunableRecord) -> i32 {
     // SAFETY: whoever registered the record vouched that this is a static key.
     unsafe { AtomicI32::from_ptr(record.variable.cast()) }.load(Ordering::Relaxed)
-}
-
-fn width_of(value_type: TunableType) -> Width {
-    match value_type.size_bytes() {
-        1 => Width::Byte,
-        2 => Width::Half,
-        4 => Width::Word,
-        _ => Width::Double,
-    }
 }
 
 /// A tunable with its current value.
@@ -152,11 +143,13 @@ impl<'a> Assignment<'a> {
                 self.undo = turn(value.bits == 0);
                 turn(value.bits != 0)
             }
-            TunableType::F32 => {
-                let bits = (f64::from_bits(value.bits) as f32).to_bits();
-                Some(Change::value(address, Width::Word, bits.into()))
+            value_type => {
+                let is_f32 = value_type == TunableType::F32;
+                let bits = if is_f32 { (f64::from_bits(value.bits) as f32).to_bits().into() } else { value.bits };
+                // SAFETY: whoever registered the record vouched for its variable, which is loaded while the lock is held; the
+                // change does not outlive that.
+                Some(unsafe { Change::value(address, value_type.size_bytes(), bits) })
             }
-            value_type => Some(Change::value(address, width_of(value_type), value.bits)),
         };
         (self.address, self.former, self.value) = (address, Some(former), Some(value));
         Ok(())

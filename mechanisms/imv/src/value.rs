@@ -5,7 +5,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use crate::registry::{Change, update};
-use crate::site::Width;
+use crate::site::Variable;
 use crate::{Error, SiteCount};
 
 /// The type of an immediate: a plain value of 1, 2, 4 or 8 bytes.
@@ -192,14 +192,9 @@ pub struct Imv<T: Value> {
 unsafe impl<T: Value> Sync for Imv<T> {}
 
 impl<T: Value> Imv<T> {
-    const WIDTH: Width = match Width::from_bytes(size_of::<T>()) {
-        Some(width) => width,
-        None => panic!("an immediate has 1, 2, 4 or 8 bytes"),
-    };
-
     /// An immediate of this value.
     pub const fn new(value: T) -> Imv<T> {
-        const { _ = Self::WIDTH };
+        const { assert!(matches!(size_of::<T>(), 1 | 2 | 4 | 8), "an immediate has 1, 2, 4 or 8 bytes") };
         Imv { value: UnsafeCell::new(value), aligned: [] }
     }
 
@@ -207,8 +202,8 @@ impl<T: Value> Imv<T> {
     /// for code that does not know which immediate it reads. Wait-free; async-signal-safe.
     #[inline(always)]
     pub fn read(&self) -> T {
-        // SAFETY: the value is aligned to its width, and changes atomically only.
-        let bits = unsafe { Self::WIDTH.at(self.address()) }.load();
+        // SAFETY: the value is aligned to its size, and changes atomically only.
+        let bits = unsafe { Variable::at(self.address(), size_of::<T>()) }.load();
         // SAFETY: nothing but values of the type is stored.
         unsafe { T::from_bits(bits) }
     }
@@ -225,7 +220,8 @@ impl<T: Value> Imv<T> {
 
     /// The change to a value, to be made together with others by [`update`](crate::update).
     pub fn to(&'static self, value: T) -> Change {
-        Change::value(self.address(), Self::WIDTH, value.to_bits())
+        // SAFETY: the variable is static, and `Imv` gives it to nobody else.
+        unsafe { Change::value(self.address(), size_of::<T>(), value.to_bits()) }
     }
 
     /// Its sites. Errors: [`Error::Reentered`]. Blocking; async-signal-safe.
@@ -242,17 +238,6 @@ impl<T: Value + fmt::Debug> fmt::Debug for Imv<T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Imv").field(&self.read()).finish()
     }
-}
-
-/// Sets a variable that C defined, by its address: as [`Imv::set`].
-///
-/// # Errors
-/// As there.
-///
-/// # Safety
-/// `variable` is aligned to its width and stays loaded, and is changed only by this crate.
-pub unsafe fn set_raw(variable: *mut core::ffi::c_void, width: Width, bits: u64) -> Result<(), Error> {
-    update(&[Change::value(variable.addr(), width, bits)])
 }
 
 /// Bytes, and whether a read extends the sign, for [`imv_read!`](crate::imv_read).
