@@ -328,13 +328,7 @@ inline struct dormouse_static_key *key_of(struct dormouse_static_key_import *imp
                          DORMOUSE_I_LOAD("%c[dormouse_i_name](%%rip)")                                                 \
                          "774:\n\t"                                                                                    \
                          ".endif\n\t"                                                                                  \
-                         ".pushsection dormouse_sites,\"aR?\",@progbits\n\t"                                           \
-                         ".balign 8\n\t"                                                                               \
-                         ".long 772b - .\n\t"                                                                          \
-                         ".long %c[dormouse_i_kind]\n\t"                                                               \
-                         ".long %c[dormouse_i_name] - .\n\t"                                                           \
-                         ".long 0\n\t"                                                                                 \
-                         ".popsection"                                                                                 \
+                         DORMOUSE_I_SITE_RECORD("%c[dormouse_i_name]", "0")                                            \
                          : [dormouse_i_bits] "=r"(dormouse_i_read.bits)                                                \
                          : [dormouse_i_name] "i"(&name), [dormouse_i_size] "i"(sizeof(name##__imv_type)),              \
                            [dormouse_i_kind] "i"(DORMOUSE_I_KIND(sizeof(name##__imv_type), DORMOUSE_I_IS_IMPORT(name)))\

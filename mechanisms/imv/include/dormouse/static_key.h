@@ -137,28 +137,58 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
  * No form below declares memory as clobbered: a dormant answer synchronises with nothing, so the compiler may move
  * accesses across it. An armed answer passes through an acquire load of the key.
  */
-#ifdef DORMOUSE_I_X86_64
 
 /*
- *   site:  E9 (slow - next)            born, armed: jmp slow        0F 1F 44 00 00, a nop: dormant
+ *   site:  jmp slow                    born, armed        a nop as long: dormant
  *   next:
  *   section dormouse_sites += { site - ., kind, key - ., slow - . }
  *   announcement
  */
 #define DORMOUSE_I_SITE(slow, announcement)                                                                            \
     "772:\n\t"                                                                                                         \
-    ".byte 0xe9\n\t"                                                                                                   \
-    ".long " slow " - 773f\n"                                                                                          \
+    DORMOUSE_I_JUMP(slow)                                                                                              \
     "773:\n\t"                                                                                                         \
-    ".pushsection dormouse_sites,\"aR?\",@progbits\n\t"                                                                \
+    DORMOUSE_I_SITE_RECORD("%c[dormouse_i_key]", slow " - .") announcement
+
+/* The record of site 772. The arguments are texts of the assembler. */
+#define DORMOUSE_I_SITE_RECORD(key, slow)                                                                              \
+    ".pushsection dormouse_sites,\"aR?\",%%progbits\n\t"                                                               \
     ".balign 8\n\t"                                                                                                    \
     ".long 772b - .\n\t"                                                                                               \
     ".long %c[dormouse_i_kind]\n\t"                                                                                    \
-    ".long %c[dormouse_i_key] - .\n\t"                                                                                 \
-    ".long " slow " - .\n\t"                                                                                           \
-    ".popsection\n\t" announcement
+    ".long " key " - .\n\t"                                                                                            \
+    ".long " slow "\n\t"                                                                                               \
+    ".popsection\n\t"
 
-#if !defined(__clang__) || __clang_major__ >= 17
+#ifdef DORMOUSE_I_X86_64
+#define DORMOUSE_I_JUMP(slow) ".byte 0xe9\n\t.long " slow " - 773f\n"
+#define DORMOUSE_I_CLOBBERS "cc"
+#define DORMOUSE_I_COUNT int32_t
+#define DORMOUSE_I_CLEAR "xorl %0, %0\n"
+#define DORMOUSE_I_LOAD_COUNT                                                                                          \
+    ".if %c[dormouse_i_kind]\n\t"                                                                                      \
+    "movq %c[dormouse_i_key](%%rip), %q0\n\t"                                                                          \
+    "movl (%q0), %0\n\t"                                                                                               \
+    ".else\n\t"                                                                                                        \
+    "movl %c[dormouse_i_key](%%rip), %0\n\t"                                                                           \
+    ".endif\n\t"                                                                                                       \
+    "jmp 773b\n\t"
+#else
+#define DORMOUSE_I_JUMP(slow) "b " slow "\n"
+#define DORMOUSE_I_CLOBBERS
+#define DORMOUSE_I_COUNT int64_t
+#define DORMOUSE_I_CLEAR "mov %0, xzr\n"
+#define DORMOUSE_I_LOAD_COUNT                                                                                          \
+    "adrp %0, %c[dormouse_i_key]\n\t"                                                                                  \
+    "add %0, %0, :lo12:%c[dormouse_i_key]\n\t"                                                                         \
+    ".if %c[dormouse_i_kind]\n\t"                                                                                      \
+    "ldr %0, [%0]\n\t"                                                                                                 \
+    ".endif\n\t"                                                                                                       \
+    "ldar %w0, [%0]\n\t"                                                                                               \
+    "b 773b\n\t"
+#endif
+
+#if defined(DORMOUSE_I_X86_64) && (!defined(__clang__) || __clang_major__ >= 17)
 
 /*
  *   site -> slow;  next:  ...       slow: if key.enabled > 0 goto taken;  goto next
@@ -200,80 +230,28 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
 
 /*
  * clang before 17 takes the labels of one asm goto for targets of every other in the function, and refuses two gates.
- * So the slow path is assembly too, at the end of the section:
+ * So there, and on AArch64, the slow path is assembly too, at the end of the section:
  *
- *   count = 0;  site -> slow;  next: answer = count > 0;  slow: count = key.enabled; goto next
+ *   count = 0;  site -> slow;  next: answer = count > 0;  slow: count = key.enabled (acquire); goto next
  *
  * A plain load is an acquire on x86-64; the empty asm keeps the compiler to it.
  */
 #define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
     __extension__({                                                                                                    \
-        int32_t dormouse_i_count;                                                                                      \
-        __asm__ volatile("xorl %0, %0\n" DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                       \
+        DORMOUSE_I_COUNT dormouse_i_count;                                                                             \
+        __asm__ volatile(DORMOUSE_I_CLEAR DORMOUSE_I_SITE("774f", announcement) ".subsection 1\n"                      \
                          "774:\n\t"                                                                                    \
-                         ".if %c[dormouse_i_kind]\n\t"                                                                 \
-                         "movq %c[dormouse_i_key](%%rip), %q0\n\t"                                                     \
-                         "movl (%q0), %0\n\t"                                                                          \
-                         ".else\n\t"                                                                                   \
-                         "movl %c[dormouse_i_key](%%rip), %0\n\t"                                                      \
-                         ".endif\n\t"                                                                                  \
-                         "jmp 773b\n\t"                                                                                \
+                         DORMOUSE_I_LOAD_COUNT                                                                         \
                          ".previous"                                                                                   \
                          : "=r"(dormouse_i_count)                                                                      \
                          : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind)             \
-                         : "cc");                                                                                      \
-        if (__builtin_expect(dormouse_i_count > 0, expected))                                                          \
-            __asm__ volatile("" : : : "memory");                                                                       \
-        __builtin_expect(dormouse_i_count > 0, expected);                                                              \
-    })
-
-#endif
-
-#else
-
-/*
- *   count = 0
- *   site:  b slow                          born, armed             nop: dormant
- *   next:  answer = count > 0
- *   slow:  count = key.enabled (acquire); goto next
- *   section dormouse_sites += { site - ., kind, key - ., slow - . }
- */
-#define DORMOUSE_I_STATIC_BRANCH(key_lvalue, kind, key_pointer, expected, announcement)                                \
-    __extension__({                                                                                                    \
-        int64_t dormouse_i_count;                                                                                      \
-        __asm__ volatile("mov %0, xzr\n"                                                                               \
-                         "772:\n\t"                                                                                    \
-                         "b 774f\n"                                                                                    \
-                         "773:\n\t"                                                                                    \
-                         ".subsection 1\n"                                                                             \
-                         "774:\n\t"                                                                                    \
-                         "adrp %0, %c[dormouse_i_key]\n\t"                                                             \
-                         "add %0, %0, :lo12:%c[dormouse_i_key]\n\t"                                                    \
-                         ".if %c[dormouse_i_kind]\n\t"                                                                 \
-                         "ldr %0, [%0]\n\t"                                                                            \
-                         ".endif\n\t"                                                                                  \
-                         "ldar %w0, [%0]\n\t"                                                                          \
-                         "b 773b\n\t"                                                                                  \
-                         ".previous\n\t"                                                                               \
-                         ".pushsection dormouse_sites,\"aR?\",%%progbits\n\t"                                          \
-                         ".balign 8\n\t"                                                                               \
-                         ".long 772b - .\n\t"                                                                          \
-                         ".long %c[dormouse_i_kind]\n\t"                                                               \
-                         ".long %c[dormouse_i_key] - .\n\t"                                                            \
-                         ".long 774b - .\n\t"                                                                          \
-                         ".popsection\n\t" announcement                                                               \
-                         : "=r"(dormouse_i_count)                                                                      \
-                         : [dormouse_i_key] DORMOUSE_I_ADDRESS(&(key_lvalue)), [dormouse_i_kind] "i"(kind));           \
+                         : DORMOUSE_I_CLOBBERS);                                                                       \
         if (__builtin_expect((int32_t)dormouse_i_count > 0, expected))                                                 \
             __asm__ volatile("" : : : "memory");                                                                       \
         __builtin_expect((int32_t)dormouse_i_count > 0, expected);                                                     \
     })
 
 #endif
-
-/* Whether the branch is to be taken: an int, 0 while the key is disabled. */
-#define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
-    DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, "")
 
 #ifndef DORMOUSE_I_GATE
 #define DORMOUSE_I_GATE(key_lvalue, announcement, taken)                                                               \
@@ -295,10 +273,11 @@ __attribute__((destructor)) static void dormouse_i_unregister_unit(void)
             goto taken;                                                                                                \
     } while (0)
 
+#endif
+
+/* Whether the branch is to be taken: an int, 0 while the key is disabled. */
 #define DORMOUSE_STATIC_BRANCH(key_lvalue)                                                                             \
     DORMOUSE_I_STATIC_BRANCH(key_lvalue, DORMOUSE_SITE_BRANCH, &(key_lvalue), 0, "")
-
-#endif
 
 #ifdef __cplusplus
 } /* extern "C" */
