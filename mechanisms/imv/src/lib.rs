@@ -144,12 +144,15 @@ mod writer;
 use core::fmt;
 use core::sync::atomic::{AtomicI32, Ordering};
 
+#[doc(hidden)]
+pub use arch::is_same_text;
 pub use dormouse_abi::site::TunableRecord;
 pub use dormouse_abi::tunable::{TunableRange, TunableValue, Unfit};
 pub use registry::{
     Change, ForeignUpdate, SiteCount, Status, disable, enable, ensure_registered, hand_over, key_sites,
     register_object, register_tunables, status, unregister_object, unregister_tunables, update, visit_key_sites,
 };
+pub use segment::{LoadedSegment, visit_segment};
 pub use site::OBJECT_COUNT_MAX;
 #[doc(hidden)]
 pub use tunable::tunable_parts;

@@ -1,6 +1,6 @@
 //! Which loaded segment an address lies in, and how that segment is protected.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 
 use dormouse_locks::call_loader;
@@ -20,25 +20,51 @@ impl Segment {
     pub(crate) const EMPTY: Segment = Segment { addresses: 0..0, protection: MprotectFlags::empty() };
 }
 
-/// The executable segment that contains `address`, or [`Segment::EMPTY`].
-///
-/// Takes the loader's lock (recursive in glibc): not async-signal-safe; do not call it under this crate's lock.
+/// The executable segment that contains `address`, or [`Segment::EMPTY`]. As [`visit_segment`].
 pub(crate) fn executable_segment_of(address: usize) -> Segment {
-    let mut search = Search { address, found: Segment::EMPTY };
+    let mut found = Segment::EMPTY;
+    visit_segment(address, |LoadedSegment { addresses, flags, .. }| {
+        if flags & libc::PF_X != 0 {
+            let addresses = os_page_floor(addresses.start)..os_page_ceil(addresses.end);
+            let mut protection = MprotectFlags::EXEC;
+            protection.set(MprotectFlags::READ, flags & libc::PF_R != 0);
+            protection.set(MprotectFlags::WRITE, flags & libc::PF_W != 0);
+            found = Segment { addresses, protection };
+        }
+    });
+    found
+}
+
+/// A segment of a loaded object.
+#[derive(Debug)]
+pub struct LoadedSegment<'a> {
+    /// The object's file; empty for the program itself.
+    pub object: &'a CStr,
+    /// Where it is mapped.
+    pub addresses: Range<usize>,
+    /// How: `PF_R`, `PF_W`, `PF_X`.
+    pub flags: u32,
+}
+
+/// Calls `visit` with the loaded segment that contains `address`, if there is one.
+///
+/// Takes the loader's lock (recursive in glibc), under which `visit` runs: not async-signal-safe, not to be called under this
+/// crate's lock, and `visit` must not allocate.
+pub fn visit_segment(address: usize, mut visit: impl FnMut(LoadedSegment<'_>)) {
+    let mut search = Search { address, visit: &mut visit };
     let data = (&raw mut search).cast::<c_void>();
-    // SAFETY: dl_iterate_phdr(3) calls `visit` before it returns, with `data`, which outlives the call.
-    call_loader(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
-    search.found
+    // SAFETY: dl_iterate_phdr(3) calls `visit_object` before it returns, with `data`, which outlives the call.
+    call_loader(|| unsafe { libc::dl_iterate_phdr(Some(visit_object), data) });
 }
 
-struct Search {
+struct Search<'a> {
     address: usize,
-    found: Segment,
+    visit: &'a mut dyn FnMut(LoadedSegment<'_>),
 }
 
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: `data` is the `Search` of the one caller, which nobody else borrows meanwhile.
-    let search = unsafe { &mut *data.cast::<Search>() };
+    let search = unsafe { &mut *data.cast::<Search<'_>>() };
     // SAFETY: dl_iterate_phdr(3) passes a valid description of one object.
     let info = unsafe { &*info };
     if info.dlpi_phdr.is_null() {
@@ -46,17 +72,13 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *m
     }
     // SAFETY: `dlpi_phdr` points to `dlpi_phnum` program headers, which the loader does not change.
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    for header in headers {
-        if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_X == 0 {
-            continue;
-        }
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
         let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
-        let addresses = os_page_floor(start)..os_page_ceil(start.wrapping_add(header.p_memsz as usize));
+        let addresses = start..start.wrapping_add(header.p_memsz as usize);
         if addresses.contains(&search.address) {
-            let mut protection = MprotectFlags::EXEC;
-            protection.set(MprotectFlags::READ, header.p_flags & libc::PF_R != 0);
-            protection.set(MprotectFlags::WRITE, header.p_flags & libc::PF_W != 0);
-            search.found = Segment { addresses, protection };
+            // SAFETY: null, or a terminated text that the loader's lock keeps.
+            let object = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
+            (search.visit)(LoadedSegment { object, addresses, flags: header.p_flags });
             return 1;
         }
     }

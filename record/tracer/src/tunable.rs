@@ -1,11 +1,10 @@
 //! Tunables as tools see and set them. The registry of `dormouse-imv` knows them; here its answers become messages.
 
-use core::ffi::{CStr, c_int, c_void};
 use core::ops::Range;
 
 use dormouse_abi::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TunableRange, TunableValue};
 use dormouse_abi::wire::{Message, TunableChange, TunableStatus, Tunables};
-use dormouse_imv::{Assignment, SiteCount, TunableError, set_tunables, visit_tunables};
+use dormouse_imv::{Assignment, SiteCount, TunableError, set_tunables, visit_segment, visit_tunables};
 
 /// What [`visit_tunables`] shows, copied into memory that was there before: nothing may be allocated under the registry's lock.
 #[derive(Default)]
@@ -76,53 +75,21 @@ fn line(bytes: &[u8]) -> String {
 
 /// The file that an address belongs to; empty where the loader knows none.
 fn object_of(address: usize) -> String {
-    let mut search = Search { address, name: [0; NAME_SIZE_BYTES], len: 0, is_found: false };
-    let data = (&raw mut search).cast::<c_void>();
-    // SAFETY: dl_iterate_phdr(3) calls `visit` before it returns, with `data`, which outlives the call.
-    dormouse_locks::call_loader(|| unsafe { libc::dl_iterate_phdr(Some(visit), data) });
-    match search.is_found {
-        true if search.len > 0 => line(&search.name[..search.len]),
+    // Copied while the loader holds its lock: whoever unloads the object frees the name. Linux knows no longer paths.
+    let mut name = [0; libc::PATH_MAX as usize];
+    let mut found = None;
+    visit_segment(address, |segment| {
+        let text = segment.object.to_bytes();
+        let len = text.len().min(name.len());
+        name[..len].copy_from_slice(&text[..len]);
+        found = Some(len);
+    });
+    match found {
         // The program itself has no name there.
-        true => std::env::current_exe().map(|path| line(path.as_os_str().as_encoded_bytes())).unwrap_or_default(),
-        false => String::new(),
+        Some(0) => std::env::current_exe().map(|path| line(path.as_os_str().as_encoded_bytes())).unwrap_or_default(),
+        Some(len) => line(&name[..len]),
+        None => String::new(),
     }
-}
-
-/// Linux knows no longer paths.
-const NAME_SIZE_BYTES: usize = libc::PATH_MAX as usize;
-
-/// The name is copied while the loader holds its lock, under which nothing is allocated either: whoever unloads the object frees
-/// it.
-struct Search {
-    address: usize,
-    name: [u8; NAME_SIZE_BYTES],
-    len: usize,
-    is_found: bool,
-}
-
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: `data` is the `Search` of the one caller, which nobody else borrows meanwhile.
-    let search = unsafe { &mut *data.cast::<Search>() };
-    // SAFETY: dl_iterate_phdr(3) passes a valid description of one object.
-    let info = unsafe { &*info };
-    if info.dlpi_phdr.is_null() {
-        return 0;
-    }
-    // SAFETY: `dlpi_phdr` points to `dlpi_phnum` program headers, which the loader does not change.
-    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let offset = search.address.wrapping_sub(info.dlpi_addr as usize);
-    let mut loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
-    if !loaded.any(|header| offset.wrapping_sub(header.p_vaddr as usize) < header.p_memsz as usize) {
-        return 0;
-    }
-    search.is_found = true;
-    if !info.dlpi_name.is_null() {
-        // SAFETY: a terminated text, which the loader's lock keeps.
-        let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-        search.len = name.len().min(NAME_SIZE_BYTES);
-        search.name[..search.len].copy_from_slice(&name[..search.len]);
-    }
-    1
 }
 
 /// Answers [`Message::ListTunables`].

@@ -25,4 +25,6 @@ mod load;
 mod sections;
 
 pub(crate) use imp::{GATE_LEN, PATCHED, is_in_line, is_stale, next_store, os_page_bytes, publish_store};
+#[doc(hidden)]
+pub use sections::is_same_text;
 pub(crate) use sections::{own_sites, own_tunables};

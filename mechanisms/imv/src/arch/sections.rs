@@ -1,7 +1,5 @@
 //! Where an object has its records, and how a tunable's gets there. No instruction, so it is the same for every architecture.
 
-use core::arch::asm;
-
 use dormouse_abi::site::{SITES_SECTION, SiteRecord, TUNABLES_SECTION, TunableRecord};
 
 /// A function that returns the first and one-past-last record of a section, of the object that contains this code.
@@ -10,26 +8,29 @@ use dormouse_abi::site::{SITES_SECTION, SiteRecord, TUNABLES_SECTION, TunableRec
 ///   section += nothing      so the object has the section, and the linker its bounds
 ///   hidden: never another object's
 /// ```
-macro_rules! own_records {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __own_records {
     ($function:ident, $record:ty, $section:literal = $name:ident, $flags:literal) => {
+        /// First and one-past-last record of the object that contains this code.
         pub(crate) fn $function() -> (*const $record, *const $record) {
             unsafe extern "C" {
-                #[link_name = concat!("__start_", $section)]
+                #[link_name = ::core::concat!("__start_", $section)]
                 static START: $record;
-                #[link_name = concat!("__stop_", $section)]
+                #[link_name = ::core::concat!("__stop_", $section)]
                 static STOP: $record;
             }
             // SAFETY: no instruction; the directives open a section and say how symbols are bound, which the linker defines
             // (ELF linkers define `__start_` and `__stop_` for C-named sections).
             unsafe {
-                asm!(
-                    concat!(".pushsection ", $section, ",\"", $flags, "\",%progbits"),
+                ::core::arch::asm!(
+                    ::core::concat!(".pushsection ", $section, ",\"", $flags, "\",%progbits"),
                     ".balign 8",
                     ".popsection",
-                    concat!(".weak __start_", $section),
-                    concat!(".hidden __start_", $section),
-                    concat!(".weak __stop_", $section),
-                    concat!(".hidden __stop_", $section),
+                    ::core::concat!(".weak __start_", $section),
+                    ::core::concat!(".hidden __start_", $section),
+                    ::core::concat!(".weak __stop_", $section),
+                    ::core::concat!(".hidden __stop_", $section),
                     options(nomem, nostack, preserves_flags),
                 );
             }
@@ -37,14 +38,15 @@ macro_rules! own_records {
         }
 
         // Templates of assembly cannot name constants.
-        const _: () = assert!(is_same($section, $name));
+        const _: () = assert!($crate::is_same_text($section, $name));
     };
 }
 
-own_records!(own_sites, SiteRecord, "dormouse_sites" = SITES_SECTION, "aR");
-own_records!(own_tunables, TunableRecord, "dormouse_tunables" = TUNABLES_SECTION, "awR");
+__own_records!(own_sites, SiteRecord, "dormouse_sites" = SITES_SECTION, "aR");
+__own_records!(own_tunables, TunableRecord, "dormouse_tunables" = TUNABLES_SECTION, "awR");
 
-const fn is_same(one: &str, other: &str) -> bool {
+#[doc(hidden)]
+pub const fn is_same_text(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut index = 0;
     while index < one.len() && index < other.len() && one[index] == other[index] {

@@ -1,7 +1,9 @@
-//! Thread-local words that the record path and a signal handler may read at any time.
+//! Thread-local words that the record path and a signal handler may read at any time, and where an object has its event records.
 //!
 //! `std::thread_local!` may allocate on first use in a library that came by `dlopen`, so on x86-64 the words live in the
 //! static TLS block (initial-exec model); elsewhere the std facility has to do.
+
+use dormouse_abi::site::{EVENTS_SECTION, EventRecord};
 
 /// A thread's words.
 ///
@@ -28,13 +30,12 @@ pub(crate) const DURATION_COUNT_MAX: usize = dormouse_abi::trigger::PATTERN_COUN
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{own_records, tls};
+pub(crate) use x86_64::tls;
 
 #[cfg(not(target_arch = "x86_64"))]
 mod generic {
     use super::{DURATION_COUNT_MAX, Tls};
     use core::cell::Cell;
-    use dormouse_abi::site::EventRecord;
 
     std::thread_local! {
         static TLS: Tls = const {
@@ -52,31 +53,8 @@ mod generic {
     pub(crate) fn tls() -> *const Tls {
         TLS.with(|tls| core::ptr::from_ref(tls))
     }
-
-    unsafe extern "C" {
-        #[link_name = "__start_dormouse_events"]
-        static START: EventRecord;
-        #[link_name = "__stop_dormouse_events"]
-        static STOP: EventRecord;
-    }
-
-    /// First and one-past-last event record of the object that contains this code.
-    pub(crate) fn own_records() -> (*const EventRecord, *const EventRecord) {
-        // SAFETY: no instruction; the directives give the object the section, and keep its bounds to itself.
-        unsafe {
-            core::arch::asm!(
-                ".pushsection dormouse_events,\"aR\",%progbits",
-                ".balign 8",
-                ".popsection",
-                ".weak __start_dormouse_events",
-                ".hidden __start_dormouse_events",
-                ".weak __stop_dormouse_events",
-                ".hidden __stop_dormouse_events",
-                options(nomem, nostack, preserves_flags),
-            );
-        }
-        (&raw const START, &raw const STOP)
-    }
 }
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) use generic::{own_records, tls};
+pub(crate) use generic::tls;
+
+dormouse_imv::__own_records!(own_records, EventRecord, "dormouse_events" = EVENTS_SECTION, "aR");

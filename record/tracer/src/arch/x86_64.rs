@@ -2,7 +2,6 @@
 
 use super::Tls;
 use core::arch::{asm, global_asm};
-use dormouse_abi::site::EventRecord;
 
 global_asm!(
     ".pushsection .tbss.dormouse_i_tls, \"awT\", @nobits",
@@ -73,34 +72,4 @@ macro_rules! define_vfork {
             }
         };
     };
-}
-
-/// First and one-past-last event record of the object that contains this code.
-///
-/// ```text
-///   section dormouse_events += nothing      so the object has the section, and the linker its bounds
-///   start = &__start_dormouse_events        hidden: never another object's
-///   stop  = &__stop_dormouse_events
-/// ```
-pub(crate) fn own_records() -> (*const EventRecord, *const EventRecord) {
-    let start;
-    let stop;
-    // SAFETY: two addresses that the linker defines for the section, of which the same block gives every object one.
-    unsafe {
-        asm!(
-            ".pushsection dormouse_events,\"aR\",@progbits",
-            ".balign 8",
-            ".popsection",
-            ".weak __start_dormouse_events",
-            ".hidden __start_dormouse_events",
-            ".weak __stop_dormouse_events",
-            ".hidden __stop_dormouse_events",
-            "lea {start}, [rip + __start_dormouse_events]",
-            "lea {stop}, [rip + __stop_dormouse_events]",
-            start = out(reg) start,
-            stop = out(reg) stop,
-            options(nomem, nostack, preserves_flags),
-        );
-    }
-    (start, stop)
 }
