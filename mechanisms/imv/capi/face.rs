@@ -15,7 +15,7 @@ pub struct State {
     patched: usize,
 }
 
-fn errno_of(answer: Result<(), Error>) -> c_int {
+pub(crate) fn errno_of(answer: Result<(), Error>) -> c_int {
     match answer {
         Ok(()) => 0,
         Err(Error::Reentered) => -libc::EDEADLK,

@@ -156,9 +156,7 @@ pub use segment::{LoadedSegment, visit_segment};
 pub use site::OBJECT_COUNT_MAX;
 #[doc(hidden)]
 pub use tunable::tunable_parts;
-pub use tunable::{
-    Assignment, Export, Refusal, Scalar, Tunable, TunableError, set_tunable, set_tunables, visit_tunables,
-};
+pub use tunable::{Assignment, Export, Refusal, Scalar, Tunable, TunableError, set_tunables, visit_tunables};
 pub use value::{Address, Imv, Value, shape_of, value_of};
 pub use writer::Writer;
 

@@ -154,15 +154,6 @@ impl<'a> Assignment<'a> {
         (self.address, self.former, self.value) = (address, Some(former), Some(value));
         Ok(())
     }
-
-    fn reset(&mut self) {
-        *self = Assignment::new(self.name, self.text);
-    }
-
-    /// One line for the user who gave name and text.
-    pub fn explain(&self, refusal: Refusal) -> impl fmt::Display {
-        Explained { name: self.name, text: self.text, refusal }
-    }
 }
 
 /// Why an [`Assignment`] cannot be made.
@@ -180,15 +171,29 @@ pub enum Refusal {
     Twice,
 }
 
-struct Explained<'a> {
-    name: &'a str,
-    text: &'a str,
-    refusal: Refusal,
+/// Why tunables were not set. None of them was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TunableError<'a> {
+    /// One assignment cannot be made.
+    Refused {
+        /// Of which name.
+        name: &'a str,
+        /// To what.
+        text: &'a str,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The update was refused, or taken back.
+    Update(Error),
 }
 
-impl fmt::Display for Explained<'_> {
+/// One line for the user who gave name and text.
+impl fmt::Display for TunableError<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explained { name, text, refusal } = self;
+        let (name, text, refusal) = match self {
+            TunableError::Refused { name, text, refusal } => (name, text, refusal),
+            TunableError::Update(error) => return error.fmt(formatter),
+        };
         match refusal {
             Refusal::Unknown => write!(formatter, "there is no tunable `{}`", name.escape_debug()),
             Refusal::Ambiguous => write!(
@@ -211,19 +216,7 @@ impl fmt::Display for Explained<'_> {
     }
 }
 
-/// Why tunables were not set. None of them was set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TunableError {
-    /// One assignment cannot be made.
-    Refused {
-        /// Which.
-        index: usize,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// The update was refused, or taken back.
-    Update(Error),
-}
+impl core::error::Error for TunableError<'_> {}
 
 /// Sets several tunables by name, all of them or none: one [`update`](crate::update), with one synchronisation of the cores.
 ///
@@ -244,7 +237,7 @@ pub enum TunableError {
 /// let (former, value) = assignments[0].outcome().unwrap();
 /// assert_eq!(format!("{former} → {value}"), "16 → 64");
 /// ```
-pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableError> {
+pub fn set_tunables<'a>(assignments: &mut [Assignment<'a>]) -> Result<(), TunableError<'a>> {
     // Names are looked up under this registry's lock, and the other registry's lock must not be taken inside it: `fork` takes both, in its own
     // order.
     if elsewhere().is_some() {
@@ -253,7 +246,8 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
     let answer = with(|registry| {
         for index in 0..assignments.len() {
             let (earlier, rest) = assignments.split_at_mut(index);
-            let refused = |refusal| TunableError::Refused { index, refusal };
+            let Assignment { name, text, .. } = rest[0];
+            let refused = |refusal| TunableError::Refused { name, text, refusal };
             rest[0].plan(registry).map_err(refused)?;
             if earlier.iter().any(|other| other.address == rest[0].address) {
                 return Err(refused(Refusal::Twice));
@@ -272,20 +266,12 @@ pub fn set_tunables(assignments: &mut [Assignment<'_>]) -> Result<(), TunableErr
     let answer = answer.unwrap_or_else(|error| Err(TunableError::Update(error)));
     for assignment in assignments {
         if answer.is_err() {
-            assignment.reset();
+            *assignment = Assignment::new(assignment.name, assignment.text);
         }
         // They name objects that may be unloaded from now on.
         (assignment.change, assignment.undo) = (None, None);
     }
     answer
-}
-
-/// Sets one tunable, and returns the value before and the value now: [`set_tunables`] of a single assignment.
-pub fn set_tunable(name: &str, text: &str) -> Result<(TunableValue, TunableValue), TunableError> {
-    let mut assignments = [Assignment::new(name, text)];
-    set_tunables(&mut assignments)?;
-    let unknown = TunableError::Refused { index: 0, refusal: Refusal::Unknown };
-    assignments[0].outcome().ok_or(unknown)
 }
 
 /// Types that an [`Imv`] may have to be a tunable: `bool`, integers and floats.
@@ -419,7 +405,7 @@ pub mod tunable_parts {
 /// The range limits what operators may set. It does not limit the program's own [`Imv::set`](crate::Imv::set).
 ///
 /// ```
-/// use dormouse_imv::{Refusal, StaticKey, TunableError, imv, set_tunable, static_branch, tunable};
+/// use dormouse_imv::{Assignment, StaticKey, imv, set_tunables, static_branch, tunable};
 ///
 /// imv! {
 ///     static LEVEL: u8 = 2;
@@ -431,10 +417,10 @@ pub mod tunable_parts {
 /// tunable!(SHARE, "server.cache_share", "share of the memory that caches may take", 0.0..=0.9);
 /// tunable!(AUDIT, "server.audit", "note who asks for what");
 ///
-/// set_tunable("server.audit", "on").unwrap();
+/// set_tunables(&mut [Assignment::new("server.audit", "on")]).unwrap();
 /// assert!(static_branch!(AUDIT));
-/// let refused = set_tunable("server.log_level", "4");
-/// assert!(matches!(refused, Err(TunableError::Refused { refusal: Refusal::Unfit(..), .. })));
+/// let refused = set_tunables(&mut [Assignment::new("server.log_level", "4")]).unwrap_err();
+/// assert!(refused.to_string().starts_with("`4` is out of range"));
 /// ```
 ///
 /// What does not fit the type does not compile:

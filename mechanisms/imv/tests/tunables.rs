@@ -13,8 +13,8 @@ use std::sync::{Mutex, PoisonError};
 
 use dormouse_abi::site::{TUNABLES_SECTION, TunableType};
 use dormouse_imv::{
-    Assignment, Error, Imv, Refusal, StaticKey, Tunable, TunableError, TunableRecord, Unfit, disable, enable, imv,
-    imv_read, register_tunables, set_tunable, set_tunables, static_branch, tunable, unregister_tunables,
+    Assignment, Error, Imv, Refusal, StaticKey, Tunable, TunableError, TunableRecord, TunableValue, Unfit, disable,
+    enable, imv, imv_read, register_tunables, set_tunables, static_branch, tunable, unregister_tunables,
     visit_tunables,
 };
 use dormouse_testing::{Lack, include_dirs, skip};
@@ -78,11 +78,17 @@ fn listed() -> Vec<String> {
 
 fn refusal(name: &str, text: &str) -> (Refusal, String) {
     let mut assignments = [Assignment::new(name, text)];
-    let Err(TunableError::Refused { index: 0, refusal }) = set_tunables(&mut assignments) else {
-        panic!("{name} {text}")
-    };
+    let error = set_tunables(&mut assignments).unwrap_err();
+    let TunableError::Refused { refusal, .. } = error else { panic!("{name} {text}") };
     assert_eq!(assignments[0].outcome(), None);
-    (refusal, assignments[0].explain(refusal).to_string())
+    (refusal, error.to_string())
+}
+
+/// The value before, and the value now.
+fn set_tunable<'a>(name: &'a str, text: &'a str) -> Result<(TunableValue, TunableValue), TunableError<'a>> {
+    let mut assignments = [Assignment::new(name, text)];
+    set_tunables(&mut assignments)?;
+    Ok(assignments[0].outcome().unwrap())
 }
 
 #[test]
@@ -196,14 +202,14 @@ fn a_batch_is_done_as_a_whole_or_not_at_all() {
         Assignment::new("test.offset", "721"),
     ];
     let refused = set_tunables(&mut batch);
-    assert!(matches!(refused, Err(TunableError::Refused { index: 2, refusal: Refusal::Unfit(..) })));
+    assert!(matches!(refused, Err(TunableError::Refused { name: "test.offset", refusal: Refusal::Unfit(..), .. })));
     assert_eq!((imv_read!(BATCH_SIZE), static_branch!(VERBOSE), imv_read!(OFFSET)), (100, true, 60));
     assert!(batch.iter().all(|assignment| assignment.outcome().is_none()));
 
     for twice in [["test.offset", "test.offset"], ["test.count", "test.count_alias"]] {
         let mut batch = twice.map(|name| Assignment::new(name, "5"));
         let refused = set_tunables(&mut batch);
-        assert_eq!(refused, Err(TunableError::Refused { index: 1, refusal: Refusal::Twice }));
+        assert_eq!(refused, Err(TunableError::Refused { name: twice[1], text: "5", refusal: Refusal::Twice }));
     }
 
     let mut batch = [
@@ -300,7 +306,7 @@ fn tables_come_and_go() {
         unregister_tunables(bounds.start).unwrap();
         unregister_tunables(bounds.start).unwrap();
         let refused = set_tunable("table.first", "1");
-        assert_eq!(refused, Err(TunableError::Refused { index: 0, refusal: Refusal::Unknown }));
+        assert!(matches!(refused, Err(TunableError::Refused { refusal: Refusal::Unknown, .. })));
     }
     // SAFETY: the registry has forgotten it.
     assert_eq!(unsafe { *VARIABLE.0.get() }, 3);

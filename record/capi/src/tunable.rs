@@ -3,8 +3,9 @@
 use core::ffi::c_int;
 
 use dormouse_abi::site::TunableRecord;
-use dormouse_imv::Error;
 use tracer::Listen;
+
+use crate::imv::errno_of;
 
 /// Starts the tracer if nothing has, so that operators reach the program, and adds an object's tunables; answers 0 or a negative
 /// errno.
@@ -22,12 +23,4 @@ pub unsafe extern "C" fn dormouse_register_tunables(start: *const TunableRecord,
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_unregister_tunables(start: *const TunableRecord) -> c_int {
     errno_of(dormouse_imv::unregister_tunables(start))
-}
-
-fn errno_of(answer: Result<(), Error>) -> c_int {
-    match answer {
-        Ok(()) => 0,
-        Err(Error::TooManyObjects) => -libc::ENOSPC,
-        Err(_) => -libc::EDEADLK,
-    }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use dormouse_abi::class::{CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
 use dormouse_abi::site::EventRecord;
 use dormouse_abi::wire::{self, Announcement, ClassDecl};
-use dormouse_imv::StaticKey;
+use dormouse_imv::{StaticKey, is_same_text};
 
 use crate::value::{Description, TypeList};
 
@@ -65,7 +65,7 @@ impl EventKey {
             check(fields[index]);
             let mut other = 0;
             while other < index {
-                if is_same(cooked(fields[index]), cooked(fields[other])) {
+                if is_same_text(cooked(fields[index]), cooked(fields[other])) {
                     refuse("two fields of an event have this name", fields[index]);
                 }
                 other += 1;
@@ -158,16 +158,6 @@ const fn check(identifier: &str) {
             identifier,
         );
     }
-}
-
-/// `==` of text, which is no constant function yet.
-const fn is_same(one: &str, other: &str) -> bool {
-    let (one, other) = (one.as_bytes(), other.as_bytes());
-    let mut index = 0;
-    while index < one.len() && index < other.len() && one[index] == other[index] {
-        index += 1;
-    }
-    index == one.len() && index == other.len()
 }
 
 /// Has the compiler say so. The message of a constant's panic is one text, so it is put together here; a long name is cut.

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use dormouse_abi::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TunableRange, TunableValue};
 use dormouse_abi::wire::{Message, TunableChange, TunableStatus, Tunables};
-use dormouse_imv::{Assignment, SiteCount, TunableError, set_tunables, visit_segment, visit_tunables};
+use dormouse_imv::{Assignment, SiteCount, set_tunables, visit_segment, visit_tunables};
 
 /// What [`visit_tunables`] shows, copied into memory that was there before: nothing may be allocated under the registry's lock.
 #[derive(Default)]
@@ -119,9 +119,6 @@ pub(crate) fn set(values: &[(String, String)]) -> Message {
             };
             Message::TunablesSet { changes: values.iter().zip(&assignments).filter_map(change).collect() }
         }
-        Err(TunableError::Refused { index, refusal }) => {
-            Message::Error { text: format!("{}; nothing was set", assignments[index].explain(refusal)) }
-        }
-        Err(TunableError::Update(error)) => Message::Error { text: format!("{error}; nothing was set") },
+        Err(error) => Message::Error { text: format!("{error}; nothing was set") },
     }
 }

@@ -45,6 +45,7 @@ macro_rules! __own_records {
 __own_records!(own_sites, SiteRecord, "dormouse_sites" = SITES_SECTION, "aR");
 __own_records!(own_tunables, TunableRecord, "dormouse_tunables" = TUNABLES_SECTION, "awR");
 
+/// `==` of text, which is no constant function yet.
 #[doc(hidden)]
 pub const fn is_same_text(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
