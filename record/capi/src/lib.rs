@@ -61,7 +61,7 @@ mod tunable;
 mod vring;
 
 use core::ffi::{CStr, c_char, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use dormouse_abi::class::CClass;
 use dormouse_abi::site::EventRecord;
@@ -74,24 +74,8 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version has no NUL"),
 };
 
-/// The address of the real `vfork`: not to be called from Rust, because it returns twice.
-///
-/// In a static program there is no next one, and `fork` does what `vfork` promises.
-fn real_vfork() -> *const c_void {
-    static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let known = ADDRESS.load(Ordering::Relaxed);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: looks a name up.
-    let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) });
-    let real = if found.is_null() { libc::fork as *mut c_void } else { found };
-    ADDRESS.store(real, Ordering::Relaxed);
-    real
-}
-
 #[cfg(target_arch = "x86_64")]
-tracer::define_vfork!(real_vfork);
+tracer::define_vfork!();
 
 /// The library's version, such as `0.1.0`. Static; wait-free; async-signal-safe.
 #[unsafe(no_mangle)]
@@ -157,7 +141,7 @@ fn agree_on_a_registry() {
         return;
     }
     // Now, so that no `vfork` waits for a thread that is in `dlopen`.
-    real_vfork();
+    tracer::real_vfork();
     if is_static() {
         let symbols = dormouse_percpu::rseq_symbols!();
         // SAFETY: the program's own libc's, or null.

@@ -89,7 +89,7 @@ mod real;
 use core::ffi::{c_char, c_int};
 
 #[cfg(target_arch = "x86_64")]
-dormouse::define_vfork!(real::vfork);
+dormouse::define_vfork!();
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
@@ -101,7 +101,7 @@ unsafe extern "C" {
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = {
     extern "C" fn constructor(_count: c_int, _arguments: *const *const c_char, environment: *const *const c_char) {
         real::prepare_all();
-        real::vfork();
+        dormouse::real_vfork();
         // SAFETY: there is one thread, and a word is read.
         let known = unsafe { environ };
         if known.is_null() {

@@ -136,16 +136,3 @@ real! {
     pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
     pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
 }
-
-/// The address of libc's `vfork`. Do not call it from Rust: it returns twice.
-pub(crate) fn vfork() -> *const c_void {
-    use core::sync::atomic::AtomicPtr;
-    static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let known = ADDRESS.load(Ordering::Relaxed);
-    if !known.is_null() {
-        return known;
-    }
-    let found = look_up(c"vfork", false);
-    ADDRESS.store(found, Ordering::Relaxed);
-    found
-}

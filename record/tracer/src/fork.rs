@@ -1,7 +1,10 @@
 //! A forked child goes on as a process of its own in the same session.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dormouse_locks::call_loader;
 
 use crate::control::{Locked, lock};
 use crate::{listen, thread, watch};
@@ -47,4 +50,26 @@ extern "C" fn after_fork_child() {
     locked.after_fork();
     drop(locked);
     listen::after_fork();
+}
+
+/// The address of the real `vfork`: not to be called from Rust, because it returns twice.
+///
+/// In a static program there is no next one, and `fork` does what `vfork` promises.
+pub fn real_vfork() -> *const c_void {
+    static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let known = ADDRESS.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: looks a name up.
+    let found = call_loader(|| unsafe { libc::dlsym(libc::RTLD_NEXT, c"vfork".as_ptr()) });
+    let real = if found.is_null() { libc::fork as *mut c_void } else { found };
+    ADDRESS.store(real, Ordering::Relaxed);
+    real
+}
+
+/// What [`define_vfork!`](crate::define_vfork) goes through: the thread's child is another process on its data. Gives [`real_vfork`].
+pub extern "C" fn announce_vfork() -> *const c_void {
+    thread::before_vfork();
+    real_vfork()
 }

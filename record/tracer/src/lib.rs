@@ -72,9 +72,12 @@ mod watch;
 
 /// Static branches, immediate values and tunables, as this crate uses them itself.
 pub use dormouse_imv as imv;
+#[doc(hidden)]
+pub use fork::{announce_vfork, real_vfork};
 pub use snapshot::{Prepared, Snapshot, SnapshotError, Taken, snapshot};
 pub use start::{Listen, start};
-pub use thread::{before_vfork, enter_tracer};
+#[doc(hidden)]
+pub use thread::enter_tracer;
 pub use trigger::Trigger;
 pub use value::Value;
 

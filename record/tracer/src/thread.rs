@@ -92,8 +92,7 @@ pub(crate) fn begun_ns(duration: usize) -> Option<&'static core::cell::Cell<u64>
 }
 
 /// To be called just before `vfork`: from now on the thread-local data may be in the child's hands.
-#[doc(hidden)]
-pub fn before_vfork() {
+pub(crate) fn before_vfork() {
     let words = words();
     // A vfork in a vfork child keeps the first parent: whoever has another id does not own the data.
     if words.vfork_parent.get() == 0 {

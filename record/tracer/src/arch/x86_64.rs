@@ -36,23 +36,17 @@ pub(crate) fn tls() -> *const Tls {
 /// Exports `vfork` from a library: announces it to the tracer, then goes on in the real one.
 ///
 /// ```text
-///   vfork:  real = before_vfork(); $real()     on the caller's stack, given back at once
-///           jump real                          the return address is the caller's: vfork returns twice, and the child
-///                                              overwrites whatever frame were left in between
+///   vfork:  real = announce_vfork()     on the caller's stack, given back at once
+///           jump real                   the return address is the caller's: vfork returns twice, and the child
+///                                       overwrites whatever frame were left in between
 /// ```
 ///
-/// `$real` is a function that gives the address of the real `vfork`. It is for libraries: elsewhere it would replace libc's
-/// for the whole program. Where it is preloaded, a child of `vfork` is traced under its own id; without it, under its parent's.
+/// It is for libraries: elsewhere it would replace libc's for the whole program. Where it is preloaded, a child of `vfork` is traced under its own id; without it, under its parent's.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define_vfork {
-    ($real:path) => {
+    () => {
         const _: () = {
-            extern "C" fn announce() -> *const ::core::ffi::c_void {
-                $crate::before_vfork();
-                $real()
-            }
-
             /// `vfork(2)`.
             ///
             /// # Safety
@@ -60,14 +54,14 @@ macro_rules! define_vfork {
             #[unsafe(naked)]
             #[unsafe(no_mangle)]
             unsafe extern "C" fn vfork() -> ::core::ffi::c_int {
-                // The function has no arguments, and a call may change every register that `announce` may.
+                // The function has no arguments, and a call may change every register that `announce_vfork` may.
                 ::core::arch::naked_asm!(
                     "endbr64",
                     "sub rsp, 8",
                     "call {announce}",
                     "add rsp, 8",
                     "jmp rax",
-                    announce = sym announce,
+                    announce = sym $crate::announce_vfork,
                 )
             }
         };
