@@ -11,28 +11,23 @@ use dormouse::event;
 use libc::{mode_t, size_t, ssize_t};
 
 use crate::outcome::{errno, of_call, of_transfer};
-use crate::real;
-
-/// Defines wrappers of functions that open a file.
-macro_rules! opening {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) => $traced:ident($($value:expr),*);)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Safety
-        /// As libc's.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the caller's word.
-            let fd = unsafe { real::$name::call($($argument),*) };
-            // SAFETY: `fd` is what the call made of the path.
-            unsafe { $traced($($value,)* fd) };
-            fd
-        }
-    )*};
-}
+use crate::real::{self, wrappers};
 
 /// `creat` is `open` with these flags.
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+/// [`wrappers!`] of functions that open a file.
+macro_rules! opening {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) => $traced:ident($($value:expr),*);)*) => {
+        wrappers! {$(
+            $(#[$doc])*
+            $name($($argument: $type),*) -> c_int: fd => {
+                // SAFETY: `fd` is what the call made of the path.
+                unsafe { $traced($($value,)* fd) }
+            };
+        )*}
+    };
+}
 
 opening! {
     /// `open(2)`.
@@ -55,6 +50,19 @@ opening! {
     __openat_2(dirfd: c_int, path: *const c_char, flags: c_int) => opened_at(dirfd, path, flags, 0);
     /// `openat(2)` without a mode, under `_FORTIFY_SOURCE`.
     __openat64_2(dirfd: c_int, path: *const c_char, flags: c_int) => opened_at(dirfd, path, flags, 0);
+}
+
+wrappers! {
+    /// `read(2)`.
+    read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t: result => has_read(fd, buf, count, result);
+    /// `read(2)` under `_FORTIFY_SOURCE`.
+    __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t: result =>
+        has_read(fd, buf, count, result);
+    /// `write(2)`.
+    write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t: result =>
+        event!(libc.write, fd, buf, count, result = of_transfer(result));
+    /// `close(2)`.
+    close(fd: c_int) -> c_int: result => event!(libc.close, fd, result = of_call(result));
 }
 
 /// # Safety
@@ -105,55 +113,7 @@ unsafe fn path_of<'a>(path: *const c_char, fd: c_int) -> &'a CStr {
     unsafe { CStr::from_ptr(path) }
 }
 
-/// `read(2)`.
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's word.
-    let result = unsafe { real::read::call(fd, buf, count) };
-    has_read(fd, buf, count, result);
-    result
-}
-
-/// `read(2)` under `_FORTIFY_SOURCE`.
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __read_chk(fd: c_int, buf: *mut c_void, count: size_t, size: size_t) -> ssize_t {
-    // SAFETY: the caller's word.
-    let result = unsafe { real::__read_chk::call(fd, buf, count, size) };
-    has_read(fd, buf, count, result);
-    result
-}
-
 #[inline(always)]
 fn has_read(fd: c_int, buf: *mut c_void, count: size_t, result: ssize_t) {
     event!(libc.read, fd, buf, count, result = of_transfer(result));
-}
-
-/// `write(2)`.
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size_t) -> ssize_t {
-    // SAFETY: the caller's word.
-    let result = unsafe { real::write::call(fd, buf, count) };
-    event!(libc.write, fd, buf, count, result = of_transfer(result));
-    result
-}
-
-/// `close(2)`.
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // SAFETY: the caller's word.
-    let result = unsafe { real::close::call(fd) };
-    event!(libc.close, fd, result = of_call(result));
-    result
 }

@@ -6,30 +6,14 @@ use core::ffi::c_void;
 use dormouse::event;
 use libc::size_t;
 
-use crate::{arena, real};
+use crate::arena;
+use crate::real::{self, wrappers};
 
-/// `malloc(3)`.
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn malloc(size: size_t) -> *mut c_void {
-    // SAFETY: the caller's word.
-    let ptr = unsafe { real::malloc::call(size) };
-    event!(libc.malloc, size, ptr);
-    ptr
-}
-
-/// `calloc(3)`.
-///
-/// # Safety
-/// As libc's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn calloc(count: size_t, size: size_t) -> *mut c_void {
-    // SAFETY: the caller's word.
-    let ptr = unsafe { real::calloc::call(count, size) };
-    event!(libc.calloc, count, size, ptr);
-    ptr
+wrappers! {
+    /// `malloc(3)`.
+    malloc(size: size_t) -> *mut c_void: ptr => event!(libc.malloc, size, ptr);
+    /// `calloc(3)`.
+    calloc(count: size_t, size: size_t) -> *mut c_void: ptr => event!(libc.calloc, count, size, ptr);
 }
 
 /// `realloc(3)`.

@@ -136,3 +136,21 @@ real! {
     pthread_mutex_trylock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
     pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int, else libc::ENOSYS;
 }
+
+/// Exports functions that call the real ones of the same name, and then trace what came of it.
+macro_rules! wrappers {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $output:ty: $result:ident => $traced:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// As libc's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $output {
+            // SAFETY: the caller's word.
+            let $result = unsafe { real::$name::call($($argument),*) };
+            $traced;
+            $result
+        }
+    )*};
+}
+pub(crate) use wrappers;
