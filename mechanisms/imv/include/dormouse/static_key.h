@@ -61,6 +61,29 @@ struct dormouse_static_key_import {
     struct dormouse_static_key *volatile key;
 };
 
+/*
+ * Records of some kind in a section of every object, bounded by the linker. Each contributes, be it nothing: else an object
+ * without records would find another object's bounds. The first of the object's translation units that is constructed registers
+ * them, and the last one that is destroyed forgets them: one after another, in the loader.
+ */
+#define DORMOUSE_I_RECORDS(kind, flags, type, constructor_, destructor_, add, forget)                                  \
+    __asm__(".pushsection dormouse_" #kind ",\"" flags "\",%progbits\n\t.balign 8\n\t.popsection");                    \
+    extern const struct type __start_dormouse_##kind[] __attribute__((weak, visibility("hidden")));                    \
+    extern const struct type __stop_dormouse_##kind[] __attribute__((weak, visibility("hidden")));                     \
+    /* One variable for the object. */                                                                                 \
+    extern int dormouse_i_##kind##_units __attribute__((weak, visibility("hidden")));                                  \
+    int dormouse_i_##kind##_units = 0;                                                                                 \
+    __attribute__((constructor_)) static void dormouse_i_add_##kind(void)                                              \
+    {                                                                                                                  \
+        if (dormouse_i_##kind##_units++ == 0)                                                                          \
+            (void)add(__start_dormouse_##kind, __stop_dormouse_##kind);                                                \
+    }                                                                                                                  \
+    __attribute__((destructor_)) static void dormouse_i_forget_##kind(void)                                            \
+    {                                                                                                                  \
+        if (--dormouse_i_##kind##_units == 0)                                                                          \
+            (void)forget(__start_dormouse_##kind);                                                                     \
+    }
+
 #ifndef DORMOUSE_I_GENERIC
 
 /*
@@ -110,28 +133,8 @@ static inline int dormouse_static_key_disable(struct dormouse_static_key *key)
 
 #ifndef DORMOUSE_I_GENERIC
 
-/* Every object contributes, be it nothing: else an object without sites would find another object's bounds. */
-__asm__(".pushsection dormouse_sites,\"aR\",%progbits\n\t.balign 8\n\t.popsection");
-
-extern const struct dormouse_site_record __start_dormouse_sites[] __attribute__((weak, visibility("hidden")));
-extern const struct dormouse_site_record __stop_dormouse_sites[] __attribute__((weak, visibility("hidden")));
-
-/* How many of the object's translation units have been constructed: one variable per object. */
-extern int dormouse_i_units_registered __attribute__((weak, visibility("hidden")));
-int dormouse_i_units_registered = 0;
-
-/* Constructors and destructors of one object run one after another, in the loader. */
-__attribute__((constructor)) static void dormouse_i_register_unit(void)
-{
-    if (dormouse_i_units_registered++ == 0)
-        (void)dormouse_imv_register(__start_dormouse_sites, __stop_dormouse_sites);
-}
-
-__attribute__((destructor)) static void dormouse_i_unregister_unit(void)
-{
-    if (--dormouse_i_units_registered == 0)
-        (void)dormouse_imv_unregister(__start_dormouse_sites);
-}
+DORMOUSE_I_RECORDS(sites, "aR", dormouse_site_record, constructor, destructor, dormouse_imv_register,
+                   dormouse_imv_unregister)
 
 /*
  * No form below declares memory as clobbered: a dormant answer synchronises with nothing, so the compiler may move

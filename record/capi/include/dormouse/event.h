@@ -125,28 +125,9 @@ DORMOUSE_I_ALWAYS_INLINE struct dormouse_i_bytes dormouse_i_bytes_of(const void 
 
 #ifndef DORMOUSE_DISABLE
 
-/* Every object contributes, be it nothing: else an object without events would find another object's bounds. */
-__asm__(".pushsection dormouse_events,\"aR\",%progbits\n\t.balign 8\n\t.popsection");
-
-extern const struct dormouse_event_record __start_dormouse_events[] __attribute__((weak, visibility("hidden")));
-extern const struct dormouse_event_record __stop_dormouse_events[] __attribute__((weak, visibility("hidden")));
-
-/* How many of the object's translation units have been constructed: one variable per object. */
-extern int dormouse_i_event_units_registered __attribute__((weak, visibility("hidden")));
-int dormouse_i_event_units_registered = 0;
-
 /* Before the constructors of C++ objects, and after their destructors, which may trace. */
-__attribute__((constructor(101))) static void dormouse_i_register_event_unit(void)
-{
-    if (dormouse_i_event_units_registered++ == 0)
-        dormouse_register_events(__start_dormouse_events, __stop_dormouse_events);
-}
-
-__attribute__((destructor(101))) static void dormouse_i_unregister_event_unit(void)
-{
-    if (--dormouse_i_event_units_registered == 0)
-        dormouse_unregister_events(__start_dormouse_events);
-}
+DORMOUSE_I_RECORDS(events, "aR", dormouse_event_record, constructor(101), destructor(101), dormouse_register_events,
+                   dormouse_unregister_events)
 
 /*   section dormouse_events += { class - ., 0 }   in the COMDAT group of the function around it   */
 #define DORMOUSE_I_ANNOUNCEMENT                                                                                        \

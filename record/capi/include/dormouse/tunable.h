@@ -80,28 +80,8 @@ int dormouse_unregister_tunables(const struct dormouse_tunable_record *start);
 #define DORMOUSE_I_TUNABLE_FLAGS "aw"
 #endif
 
-/* Every object contributes, be it nothing: else an object without tunables would find another object's bounds. */
-__asm__(".pushsection dormouse_tunables,\"" DORMOUSE_I_TUNABLE_FLAGS "\",%progbits\n\t.balign 8\n\t.popsection");
-
-extern const struct dormouse_tunable_record __start_dormouse_tunables[] __attribute__((weak, visibility("hidden")));
-extern const struct dormouse_tunable_record __stop_dormouse_tunables[] __attribute__((weak, visibility("hidden")));
-
-/* How many of the object's translation units have been constructed: one variable per object. */
-extern int dormouse_i_tunable_units_registered __attribute__((weak, visibility("hidden")));
-int dormouse_i_tunable_units_registered = 0;
-
-/* Constructors and destructors of one object run one after another, in the loader. */
-__attribute__((constructor)) static void dormouse_i_register_tunable_unit(void)
-{
-    if (dormouse_i_tunable_units_registered++ == 0)
-        (void)dormouse_register_tunables(__start_dormouse_tunables, __stop_dormouse_tunables);
-}
-
-__attribute__((destructor)) static void dormouse_i_unregister_tunable_unit(void)
-{
-    if (--dormouse_i_tunable_units_registered == 0)
-        (void)dormouse_unregister_tunables(__start_dormouse_tunables);
-}
+DORMOUSE_I_RECORDS(tunables, DORMOUSE_I_TUNABLE_FLAGS, dormouse_tunable_record, constructor, destructor,
+                   dormouse_register_tunables, dormouse_unregister_tunables)
 
 #ifdef __cplusplus
 } /* extern "C" */
