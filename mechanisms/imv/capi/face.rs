@@ -106,10 +106,13 @@ pub extern "C" fn dormouse_imv_status(state: &mut State) -> c_int {
     0
 }
 
-/// `text`, cut to what fits before a NUL.
-fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
+/// `text`, cut between two characters to what fits before a NUL.
+pub(crate) fn text<const LEN: usize>(text: &str) -> [c_char; LEN] {
     let mut chars = [0; LEN];
-    let room = LEN - 1;
-    chars[..room].iter_mut().zip(text.bytes()).for_each(|(char, byte)| *char = byte as c_char);
+    let mut len = text.len().min(LEN - 1);
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    chars.iter_mut().zip(text[..len].bytes()).for_each(|(char, byte)| *char = byte as c_char);
     chars
 }

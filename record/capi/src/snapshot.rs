@@ -31,18 +31,6 @@ pub struct Taken {
 
 const _: () = assert!(size_of::<Options>() == 24 && size_of::<Taken>() == 32 + DIR_SIZE + ERROR_SIZE);
 
-/// Copies a text with a NUL behind it, cut between two characters where it is longer.
-fn put(text: &str, target: &mut [c_char]) {
-    target.fill(0);
-    let mut len = text.len().min(target.len() - 1);
-    while !text.is_char_boundary(len) {
-        len -= 1;
-    }
-    for (to, from) in target.iter_mut().zip(text[..len].bytes()) {
-        *to = from as c_char;
-    }
-}
-
 /// Takes a snapshot, and waits for it.
 ///
 /// # Safety
@@ -57,7 +45,7 @@ pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut 
     }
     let mut fail = |errno: c_int, text: &str| {
         if let Some(taken) = taken.as_deref_mut() {
-            put(text, &mut taken.error);
+            taken.error = crate::imv::text(text);
         }
         -errno
     };
@@ -85,7 +73,7 @@ pub unsafe extern "C" fn dormouse_snapshot(options: *const Options, taken: *mut 
                 taken.bytes = found.bytes;
                 taken.span_ns = found.span.as_nanos().min(u64::MAX.into()) as u64;
                 taken.pages_missed = found.pages_missed;
-                put(&found.dir.to_string_lossy(), &mut taken.dir);
+                taken.dir = crate::imv::text(&found.dir.to_string_lossy());
             }
             0
         }

@@ -1,6 +1,7 @@
 //! Threads of the tracer's own.
 
 use core::ffi::{CStr, c_void};
+use core::mem::MaybeUninit;
 
 const STACK_SIZE_BYTES: usize = 256 << 10;
 
@@ -24,21 +25,27 @@ pub(crate) fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) ->
         run();
     }));
     let start = Box::into_raw(start);
-    let mut attributes = core::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: fills what it is given.
     unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
     // SAFETY: initialised just now; a size that is more than PTHREAD_STACK_MIN.
     unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_SIZE_BYTES) };
     // SAFETY: initialised above; a state that there is.
     unsafe { libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED) };
-    let unmasked = SignalMask::block_all();
-    let mut thread = core::mem::MaybeUninit::uninit();
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: fills the set it is given.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: reads an initialised set, fills the other.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
+    let mut thread = MaybeUninit::uninit();
     let create = || {
         // SAFETY: initialised attributes; `begin` takes what `start` points to, and is of this object, which is pinned.
         unsafe { libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, start.cast()) }
     };
     let is_started = dormouse_locks::call_loader(create) == 0;
-    drop(unmasked);
+    // SAFETY: restores the set that the call above has filled.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
     // SAFETY: initialised, and not used any more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     if !is_started {
@@ -46,27 +53,4 @@ pub(crate) fn spawn(name: &'static CStr, run: impl FnOnce() + Send + 'static) ->
         drop(unsafe { Box::from_raw(start) });
     }
     is_started
-}
-
-/// Blocks every signal in the calling thread until dropped.
-struct SignalMask(libc::sigset_t);
-
-impl SignalMask {
-    fn block_all() -> SignalMask {
-        let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: fills the set it is given.
-        unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: reads an initialised set, fills the other.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
-        // SAFETY: filled just now.
-        SignalMask(unsafe { before.assume_init() })
-    }
-}
-
-impl Drop for SignalMask {
-    fn drop(&mut self) {
-        // SAFETY: restores a set that the same call has filled.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
-    }
 }
