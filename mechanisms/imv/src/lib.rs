@@ -157,7 +157,7 @@ pub use site::OBJECT_COUNT_MAX;
 #[doc(hidden)]
 pub use tunable::tunable_parts;
 pub use tunable::{Assignment, Export, Refusal, Scalar, Tunable, TunableError, set_tunables, visit_tunables};
-pub use value::{Address, Imv, Value, shape_of, value_of};
+pub use value::{Imv, Value, shape_of, value_of};
 pub use writer::Writer;
 
 /// The key of static branches: a count of those who want them taken. Shared with C as `struct dormouse_static_key`.

@@ -10,7 +10,7 @@ use crate::{Error, SiteCount};
 
 /// The type of an immediate: a plain value of 1, 2, 4 or 8 bytes.
 ///
-/// Implemented for integers, `bool`, `char`, floats, raw pointers, and function pointers without and with one argument.
+/// Implemented for integers, `bool`, `char`, floats, and function pointers with up to three arguments.
 /// [`imv_enum!`](crate::imv_enum) implements it for enumerations without fields.
 ///
 /// # Safety
@@ -84,47 +84,6 @@ unsafe impl Value for f64 {
     }
     unsafe fn from_bits(bits: u64) -> f64 {
         f64::from_bits(bits)
-    }
-}
-
-/// An address that many threads read; its owner is responsible for what it points to.
-#[repr(transparent)]
-pub struct Address<T: 'static>(pub *mut T);
-
-impl<T> Clone for Address<T> {
-    fn clone(&self) -> Address<T> {
-        *self
-    }
-}
-
-impl<T> Copy for Address<T> {}
-
-impl<T> PartialEq for Address<T> {
-    fn eq(&self, other: &Address<T>) -> bool {
-        self.0 == other.0
-    }
-}
-
-impl<T> Eq for Address<T> {}
-
-impl<T> fmt::Debug for Address<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
-    }
-}
-
-// SAFETY: an address; what may be done through it is `unsafe` where it is done.
-unsafe impl<T> Send for Address<T> {}
-// SAFETY: an address; what may be done through it is `unsafe` where it is done.
-unsafe impl<T> Sync for Address<T> {}
-
-// SAFETY: an address of 4 or 8 bytes. Its provenance is exposed when it is set, because an instruction holds only the number.
-unsafe impl<T> Value for Address<T> {
-    fn to_bits(self) -> u64 {
-        self.0.expose_provenance() as u64
-    }
-    unsafe fn from_bits(bits: u64) -> Address<T> {
-        Address(core::ptr::with_exposed_provenance_mut(bits as usize))
     }
 }
 

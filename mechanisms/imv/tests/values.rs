@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use dormouse_imv::{Address, Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, static_branch, update};
+use dormouse_imv::{Change, Error, Imv, StaticKey, Value, imv, imv_enum, imv_read, static_branch, update};
 
 /// Whether values are plain variables here.
 const IS_LOAD: bool = cfg!(any(feature = "generic", not(target_arch = "x86_64")));
@@ -44,7 +44,6 @@ enum Level {
 }
 imv_enum!(Level: i16);
 
-static ANYTHING: u32 = 7;
 fn twice(value: u32) -> u32 {
     value * 2
 }
@@ -74,7 +73,6 @@ each_type! {
     f32s: f32 = 0.5 => [0.0, -1.5, f32::MAX, f32::INFINITY, f32::MIN_POSITIVE];
     f64s: f64 = 0.1 => [0.0, -1.5, f64::MAX, f64::NEG_INFINITY, f64::MIN_POSITIVE];
     enums: Level = Level::Error => [Level::Off, Level::Info];
-    addresses: Address<u32> = Address((&raw const ANYTHING).cast_mut()) => [Address(std::ptr::null_mut())];
 }
 
 #[test]
