@@ -22,8 +22,13 @@ wrappers! {
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn realloc(old: *mut c_void, size: size_t) -> *mut c_void {
-    // SAFETY: the caller's word.
-    let ptr = unsafe { reallocate(old, size) };
+    let ptr = if arena::contains(old) {
+        // SAFETY: the caller's word: a block of the arena.
+        unsafe { move_out(old, size) }
+    } else {
+        // SAFETY: the caller's word.
+        unsafe { real::realloc::call(old, size) }
+    };
     event!(libc.realloc, old, size, ptr);
     ptr
 }
@@ -37,18 +42,6 @@ pub unsafe extern "C-unwind" fn free(ptr: *mut c_void) {
     event!(libc.free, ptr);
     // SAFETY: the caller's word.
     unsafe { release(ptr) };
-}
-
-/// # Safety
-/// As `realloc`.
-#[inline(always)]
-unsafe fn reallocate(old: *mut c_void, size: size_t) -> *mut c_void {
-    if arena::contains(old) {
-        // SAFETY: the caller's word: a block of the arena.
-        return unsafe { move_out(old, size) };
-    }
-    // SAFETY: the caller's word.
-    unsafe { real::realloc::call(old, size) }
 }
 
 /// Moves a block out of the arena.
@@ -84,7 +77,7 @@ struct Real;
 /// What `malloc` guarantees (C11 7.22.3, x86-64 and AArch64 psABI: `max_align_t`).
 const MALLOC_ALIGN_BYTES: usize = 16;
 
-// SAFETY: malloc(3), posix_memalign(3), realloc(3) and free(3) are an allocator, and they come from the same library.
+// SAFETY: malloc(3), posix_memalign(3) and free(3) are an allocator, and they come from the same library.
 unsafe impl GlobalAlloc for Real {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= MALLOC_ALIGN_BYTES {
@@ -102,24 +95,6 @@ unsafe impl GlobalAlloc for Real {
     unsafe fn dealloc(&self, ptr: *mut u8, _layout: Layout) {
         // SAFETY: the caller's word.
         unsafe { release(ptr.cast()) };
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        if layout.align() <= MALLOC_ALIGN_BYTES {
-            // SAFETY: the caller's word.
-            return unsafe { reallocate(ptr.cast(), new_size) }.cast();
-        }
-        // SAFETY: the caller gives a size that is valid for the alignment.
-        let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        // SAFETY: the caller's word: the size is not zero.
-        let fresh = unsafe { self.alloc(new_layout) };
-        if !fresh.is_null() {
-            // SAFETY: both blocks have that size, and one of them is new.
-            unsafe { fresh.copy_from_nonoverlapping(ptr, layout.size().min(new_size)) };
-            // SAFETY: the caller's word.
-            unsafe { self.dealloc(ptr, layout) };
-        }
-        fresh
     }
 }
 
