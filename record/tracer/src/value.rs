@@ -191,7 +191,7 @@ impl Values for () {
     fn put(self, _: &mut Payload<'_>) {}
     #[inline(always)]
     fn words(&self) -> Words {
-        Words::default()
+        [0; WORDS_MAX]
     }
 }
 
@@ -205,7 +205,7 @@ impl<Before: Values, Last: Held, Type: HasTypeByte> Values for And<Before, Last,
     #[inline(always)]
     fn words(&self) -> Words {
         match const { Before::List::FIXED_SIZE_BYTES } {
-            Some(offset) => self.before.words().and(offset, self.last.bits()),
+            Some(offset) => with_bits(self.before.words(), offset, self.last.bits()),
             None => self.before.words(),
         }
     }
@@ -229,8 +229,8 @@ impl<All: Values> Fields<All> {
     /// The first of them as words, as long as they are of fixed size and fit.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn words(&self) -> [u64; WORDS_MAX] {
-        self.0.words().0
+    pub fn words(&self) -> Words {
+        self.0.words()
     }
 }
 
@@ -339,23 +339,20 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// The first fields of a record, none by default, as long as they are of fixed size and fit: in registers, since the compiler knows every shift.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Words([u64; WORDS_MAX]);
+/// The first fields of a record, as long as they are of fixed size and fit: in registers, since the compiler knows every shift.
+pub type Words = [u64; WORDS_MAX];
 
-impl Words {
-    /// With the value of `bits` at byte `offset`; what does not fit is left out.
-    #[inline(always)]
-    pub(crate) fn and(mut self, offset: usize, bits: u64) -> Words {
-        let (index, shift) = (offset / 8, offset % 8 * 8);
-        if index < WORDS_MAX {
-            self.0[index] |= bits << shift;
-        }
-        if shift > 0 && index + 1 < WORDS_MAX {
-            self.0[index + 1] |= bits >> (64 - shift);
-        }
-        self
+/// With the value of `bits` at byte `offset`; what does not fit is left out.
+#[inline(always)]
+fn with_bits(mut words: Words, offset: usize, bits: u64) -> Words {
+    let (index, shift) = (offset / 8, offset % 8 * 8);
+    if index < WORDS_MAX {
+        words[index] |= bits << shift;
     }
+    if shift > 0 && index + 1 < WORDS_MAX {
+        words[index + 1] |= bits >> (64 - shift);
+    }
+    words
 }
 
 macro_rules! scalar {
@@ -560,20 +557,20 @@ mod tests {
     fn words_hold_the_same_bytes() {
         let (mut scratch, mut runs) = ([MaybeUninit::uninit(); 9], [MaybeUninit::uninit(); 19]);
         let mut payload = Payload::new(&mut scratch, &mut runs);
-        let mut words = Words::default();
+        let mut words = [0; WORDS_MAX];
         let mut offset = 0;
         macro_rules! put {
             ($($value:expr),*) => {$(
                 $value.hold().put(&mut payload);
-                words = words.and(offset, $value.hold().bits());
+                words = with_bits(words, offset, $value.hold().bits());
                 offset += size_of_val(&$value);
             )*};
         }
         put!(-1i8, 0x1234u16, 'é', -3i64, 0x1_0000_0001u64);
-        let bytes: Vec<u8> = words.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert_eq!(bytes[..offset], gather(&mut payload));
         // A fourth word would be needed: left out, not wrapped.
-        assert_eq!(words.and(24, u64::MAX).0, words.0);
+        assert_eq!(with_bits(words, 24, u64::MAX), words);
         assert_eq!((true.hold().bits(), 1.5f32.hold().bits(), 7u8.hold().bits()), (1, 0x3FC0_0000, 7));
     }
 
