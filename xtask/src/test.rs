@@ -1,7 +1,7 @@
 //! `cargo xtask test`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -88,14 +88,18 @@ pub(crate) fn tools() -> Result<()> {
 /// Builds all that tests run (commands, libraries) and the tests. The source of each test program, by its file name.
 fn build() -> Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
-    WORKSPACES.iter().try_for_each(|manifest| build_workspace(manifest, &mut sources))?;
+    for manifest in WORKSPACES {
+        // `--all-targets` would make a test program of every command, also of those that have no tests.
+        for what in [&["build", "--workspace"][..], &["test", "--workspace", "--no-run"]] {
+            build_workspace(cargo(what).args(["--manifest-path", manifest]), &mut sources)?;
+        }
+    }
     Ok(sources)
 }
 
-fn build_workspace(manifest: &str, sources: &mut BTreeMap<String, String>) -> Result<()> {
-    let mut command = cargo(["build", "--workspace", "--all-targets", "--message-format=json-render-diagnostics"]);
-    command.args(["--manifest-path", manifest]);
-    show(&format!("$ {}", line(&command)));
+fn build_workspace(command: &mut Command, sources: &mut BTreeMap<String, String>) -> Result<()> {
+    command.arg("--message-format=json-render-diagnostics");
+    show(&format!("$ {}", line(command)));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
@@ -108,7 +112,7 @@ fn build_workspace(manifest: &str, sources: &mut BTreeMap<String, String>) -> Re
     }
     let status = child.wait().context("cannot wait for cargo")?;
     if !status.success() {
-        bail!("`{}` failed: {status}", line(&command));
+        bail!("`{}` failed: {status}", line(command));
     }
     Ok(())
 }

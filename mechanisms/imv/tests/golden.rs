@@ -16,14 +16,15 @@ const GATED_LEN: u64 = 15;
 fn build(arguments: &[&str], profile_dir: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("golden");
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--offline", "--example", "dormouse_imv_sites", "--target-dir"])
+        .args(["build", "--quiet", "--offline", "--features", "golden-program", "--target-dir"])
         .arg(&target)
+        .args(["--bin", "dormouse_imv_sites"])
         .args(arguments)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()
         .unwrap();
     assert!(status.success());
-    target.join(profile_dir).join("examples/dormouse_imv_sites")
+    target.join(profile_dir).join("dormouse_imv_sites")
 }
 
 /// A site: which function it is in, where, and how long.
