@@ -45,7 +45,7 @@ pub(crate) use linux::{detect, is_own, of_libc, register_thread, tell};
     target_os = "linux",
     target_pointer_width = "64"
 )))]
-pub(crate) use none::{detect, is_own, of_libc, register_thread};
+pub(crate) use none::{detect, is_own, of_libc, register_thread, tell};
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
 mod linux {

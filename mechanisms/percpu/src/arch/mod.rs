@@ -1,24 +1,38 @@
 //! The critical sections, per architecture.
 //!
-//! Every module has the same interface: `Handle`, a `Copy` value that proves that somebody registers restartable sequences,
-//! and the sections on it. If an architecture has no sections yet, `Handle` is uninhabited, so that the compiler removes the
-//! rseq path.
+//! An architecture's module has its bodies of the sections, the wrap of a body, and how a thread's area is found. What is the same is in
+//! `sections`. `Handle` is a `Copy` value that proves that somebody registers restartable sequences. If an architecture has no sections yet,
+//! it is uninhabited, so that the compiler removes the rseq path.
+
+#[macro_use]
+#[allow(unused_macros, reason = "without sections there is nowhere to inject")]
+mod sections;
+
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
+mod handle;
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_os = "linux",
+    target_pointer_width = "64"
+))]
+pub(crate) use handle::Handle;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64"))]
 mod x86_64;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_pointer_width = "64"))]
-pub(crate) use x86_64::{Handle, SIGNATURE, own_offset, thread_pointer};
+pub(crate) use x86_64::{SIGNATURE, own_offset, thread_pointer};
 
 #[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64"))]
 mod aarch64;
 #[cfg(all(target_arch = "aarch64", target_os = "linux", target_pointer_width = "64"))]
-pub(crate) use aarch64::{Handle, SIGNATURE, own_offset, thread_pointer};
+pub(crate) use aarch64::{SIGNATURE, own_offset, thread_pointer};
 
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
     target_os = "linux",
     target_pointer_width = "64"
 )))]
+#[expect(unused_variables, unused_unsafe, unreachable_code, reason = "sections that nobody can enter")]
 mod none;
 #[cfg(not(all(
     any(target_arch = "x86_64", target_arch = "aarch64"),
@@ -30,10 +44,6 @@ pub(crate) use none::Handle;
 /// How a critical section ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-#[cfg_attr(
-    not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64")),
-    expect(dead_code, reason = "made by sections, and there are none")
-)]
 pub(crate) enum Outcome {
     /// The final store was made.
     Done = 0,
@@ -43,4 +53,25 @@ pub(crate) enum Outcome {
     OtherCpu = 2,
     /// The kernel aborted the section: preemption, migration or a signal.
     AbortedByKernel = 3,
+}
+
+impl Outcome {
+    /// What a section has left in its register.
+    #[inline]
+    #[cfg_attr(
+        not(all(
+            any(target_arch = "x86_64", target_arch = "aarch64"),
+            target_os = "linux",
+            target_pointer_width = "64"
+        )),
+        expect(dead_code, reason = "called by sections, which nobody can enter")
+    )]
+    fn of(outcome: u32) -> Outcome {
+        match outcome {
+            0 => Outcome::Done,
+            1 => Outcome::GuardChanged,
+            2 => Outcome::OtherCpu,
+            _ => Outcome::AbortedByKernel,
+        }
+    }
 }

@@ -2,8 +2,6 @@
 
 use core::convert::Infallible;
 
-use dormouse_abi::txn::Txn;
-
 use super::Outcome;
 use crate::node::Node;
 
@@ -17,11 +15,7 @@ impl Handle {
         match self.0 {}
     }
 
-    pub(crate) fn cpu_id_start(self) -> u32 {
-        match self.0 {}
-    }
-
-    pub(crate) fn cpu_id(self) -> u32 {
+    fn word<const FIELD: usize>(self) -> u32 {
         match self.0 {}
     }
 
@@ -29,64 +23,24 @@ impl Handle {
     pub(crate) fn descriptor(self) -> u64 {
         match self.0 {}
     }
+}
 
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn commit(self, _cpu: u32, _txn: &Txn) -> Outcome {
-        match self.0 {}
-    }
+/// A section without instructions: nobody can enter it.
+macro_rules! critical_section {
+    ({} [$($store:literal)?] $handle:ident, $($operands:tt)+) => {
+        match $handle.0 {}
+    };
+}
 
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn rseq_load_add_store(self, _cpu: u32, _target: *mut u64, _n: u64) -> Outcome {
-        match self.0 {}
+sections! {
+    rseq_load_cbne_stores_store {} then match width {
+        _ => "",
     }
-
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn rseq_load(self, _cpu: u32, _target: *const u64) -> (Outcome, u64) {
-        match self.0 {}
-    }
-
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn rseq_store(self, _cpu: u32, _target: *mut u64, _value: u64) -> Outcome {
-        match self.0 {}
-    }
-
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn rseq_load_cbne_store(
-        self,
-        _cpu: u32,
-        _target: *mut u64,
-        _expected: u64,
-        _value: u64,
-    ) -> Outcome {
-        match self.0 {}
-    }
-
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn rseq_load_store_store(self, _cpu: u32, _head: *mut *mut Node, _node: *mut Node) -> Outcome {
-        match self.0 {}
-    }
-
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn rseq_load_cbeq_load_store(self, _cpu: u32, _head: *mut *mut Node) -> (Outcome, *mut Node) {
-        match self.0 {}
-    }
-
-    /// # Safety
-    /// Never called: there is no `Handle`.
-    pub(crate) unsafe fn rseq_load_cbne_memcpy_store(
-        self,
-        _cpu: u32,
-        _guard: (*const u64, u64),
-        _copy: (*mut u8, *const u8, usize),
-        _last: (*mut u64, u64),
-    ) -> Outcome {
-        match self.0 {}
-    }
+    rseq_load_add_store {}
+    rseq_load {}
+    rseq_store {}
+    rseq_load_cbne_store {}
+    rseq_load_store_store {}
+    rseq_load_cbeq_load_store {}
+    rseq_load_cbne_memcpy_store {}
 }

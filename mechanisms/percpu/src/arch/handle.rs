@@ -1,0 +1,38 @@
+//! Where a thread's area lies, on architectures that have sections.
+
+use core::arch::global_asm;
+
+// The block that `register` gives to the kernel where libc has not given one: the area of 32 bytes, in which `cpu_id` begins as
+// RSEQ_CPU_ID_UNINITIALIZED so that a section in a thread that is not registered ends at its comparison, and the thread's state.
+global_asm!(
+    ".pushsection .tdata.dormouse_i_rseq, \"awT\", @progbits",
+    ".hidden dormouse_i_rseq",
+    ".globl dormouse_i_rseq",
+    ".type dormouse_i_rseq, @object",
+    ".size dormouse_i_rseq, 64",
+    ".balign 32",
+    "dormouse_i_rseq:",
+    ".4byte 0, -1",
+    ".zero 56",
+    ".popsection",
+);
+
+/// Proof that there is a registration: the distance from the thread pointer to the thread's area.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handle {
+    pub(super) offset: isize,
+}
+
+impl Handle {
+    /// # Safety
+    /// So far from the thread pointer, every thread has an area for its whole life, registered or with `cpu_id` below zero.
+    #[inline]
+    pub(crate) unsafe fn new(offset: isize) -> Handle {
+        Handle { offset }
+    }
+
+    #[inline]
+    pub(crate) fn offset(self) -> isize {
+        self.offset
+    }
+}
