@@ -123,18 +123,6 @@ pub unsafe extern "C" fn dormouse_vring_driver_create(areas: &Areas, size: u32, 
     }
 }
 
-/// Frees a driver.
-///
-/// # Safety
-/// NULL, or a driver that was created and not freed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_driver_destroy(driver: *mut Driver) {
-    if !driver.is_null() {
-        // SAFETY: the caller's promise: `dormouse_vring_driver_create` made it of a box.
-        drop(unsafe { Box::from_raw(driver) });
-    }
-}
-
 /// [`either::Driver::use_indirect`].
 ///
 /// # Safety
@@ -213,18 +201,6 @@ unsafe fn add(driver: &mut Driver, segments: *const Segment, counts: [usize; 2],
     )
 }
 
-/// [`DriverSide::publish`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_driver_publish(driver: &mut Driver) {
-    driver.queue.publish();
-}
-
-/// [`DriverSide::needs_kick`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_driver_needs_kick(driver: &mut Driver) -> c_int {
-    driver.queue.needs_kick().into()
-}
-
 /// [`DriverSide::take_used`]: 1, 0 if there is none, or the device's protocol violation.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completion: &mut Completion) -> c_int {
@@ -239,30 +215,6 @@ pub extern "C" fn dormouse_vring_driver_take_used(driver: &mut Driver, completio
             -libc::EPROTO
         }
     }
-}
-
-/// [`DriverSide::arm_interrupt`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_driver_arm_interrupt(driver: &mut Driver) -> c_int {
-    driver.queue.arm_interrupt().into()
-}
-
-/// [`DriverSide::disarm_interrupt`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_driver_disarm_interrupt(driver: &mut Driver) {
-    driver.queue.disarm_interrupt();
-}
-
-/// [`DriverSide::free_count`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_driver_free_count(driver: &Driver) -> u16 {
-    driver.queue.free_count()
-}
-
-/// [`DriverSide::violations`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_driver_violations(driver: &Driver) -> u64 {
-    driver.queue.violations()
 }
 
 /// A text about the last error.
@@ -304,34 +256,10 @@ pub unsafe extern "C" fn dormouse_vring_device_create(
     }
 }
 
-/// Frees a device.
-///
-/// # Safety
-/// NULL, or a device that was created and not freed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_device_destroy(device: *mut Device) {
-    if !device.is_null() {
-        // SAFETY: the caller's promise: `dormouse_vring_device_create` made it of a box.
-        drop(unsafe { Box::from_raw(device) });
-    }
-}
-
 /// A chain to pop into.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_vring_chain_create() -> *mut Chain {
     Box::into_raw(Box::default())
-}
-
-/// Frees a chain.
-///
-/// # Safety
-/// NULL, or a chain that was created and not freed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn dormouse_vring_chain_destroy(chain: *mut Chain) {
-    if !chain.is_null() {
-        // SAFETY: the caller's promise: `dormouse_vring_chain_create` made it of a box.
-        drop(unsafe { Box::from_raw(chain) });
-    }
 }
 
 /// The segments that the device reads.
@@ -372,36 +300,6 @@ pub extern "C" fn dormouse_vring_device_push_used(device: &mut Device, chain: &C
     device.queue.push_used(chain, len);
 }
 
-/// [`DeviceSide::publish_used`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_device_publish_used(device: &mut Device) {
-    device.queue.publish_used();
-}
-
-/// [`DeviceSide::needs_interrupt`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_device_needs_interrupt(device: &mut Device) -> c_int {
-    device.queue.needs_interrupt().into()
-}
-
-/// [`DeviceSide::arm_notification`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_device_arm_notification(device: &mut Device) -> c_int {
-    device.queue.arm_notification().into()
-}
-
-/// [`DeviceSide::disarm_notification`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_device_disarm_notification(device: &mut Device) {
-    device.queue.disarm_notification();
-}
-
-/// [`DeviceSide::violations`].
-#[unsafe(no_mangle)]
-pub extern "C" fn dormouse_vring_device_violations(device: &Device) -> u64 {
-    device.queue.violations()
-}
-
 /// A text about the last error.
 ///
 /// # Safety
@@ -410,4 +308,65 @@ pub extern "C" fn dormouse_vring_device_violations(device: &Device) -> u64 {
 pub unsafe extern "C" fn dormouse_vring_device_why(device: &Device, text: *mut c_char, size: usize) -> usize {
     // SAFETY: the caller's promise.
     unsafe { tell(device.last, text, size) }
+}
+
+/// Functions that are one of the queue's.
+macro_rules! passed_on {
+    ($($(#[$doc:meta])* $name:ident($side:ident: $type:ty) -> $result:ty = $method:ident;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($side: $type) -> $result {
+            <$result>::from($side.queue.$method())
+        }
+    )*};
+}
+
+passed_on! {
+    /// [`DriverSide::publish`].
+    dormouse_vring_driver_publish(driver: &mut Driver) -> () = publish;
+    /// [`DriverSide::needs_kick`].
+    dormouse_vring_driver_needs_kick(driver: &mut Driver) -> c_int = needs_kick;
+    /// [`DriverSide::arm_interrupt`].
+    dormouse_vring_driver_arm_interrupt(driver: &mut Driver) -> c_int = arm_interrupt;
+    /// [`DriverSide::disarm_interrupt`].
+    dormouse_vring_driver_disarm_interrupt(driver: &mut Driver) -> () = disarm_interrupt;
+    /// [`DriverSide::free_count`].
+    dormouse_vring_driver_free_count(driver: &Driver) -> u16 = free_count;
+    /// [`DriverSide::violations`].
+    dormouse_vring_driver_violations(driver: &Driver) -> u64 = violations;
+    /// [`DeviceSide::publish_used`].
+    dormouse_vring_device_publish_used(device: &mut Device) -> () = publish_used;
+    /// [`DeviceSide::needs_interrupt`].
+    dormouse_vring_device_needs_interrupt(device: &mut Device) -> c_int = needs_interrupt;
+    /// [`DeviceSide::arm_notification`].
+    dormouse_vring_device_arm_notification(device: &mut Device) -> c_int = arm_notification;
+    /// [`DeviceSide::disarm_notification`].
+    dormouse_vring_device_disarm_notification(device: &mut Device) -> () = disarm_notification;
+    /// [`DeviceSide::violations`].
+    dormouse_vring_device_violations(device: &Device) -> u64 = violations;
+}
+
+macro_rules! freed {
+    ($($(#[$doc:meta])* $name:ident($value:ident: *mut $type:ty);)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// NULL, or one that was created and not freed.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($value: *mut $type) {
+            if !$value.is_null() {
+                // SAFETY: the caller's promise: the function that creates these made it of a box.
+                drop(unsafe { Box::from_raw($value) });
+            }
+        }
+    )*};
+}
+
+freed! {
+    /// Frees a driver.
+    dormouse_vring_driver_destroy(driver: *mut Driver);
+    /// Frees a device.
+    dormouse_vring_device_destroy(device: *mut Device);
+    /// Frees a chain.
+    dormouse_vring_chain_destroy(chain: *mut Chain);
 }

@@ -59,6 +59,20 @@ macro_rules! with {
     };
 }
 
+/// Methods that the side of a queue of either kind has.
+macro_rules! passed_on {
+    (&mut $queue:ident: $($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(fn $name(&mut $queue $(, $argument: $type)*) $(-> $result)? {
+            with!($queue, side => side.$name($($argument),*))
+        })*
+    };
+    (&$queue:ident: $($name:ident() -> $result:ty;)*) => {
+        $(fn $name(&$queue) -> $result {
+            with!($queue, side => side.$name())
+        })*
+    };
+}
+
 impl<B: Bus> Driver<B> {
     /// The driver of an empty ring (see [`init`]) of `size` descriptors.
     ///
@@ -117,81 +131,38 @@ impl<B: Bus> Device<B> {
 }
 
 impl<B: Bus> DriverSide for Driver<B> {
-    fn add(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        with!(self, driver => driver.add(readable, writable, token))
+    passed_on! {
+        &mut self:
+        add(readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError>;
+        publish();
+        add_and_publish(readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError>;
+        needs_kick() -> bool;
+        take_used() -> Result<Option<Completion>, RingError>;
+        arm_interrupt() -> bool;
+        disarm_interrupt();
     }
-
-    fn publish(&mut self) {
-        with!(self, driver => driver.publish());
-    }
-
-    fn add_and_publish(&mut self, readable: &[Segment], writable: &[Segment], token: u64) -> Result<(), RingError> {
-        with!(self, driver => driver.add_and_publish(readable, writable, token))
-    }
-
-    fn needs_kick(&mut self) -> bool {
-        with!(self, driver => driver.needs_kick())
-    }
-
-    fn take_used(&mut self) -> Result<Option<Completion>, RingError> {
-        with!(self, driver => driver.take_used())
-    }
-
-    fn arm_interrupt(&mut self) -> bool {
-        with!(self, driver => driver.arm_interrupt())
-    }
-
-    fn disarm_interrupt(&mut self) {
-        with!(self, driver => driver.disarm_interrupt());
-    }
-
-    fn free_count(&self) -> u16 {
-        with!(self, driver => driver.free_count())
-    }
-
-    fn in_flight(&self) -> u16 {
-        with!(self, driver => driver.in_flight())
-    }
-
-    fn unpublished(&self) -> u16 {
-        with!(self, driver => driver.unpublished())
-    }
-
-    fn violations(&self) -> u64 {
-        with!(self, driver => driver.violations())
+    passed_on! {
+        &self:
+        free_count() -> u16;
+        in_flight() -> u16;
+        unpublished() -> u16;
+        violations() -> u64;
     }
 }
 
 impl<B: Bus> DeviceSide for Device<B> {
-    fn pop(&mut self, space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError> {
-        with!(self, device => device.pop(space, chain))
+    passed_on! {
+        &mut self:
+        pop(space: &impl AddressSpace, chain: &mut Chain) -> Result<bool, RingError>;
+        push_used(chain: &Chain, len: u32);
+        publish_used();
+        needs_interrupt() -> bool;
+        arm_notification() -> bool;
+        disarm_notification();
     }
-
-    fn push_used(&mut self, chain: &Chain, len: u32) {
-        with!(self, device => device.push_used(chain, len));
-    }
-
-    fn publish_used(&mut self) {
-        with!(self, device => device.publish_used());
-    }
-
-    fn needs_interrupt(&mut self) -> bool {
-        with!(self, device => device.needs_interrupt())
-    }
-
-    fn arm_notification(&mut self) -> bool {
-        with!(self, device => device.arm_notification())
-    }
-
-    fn disarm_notification(&mut self) {
-        with!(self, device => device.disarm_notification());
-    }
-
-    fn unpublished(&self) -> u16 {
-        with!(self, device => device.unpublished())
-    }
-
-    fn violations(&self) -> u64 {
-        with!(self, device => device.violations())
+    passed_on! {
+        &self:
+        unpublished() -> u16;
+        violations() -> u64;
     }
 }

@@ -511,6 +511,14 @@ fn unsupported<T>() -> Result<T> {
     Err(Message::InvalidOperation("a request that was not offered"))
 }
 
+macro_rules! unsupported {
+    ($($name:ident($($type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&mut self $(, _: $type)*) -> Result<$result> {
+            unsupported()
+        })*
+    };
+}
+
 impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
     fn set_owner(&mut self) -> Result<()> {
         Ok(())
@@ -521,10 +529,6 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
         self.stop_all();
         self.rings.iter_mut().for_each(|ring| ring.is_enabled = false);
         Ok(())
-    }
-
-    fn reset_device(&mut self) -> Result<()> {
-        unsupported()
     }
 
     fn get_features(&mut self) -> Result<u64> {
@@ -661,44 +665,16 @@ impl<D: Served> VhostUserBackendReqHandlerMut for Connection<D> {
         Ok(config[offset as usize..end].to_vec())
     }
 
-    fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        unsupported()
-    }
-
-    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
-        unsupported()
-    }
-
-    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
-        unsupported()
-    }
-
-    fn get_inflight_fd(&mut self, _inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        unsupported()
-    }
-
-    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
-        unsupported()
-    }
-
-    fn set_device_state_fd(
-        &mut self,
-        _direction: VhostTransferStateDirection,
-        _phase: VhostTransferStatePhase,
-        _fd: File,
-    ) -> Result<Option<File>> {
-        unsupported()
-    }
-
-    fn check_device_state(&mut self) -> Result<()> {
-        unsupported()
-    }
-
-    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
-        unsupported()
-    }
-
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        unsupported()
+    unsupported! {
+        reset_device() -> ();
+        set_config(u32, &[u8], VhostUserConfigFlags) -> ();
+        set_gpu_socket(GpuBackend) -> ();
+        get_shared_object(VhostUserSharedMsg) -> File;
+        get_inflight_fd(&VhostUserInflight) -> (VhostUserInflight, File);
+        set_inflight_fd(&VhostUserInflight, File) -> ();
+        set_device_state_fd(VhostTransferStateDirection, VhostTransferStatePhase, File) -> Option<File>;
+        check_device_state() -> ();
+        get_shmem_config() -> VhostUserShMemConfig;
+        set_log_base(&VhostUserLog, File) -> ();
     }
 }
