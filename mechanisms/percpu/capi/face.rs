@@ -43,13 +43,7 @@ fn create<T>(stride_shift: u32, object_in: impl FnOnce(Area) -> Option<T>) -> Re
     let cpu_count = possible_cpus();
     let strides_size_bytes = (cpu_count as usize).checked_mul(1 << stride_shift).ok_or(libc::ENOMEM)?;
     let mapping_size_bytes = strides_size_bytes.checked_add(STRIDES).ok_or(libc::ENOMEM)?;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
-    let mapping = unsafe { libc::mmap(ptr::null_mut(), mapping_size_bytes, protection, flags, -1, 0) };
-    if mapping == libc::MAP_FAILED {
-        return Err(libc::ENOMEM);
-    }
+    let mapping = map(mapping_size_bytes).ok_or(libc::ENOMEM)?.as_ptr();
     let strides = mapping.wrapping_byte_add(STRIDES).cast();
     // SAFETY: the mapping has room for so many strides behind the head; it is zero, which all that is kept there may be, and
     // stays until `destroy`, after which by the header's words nobody uses it.
@@ -86,10 +80,38 @@ unsafe fn destroy<T>(head: Option<NonNull<Head<T>>>) {
     }
 }
 
+/// Maps new memory of this process, all zeroes; none if the kernel refuses.
+fn map(size_bytes: usize) -> Option<NonNull<c_void>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
+    let mapping = unsafe { libc::mmap(ptr::null_mut(), size_bytes, protection, flags, -1, 0) };
+    NonNull::new(mapping).filter(|_| mapping != libc::MAP_FAILED)
+}
+
 /// Unmaps a mapping that nobody uses; `errno` keeps its value.
 fn unmap(mapping: *mut c_void, size_bytes: usize) {
     // SAFETY: the callers' mapping, all of it. With these arguments it does not fail but for want of memory, and then it stays.
     unsafe { libc::munmap(mapping, size_bytes) };
+}
+
+/// Writes as many as there is room for; returns how many there are, or a negative errno.
+///
+/// # Safety
+/// `place` has room for `capacity`, and nobody else uses it meanwhile.
+unsafe fn fill<T>(place: *mut T, capacity: usize, values: impl Iterator<Item = T>) -> isize {
+    if place.is_null() && capacity > 0 {
+        return -(libc::EINVAL as isize);
+    }
+    let mut len = 0;
+    for value in values {
+        if len < capacity {
+            // SAFETY: below the capacity, which is the caller's word.
+            unsafe { place.wrapping_add(len).write(value) };
+        }
+        len += 1;
+    }
+    len as isize
 }
 
 /// A counter; NULL and `errno` if the threshold is not valid or there is no memory.
@@ -190,25 +212,13 @@ pub unsafe extern "C" fn dormouse_percpu_histogram_snapshot(
     buckets: *mut Bucket,
     capacity: usize,
 ) -> isize {
-    if buckets.is_null() && capacity > 0 {
-        return -(libc::EINVAL as isize);
-    }
     let layout = histogram.object.layout();
-    let mut len = 0;
-    for index in 0..layout.bucket_count() {
-        let count = histogram.object.bucket(index);
-        if count == 0 {
-            continue;
-        }
-        if len < capacity {
-            let (low, high) = layout.bounds(index);
-            let bucket = buckets.wrapping_add(len);
-            // SAFETY: below the capacity, which is the caller's word.
-            unsafe { bucket.write(Bucket { low, high, count }) };
-        }
-        len += 1;
-    }
-    len as isize
+    let buckets_in_use = (0..layout.bucket_count()).filter_map(|index| {
+        let (count, (low, high)) = (histogram.object.bucket(index), layout.bounds(index));
+        (count > 0).then_some(Bucket { low, high, count })
+    });
+    // SAFETY: handed on to the caller.
+    unsafe { fill(buckets, capacity, buckets_in_use) }
 }
 
 /// Frees the histogram's memory.

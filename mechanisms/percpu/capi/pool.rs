@@ -7,8 +7,8 @@ use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 use dormouse_percpu::{
-    AllocError, Attached, Copying, FreeError, Leak, List, ListSlot, Need, Node, Object, Pool, PoolOptions, Region,
-    Rseq, Shortage, Usage, View, WordError, Words,
+    AllocError, Attached, Copying, Leak, List, ListSlot, Need, Node, Object, Pool, PoolOptions, Region, Rseq, Shortage,
+    Usage, View, WordError, Words,
 };
 
 /// `enum dormouse_percpu_cause`.
@@ -86,6 +86,8 @@ fn of_alloc(error: &AllocError) -> Failure<'_> {
             Shortage::Refused { .. } => (Cause::Refused, libc::ENOMEM),
             _ => (Cause::Other, libc::ENOSPC),
         },
+        AllocError::DoubleFree { .. } => (Cause::DoubleFree, libc::EALREADY),
+        AllocError::Foreign { .. } => (Cause::Foreign, libc::ENOENT),
         AllocError::Corrupted(_) => (Cause::Corrupted, libc::EUCLEAN),
         AllocError::BadOption { .. } => (Cause::BadOption, libc::EINVAL),
         AllocError::Reentered => (Cause::Reentered, libc::EDEADLK),
@@ -94,15 +96,9 @@ fn of_alloc(error: &AllocError) -> Failure<'_> {
     Failure { cause, errno, text: error }
 }
 
-fn of_free(error: &FreeError) -> Failure<'_> {
-    let (cause, errno) = match error {
-        FreeError::DoubleFree { .. } => (Cause::DoubleFree, libc::EALREADY),
-        FreeError::Foreign { .. } => (Cause::Foreign, libc::ENOENT),
-        FreeError::Corrupted(_) => (Cause::Corrupted, libc::EUCLEAN),
-        FreeError::Reentered => (Cause::Reentered, libc::EDEADLK),
-        _ => (Cause::Other, libc::EINVAL),
-    };
-    Failure { cause, errno, text: error }
+/// What a function returns that has nothing else to return.
+fn answer_of(done: Result<(), AllocError>, told: Option<&mut CError>) -> c_int {
+    done.map_or_else(|error| tell(told, &of_alloc(&error)), |()| 0)
 }
 
 const ATTACHED: Failure<'static> = Failure {
@@ -223,11 +219,7 @@ fn create(options: &COptions, way: Way) -> Result<NonNull<CPool>, AllocError> {
         (Way::Private, Memory::Pool(pool)) => Some(Words::new(pool)),
         _ => Words::shared(view),
     };
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping where the kernel likes, so no existing memory is touched (mmap(2)).
-    let mapping = unsafe { libc::mmap(ptr::null_mut(), MAPPING_SIZE, protection, flags, -1, 0) };
-    let Some(pool) = NonNull::new(mapping.cast::<CPool>()).filter(|_| mapping != libc::MAP_FAILED) else {
+    let Some(pool) = super::map(MAPPING_SIZE).map(NonNull::cast::<CPool>) else {
         let shortage = Shortage::Refused { size_bytes: MAPPING_SIZE, errno: libc::ENOMEM };
         return Err(AllocError::Exhausted { size_bytes: 0, align_bytes: 0, shortage });
     };
@@ -341,8 +333,7 @@ pub unsafe extern "C" fn dormouse_percpu_pool_free(pool: &CPool, object: CObject
     };
     let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
     // SAFETY: handed on to the caller.
-    let freed = unsafe { pool.free(object) };
-    freed.map_or_else(|error| tell(told, &of_free(&error)), |()| 0)
+    answer_of(unsafe { pool.free(object) }, told)
 }
 
 /// [`View::address`]; NULL for a CPU that the pool does not have.
@@ -404,7 +395,7 @@ pub extern "C" fn dormouse_percpu_pool_object_at(
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_percpu_pool_audit(pool: &CPool, told: Option<&mut CError>) -> c_int {
     let Some(pool) = pool.pool() else { return tell(told, &ATTACHED) };
-    pool.audit().map_or_else(|error| tell(told, &of_alloc(&error)), |()| 0)
+    answer_of(pool.audit(), told)
 }
 
 /// [`Pool::usage`]; answers 0 or a negative errno.
@@ -422,19 +413,9 @@ pub extern "C" fn dormouse_percpu_pool_usage(pool: &CPool, usage: Option<&mut Ma
 /// `leaks` has room for `capacity`, and nobody else uses it meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dormouse_percpu_pool_leaks(pool: &CPool, leaks: *mut Leak, capacity: usize) -> isize {
-    if leaks.is_null() && capacity > 0 {
-        return -(libc::EINVAL as isize);
-    }
     let Some(pool) = pool.pool() else { return -(libc::EPERM as isize) };
-    let mut len = 0;
-    for leak in pool.leaks() {
-        if len < capacity {
-            // SAFETY: below the capacity, which is the caller's word.
-            unsafe { leaks.wrapping_add(len).write(leak) };
-        }
-        len += 1;
-    }
-    len as isize
+    // SAFETY: handed on to the caller.
+    unsafe { super::fill(leaks, capacity, pool.leaks()) }
 }
 
 /// [`Pool::hold`]; answers 0 or a negative errno.

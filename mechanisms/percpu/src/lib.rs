@@ -133,8 +133,8 @@ mod txn;
 mod words;
 
 pub use alloc::{
-    AllocError, Attached, Corruption, FreeError, Leak, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions,
-    Region, Shortage, Usage, View, possible_cpus,
+    AllocError, Attached, Corruption, Leak, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Region,
+    Shortage, Usage, View, possible_cpus,
 };
 pub use area::{Area, PerCpu};
 pub use counter::{PerCpuCounter, PerCpuCounterShared, PerCpuCounterSlot, RseqU64};

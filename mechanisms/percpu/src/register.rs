@@ -32,23 +32,11 @@
     target_os = "linux",
     target_pointer_width = "64"
 ))]
-pub(crate) use linux::pretend;
-#[cfg(all(
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    target_os = "linux",
-    target_pointer_width = "64"
-))]
-pub(crate) use linux::{detect, is_own, of_libc, register_thread, tell};
-
-#[cfg(not(all(
-    any(target_arch = "x86_64", target_arch = "aarch64"),
-    target_os = "linux",
-    target_pointer_width = "64"
-)))]
-pub(crate) use none::{detect, is_own, of_libc, register_thread, tell};
+pub(crate) use machine::pretend;
+pub(crate) use machine::{detect, is_own, of_libc, register_thread, tell};
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", target_pointer_width = "64"))]
-mod linux {
+mod machine {
     use core::ffi::{c_int, c_long, c_uint, c_void};
     use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
     use core::sync::atomic::{AtomicIsize, AtomicU32, AtomicU64};
@@ -317,7 +305,7 @@ mod linux {
     target_os = "linux",
     target_pointer_width = "64"
 )))]
-mod none {
+mod machine {
     use crate::arch::Handle;
 
     pub(crate) fn detect() -> Option<Handle> {

@@ -1,7 +1,7 @@
 use core::error::Error;
 use core::fmt;
 
-/// Why there is no object, or no pool.
+/// Why there is no object, or no pool, or why an object was not freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocError {
@@ -28,7 +28,18 @@ pub enum AllocError {
         /// Why the pool does not grow.
         shortage: Shortage,
     },
-    /// Robust mode: free memory, or an object's red zone, has been written to. The bytes are withdrawn: they are never allocated again.
+    /// The object has been freed before.
+    DoubleFree {
+        /// The handle's word.
+        address: usize,
+    },
+    /// No object of this pool starts there: it is another pool's, or an address inside an object.
+    Foreign {
+        /// The handle's word.
+        address: usize,
+    },
+    /// Robust mode: free memory, or an object's red zone, has been written to. The bytes are withdrawn, with the object if it is one: they
+    /// are never allocated again.
     Corrupted(Corruption),
     /// An option of the pool is not valid.
     BadOption {
@@ -92,26 +103,6 @@ pub enum Shortage {
     },
 }
 
-/// Why an object was not freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FreeError {
-    /// The object has been freed before.
-    DoubleFree {
-        /// The handle's word.
-        address: usize,
-    },
-    /// No object of this pool starts there: it is another pool's, or an address inside an object.
-    Foreign {
-        /// The handle's word.
-        address: usize,
-    },
-    /// Robust mode: a red zone of the object has been written to. The object is withdrawn: its bytes are never allocated again.
-    Corrupted(Corruption),
-    /// A signal handler has interrupted an allocation of its own thread in the same pool.
-    Reentered,
-}
-
 /// A byte that was overwritten by somebody else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corruption {
@@ -158,14 +149,14 @@ impl fmt::Display for AllocError {
             AllocError::Exhausted { size_bytes, align_bytes, shortage } => {
                 write!(f, "no room for {size_bytes} bytes per CPU, aligned to {align_bytes}: {shortage}")
             }
+            AllocError::DoubleFree { address } => write!(f, "the object {address:#x} has been freed before"),
+            AllocError::Foreign { address } => write!(f, "no object of this pool starts at {address:#x}"),
             AllocError::Corrupted(corruption) => corruption.fmt(f),
             AllocError::BadOption { option, value, need } => write!(f, "{option} is {value}, but must be {need}"),
-            AllocError::Reentered => REENTERED.fmt(f),
+            AllocError::Reentered => f.write_str("a signal handler has interrupted this thread inside the same pool"),
         }
     }
 }
-
-const REENTERED: &str = "a signal handler has interrupted this thread inside the same pool";
 
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,17 +188,6 @@ impl fmt::Display for Shortage {
     }
 }
 
-impl fmt::Display for FreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FreeError::DoubleFree { address } => write!(f, "the object {address:#x} has been freed before"),
-            FreeError::Foreign { address } => write!(f, "no object of this pool starts at {address:#x}"),
-            FreeError::Corrupted(corruption) => corruption.fmt(f),
-            FreeError::Reentered => REENTERED.fmt(f),
-        }
-    }
-}
-
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Corruption { part, cpu, address, found, expected } = self;
@@ -218,5 +198,4 @@ impl fmt::Display for Corruption {
 
 impl Error for AllocError {}
 impl Error for Shortage {}
-impl Error for FreeError {}
 impl Error for Corruption {}

@@ -22,7 +22,7 @@ use dormouse_locks::{OwnerLock, Rank, Reentered};
 
 use super::bitmap;
 use super::directory::{self, Full};
-use super::error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
+use super::error::{AllocError, Corruption, Need, Part, Shortage};
 use super::memory::{self, Mapping};
 use super::{Leak, OBJECT_SIZE_BYTES_MAX, PoolOptions, Region, Usage};
 
@@ -567,15 +567,15 @@ impl Heap {
         Ok(Some(start))
     }
 
-    pub(crate) fn free(&self, address: usize) -> Result<(), FreeError> {
-        self.lock.with(|| self.free_locked(address)).map_err(|Reentered| FreeError::Reentered)?
+    pub(crate) fn free(&self, address: usize) -> Result<(), AllocError> {
+        self.lock.with(|| self.free_locked(address)).map_err(|Reentered| AllocError::Reentered)?
     }
 
-    fn free_locked(&self, address: usize) -> Result<(), FreeError> {
+    fn free_locked(&self, address: usize) -> Result<(), AllocError> {
         let shape = &self.shape;
-        let (chunk, start, record) = self.look_up(address).ok_or(FreeError::Foreign { address })?;
+        let (chunk, start, record) = self.look_up(address).ok_or(AllocError::Foreign { address })?;
         if record.kind == Kind::Freed {
-            return Err(FreeError::DoubleFree { address });
+            return Err(AllocError::DoubleFree { address });
         }
         chunk.set_record(start, Record { kind: Kind::Freed, ..record });
         subtract(&self.totals.object_count, 1);
@@ -588,7 +588,7 @@ impl Heap {
         {
             // Neither allocated nor free.
             add(&self.totals.withdrawn_bytes, shape.bytes(count));
-            return Err(FreeError::Corrupted(corruption));
+            return Err(AllocError::Corrupted(corruption));
         }
         if shape.is_robust {
             self.images(chunk, granules.clone()).for_each(|bytes| bytes.fill(POISON));

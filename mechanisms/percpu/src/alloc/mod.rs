@@ -53,7 +53,7 @@ use core::fmt;
 use core::ptr::NonNull;
 
 use dormouse_locks::Reentered;
-pub use error::{AllocError, Corruption, FreeError, Need, Part, Shortage};
+pub use error::{AllocError, Corruption, Need, Part, Shortage};
 use heap::Heap;
 pub use topology::possible_cpus;
 
@@ -266,7 +266,7 @@ impl Pool {
     /// interrupts its own thread here gets an error instead of a deadlock. Never calls malloc.
     ///
     /// # Errors
-    /// All of [`AllocError`] but [`AllocError::BadOption`].
+    /// [`AllocError`], but neither [`AllocError::BadOption`] nor the two of handles.
     pub fn alloc(&self, layout: Layout) -> Result<Object, AllocError> {
         self.heap.alloc(layout.size(), layout.align()).map(Object)
     }
@@ -284,13 +284,13 @@ impl Pool {
     /// Blocking (a lock), from any thread. Not async-signal-safe, as [`Pool::alloc`].
     ///
     /// # Errors
-    /// [`FreeError`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
+    /// [`AllocError::DoubleFree`], [`AllocError::Foreign`], [`AllocError::Corrupted`], [`AllocError::Reentered`]. Nothing has changed, except that a corrupted object is withdrawn. A handle that was freed before is
     /// recognised until its place is given to another object; after that, if no object starts there, it counts as foreign.
     ///
     /// # Safety
     /// Nobody uses the object's bytes from now on. Handles of objects that were freed before or come from another pool are
     /// allowed: they are refused.
-    pub unsafe fn free(&self, object: Object) -> Result<(), FreeError> {
+    pub unsafe fn free(&self, object: Object) -> Result<(), AllocError> {
         self.heap.free(object.address())
     }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use dormouse_percpu::{AllocError, FreeError, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Shortage};
+use dormouse_percpu::{AllocError, Need, OBJECT_SIZE_BYTES_MAX, Object, Part, Pool, PoolOptions, Shortage};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::{Backing, OS_PAGE, addresses, flip, free, in_child, layout};
@@ -134,11 +134,11 @@ fn a_double_free() {
         let [first, second] = [16, 24].map(|size| pool.alloc(layout(size, 8)).unwrap());
         assert_eq!(free(&pool, first), Ok(()));
         let error = free(&pool, first).unwrap_err();
-        assert!(matches!(error, FreeError::DoubleFree { .. }));
+        assert!(matches!(error, AllocError::DoubleFree { .. }));
         assert!(text(error).contains("has been freed before"));
         assert_eq!(pool.usage().object_count, 1);
         assert_eq!(free(&pool, second), Ok(()));
-        assert!(matches!(free(&pool, second), Err(FreeError::DoubleFree { .. })));
+        assert!(matches!(free(&pool, second), Err(AllocError::DoubleFree { .. })));
     }
 }
 
@@ -154,7 +154,7 @@ fn a_pointer_from_another_pool() {
     for (mine, pool) in pools.iter().enumerate() {
         for (index, object) in objects.iter().enumerate().filter(|(index, _)| *index != mine) {
             let error = free(pool, *object).unwrap_err();
-            assert!(matches!(error, FreeError::Foreign { .. }), "pool {mine}, object {index}: {error}");
+            assert!(matches!(error, AllocError::Foreign { .. }), "pool {mine}, object {index}: {error}");
             assert!(text(error).starts_with("no object of this pool starts at 0x"));
             assert_eq!((pool.size_of(*object), pool.offset_of(*object)), (None, None));
         }
@@ -164,7 +164,7 @@ fn a_pointer_from_another_pool() {
             let word = unsafe { std::mem::transmute_copy::<Object, usize>(&objects[mine]) };
             // SAFETY: a handle is one word, and not 0. It is only freed, which is refused.
             let inside = unsafe { std::mem::transmute_copy::<usize, Object>(&(word + beyond)) };
-            assert!(matches!(free(pool, inside), Err(FreeError::Foreign { .. })), "{beyond} bytes on");
+            assert!(matches!(free(pool, inside), Err(AllocError::Foreign { .. })), "{beyond} bytes on");
         }
         assert_eq!(free(pool, objects[mine]), Ok(()));
     }
@@ -179,7 +179,7 @@ fn a_corrupted_red_zone() {
         let end = addresses(&pool, object)[cpu].wrapping_add(21);
         let found = flip(end);
         let error = free(&pool, object).unwrap_err();
-        let FreeError::Corrupted(corruption) = error else { panic!("{error}") };
+        let AllocError::Corrupted(corruption) = error else { panic!("{error}") };
         assert_eq!((corruption.part, corruption.cpu, corruption.address), (Part::RedZone, cpu as u32, end.addr()));
         let expected = format!(
             "the red zone behind an object of CPU {cpu} was written to: {end:p} holds {found:#04x} instead of {:#04x}",
@@ -260,7 +260,7 @@ fn a_handler_that_interrupts_the_pool() {
     let object = pool.alloc(layout(8, 8)).unwrap();
     let inside = pool.hold(|| (pool.alloc(layout(8, 8)), free(&pool, object), pool.audit(), pool.hold(|| ())));
     let refused = AllocError::Reentered;
-    assert_eq!(inside, Ok((Err(refused), Err(FreeError::Reentered), Err(refused), Err(refused))));
+    assert_eq!(inside, Ok((Err(refused), Err(AllocError::Reentered), Err(refused), Err(refused))));
     assert!(text(refused).contains("signal handler"));
     assert_eq!(free(&pool, object), Ok(()));
 }

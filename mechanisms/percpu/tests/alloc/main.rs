@@ -25,7 +25,7 @@ pub(crate) fn addresses(pool: &Pool, object: Object) -> Vec<*mut u8> {
 }
 
 /// Frees what nobody uses.
-pub(crate) fn free(pool: &Pool, object: Object) -> Result<(), dormouse_percpu::FreeError> {
+pub(crate) fn free(pool: &Pool, object: Object) -> Result<(), dormouse_percpu::AllocError> {
     // SAFETY: the tests use no bytes of an object after this.
     unsafe { pool.free(object) }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use dormouse_percpu::{AllocError, Corruption, FreeError, Object, Part, Pool, PoolOptions, Shortage};
+use dormouse_percpu::{AllocError, Corruption, Object, Part, Pool, PoolOptions, Shortage};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -186,11 +186,11 @@ impl Bench {
             }
             Operation::FreeAgain { which } => {
                 if let Some(known) = self.freed.get(which % self.freed.len().max(1)) {
-                    assert!(matches!(free(&self.pool, known.object), Err(FreeError::DoubleFree { .. })));
+                    assert!(matches!(free(&self.pool, known.object), Err(AllocError::DoubleFree { .. })));
                 }
             }
             Operation::FreeForeign => {
-                assert!(matches!(free(&self.pool, self.foreign), Err(FreeError::Foreign { .. })));
+                assert!(matches!(free(&self.pool, self.foreign), Err(AllocError::Foreign { .. })));
             }
             Operation::Overrun { which, cpu, by } if self.is_robust => {
                 let Some(known) = self.take(which) else { return };
@@ -199,8 +199,8 @@ impl Bench {
                 let corruption =
                     Corruption { part: Part::RedZone, cpu: cpu as u32, address: at.addr(), found, expected: !found };
                 assert_eq!(self.pool.audit(), Err(AllocError::Corrupted(corruption)));
-                assert_eq!(free(&self.pool, known.object), Err(FreeError::Corrupted(corruption)));
-                assert!(matches!(free(&self.pool, known.object), Err(FreeError::DoubleFree { .. })));
+                assert_eq!(free(&self.pool, known.object), Err(AllocError::Corrupted(corruption)));
+                assert!(matches!(free(&self.pool, known.object), Err(AllocError::DoubleFree { .. })));
                 assert_eq!(self.pool.audit(), Ok(()), "withdrawn, but still looked at");
             }
             Operation::UseAfterFree { which, cpu, at } if self.is_robust => {
