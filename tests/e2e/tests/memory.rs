@@ -61,7 +61,7 @@ fn pages(memory: &PrivatePool, links: &mut [Link]) -> i64 {
 fn rooms_in_given_memory_never_fault() {
     let options = PoolOptions { stride_bytes: STRIDE_BYTES, ..PoolOptions::default() };
     let size_bytes = options.cpu_count as usize * STRIDE_BYTES;
-    let mut links: Vec<Link> = (0..PAGES).map(|_| Link::new()).collect();
+    let mut links: Vec<Link> = (0..PAGES).map(|_| Link::default()).collect();
     for huge in [Huge::Never, Huge::Prefer] {
         let memory = PrivatePool::new(size_bytes, MemoryOptions::new().huge(huge).guard(true)).unwrap();
         let region = PrivatePool::new(PAGES * PAGE_BYTES, MemoryOptions::new().huge(huge)).unwrap();

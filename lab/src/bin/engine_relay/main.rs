@@ -363,7 +363,7 @@ fn budget(size_bytes: usize, page_bytes: usize) -> Result<&'static PageBudget<'s
     let region = unsafe { std::slice::from_raw_parts_mut(start, size_bytes) };
     dormouse_lab_harness::assure_backed("the budget's pages", region);
     let page_count = size_bytes / page_bytes;
-    let links: Vec<Link> = (0..page_count).map(|_| Link::new()).collect();
+    let links: Vec<Link> = (0..page_count).map(|_| Link::default()).collect();
     dormouse_lab_harness::assure_backed("the budget's links", &links);
     let budget = PageBudget::new(region, page_bytes, links.leak()).map_err(|error| error.to_string())?;
     let budget = Box::leak(Box::new(budget));

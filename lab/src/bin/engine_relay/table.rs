@@ -127,7 +127,7 @@ mod tests {
         let region = vec![OsPage([0; 4096]); PAGES].leak();
         // SAFETY: all of the pages, as bytes.
         let region = unsafe { std::slice::from_raw_parts_mut(region.as_mut_ptr().cast(), PAGES * 4096) };
-        let links: Vec<Link> = (0..PAGES).map(|_| Link::new()).collect();
+        let links: Vec<Link> = (0..PAGES).map(|_| Link::default()).collect();
         Box::leak(Box::new(PageBudget::new(region, 4096, links.leak()).unwrap()))
     }
 

@@ -28,18 +28,6 @@ pub struct Link {
     pub(crate) prev: AtomicPtr<Link>,
 }
 
-impl Link {
-    /// A link for a budget to use.
-    pub const fn new() -> Link {
-        Link {
-            offset: AtomicUsize::new(0),
-            data: AtomicPtr::new(ptr::null_mut()),
-            next: AtomicPtr::new(ptr::null_mut()),
-            prev: AtomicPtr::new(ptr::null_mut()),
-        }
-    }
-}
-
 /// Why a budget cannot be made, or has no page to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetError {

@@ -16,7 +16,7 @@ fn bytes(region: &mut [Os]) -> &mut [u8] {
 /// A chain of so many pages.
 fn with_chain(page_count: usize, test: impl FnOnce(Chain<'_>)) {
     let mut region = vec![Os([0; PAGE]); page_count];
-    let mut links: Vec<Link> = (0..page_count).map(|_| Link::new()).collect();
+    let mut links: Vec<Link> = (0..page_count).map(|_| Link::default()).collect();
     let budget = PageBudget::new(bytes(&mut region), PAGE, &mut links).unwrap();
     test(Chain::new(&budget, page_count, 0).unwrap());
 }

@@ -24,7 +24,7 @@ struct Bench {
 impl Bench {
     fn new(page_size_bytes: usize, page_count: usize) -> Bench {
         let os_pages = page_size_bytes / 4096 * page_count;
-        Bench { region: vec![OsPage([0; 4096]); os_pages], links: (0..page_count).map(|_| Link::new()).collect() }
+        Bench { region: vec![OsPage([0; 4096]); os_pages], links: (0..page_count).map(|_| Link::default()).collect() }
     }
 
     fn budget(&mut self, page_size_bytes: usize) -> Result<PageBudget<'_>, BudgetError> {
@@ -417,7 +417,7 @@ fn budgets_are_not_made_of_just_anything() {
     let bytes = size_of_val(bench.region.as_slice());
     // SAFETY: all of the pages, as bytes.
     let region: &mut [u8] = unsafe { std::slice::from_raw_parts_mut(bench.region.as_mut_ptr().cast(), bytes) };
-    let mut links: Vec<Link> = (0..3).map(|_| Link::new()).collect();
+    let mut links: Vec<Link> = (0..3).map(|_| Link::default()).collect();
     assert_eq!(PageBudget::new(&mut region[64..], 4096, &mut links).map(|_| ()), Err(BudgetError::Unaligned));
     // What is no whole page is left out.
     assert_eq!(PageBudget::new(&mut region[..bytes - 1], 4096, &mut links).unwrap().page_count(), 2);
