@@ -31,7 +31,6 @@ pub struct Mapping {
     /// Bytes of the inaccessible part behind that range.
     behind_len: usize,
     is_sealed: bool,
-    is_private: bool,
     /// Bytes of its pages if the system has set them aside (hugetlb).
     hugetlb: Option<usize>,
     options: MemoryOptions,
@@ -141,7 +140,6 @@ impl Mapping {
             }
         }
         let base = NonNull::new(outer.wrapping_add(skipped + guard_len)).ok_or(too_large)?;
-        let is_private = file.is_none();
         let mut mapping = Mapping {
             base,
             len: 0,
@@ -149,7 +147,6 @@ impl Mapping {
             guard_len,
             behind_len: guard_len,
             is_sealed: false,
-            is_private,
             hugetlb,
             options,
         };
@@ -323,11 +320,6 @@ impl Mapping {
     /// Bytes that it may grow to.
     pub fn capacity_bytes(&self) -> usize {
         self.capacity_len
-    }
-
-    /// Whether it is memory of this process only, rather than a memory file.
-    pub fn is_private(&self) -> bool {
-        self.is_private
     }
 
     /// Its length in bytes.

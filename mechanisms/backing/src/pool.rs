@@ -132,8 +132,8 @@ impl Pool {
         self.mapping.len()
     }
 
-    /// Takes the pool apart, for owners that keep the two in different places.
-    pub fn into_parts(self) -> (OwnedFd, Mapping) {
+    #[cfg(test)]
+    pub(crate) fn into_parts(self) -> (OwnedFd, Mapping) {
         (self.file, self.mapping)
     }
 
@@ -156,13 +156,8 @@ impl Pool {
         self.mapping.grow(Some(self.file.as_fd()), size_bytes).inspect_err(|_| {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // What is not taken back is used when the memory grows the next time.
-            let _ = rustix::fs::fallocate(&self.file, flags, begin, self.capacity_bytes() as u64 - begin);
+            let _ = rustix::fs::fallocate(&self.file, flags, begin, self.mapping.capacity_bytes() as u64 - begin);
         })
-    }
-
-    /// Bytes that it may grow to.
-    pub fn capacity_bytes(&self) -> usize {
-        self.mapping.capacity_bytes()
     }
 
     /// What the memory is really made of: see [`Mapping::obtained`].
@@ -198,14 +193,6 @@ impl Pool {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.file, flags, start as u64, (end - start) as u64)
             .map_err(BackingError::system("give memory of the memory file back"))
-    }
-
-    /// How many `os_page`s that overlap `range` (bytes from the start) are not present: see [`crate::unbacked_os_pages`].
-    ///
-    /// # Errors
-    /// [`BackingError::Range`], [`BackingError::System`].
-    pub fn unbacked_os_pages(&self, range: Range<usize>) -> Result<usize, BackingError> {
-        self.mapping.unbacked_os_pages(range)
     }
 }
 
@@ -273,11 +260,6 @@ impl PrivatePool {
     /// As [`Pool::grow`].
     pub fn grow(&mut self, size_bytes: usize) -> Result<(), BackingError> {
         self.mapping.grow(None, size_bytes)
-    }
-
-    /// As [`Pool::capacity_bytes`].
-    pub fn capacity_bytes(&self) -> usize {
-        self.mapping.capacity_bytes()
     }
 
     /// As [`Pool::obtained`].

@@ -47,7 +47,7 @@ fn faults_of_writing(mapping: &Mapping) -> i64 {
 fn a_prefaulted_pool_is_there_and_does_not_fault() {
     let pool = Pool::new("dormouse-test", 3 << 20, MemoryOptions::new()).unwrap();
     assert_eq!(pool.size_bytes(), 3 << 20);
-    assert_eq!(pool.unbacked_os_pages(0..3 << 20), Ok(0));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..3 << 20), Ok(0));
     assert_eq!(faults_of_writing(pool.mapping()), 0);
 
     // Another mapping starts with an empty page table, whatever the file has.
@@ -71,7 +71,7 @@ fn huge_pages_keep_the_bytes_and_spare_others_their_faults() {
     // The kernel decides whether there are any.
     let huge = pool.use_huge_pages(0..pool.size_bytes());
     assert!([0, 2 << 20, 4 << 20].contains(&huge));
-    assert_eq!(pool.unbacked_os_pages(0..pool.size_bytes()), Ok(0));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..pool.size_bytes()), Ok(0));
     for offset in (0..pool.size_bytes()).step_by(4096) {
         // SAFETY: inside the pool, which is mapped and readable.
         assert_eq!(unsafe { pool.base().wrapping_add(offset).read_volatile() }, (offset >> 12) as u8);
@@ -117,15 +117,15 @@ fn a_part_is_prefaulted_and_keeps_its_bytes() {
     let os_page = os_page_size();
     let pool = Pool::new("dormouse-test", 10 * os_page - 1, LAZY).unwrap();
     assert_eq!(pool.size_bytes(), 10 * os_page);
-    assert_eq!(pool.unbacked_os_pages(0..10 * os_page), Ok(10));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..10 * os_page), Ok(10));
     // SAFETY: inside the mapping, of which no reference exists.
     unsafe { pool.base().write_volatile(9) };
     pool.prefault(os_page - 1..2 * os_page + 1).unwrap();
-    assert_eq!(pool.unbacked_os_pages(0..3 * os_page), Ok(0));
-    assert_eq!(pool.unbacked_os_pages(0..10 * os_page), Ok(7));
-    assert_eq!(pool.unbacked_os_pages(2 * os_page + 5..4 * os_page + 5), Ok(2));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..3 * os_page), Ok(0));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..10 * os_page), Ok(7));
+    assert_eq!(pool.mapping().unbacked_os_pages(2 * os_page + 5..4 * os_page + 5), Ok(2));
     pool.mapping().touch(0..10 * os_page);
-    assert_eq!(pool.unbacked_os_pages(0..10 * os_page), Ok(0));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..10 * os_page), Ok(0));
     assert_eq!(faults_of_writing(&Mapping::map(&pool, true).unwrap()), 0);
     // SAFETY: inside the mapping, of which no reference exists.
     unsafe { pool.base().write_volatile(9) };
@@ -139,11 +139,11 @@ fn nothing_is_wanted_of_an_empty_or_impossible_range() {
     let size_bytes = 4 * os_page_size();
     let pool = Pool::new("dormouse-test", size_bytes, LAZY).unwrap();
     assert_eq!(pool.prefault(5..5), Ok(()));
-    assert_eq!(pool.unbacked_os_pages(5..5), Ok(0));
-    assert_eq!(pool.unbacked_os_pages(5..6), Ok(1));
+    assert_eq!(pool.mapping().unbacked_os_pages(5..5), Ok(0));
+    assert_eq!(pool.mapping().unbacked_os_pages(5..6), Ok(1));
     let error = BackingError::Range { start: 0, end: size_bytes + 1, size_bytes };
     assert_eq!(pool.prefault(0..size_bytes + 1), Err(error));
-    assert_eq!(pool.unbacked_os_pages(0..size_bytes + 1), Err(error));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..size_bytes + 1), Err(error));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_pool_on_a_file_system_is_all_there_and_stays() {
     let pool = Pool::on_file_system(&path, 20_000, 10_000).unwrap();
     assert_eq!(pool.size_bytes(), 20_480);
     pool.prefault(0..10_000).unwrap();
-    assert_eq!(pool.unbacked_os_pages(0..20_000), Ok(2));
+    assert_eq!(pool.mapping().unbacked_os_pages(0..20_000), Ok(2));
     // Never one that is there already.
     let again = Pool::on_file_system(&path, 20_000, 10_000).map(|_| ());
     assert!(matches!(again, Err(BackingError::System { errno: Errno::EXIST, .. })), "{again:?}");
@@ -522,7 +522,6 @@ fn private_memory_is_there_and_does_not_fault() {
     assert_eq!(pool.size_bytes(), (3 << 20) + os_page_size());
     assert_eq!(check_backed_raw(pool.base(), pool.size_bytes()), Ok(()));
     assert_eq!(faults_of_writing(pool.mapping()), 0);
-    assert!(pool.mapping().is_private());
     let lazy = PrivatePool::new(64 * os_page_size(), MemoryOptions::new().prefault(false).huge(Huge::Never)).unwrap();
     assert_eq!(lazy.obtained().unwrap().missing_bytes, lazy.size_bytes());
     lazy.prefault(os_page_size()..2 * os_page_size() + 1).unwrap();
@@ -576,7 +575,10 @@ fn memory_grows_in_place_and_never_shows_others_a_sigbus() {
     let mut private = PrivatePool::new(2 * os_page, options).unwrap();
     // A process that maps the file before it has grown may read all of it: holes are zeroes.
     let other = Mapping::map(&pool, false).unwrap();
-    assert_eq!((other.len(), pool.capacity_bytes(), private.capacity_bytes()), (8 << 20, 8 << 20, 8 << 20));
+    assert_eq!(
+        (other.len(), pool.mapping().capacity_bytes(), private.mapping().capacity_bytes()),
+        (8 << 20, 8 << 20, 8 << 20)
+    );
     let read = |offset: usize| {
         // SAFETY: inside the mapping, of which no reference exists.
         unsafe { other.base().wrapping_add(offset).read_volatile() }
@@ -589,7 +591,7 @@ fn memory_grows_in_place_and_never_shows_others_a_sigbus() {
         let size_bytes = size_bytes.next_multiple_of(os_page);
         assert_eq!((pool.size_bytes(), private.size_bytes()), (size_bytes, size_bytes));
         assert_eq!((pool.base(), private.base()), (base, private_base));
-        assert_eq!(pool.unbacked_os_pages(0..size_bytes), Ok(0));
+        assert_eq!(pool.mapping().unbacked_os_pages(0..size_bytes), Ok(0));
         assert_eq!(faults_of_writing(pool.mapping()) + faults_of_writing(private.mapping()), 0);
         assert_eq!(read(size_bytes - os_page), 7);
     }
@@ -619,12 +621,14 @@ fn growing_too_far_is_an_error_and_changes_nothing() {
 fn the_ladder_tells_what_was_really_obtained() {
     let _faults_count = without_forks();
     let told = PageTable::of(None).unwrap().way() != Way::Words;
-    for mapping in both(4 << 20, MemoryOptions::new().huge(Huge::Prefer)).unwrap() {
+    for (mapping, kind) in
+        both(4 << 20, MemoryOptions::new().huge(Huge::Prefer)).unwrap().iter().zip(["memory file", "private"])
+    {
         let obtained = mapping.obtained(0..mapping.len()).unwrap();
-        println!("{}: {obtained}", if mapping.is_private() { "private" } else { "memory file" });
+        println!("{kind}: {obtained}");
         assert_eq!((obtained.size_bytes, obtained.missing_bytes), (4 << 20, 0));
         assert_eq!(obtained.huge_bytes() + obtained.small_bytes, 4 << 20);
-        assert_eq!(faults_of_writing(&mapping), 0);
+        assert_eq!(faults_of_writing(mapping), 0);
     }
     for mapping in both(4 << 20, MemoryOptions::new().huge(Huge::Never)).unwrap() {
         let obtained = mapping.obtained(0..mapping.len()).unwrap();
