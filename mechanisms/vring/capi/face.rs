@@ -8,7 +8,6 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::{ptr, slice};
-use std::fmt::Write;
 
 use dormouse_vring::{
     AddressSpace, Areas, Chain, Completion, DeviceSide, Direct, DriverSide, Features, IndirectTables, Region, Regions,
@@ -69,11 +68,7 @@ pub struct Device {
 /// # Safety
 /// `size` bytes are writable at `text`.
 unsafe fn tell(error: Option<RingError>, text: *mut c_char, size: usize) -> usize {
-    let mut all = String::new();
-    if let Some(error) = error {
-        // Writing to a string cannot fail.
-        _ = write!(all, "{error}");
-    }
+    let all = error.map(|error| error.to_string()).unwrap_or_default();
     if size > 0 {
         let len = all.len().min(size - 1);
         // SAFETY: the caller's promise; shorter than `size`.

@@ -30,7 +30,7 @@ impl Layout {
             return Err(RingError::Size { size });
         }
         let layout = Layout { size };
-        check_areas(bus, [layout.descriptor_len(), layout.driver_len(), layout.device_len()])?;
+        check_areas(bus, layout.lens())?;
         Ok(layout)
     }
 
@@ -69,16 +69,10 @@ impl Layout {
         4 + 8 * self.size as usize
     }
 
-    pub(crate) const fn descriptor_len(self) -> usize {
-        16 * self.size as usize
-    }
-
-    pub(crate) const fn driver_len(self) -> usize {
-        6 + 2 * self.size as usize
-    }
-
-    pub(crate) const fn device_len(self) -> usize {
-        6 + 8 * self.size as usize
+    /// Bytes of the areas: descriptor, driver's, device's.
+    const fn lens(self) -> [usize; 3] {
+        let size = self.size as usize;
+        [16 * size, 6 + 2 * size, 6 + 8 * size]
     }
 }
 
@@ -142,11 +136,11 @@ pub const fn size_bytes(size: u32) -> Result<usize, RingError> {
 pub fn contiguous(base: *mut u8, size: u32) -> Result<Areas, RingError> {
     planned::check(base, size)?;
     let layout = dormouse_abi::vring::RingLayout { size };
-    let of = Layout { size };
+    let [descriptor, driver, device] = Layout { size }.lens();
     Ok(Areas {
-        descriptor: Part(base.wrapping_add(layout.desc()), of.descriptor_len()),
-        driver: Part(base.wrapping_add(layout.avail()), of.driver_len()),
-        device: Part(base.wrapping_add(layout.used()), of.device_len()),
+        descriptor: Part(base.wrapping_add(layout.desc()), descriptor),
+        driver: Part(base.wrapping_add(layout.avail()), driver),
+        device: Part(base.wrapping_add(layout.used()), device),
     })
 }
 

@@ -22,23 +22,18 @@ pub const ID_BYTES: u32 = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// `VIRTIO_BLK_T_IN`.
-    Read,
+    Read = 0,
     /// `VIRTIO_BLK_T_OUT`.
-    Write,
+    Write = 1,
     /// `VIRTIO_BLK_T_FLUSH`: what was written before is on the disk afterwards.
-    Flush,
+    Flush = 4,
     /// `VIRTIO_BLK_T_GET_ID`: the device's name, [`ID_BYTES`] with zeroes behind it.
-    GetId,
+    GetId = 8,
 }
 
 impl Operation {
     pub(crate) const fn code(self) -> u32 {
-        match self {
-            Operation::Read => 0,
-            Operation::Write => 1,
-            Operation::Flush => 4,
-            Operation::GetId => 8,
-        }
+        self as u32
     }
 
     pub(crate) fn from_code(code: u32) -> Option<Operation> {
