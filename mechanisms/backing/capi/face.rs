@@ -7,7 +7,7 @@
 
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -46,17 +46,6 @@ pub struct CObtained {
     nodes: c_uint,
     node: c_uint,
     away_bytes: usize,
-}
-
-/// `struct dormouse_pages_missing`.
-#[repr(C)]
-pub struct CMissing {
-    size_bytes: usize,
-    untouched_bytes: usize,
-    zero_bytes: usize,
-    swapped_bytes: usize,
-    unknown_bytes: usize,
-    first: *const c_void,
 }
 
 /// `struct dormouse_backing_pool`.
@@ -273,12 +262,12 @@ pub extern "C" fn dormouse_backing_why() -> *const c_char {
     WHY.with(|why| why.borrow().as_deref().unwrap_or(c"").as_ptr())
 }
 
-/// [`check_backed_raw`]. 0, or a negative errno.
+/// [`check_backed_raw`]. 0, or a negative errno, and what is missing as `struct dormouse_pages_missing`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dormouse_pages_check(
     buffer: *const c_void,
     size_bytes: usize,
-    target: Option<&mut CMissing>,
+    target: Option<&mut Missing>,
 ) -> c_int {
     let Err(error) = check_backed_raw(buffer.cast(), size_bytes) else { return 0 };
     let (errno, missing) = match error {
@@ -289,9 +278,7 @@ pub extern "C" fn dormouse_pages_check(
     };
     remember(error.to_string());
     if let Some(target) = target {
-        let Missing { size_bytes, untouched_bytes, zero_bytes, swapped_bytes, unknown_bytes, first } = missing;
-        let first = ptr::with_exposed_provenance(first);
-        *target = CMissing { size_bytes, untouched_bytes, zero_bytes, swapped_bytes, unknown_bytes, first };
+        *target = missing;
     }
     -errno
 }

@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The least of all limits of this process; `None` if nothing can be read.
-pub(crate) fn available_bytes() -> Option<u64> {
+/// Bytes that this process may still take: the least of what the machine and each control group has left. `None` if nothing can be read.
+pub fn available_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| machine_available_bytes(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let groups = group_directories(&groups).into_iter().filter_map(|directory| group_available_bytes(&directory));

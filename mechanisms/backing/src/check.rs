@@ -6,7 +6,8 @@ use crate::error::{BackingError, Mib};
 use crate::os_page_size;
 use crate::page_table::{PageKind, PageTable};
 
-/// How much of a buffer is not present.
+/// How much of a buffer is not present. Laid out as C does.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
     /// The buffer: bytes of all `os_page`s that it overlaps.

@@ -90,6 +90,7 @@ pub mod page_table;
 mod pool;
 
 pub use audit::{try_pagemap_scan, unbacked_os_pages};
+pub use available::available_bytes;
 pub use check::{Missing, NotBacked, assert_backed, check_backed, check_backed_raw};
 pub use error::BackingError;
 pub use mapping::{Mapping, populate};

@@ -75,7 +75,7 @@ impl Pool {
     /// [`BackingError::Size`], [`BackingError::NotEnough`] (memory, on tmpfs), [`BackingError::NoSpace`],
     /// [`BackingError::FileSystem`], [`BackingError::System`] (it exists already, among others). No file is left then.
     pub fn on_file_system(path: &Path, size_bytes: usize, promised_bytes: usize) -> Result<Pool, BackingError> {
-        let size_bytes = whole_os_pages(size_bytes)?;
+        let size_bytes = whole_pages(size_bytes, os_page_size())?;
         if promised_bytes > size_bytes {
             return Err(BackingError::Range { start: 0, end: promised_bytes, size_bytes });
         }
@@ -317,10 +317,6 @@ fn has_hugetlb(size: usize) -> bool {
 /// `MFD_HUGETLB`, with the logarithm of the size of a page from bit 26 on (memfd_create(2)).
 fn hugetlb_flags(size: usize) -> MemfdFlags {
     MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(size.trailing_zeros() << 26)
-}
-
-fn whole_os_pages(size_bytes: usize) -> Result<usize, BackingError> {
-    whole_pages(size_bytes, os_page_size())
 }
 
 fn whole_pages(size_bytes: usize, page: usize) -> Result<usize, BackingError> {

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Instant;
 
 use dormouse_backing::page_table::HUGE_PAGE_SIZE_BYTES;
-use dormouse_backing::{Huge, MemoryOptions, NotBacked, PrivatePool, check_backed_raw};
+use dormouse_backing::{Huge, MemoryOptions, NotBacked, PrivatePool, available_bytes, check_backed_raw};
 use rustix::mm::{Advice, madvise};
 use serde::Serialize;
 
@@ -77,12 +77,6 @@ impl Speed {
             rounds: ROUNDS,
         })
     }
-}
-
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
 }
 
 /// Private memory of this process, of which no page has been touched.
