@@ -34,11 +34,7 @@ const _: () = assert!(offset_of!(Budget, budget) < HEAD && PAGE_SIZE_BYTES_MIN.i
 fn errno_of(error: BudgetError) -> c_int {
     match error {
         BudgetError::Exhausted => -libc::ENOSPC,
-        BudgetError::PageSize
-        | BudgetError::Unaligned
-        | BudgetError::PageCount
-        | BudgetError::Links
-        | BudgetError::NoPage => -libc::EINVAL,
+        _ => -libc::EINVAL,
     }
 }
 

@@ -3,6 +3,7 @@
 use core::ffi::CStr;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::path::DecInt;
 
 /// CPUs that this machine may ever have, from 0 on: present or not, online or not, allowed to this process or not.
 ///
@@ -45,15 +46,8 @@ pub(crate) fn nodes(node_of: &mut dyn FnMut(u32, u32)) -> u32 {
 /// Nodes are numbered without leading zeroes.
 fn cpulist_path(node: u32, path: &mut [u8; 48]) -> Option<&CStr> {
     const PREFIX: &[u8] = b"/sys/devices/system/node/node";
-    let mut digits = [0; 10];
-    let mut rest = node;
-    let mut first = digits.len();
-    while first == digits.len() || rest > 0 {
-        first -= 1;
-        digits[first] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    let parts = [PREFIX, &digits[first..], b"/cpulist\0"];
+    let number = DecInt::new(node);
+    let parts = [PREFIX, number.as_bytes(), b"/cpulist\0"];
     let mut at = 0;
     for part in parts {
         path.get_mut(at..at + part.len())?.copy_from_slice(part);
