@@ -5,7 +5,7 @@ use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_HEADER_SIZE_BYTES, HEADER_SIZE_BYTES, RecordKind};
 use dormouse_abi::wire::ClassDecl;
 
-use crate::state;
+use crate::state::StateRecord;
 
 /// An event class with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Classes {
     /// The same of a trace whose event records are of this kind.
     pub fn of_records(kind: RecordKind) -> Classes {
         let mut classes = Classes::empty(kind);
-        for (id, decl) in state::classes() {
+        for (id, decl) in StateRecord::classes() {
             classes.insert(id, decl);
         }
         classes
@@ -128,8 +128,8 @@ mod tests {
         assert!(classes.insert(3, decl("a")) && !classes.insert(3, decl("b")));
         assert_eq!(classes.get(STREAM_EVENTS, 3).unwrap().full_name, "p:a");
         assert_eq!(classes.get(STREAM_STATE, 3), None);
-        assert_eq!(classes.get(STREAM_EVENTS, state::ID_PROCESS), None);
-        assert_eq!(classes.get(STREAM_STATE, state::ID_PROCESS).unwrap().full_name, "dormouse:process");
+        assert_eq!(classes.get(STREAM_EVENTS, CLASS_ID_MAX + 1), None);
+        assert_eq!(classes.get(STREAM_STATE, CLASS_ID_MAX + 1).unwrap().full_name, "dormouse:process");
         assert_eq!(classes.get(STREAM_STATE, u16::MAX), None);
         assert_eq!(classes.events().count(), 1);
     }

@@ -150,7 +150,7 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state;
+    use crate::state::StateRecord;
     use crate::testing::TraceBuilder;
     use crate::totals::StreamTotals;
     use dormouse_abi::class::{FieldType, Kind};
@@ -212,7 +212,7 @@ mod tests {
     fn every_class_of_the_state_stream_is_needed() {
         let text = text();
         let starts: Vec<_> = text.match_indices("\nevent {\n\tname = \"dormouse:").map(|(at, _)| at).collect();
-        assert_eq!(starts.len(), state::classes().len());
+        assert_eq!(starts.len(), StateRecord::classes().len());
         for start in starts {
             let end = text[start + 1..].find("\nevent {").map_or(text.len(), |at| start + 1 + at);
             assert!(Metadata::parse(&format!("{}{}", &text[..start], &text[end..])).is_err());

@@ -9,7 +9,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::ClassDecl;
 
 use super::{Metadata, MetadataOptions};
-use crate::state;
+use crate::state::StateRecord;
 use crate::time::utc_datetime;
 
 /// First line of metadata (clause 7).
@@ -160,7 +160,7 @@ stream {{
             clock.offset_cycles,
         ),
     );
-    for (id, decl) in state::classes() {
+    for (id, decl) in StateRecord::classes() {
         out += &event(STREAM_STATE, id, &decl);
     }
     out
