@@ -11,8 +11,8 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::{ClassDecl, ClassStatus, Message, program_socket_name};
 use dormouse_ctf::metadata::MetadataOptions;
-use dormouse_ctf::testing::TraceBuilder;
 use dormouse_ctf::{Clock, Value};
+use dormouse_traces::TraceBuilder;
 
 const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
 

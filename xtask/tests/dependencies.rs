@@ -37,11 +37,13 @@ const LAB: [&str; 16] = {
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
 };
 
-const RULES: [Rule; 34] = [
+const RULES: [Rule; 35] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
     ("dormouse-testing", &[]),
+    // And what tests of the read side share.
+    ("dormouse-traces", &["dormouse-abi", "dormouse-ctf"]),
     // The hot rooms do not depend on one another.
     ("dormouse-imv", &["dormouse-abi", "dormouse-locks"]),
     ("dormouse-percpu", &["dormouse-abi", "dormouse-locks"]),

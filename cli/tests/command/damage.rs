@@ -7,8 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::{OFFSET_UUID, STREAM_EVENTS, STREAM_STATE};
-use dormouse_ctf::testing::TraceBuilder;
 use dormouse_ctf::{Metadata, PacketHeader, StateRecord, StreamTotals, Value};
+use dormouse_traces::TraceBuilder;
 use serde_json::Value as Json;
 
 use crate::DORMOUSE;

@@ -1,13 +1,10 @@
-//! The packet header, and a writer of whole packets.
+//! The packet header, and a writer of the state stream's packets.
 
 use dormouse_abi::page::*;
-use dormouse_abi::record::{
-    COMPACT_ID_MAX, COMPACT_TIMESTAMP_BITS, RecordKind, compact_header, context_word, extended_header, head_word,
-};
+use dormouse_abi::record::head_word;
 
 use crate::bytes::{array, u32_at, u64_at};
 use crate::state::StateRecord;
-use crate::value::Value;
 
 /// Header and context of a packet (clause 5), which are also the header of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,12 +107,10 @@ impl PacketHeader {
     }
 }
 
-/// Writes the packets of one stream, one after another. A packet grows with its records and has no padding, unless
-/// [`PacketWriter::finish`] is asked for some.
+/// Writes the packets of the state stream, one after another. A packet grows with its records and has no padding.
 #[derive(Debug, Clone)]
 pub struct PacketWriter {
     header: PacketHeader,
-    kind: RecordKind,
     /// Room for the header, then the records of the packet at hand.
     content: Vec<u8>,
     /// Time of the first and the last record of the packet at hand.
@@ -123,103 +118,47 @@ pub struct PacketWriter {
 }
 
 impl PacketWriter {
-    /// Starts a stream of records of another kind than those with context.
-    pub fn of_records(self, kind: RecordKind) -> PacketWriter {
-        PacketWriter { kind, ..self }
-    }
-
-    /// Starts a stream.
-    pub fn new(uuid: [u8; 16], stream_id: u32, stream_instance_id: u32, cpu_id: u32) -> PacketWriter {
-        let header = PacketHeader {
+    /// Starts the stream.
+    pub fn state(uuid: [u8; 16]) -> PacketWriter {
+        PacketWriter::at(PacketHeader {
             uuid,
-            stream_id,
-            stream_instance_id,
-            cpu_id,
+            stream_id: STREAM_STATE,
+            stream_instance_id: 0,
+            cpu_id: CPU_UNKNOWN,
             timestamp_begin: 0,
             timestamp_end: 0,
             content_size_bytes: 0,
             packet_size_bytes: 0,
             packet_seq_num: 0,
             events_discarded: 0,
-        };
-        PacketWriter { header, kind: RecordKind::Ids, content: vec![0; HEADER_SIZE_BYTES], span: None }
+        })
     }
 
-    /// Starts the session owner's state stream.
-    pub fn state(uuid: [u8; 16]) -> PacketWriter {
-        PacketWriter::new(uuid, STREAM_STATE, 0, CPU_UNKNOWN)
-    }
-
-    /// Goes on with a stream behind its packet with this header. Records are those with context.
+    /// Goes on behind the packet with this header.
     pub fn behind(last: &PacketHeader) -> PacketWriter {
-        let header = PacketHeader { packet_seq_num: last.packet_seq_num.wrapping_add(1), ..*last };
-        PacketWriter { header, kind: RecordKind::Ids, content: vec![0; HEADER_SIZE_BYTES], span: None }
+        PacketWriter::at(PacketHeader { packet_seq_num: last.packet_seq_num.wrapping_add(1), ..*last })
     }
 
-    /// Bytes of the packet at hand.
-    pub fn len_bytes(&self) -> usize {
-        self.content.len()
+    fn at(header: PacketHeader) -> PacketWriter {
+        PacketWriter { header, content: vec![0; HEADER_SIZE_BYTES], span: None }
     }
 
-    /// Whether the packet at hand has no record.
-    pub fn is_empty(&self) -> bool {
-        self.span.is_none()
-    }
-
-    /// Appends a record of a program. `timestamp` in ticks; timestamps of a stream must not decrease. The values must be
-    /// those that the class with this id declares. Where records have no context, the ids are not written, and a record is compact
-    /// wherever a reader finds its time.
-    pub fn push(&mut self, timestamp: u64, vpid: u32, vtid: u32, id: u16, values: &[Value<'_>]) {
-        match self.kind {
-            RecordKind::Ids => {
-                self.head(timestamp, id);
-                self.content.extend(context_word(vpid, vtid).to_le_bytes());
-            }
-            RecordKind::Compact => self.head_without_context(timestamp, id),
-        }
-        values.iter().for_each(|value| value.encode(&mut self.content));
-    }
-
-    /// Appends a record of the session owner. `timestamp` in ticks, as for [`PacketWriter::push`].
-    pub fn push_state(&mut self, timestamp: u64, record: &StateRecord<'_>) {
-        self.head(timestamp, record.id());
+    /// Appends a record. `timestamp` in ticks; timestamps of a stream must not decrease.
+    pub fn push(&mut self, timestamp: u64, record: &StateRecord<'_>) {
+        self.span = Some((self.span.map_or(timestamp, |(begin, _)| begin), timestamp));
+        self.content.extend(head_word(record.id(), timestamp).to_le_bytes());
         record.encode(&mut self.content);
     }
 
-    fn head(&mut self, timestamp: u64, id: u16) {
-        self.pass(timestamp);
-        self.content.extend(head_word(id, timestamp).to_le_bytes());
-    }
-
-    fn head_without_context(&mut self, timestamp: u64, id: u16) {
-        let before = self.pass(timestamp);
-        if id <= u16::from(COMPACT_ID_MAX) && timestamp.wrapping_sub(before) >> COMPACT_TIMESTAMP_BITS == 0 {
-            self.content.extend(compact_header(id as u8, timestamp));
-        } else {
-            self.content.extend(extended_header(id, timestamp));
-        }
-    }
-
-    /// Goes on to the time of a record, and gives that of the one before, or of itself: a packet begins with its first record.
-    fn pass(&mut self, timestamp: u64) -> u64 {
-        let (begin, before) = self.span.unwrap_or((timestamp, timestamp));
-        self.span = Some((begin, timestamp));
-        before
-    }
-
-    /// Ends the packet at hand and starts the next. The packet is padded to `size_bytes_min`; `events_discarded` counts
-    /// from the beginning of the stream; an empty packet spans no time and stands where the one before ended.
-    pub fn finish(&mut self, size_bytes_min: usize, events_discarded: u64) -> Vec<u8> {
-        let (begin, end) = self.span.take().unwrap_or((self.header.timestamp_end, self.header.timestamp_end));
+    /// Ends the packet at hand and starts the next. An empty packet spans no time and stands where the one before ended.
+    pub fn finish(&mut self) -> Vec<u8> {
+        let header = &mut self.header;
+        (header.timestamp_begin, header.timestamp_end) =
+            self.span.take().unwrap_or((header.timestamp_end, header.timestamp_end));
         let mut packet = std::mem::replace(&mut self.content, vec![0; HEADER_SIZE_BYTES]);
-        self.header.timestamp_begin = begin;
-        self.header.timestamp_end = end;
-        self.header.content_size_bytes = packet.len() as u64;
-        packet.resize(packet.len().max(size_bytes_min), 0);
-        self.header.packet_size_bytes = packet.len() as u64;
-        self.header.events_discarded = events_discarded;
-        packet[..HEADER_SIZE_BYTES].copy_from_slice(&self.header.encode());
-        self.header.packet_seq_num = self.header.packet_seq_num.wrapping_add(1);
+        (header.content_size_bytes, header.packet_size_bytes) = (packet.len() as u64, packet.len() as u64);
+        packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
+        header.packet_seq_num = header.packet_seq_num.wrapping_add(1);
         packet
     }
 }
@@ -227,10 +166,12 @@ impl PacketWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::EventWriter;
+    use crate::value::Value;
 
     #[test]
     fn a_header_comes_back_and_bad_ones_are_told_apart() {
-        let mut writer = PacketWriter::new([7; 16], STREAM_EVENTS, 2, 5);
+        let mut writer = EventWriter::new([7; 16], STREAM_EVENTS, 2, 5);
         writer.push(40, 1, 2, 3, &[Value::U8(4)]);
         writer.push(50, 1, 2, 3, &[Value::U8(4)]);
         let packet = writer.finish(4096, 9);
@@ -242,7 +183,7 @@ mod tests {
         let next = PacketHeader::decode(&writer.finish(0, 9)).unwrap();
         assert_eq!((next.packet_seq_num, next.timestamp_begin, next.packet_size_bytes), (1, 50, 80));
         let mut other = PacketWriter::behind(&header);
-        assert_eq!(other.finish(0, 9), next.encode());
+        assert_eq!(other.finish(), next.encode());
 
         let with = |offset: usize, byte: u8| {
             let mut packet = packet.clone();

@@ -145,7 +145,7 @@ fn put_scalar(out: &mut Vec<u8>, value: Value<'_>) {
         Value::F64(value) => put_g(out, value),
         Value::Pointer(value) => put(out, format_args!("0x{value:X}")),
         Value::Str(text) => put_text(out, text),
-        Value::Bytes(_) | Value::Sequence(_) => unreachable!("{:?} is no scalar", value.field_type()),
+        Value::Bytes(_) | Value::Sequence(_) => unreachable!("{value:?} is no scalar"),
     }
 }
 

@@ -66,49 +66,6 @@ impl<'a> Sequence<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The type of the field that holds such a value.
-    pub fn field_type(&self) -> FieldType {
-        FieldType::scalar(match self {
-            Value::U8(_) => Kind::U8,
-            Value::U16(_) => Kind::U16,
-            Value::U32(_) => Kind::U32,
-            Value::U64(_) => Kind::U64,
-            Value::I8(_) => Kind::I8,
-            Value::I16(_) => Kind::I16,
-            Value::I32(_) => Kind::I32,
-            Value::I64(_) => Kind::I64,
-            Value::F32(_) => Kind::F32,
-            Value::F64(_) => Kind::F64,
-            Value::Bool(_) => Kind::Bool,
-            Value::Pointer(_) => Kind::Pointer,
-            Value::Str(_) => Kind::Str,
-            Value::Bytes(_) => Kind::Bytes,
-            Value::Sequence(sequence) => return FieldType::sequence(sequence.kind),
-        })
-    }
-
-    /// Appends the value as a record holds it. Text ends at its first NUL; elements beyond `u32::MAX` are left out.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        match *self {
-            Value::U8(value) | Value::Bool(value) => out.push(value),
-            Value::U16(value) => out.extend(value.to_le_bytes()),
-            Value::U32(value) => out.extend(value.to_le_bytes()),
-            Value::U64(value) | Value::Pointer(value) => out.extend(value.to_le_bytes()),
-            Value::I8(value) => out.extend(value.to_le_bytes()),
-            Value::I16(value) => out.extend(value.to_le_bytes()),
-            Value::I32(value) => out.extend(value.to_le_bytes()),
-            Value::I64(value) => out.extend(value.to_le_bytes()),
-            Value::F32(value) => out.extend(value.to_le_bytes()),
-            Value::F64(value) => out.extend(value.to_le_bytes()),
-            Value::Str(text) => {
-                out.extend(text.iter().take_while(|byte| **byte != 0));
-                out.push(0);
-            }
-            Value::Bytes(bytes) => encode_counted(out, bytes, 1),
-            Value::Sequence(sequence) => encode_counted(out, sequence.bytes, sequence.kind.element_size_bytes()),
-        }
-    }
-
     /// The value in exactly the bytes that [`field_size`] has measured.
     pub(crate) fn decode(field_type: FieldType, bytes: &'a [u8]) -> Value<'a> {
         match field_type {
@@ -136,12 +93,6 @@ impl<'a> Value<'a> {
             Kind::Pointer => Value::Pointer(u64::from_le_bytes(array(bytes, 0))),
         }
     }
-}
-
-fn encode_counted(out: &mut Vec<u8>, bytes: &[u8], element_size_bytes: usize) {
-    let count = u32::try_from(bytes.len() / element_size_bytes).unwrap_or(u32::MAX);
-    out.extend(count.to_le_bytes());
-    out.extend(&bytes[..count as usize * element_size_bytes]);
 }
 
 /// Why bytes are no field.

@@ -9,9 +9,9 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_abi::record::RecordKind;
 use dormouse_ctf::metadata::{Clock, MetadataOptions};
-use dormouse_ctf::testing::{Trace, TraceBuilder};
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{Problem, Sequence, StateRecord, Value};
+use dormouse_traces::{Trace, TraceBuilder};
 
 /// Writes the trace as a directory.
 fn store(trace: &Trace, directory: &Path) {

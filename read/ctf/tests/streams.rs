@@ -4,12 +4,11 @@ use dormouse_abi::class::{FieldType, Kind};
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, RecordKind, compact_header, extended_header};
 use dormouse_abi::wire::ClassDecl;
-use dormouse_ctf::testing::{Trace, TraceBuilder};
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{
-    Metadata, PacketHeader, PacketWriter, Problem, Sequence, Stats, StreamReader, Value, count_records,
-    first_record_since,
+    Metadata, PacketHeader, Problem, Sequence, Stats, StreamReader, Value, count_records, first_record_since,
 };
+use dormouse_traces::{EventWriter, Trace, TraceBuilder};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -204,7 +203,7 @@ proptest! {
                 head.copy_from_slice(&[id, 0]);
             }
         }
-        let mut page = PacketWriter::new(metadata.options.uuid, STREAM_EVENTS, 0, 0).finish(0, 0);
+        let mut page = EventWriter::new(metadata.options.uuid, STREAM_EVENTS, 0, 0).finish(0, 0);
         let mut header = PacketHeader::decode(&page).unwrap();
         page.extend(&records);
         header.timestamp_end = u64::MAX;
@@ -332,7 +331,7 @@ fn survive(metadata: &Metadata, bytes: &[u8]) -> Result<(), TestCaseError> {
 
 /// A packet of records as they come, whatever rule they follow.
 fn packet_of(records: &[&[u8]], begin: u64, end: u64) -> Vec<u8> {
-    let mut packet = PacketWriter::new(sample(RecordKind::Compact).1.options.uuid, STREAM_EVENTS, 0, 0).finish(0, 0);
+    let mut packet = EventWriter::new(sample(RecordKind::Compact).1.options.uuid, STREAM_EVENTS, 0, 0).finish(0, 0);
     let mut header = PacketHeader::decode(&packet).unwrap();
     packet.extend(records.concat());
     let size_bytes = packet.len() as u64;

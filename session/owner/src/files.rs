@@ -227,7 +227,7 @@ mod tests {
 
     use dormouse_abi::class::{FieldType, Kind};
     use dormouse_ctf::Value;
-    use dormouse_ctf::testing::TraceBuilder;
+    use dormouse_traces::TraceBuilder;
 
     use super::*;
 

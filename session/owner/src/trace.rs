@@ -195,9 +195,9 @@ impl Trace {
         let mut inner = self.lock();
         let now = self.clock.now().max(inner.state_last);
         for record in records {
-            inner.state_writer.push_state(now, record);
+            inner.state_writer.push(now, record);
         }
-        let packet = inner.state_writer.finish(0, 0);
+        let packet = inner.state_writer.finish();
         let appended = inner.state.append(&packet);
         appended.map_err(|error| not_written(&self.dir.join("state"), error))?;
         inner.state_totals.packets += 1;
@@ -230,10 +230,10 @@ impl Trace {
         let (state_len, last_packet, metadata) = {
             let inner = self.lock();
             let mut writer = inner.state_writer.clone();
-            writer.push_state(self.clock.now().max(inner.state_last), record);
+            writer.push(self.clock.now().max(inner.state_last), record);
             let StreamTotals { events, packets, .. } = inner.state_totals;
             let state_totals = StreamTotals { events: events + 1, packets: packets + 1, ..inner.state_totals };
-            (inner.state.len, writer.finish(0, 0), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
+            (inner.state.len, writer.finish(), inner.metadata_with(&self.clock, with_state(totals, state_totals)))
         };
         // Nobody waits for a disk here: what is in the stream stays, and others may append to it meanwhile.
         let path = self.dir.join("state");

@@ -138,9 +138,9 @@ impl Merge<'_> {
         let now = now.max(state.last.map_or(0, |last| last.timestamp_end));
         let mut writer =
             state.last.map_or_else(|| PacketWriter::state(directory.uuid()), |last| PacketWriter::behind(&last));
-        records.iter().for_each(|record| writer.push_state(now, record));
+        records.iter().for_each(|record| writer.push(now, record));
         let mut bytes = state.bytes.clone();
-        bytes.extend(writer.finish(0, 0));
+        bytes.extend(writer.finish());
         create_file(&output.join("state"), &bytes)?;
         self.result.bytes += bytes.len() as u64;
         let mut reader = StreamReader::new(&directory.metadata, 0, &bytes);

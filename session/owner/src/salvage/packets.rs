@@ -92,7 +92,7 @@ pub(super) fn may_follow(last: Option<&PacketHeader>, header: &PacketHeader) -> 
 pub(super) mod tests {
     use dormouse_abi::class::{FieldType, Kind};
     use dormouse_ctf::Value;
-    use dormouse_ctf::testing::TraceBuilder;
+    use dormouse_traces::TraceBuilder;
 
     use super::*;
 

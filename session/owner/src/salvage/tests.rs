@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::{CLOCK_MONOTONIC, MODE_OVERWRITE};
-use dormouse_ctf::testing::TraceBuilder;
 use dormouse_relay::{Memory, Setup};
+use dormouse_traces::TraceBuilder;
 
 use super::copy::Copied;
 use super::directory::{Directory, StateStream};

@@ -1,0 +1,277 @@
+//! Synthesises traces, for the tests of whoever reads them. `dormouse_ctf` compiles this file into its own tests too.
+//!
+//! ```
+//! use dormouse_abi::class::{FieldType, Kind};
+//! use dormouse_ctf::Value;
+//! use dormouse_traces::TraceBuilder;
+//!
+//! let mut builder = TraceBuilder::new();
+//! let request = builder.class("http", "request", &[("id", FieldType::scalar(Kind::U64))]);
+//! let cpu0 = builder.stream(0);
+//! builder.event(cpu0, 1_000, 12, 13, request, &[Value::U64(7)]);
+//! let trace = builder.finish();
+//!
+//! let metadata = trace.parse();
+//! let event = trace.readers(&metadata).next().unwrap().unwrap();
+//! assert_eq!(event.class.full_name, "http:request");
+//! assert_eq!(event.fields().collect::<Vec<_>>(), [("id", Value::U64(7))]);
+//! ```
+
+use dormouse_abi::class::FieldType;
+use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
+use dormouse_abi::record::{
+    COMPACT_ID_MAX, COMPACT_TIMESTAMP_BITS, RecordKind, compact_header, context_word, extended_header, head_word,
+};
+use dormouse_abi::wire::ClassDecl;
+use dormouse_ctf::{
+    Clock, Merge, Metadata, MetadataOptions, PacketHeader, PacketWriter, StateRecord, StreamReader, Value,
+};
+
+/// Builds a trace: a state stream, and as many event streams as asked for.
+#[derive(Debug)]
+pub struct TraceBuilder {
+    uuid: [u8; 16],
+    kind: RecordKind,
+    metadata: String,
+    class_count: u16,
+    /// The state stream first.
+    streams: Vec<Stream>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    writer: EventWriter,
+    bytes: Vec<u8>,
+    events_discarded: u64,
+}
+
+/// A synthesised trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    /// The text of the metadata file.
+    pub metadata: String,
+    /// The bytes of each stream file, the state stream first. A stream without packets is empty.
+    pub streams: Vec<Vec<u8>>,
+}
+
+impl Default for TraceBuilder {
+    fn default() -> TraceBuilder {
+        TraceBuilder::new()
+    }
+}
+
+impl TraceBuilder {
+    /// A trace of host `lair` with a clock of nanoseconds that started at 1 700 000 000 s after the epoch.
+    pub fn new() -> TraceBuilder {
+        TraceBuilder::of_records(RecordKind::Ids)
+    }
+
+    /// The same whose event records are of this kind.
+    pub fn of_records(record_kind: RecordKind) -> TraceBuilder {
+        TraceBuilder::with_options(MetadataOptions {
+            uuid: *b"\x01\x23\x45\x67\x89\xab\xcd\xef\xfe\xdc\xba\x98\x76\x54\x32\x10",
+            hostname: "lair".into(),
+            clock: Clock {
+                name: "monotonic".into(),
+                description: "CLOCK_MONOTONIC".into(),
+                frequency_hz: 1_000_000_000,
+                offset_s: 1_700_000_000,
+                offset_cycles: 0,
+            },
+            tracer_version: (0, 1),
+            start_time_s: 1_700_000_000,
+            record_kind,
+        })
+    }
+
+    /// A trace with a preamble of one's own.
+    pub fn with_options(options: MetadataOptions) -> TraceBuilder {
+        let (uuid, kind) = (options.uuid, options.record_kind);
+        let metadata = Metadata::new(options).preamble();
+        let state =
+            Stream { writer: EventWriter::new(uuid, STREAM_STATE, 0, CPU_UNKNOWN), bytes: vec![], events_discarded: 0 };
+        TraceBuilder { uuid, kind, metadata, class_count: 0, streams: vec![state] }
+    }
+
+    /// Has the next class this id, instead of one more than the last.
+    pub fn skip_to(&mut self, id: u16) {
+        self.class_count = id;
+    }
+
+    /// Declares a class and returns its id; ids count from 0.
+    pub fn class(&mut self, provider: &str, name: &str, fields: &[(&str, FieldType)]) -> u16 {
+        let fields = fields.iter().map(|(name, field_type)| (name.to_string(), *field_type)).collect();
+        let id = self.class_count;
+        self.class_count += 1;
+        self.metadata += &Metadata::class(id, &ClassDecl { provider: provider.into(), name: name.into(), fields });
+        id
+    }
+
+    /// Starts an event stream and returns its index among all streams, which is also its instance id.
+    pub fn stream(&mut self, cpu_id: u32) -> usize {
+        let index = self.streams.len();
+        let writer = EventWriter::new(self.uuid, STREAM_EVENTS, index as u32, cpu_id).of_records(self.kind);
+        self.streams.push(Stream { writer, bytes: vec![], events_discarded: 0 });
+        index
+    }
+
+    /// Appends an event, see [`EventWriter::push`].
+    ///
+    /// # Panics
+    /// Without such a stream.
+    pub fn event(&mut self, stream: usize, timestamp: u64, vpid: u32, vtid: u32, class: u16, values: &[Value<'_>]) {
+        self.streams[stream].writer.push(timestamp, vpid, vtid, class, values);
+    }
+
+    /// Appends a record to the state stream, see [`PacketWriter::push`].
+    pub fn state(&mut self, timestamp: u64, record: &StateRecord<'_>) {
+        let mut alone = PacketWriter::state(self.uuid);
+        alone.push(timestamp, record);
+        let writer = &mut self.streams[0].writer;
+        writer.pass(timestamp);
+        writer.content.extend(&alone.finish()[HEADER_SIZE_BYTES..]);
+    }
+
+    /// Ends a stream's packet, padded to `size_bytes_min`, with a number of events lost since the packet before.
+    ///
+    /// # Panics
+    /// Without such a stream.
+    pub fn packet(&mut self, stream: usize, size_bytes_min: usize, discarded: u64) {
+        let stream = &mut self.streams[stream];
+        stream.events_discarded += discarded;
+        stream.bytes.extend(stream.writer.finish(size_bytes_min, stream.events_discarded));
+    }
+
+    /// Ends every packet that has records, and the trace.
+    pub fn finish(mut self) -> Trace {
+        for index in 0..self.streams.len() {
+            if self.streams[index].writer.span.is_some() {
+                self.packet(index, 0, 0);
+            }
+        }
+        Trace { metadata: self.metadata, streams: self.streams.into_iter().map(|stream| stream.bytes).collect() }
+    }
+}
+
+impl Trace {
+    /// Reads the metadata back.
+    ///
+    /// # Panics
+    /// If they cannot be read.
+    pub fn parse(&self) -> Metadata {
+        Metadata::parse(&self.metadata).unwrap_or_else(|error| panic!("{error}\n{}", self.metadata))
+    }
+
+    /// Merges all streams.
+    pub fn readers<'a>(&'a self, metadata: &'a Metadata) -> Merge<'a> {
+        let streams = self.streams.iter().enumerate();
+        Merge::new(streams.map(|(index, bytes)| StreamReader::new(metadata, index, bytes)))
+    }
+}
+
+/// Writes the packets of one stream of events, as programs do, one after another. A packet grows with its records and has no padding,
+/// unless [`EventWriter::finish`] is asked for some.
+#[derive(Debug, Clone)]
+pub struct EventWriter {
+    header: PacketHeader,
+    kind: RecordKind,
+    /// Room for the header, then the records of the packet at hand.
+    content: Vec<u8>,
+    /// Time of the first and the last record of the packet at hand.
+    span: Option<(u64, u64)>,
+}
+
+impl EventWriter {
+    /// Starts a stream.
+    pub fn new(uuid: [u8; 16], stream_id: u32, stream_instance_id: u32, cpu_id: u32) -> EventWriter {
+        let header = PacketHeader {
+            uuid,
+            stream_id,
+            stream_instance_id,
+            cpu_id,
+            timestamp_begin: 0,
+            timestamp_end: 0,
+            content_size_bytes: 0,
+            packet_size_bytes: 0,
+            packet_seq_num: 0,
+            events_discarded: 0,
+        };
+        EventWriter { header, kind: RecordKind::Ids, content: vec![0; HEADER_SIZE_BYTES], span: None }
+    }
+
+    /// Starts a stream of records of another kind than those with context.
+    fn of_records(self, kind: RecordKind) -> EventWriter {
+        EventWriter { kind, ..self }
+    }
+
+    /// Appends a record. `timestamp` in ticks; timestamps of a stream must not decrease. The values must be
+    /// those that the class with this id declares. Where records have no context, the ids are not written, and a record is compact
+    /// wherever a reader finds its time.
+    pub fn push(&mut self, timestamp: u64, vpid: u32, vtid: u32, id: u16, values: &[Value<'_>]) {
+        let before = self.pass(timestamp);
+        match self.kind {
+            RecordKind::Ids => {
+                self.content.extend(head_word(id, timestamp).to_le_bytes());
+                self.content.extend(context_word(vpid, vtid).to_le_bytes());
+            }
+            RecordKind::Compact
+                if id <= u16::from(COMPACT_ID_MAX) && timestamp.wrapping_sub(before) >> COMPACT_TIMESTAMP_BITS == 0 =>
+            {
+                self.content.extend(compact_header(id as u8, timestamp));
+            }
+            RecordKind::Compact => self.content.extend(extended_header(id, timestamp)),
+        }
+        values.iter().for_each(|value| encode(value, &mut self.content));
+    }
+
+    /// Goes on to the time of a record, and gives that of the one before, or of itself: a packet begins with its first record.
+    fn pass(&mut self, timestamp: u64) -> u64 {
+        let (begin, before) = self.span.unwrap_or((timestamp, timestamp));
+        self.span = Some((begin, timestamp));
+        before
+    }
+
+    /// Ends the packet at hand and starts the next. The packet is padded to `size_bytes_min`; `events_discarded` counts
+    /// from the beginning of the stream; an empty packet spans no time and stands where the one before ended.
+    pub fn finish(&mut self, size_bytes_min: usize, events_discarded: u64) -> Vec<u8> {
+        let (begin, end) = self.span.take().unwrap_or((self.header.timestamp_end, self.header.timestamp_end));
+        let mut packet = std::mem::replace(&mut self.content, vec![0; HEADER_SIZE_BYTES]);
+        self.header.timestamp_begin = begin;
+        self.header.timestamp_end = end;
+        self.header.content_size_bytes = packet.len() as u64;
+        packet.resize(packet.len().max(size_bytes_min), 0);
+        self.header.packet_size_bytes = packet.len() as u64;
+        self.header.events_discarded = events_discarded;
+        packet[..HEADER_SIZE_BYTES].copy_from_slice(&self.header.encode());
+        self.header.packet_seq_num = self.header.packet_seq_num.wrapping_add(1);
+        packet
+    }
+}
+
+/// Appends a value as a record holds it. Text ends at its first NUL.
+fn encode(value: &Value<'_>, out: &mut Vec<u8>) {
+    match *value {
+        Value::U8(value) | Value::Bool(value) => out.push(value),
+        Value::U16(value) => out.extend(value.to_le_bytes()),
+        Value::U32(value) => out.extend(value.to_le_bytes()),
+        Value::U64(value) | Value::Pointer(value) => out.extend(value.to_le_bytes()),
+        Value::I8(value) => out.extend(value.to_le_bytes()),
+        Value::I16(value) => out.extend(value.to_le_bytes()),
+        Value::I32(value) => out.extend(value.to_le_bytes()),
+        Value::I64(value) => out.extend(value.to_le_bytes()),
+        Value::F32(value) => out.extend(value.to_le_bytes()),
+        Value::F64(value) => out.extend(value.to_le_bytes()),
+        Value::Str(text) => {
+            out.extend(text.iter().take_while(|byte| **byte != 0));
+            out.push(0);
+        }
+        Value::Bytes(bytes) => {
+            out.extend((bytes.len() as u32).to_le_bytes());
+            out.extend(bytes);
+        }
+        Value::Sequence(sequence) => {
+            out.extend((sequence.count() as u32).to_le_bytes());
+            sequence.iter().for_each(|element| encode(&element, out));
+        }
+    }
+}
