@@ -25,48 +25,24 @@ use crate::state::StateRecord;
 use crate::totals::StreamTotals;
 use crate::value::{FieldError, Value, field_size};
 
-/// Why bytes are no record. Field indices count from 0.
+/// Why bytes are no record, or no record of their packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The content ends within the record's header.
     #[error("a record's header is cut off")]
     HeaderCut,
     /// No class has this id.
-    #[error("a record has the class id {id}, which the metadata do not declare")]
-    UnknownClass {
-        /// The id.
-        id: u16,
-    },
-    /// The content ends within a field.
-    #[error("field {index} of a record is cut off")]
-    FieldCut {
-        /// Which field.
-        index: usize,
-    },
-    /// Text without its NUL.
-    #[error("field {index} of a record is text that does not end")]
-    Unterminated {
-        /// Which field.
-        index: usize,
-    },
-    /// A count of more elements than the content holds.
-    #[error("field {index} of a record claims {count} elements, more than the packet holds")]
-    Count {
-        /// Which field.
-        index: usize,
-        /// The count.
-        count: u32,
-    },
-}
-
-impl RecordError {
-    fn of_field(index: usize, error: FieldError) -> RecordError {
-        match error {
-            FieldError::Cut => RecordError::FieldCut { index },
-            FieldError::Unterminated => RecordError::Unterminated { index },
-            FieldError::Count(count) => RecordError::Count { index, count },
-        }
-    }
+    #[error("a record has the class id {0}, which the metadata do not declare")]
+    UnknownClass(u16),
+    /// A field, by its index from 0, is none.
+    #[error("field {0} of a record {1}")]
+    Field(usize, FieldError),
+    /// A full timestamp is earlier than that of the record before, or than `timestamp_begin`.
+    #[error("a record is older than the one before")]
+    Older,
+    /// The time is beyond the packet's `timestamp_end`.
+    #[error("a record is younger than the packet's end")]
+    Younger,
 }
 
 /// What a stream says besides its events.
@@ -143,25 +119,13 @@ pub enum Problem {
     /// `timestamp_end` < `timestamp_begin`.
     #[error("ends before it begins")]
     Times,
-    /// A record is no record.
+    /// A record is none, or none of the packet's.
     #[error("is damaged at its byte {record_offset_bytes}: {error}")]
     Record {
         /// Where the record starts, from the packet's start.
         record_offset_bytes: u64,
         /// What is wrong.
         error: RecordError,
-    },
-    /// A record with a full timestamp is earlier than the one before, or than `timestamp_begin`.
-    #[error("is damaged at its byte {record_offset_bytes}: a record is older than the one before")]
-    TimestampDecreases {
-        /// Where the record starts, from the packet's start.
-        record_offset_bytes: u64,
-    },
-    /// A record's time is beyond the packet's `timestamp_end`.
-    #[error("is damaged at its byte {record_offset_bytes}: a record is younger than the packet's end")]
-    Timestamp {
-        /// Where the record starts, from the packet's start.
-        record_offset_bytes: u64,
     },
 }
 
@@ -325,7 +289,7 @@ struct Record<'a> {
 fn read_record<'a>(bytes: &[u8], stream_id: u32, classes: &'a Classes) -> Result<Record<'a>, RecordError> {
     let head = Head::read(bytes, stream_id, classes.record_kind()).ok_or(RecordError::HeaderCut)?;
     let rest = &bytes[head.size_bytes..];
-    let class = classes.get(stream_id, head.id).ok_or(RecordError::UnknownClass { id: head.id })?;
+    let class = classes.get(stream_id, head.id).ok_or(RecordError::UnknownClass(head.id))?;
     let size = match class.fixed_size_bytes {
         Some(size) if size <= rest.len() => size,
         _ => fields_size(&class.decl.fields, rest)?,
@@ -336,7 +300,7 @@ fn read_record<'a>(bytes: &[u8], stream_id: u32, classes: &'a Classes) -> Result
 
 fn fields_size(fields: &[(String, FieldType)], bytes: &[u8]) -> Result<usize, RecordError> {
     fields.iter().enumerate().try_fold(0, |offset, (index, (_, field_type))| {
-        let size = field_size(*field_type, &bytes[offset..]).map_err(|error| RecordError::of_field(index, error))?;
+        let size = field_size(*field_type, &bytes[offset..]).map_err(|error| RecordError::Field(index, error))?;
         Ok(offset + size)
     })
 }
@@ -699,7 +663,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
                     Err(error)
                         if all.is_none()
                             && bytes.len() < RECORD_SIZE_BYTES_MAX
-                            && !matches!(error, RecordError::UnknownClass { .. }) =>
+                            && !matches!(error, RecordError::UnknownClass(_)) =>
                     {
                         let problem = shortened(packet.offset, bytes, stream_size_bytes);
                         let is_short = bytes.len() < size_bytes_min;
@@ -715,7 +679,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 Ok(Some(Err(error))) => {
                     packet.offset = packet.content_end;
                     // The last record of a packet that is cut off is cut off too, which is not worth a second notice.
-                    let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass { .. });
+                    let expected = packet.cut_bytes.is_some() && !matches!(error, RecordError::UnknownClass(_));
                     return (!expected).then_some(Err(Problem::Record { record_offset_bytes, error }));
                 }
                 Err(problem) => {
@@ -732,10 +696,8 @@ impl<'a, S: Source> StreamReader<'a, S> {
             timestamp => {
                 packet.offset = packet.content_end;
                 let is_earlier = timestamp.is_none() && matches!(time, Time::Full(_));
-                return Some(Err(match is_earlier {
-                    true => Problem::TimestampDecreases { record_offset_bytes },
-                    false => Problem::Timestamp { record_offset_bytes },
-                }));
+                let error = if is_earlier { RecordError::Older } else { RecordError::Younger };
+                return Some(Err(Problem::Record { record_offset_bytes, error }));
             }
         }
         self.current = Some(Current {
@@ -1056,7 +1018,7 @@ mod tests {
         head[80 + 16..].fill(0xFF);
         let mut reader = StreamReader::of_source(&metadata, 0, Sparse { head, bytes: vec![], offset: 0 });
         let problem = reader.advance().unwrap().unwrap_err().problem;
-        let error = RecordError::Count { index: 0, count: u32::MAX };
+        let error = RecordError::Field(0, FieldError::Count(u32::MAX));
         assert_eq!(problem, Problem::Record { record_offset_bytes: 80, error });
         assert!(reader.advance().is_none());
     }
@@ -1070,8 +1032,11 @@ mod tests {
         assert_eq!(count(content), Ok(5));
         assert_eq!(count(80), Ok(0));
         assert_eq!(count(0), Ok(0));
-        assert_eq!(count(content - 1), Err((content - RECORD_SIZE_BYTES, RecordError::Unterminated { index: 1 })));
-        assert_eq!(count(content - 5), Err((content - RECORD_SIZE_BYTES, RecordError::FieldCut { index: 0 })));
+        assert_eq!(
+            count(content - 1),
+            Err((content - RECORD_SIZE_BYTES, RecordError::Field(1, FieldError::Unterminated)))
+        );
+        assert_eq!(count(content - 5), Err((content - RECORD_SIZE_BYTES, RecordError::Field(0, FieldError::Cut))));
         assert_eq!(count(content + 1), Err((content, RecordError::HeaderCut)));
     }
 

@@ -96,13 +96,16 @@ impl<'a> Value<'a> {
 }
 
 /// Why bytes are no field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FieldError {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
     /// They end within it.
+    #[error("is cut off")]
     Cut,
     /// Text without its NUL.
+    #[error("is text that does not end")]
     Unterminated,
     /// It claims more elements than there are bytes for.
+    #[error("claims {0} elements, more than the packet holds")]
     Count(u32),
 }
 

@@ -6,7 +6,8 @@ use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, RecordKind, compact_heade
 use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{
-    Metadata, PacketHeader, Problem, Sequence, Stats, StreamReader, Value, count_records, first_record_since,
+    Metadata, PacketHeader, Problem, RecordError, Sequence, Stats, StreamReader, Value, count_records,
+    first_record_since,
 };
 use dormouse_traces::{EventWriter, Trace, TraceBuilder};
 use proptest::collection::vec;
@@ -393,7 +394,7 @@ fn records_without_context_have_the_times_that_they_were_written_at() {
     let problems: Vec<_> = StreamReader::new(&metadata, 0, &packet).filter_map(Result::err).collect();
     let record_offset_bytes = (HEADER_SIZE_BYTES + EXTENDED_HEADER_SIZE_BYTES) as u64;
     assert_eq!(problems.len(), 1);
-    assert_eq!(problems[0].problem, Problem::TimestampDecreases { record_offset_bytes });
+    assert_eq!(problems[0].problem, Problem::Record { record_offset_bytes, error: RecordError::Older });
 }
 
 #[test]

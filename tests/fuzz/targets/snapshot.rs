@@ -11,7 +11,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::MODE_OVERWRITE;
 use dormouse_consumer::Take;
 use dormouse_consumer::fuzzing::Owner;
-use dormouse_ctf::{Metadata, Problem};
+use dormouse_ctf::{Metadata, Problem, RecordError};
 use dormouse_fuzz::session::{Bench, GEOMETRY, Noise, Operation};
 use dormouse_fuzz::trace;
 use libfuzzer_sys::fuzz_target;
@@ -64,7 +64,7 @@ fn take(place: &Place, bench: &Bench, wanted: Take) {
                     Problem::SequenceGap { .. }
                         | Problem::DiscardedDecreases
                         | Problem::Overlap
-                        | Problem::Timestamp { .. }
+                        | Problem::Record { error: RecordError::Younger, .. }
                 )
             };
             assert_eq!(read.problems.iter().find(is_damage), None, "a packet is not whole");

@@ -23,8 +23,9 @@ pub(super) fn text(bytes: &[u8]) -> Result<Option<Vec<u8>>, MetadataError> {
     let (mut text, mut rest) = (Vec::new(), bytes);
     while !rest.is_empty() {
         let offset_bytes = bytes.len() - rest.len();
-        let (content, tail) =
-            packet(bytes, rest, number).map_err(|what| MetadataError::Packet { offset_bytes, what })?;
+        let (content, tail) = packet(bytes, rest, number).map_err(|what| {
+            MetadataError::Unreadable(format!("the packet of metadata at byte {offset_bytes} {what}"))
+        })?;
         text.extend(content);
         rest = tail;
     }

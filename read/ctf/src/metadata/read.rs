@@ -33,8 +33,10 @@ struct Declaration<'a> {
     tokens: Vec<Token<'a>>,
 }
 
-fn foreign(line: usize, what: impl Into<String>) -> MetadataError {
-    MetadataError::Foreign { line, what: what.into() }
+fn foreign(line: usize, what: impl std::fmt::Display) -> MetadataError {
+    MetadataError::Unreadable(format!(
+        "line {line}: {what}: Dormouse did not write these metadata; read this trace with babeltrace2"
+    ))
 }
 
 pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
@@ -81,7 +83,8 @@ pub(super) fn parse(text: &str) -> Result<Metadata, MetadataError> {
             let (id, decl) = event(&declaration.tokens)
                 .ok_or_else(|| foreign(declaration.line, "this event declaration has another form"))?;
             if !classes.insert(id, decl) {
-                return Err(MetadataError::Twice { line: declaration.line, id });
+                let text = format!("line {}: event id {id} is declared twice", declaration.line);
+                return Err(MetadataError::Unreadable(text));
             }
         }
     }
@@ -137,7 +140,9 @@ impl<'a> Entries<'a> {
                 && entries.insert(*name, value).is_some()
             {
                 let (line, column) = place(text, name);
-                return Err(MetadataError::Repeated { line, column, block: block.into(), key: name.to_string() });
+                return Err(MetadataError::Unreadable(format!(
+                    "line {line}, column {column}: the key {name} is in the {block} declaration twice; take one of the two away"
+                )));
             }
         }
         Ok(Entries { line, entries })
