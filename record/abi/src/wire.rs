@@ -55,41 +55,29 @@ impl core::fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// An event class as it is announced.
+/// An event class. The types of its fields are checked, or bytes as they are announced ([`Announcement`]).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClassDecl {
+pub struct ClassDecl<T = FieldType> {
     /// Provider.
     pub provider: String,
     /// Event name.
     pub name: String,
     /// Field names and types.
-    pub fields: Vec<(String, FieldType)>,
+    pub fields: Vec<(String, T)>,
 }
 
-impl ClassDecl {
+impl<T> ClassDecl<T> {
     /// `provider:name`, as patterns match it and tools print it.
     pub fn full_name(&self) -> String {
         format!("{}:{}", self.provider, self.name)
     }
 }
 
-/// An event class as a program announces it, not checked yet: the session owner reports each class that it refuses.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Announcement {
-    /// Provider.
-    pub provider: String,
-    /// Event name.
-    pub name: String,
-    /// Field names and type bytes ([`FieldType::to_u8`]).
-    pub fields: Vec<(String, u8)>,
-}
+/// An event class as a program announces it, with type bytes ([`FieldType::to_u8`]), not checked yet: the session owner reports each class
+/// that it refuses.
+pub type Announcement = ClassDecl<u8>;
 
 impl Announcement {
-    /// `provider:name`.
-    pub fn full_name(&self) -> String {
-        format!("{}:{}", self.provider, self.name)
-    }
-
     /// The class, if a trace can hold it.
     ///
     /// # Errors
