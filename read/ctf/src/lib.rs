@@ -73,7 +73,7 @@ pub use merge::Merge;
 pub use metadata::{Metadata, MetadataError, MetadataOptions};
 pub use packet::{PacketHeader, PacketWriter};
 pub use state::StateRecord;
-pub use stats::Stats;
+pub use stats::{Refusal, Stats};
 pub use stream::{Event, Notice, Problem, RecordError, Source, StreamReader, count_records, first_record_since};
 pub use time::Clock;
 pub use totals::{StreamTotals, Totals};

@@ -27,7 +27,7 @@ pub struct Stats {
     /// not among them.
     pub lost_by_class: Vec<LostStats>,
     /// Classes whose events are not in the trace, and not among `events_lost`: the session owner refused them.
-    pub classes_refused: Vec<RefusedStats>,
+    pub classes_refused: Vec<Refusal>,
     /// Packets of all streams.
     pub packets: u64,
     /// Bytes of all streams, padding included.
@@ -81,15 +81,21 @@ pub struct LostStats {
     pub count: u64,
 }
 
-/// A class that the session owner refused.
+/// A class, or several, whose events are not in the trace: the session owner refused them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RefusedStats {
+pub struct Refusal {
     /// `provider:name`, or in parentheses what classes.
     pub name: String,
     /// Path of the executable that announced it.
     pub program: String,
     /// Why, and what to do.
     pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not recorded: {} of {}: {}", self.name, self.program, self.reason)
+    }
 }
 
 /// Events of one processor.
@@ -174,7 +180,7 @@ impl Stats {
                         let lost = lost.entry(class.into()).or_default();
                         *lost = lost.saturating_add(count);
                     }
-                    Some(StateRecord::ClassRefused { class, program, reason }) => classes_refused.push(RefusedStats {
+                    Some(StateRecord::ClassRefused { class, program, reason }) => classes_refused.push(Refusal {
                         name: class.into(),
                         program: program.into(),
                         reason: reason.into(),
@@ -334,8 +340,8 @@ impl fmt::Display for Stats {
         let heads = ["EVENTS", "VPID", &who];
         // Whose events they are is not recorded, so there is no column for it.
         table(f, if self.threads.is_some() { &heads } else { &heads[1..] }, rows.collect())?;
-        for RefusedStats { name, program, reason } in &self.classes_refused {
-            writeln!(f, "\nnot recorded: {} of {}: {}", printable(name), printable(program), printable(reason))?;
+        for refusal in &self.classes_refused {
+            writeln!(f, "\n{}", printable(&refusal.to_string()))?;
         }
         self.warnings.iter().try_for_each(|warning| writeln!(f, "\nwarning: {}", printable(warning)))?;
         if !self.is_closed {

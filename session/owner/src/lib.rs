@@ -96,4 +96,3 @@ pub use program::{Program, socket_dir};
 pub use salvage::{Salvage, salvage};
 pub use snapshot::Take;
 pub use sys::process_name;
-pub use trace::Refusal;

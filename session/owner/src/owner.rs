@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dormouse_abi::wire::Message;
-use dormouse_ctf::StateRecord;
+use dormouse_ctf::{Refusal, StateRecord};
 
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
@@ -21,7 +21,7 @@ use crate::registry::NAMED_COUNT_MAX;
 use crate::server::{ServerThread, Shared, no_thread};
 use crate::session_file::OwnerFiles;
 use crate::streams::Tally;
-use crate::trace::{Refusal, Trace};
+use crate::trace::Trace;
 
 /// How often a waiting owner looks whether its session is over. It looks because one of its three questions is any function of its
 /// caller's ([`Session::wait`]), which nothing can wait for. The end of a session is noticed so much later; nothing is lost meanwhile.

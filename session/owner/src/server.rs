@@ -22,7 +22,7 @@ use crate::program::{read_message, socket_dir, sweep};
 use crate::registry::Processes;
 use crate::snapshot::{self, Take};
 use crate::sys::Stat;
-use crate::trace::{Refusal, Trace};
+use crate::trace::{Trace, refusal_of};
 
 /// How long a program may take over its hello.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -302,7 +302,7 @@ impl Server {
                 let class = &announced[index];
                 match class.check().and_then(|decl| self.shared.trace.class_id(&decl)) {
                     Ok(id) => grants[index] = Grant { id, armed },
-                    Err(reason) => refused.push(Refusal::new(&class.full_name(), program, &reason)),
+                    Err(reason) => refused.push(refusal_of(&class.full_name(), program, &reason)),
                 }
             }
         }
@@ -312,7 +312,7 @@ impl Server {
 
     /// None of a program's classes is recorded.
     fn refuse_program(&self, stream: &mut UnixStream, program: &str, reason: &str) -> std::io::Result<()> {
-        self.shared.trace.refuse([Refusal::new("(all classes)", program, reason)]);
+        self.shared.trace.refuse([refusal_of("(all classes)", program, reason)]);
         refuse(stream, reason)
     }
 }

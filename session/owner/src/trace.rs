@@ -11,7 +11,7 @@ use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::wire::{ClassDecl, shown};
-use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, StateRecord, StreamTotals, Totals};
+use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals};
 use rustix::fs::FallocateFlags;
 
 use crate::clock::Clock;
@@ -26,33 +26,13 @@ pub(crate) fn not_written(path: &Path, error: std::io::Error) -> Error {
 /// Space that is set aside for the state stream, so that a full disk can still be told of.
 const STATE_RESERVE_BYTES: u64 = 64 << 10;
 
-/// A class, or several, whose events are not in the trace.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// `provider:name`, or in parentheses what classes.
-    pub class: String,
-    /// Path of the executable that announced it.
-    pub program: String,
-    /// Why, and what to do.
-    pub reason: String,
+/// What a program says is made fit to be printed; the reason is.
+pub(crate) fn refusal_of(class: &str, program: &str, reason: &str) -> Refusal {
+    Refusal { name: shown(class), program: shown(program), reason: reason.into() }
 }
 
-impl Refusal {
-    /// What a program says is made fit to be printed; the reason is.
-    pub(crate) fn new(class: &str, program: &str, reason: &str) -> Refusal {
-        Refusal { class: shown(class), program: shown(program), reason: reason.into() }
-    }
-
-    fn record(&self) -> StateRecord<'_> {
-        StateRecord::ClassRefused { class: &self.class, program: &self.program, reason: &self.reason }
-    }
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Refusal { class, program, reason } = self;
-        write!(f, "not recorded: {class} of {program}: {reason}")
-    }
+fn refusal_record(Refusal { name, program, reason }: &Refusal) -> StateRecord<'_> {
+    StateRecord::ClassRefused { class: name, program, reason }
 }
 
 /// Refusals that are told one by one: programs may announce as many classes as they like.
@@ -174,14 +154,14 @@ impl Trace {
                 continue;
             }
             let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;
-            let others = || Refusal::new("(other classes)", "(any program)", &only_first);
+            let others = || refusal_of("(other classes)", "(any program)", &only_first);
             inner.refusals.push(if is_last { others() } else { refusal });
         }
         let fresh: Vec<Refusal> = inner.refusals[known..].to_vec();
         drop(inner);
         if !fresh.is_empty() {
             // Where it cannot be written, the session's summary still has it.
-            let _ = self.state(&fresh.iter().map(Refusal::record).collect::<Vec<_>>());
+            let _ = self.state(&fresh.iter().map(refusal_record).collect::<Vec<_>>());
         }
     }
 
