@@ -81,16 +81,15 @@ impl Program {
     pub fn ask(&self, question: &Message) -> Result<Vec<Message>, Error> {
         (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
     }
-}
 
-impl Program {
     /// What it says instead of the answer that was asked for.
-    pub(crate) fn refusal(&self, answer: Message) -> Error {
-        let text = match answer {
-            Message::Error { text } => text,
-            _ => "it answered something else".into(),
-        };
-        format!("process {} refused: {text}", self.pid).into()
+    pub fn refusal(&self, answer: Message) -> Error {
+        let pid = self.pid;
+        match answer {
+            // What a program says to a question that it cannot read.
+            Message::Error { text } if text != wire::Malformed.to_string() => format!("process {pid}: {text}").into(),
+            _ => format!("process {pid} answered something else; are it and dormouse of the same version?").into(),
+        }
     }
 }
 

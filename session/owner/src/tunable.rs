@@ -21,7 +21,7 @@ impl Program {
                     tracer.tunables.sort_by(|a, b| a.name.cmp(&b.name));
                     Ok(tracer)
                 }
-                other => Err(self.refused(other)),
+                other => Err(self.refusal(other)),
             })
             .collect()
     }
@@ -48,7 +48,7 @@ impl Program {
         let Some((index, _)) = chosen else { return Ok(Vec::new()) };
         match self.ask_one(index, &Message::SetTunables { values: values.to_vec() })? {
             Message::TunablesSet { changes } => Ok(changes),
-            other => Err(self.refused(other)),
+            other => Err(self.refusal(other)),
         }
     }
 
@@ -75,17 +75,6 @@ impl Program {
                 );
                 Err(text.into())
             }
-        }
-    }
-
-    fn refused(&self, answer: Message) -> Error {
-        let pid = self.pid;
-        match answer {
-            // What a program says to a question that it cannot read.
-            Message::Error { text } if text != dormouse_abi::wire::Malformed.to_string() => {
-                format!("process {pid}: {text}").into()
-            }
-            _ => format!("process {pid} answered something else; are it and dormouse of the same version?").into(),
         }
     }
 }

@@ -185,8 +185,7 @@ fn part(
 ) -> Result<(u64, Vec<u8>), String> {
     match program.ask_one(index, &Message::ReadMemory { uuid, offset, size_bytes })? {
         Message::MemoryPart { memory_size_bytes, bytes } => Ok((memory_size_bytes, bytes)),
-        Message::Error { text } => Err(format!("process {} refused: {text}", program.pid)),
-        _ => Err(format!("process {} answered something else; is it of the same version?", program.pid)),
+        other => Err(program.refusal(other).into()),
     }
 }
 
