@@ -11,10 +11,10 @@ use clap::Args;
 use dormouse_abi::class::FieldType;
 use dormouse_abi::wire::{ClassStatus, Message, printable};
 use dormouse_consumer::{Program, process_name, stop_session};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::patterns::{classes, instead, say_unmatched};
-use crate::record::{Memory, Records, default_dir};
+use crate::record::{Settings, default_dir};
 use dormouse_terminal::{Output, printable_lines};
 
 /// List the events of a running program, and which of them are armed
@@ -47,9 +47,7 @@ pub(crate) struct Arm {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    memory: Memory,
-    #[command(flatten)]
-    records: Records,
+    settings: Settings,
 }
 
 /// Disarm events of a running program
@@ -64,31 +62,6 @@ pub(crate) struct Disarm {
     patterns: Vec<String>,
 }
 
-/// One tracer of a process, as JSON.
-#[derive(Debug, Serialize)]
-struct TracerJson {
-    name: String,
-    session: Option<String>,
-    patching: String,
-    classes: Vec<ClassJson>,
-}
-
-#[derive(Debug, Serialize)]
-struct ClassJson {
-    name: String,
-    armed: bool,
-    sites: u32,
-    sites_patched: u32,
-    fields: Vec<FieldJson>,
-}
-
-#[derive(Debug, Serialize)]
-struct FieldJson {
-    name: String,
-    #[serde(rename = "type")]
-    field_type: String,
-}
-
 fn type_name(field_type: FieldType) -> String {
     let kind = format!("{:?}", field_type.kind).to_lowercase();
     if field_type.sequence { format!("{kind}[]") } else { kind }
@@ -97,66 +70,55 @@ fn type_name(field_type: FieldType) -> String {
 impl List {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let program = Program::find(self.pid)?;
+        let name = process_name(self.pid).unwrap_or_default();
         let mut tracers = Vec::new();
         for answer in program.ask(&Message::List)? {
-            let Message::Classes { session, mut classes, patching } = answer else { bail!(refusal(self.pid, answer)) };
+            let Message::Classes { session, mut classes, patching } = answer else {
+                return Err(program.refusal(answer).into());
+            };
             classes.sort_by(|a, b| a.decl.cmp(&b.decl));
-            tracers.push(TracerJson {
-                name: process_name(self.pid).unwrap_or_default(),
-                session: Some(session).filter(|session| !session.is_empty()),
-                patching,
-                classes: classes.iter().map(class_json).collect(),
-            });
+            let session = Some(session).filter(|session| !session.is_empty());
+            if self.json {
+                let classes: Vec<Value> = classes.iter().map(class_json).collect();
+                tracers.push(json!({ "name": name, "session": session, "patching": patching, "classes": classes }));
+            } else {
+                let session = session.map_or("in no session".into(), |session| format!("in the session {session}"));
+                let head = format!("process {} ({name}), {session}; {patching}", self.pid);
+                writeln!(out, "{}", printable(&head))?;
+                print_classes(out, &classes)?;
+            }
         }
         if self.json {
             out.json(&tracers)?;
-            return Ok(0);
-        }
-        for tracer in &tracers {
-            print_tracer(out, self.pid, tracer)?;
         }
         Ok(0)
     }
 }
 
-fn class_json(class: &ClassStatus) -> ClassJson {
-    let field =
-        |(name, field_type): &(String, FieldType)| FieldJson { name: name.clone(), field_type: type_name(*field_type) };
-    ClassJson {
-        name: class.decl.full_name(),
-        armed: class.armed,
-        sites: class.site_count,
-        sites_patched: class.patched_count,
-        fields: class.decl.fields.iter().map(field).collect(),
-    }
+fn class_json(class: &ClassStatus) -> Value {
+    let field = |(name, field_type): &(String, FieldType)| json!({ "name": name, "type": type_name(*field_type) });
+    json!({
+        "name": class.decl.full_name(),
+        "armed": class.armed,
+        "sites": class.site_count,
+        "sites_patched": class.patched_count,
+        "fields": class.decl.fields.iter().map(field).collect::<Vec<_>>(),
+    })
 }
 
-fn print_tracer(out: &mut Output, pid: u32, tracer: &TracerJson) -> std::io::Result<()> {
-    let session = match &tracer.session {
-        Some(session) => format!("in the session {session}"),
-        None => "in no session".into(),
-    };
-    let head = format!("process {pid} ({}), {session}; {}", tracer.name, tracer.patching);
-    writeln!(out, "{}", printable(&head))?;
-    let width = tracer.classes.iter().map(|class| class.name.len()).max().unwrap_or(0);
-    for class in &tracer.classes {
-        let state = if class.armed { "armed  " } else { "dormant" };
-        let fields: Vec<String> =
-            class.fields.iter().map(|field| format!("{}: {}", field.name, field.field_type)).collect();
-        let sites = format!("{} site{}", class.sites, if class.sites == 1 { "" } else { "s" });
-        writeln!(out, "  {state}  {:width$}  {sites:>8}  {{ {} }}", class.name, fields.join(", "))?;
+fn print_classes(out: &mut Output, classes: &[ClassStatus]) -> std::io::Result<()> {
+    let width = classes.iter().map(|class| class.decl.full_name().len()).max().unwrap_or(0);
+    for ClassStatus { decl, armed, site_count, .. } in classes {
+        let state = if *armed { "armed  " } else { "dormant" };
+        let fields = decl.fields.iter().map(|(name, field_type)| format!("{name}: {}", type_name(*field_type)));
+        let fields = fields.collect::<Vec<_>>().join(", ");
+        let sites = format!("{site_count} site{}", if *site_count == 1 { "" } else { "s" });
+        writeln!(out, "  {state}  {:width$}  {sites:>8}  {{ {fields} }}", decl.full_name())?;
     }
-    if tracer.classes.is_empty() {
+    if classes.is_empty() {
         writeln!(out, "  no events")?;
     }
     Ok(())
-}
-
-fn refusal(pid: u32, answer: Message) -> String {
-    match answer {
-        Message::Error { text } => format!("process {pid}: {text}"),
-        _ => format!("process {pid} answered something else; are it and dormouse of the same version?"),
-    }
 }
 
 /// What a change came to, over all tracers of a process.
@@ -172,7 +134,9 @@ struct Changed {
 fn change(program: &Program, patterns: &[String], question: &Message) -> anyhow::Result<Changed> {
     let mut total = Changed::default();
     for answer in program.ask(question)? {
-        let Message::Changed { matched, changed, armed, session } = answer else { bail!(refusal(program.pid, answer)) };
+        let Message::Changed { matched, changed, armed, session } = answer else {
+            return Err(program.refusal(answer).into());
+        };
         total.matched += matched;
         total.changed += changed;
         total.armed += armed;
@@ -227,9 +191,8 @@ fn changed_text(verb: &str, pid: u32, total: &Changed, [none, others]: [&str; 2]
 impl Arm {
     /// Options that only a session that is made can follow.
     fn given(&self) -> Vec<(&'static str, OsString)> {
-        let mut given = self.memory.given();
+        let mut given = self.settings.given();
         given.extend(self.output.clone().map(|dir| ("--output", dir.into())));
-        given.extend(self.records.context.map(|context| ("--context", context.name().into())));
         given
     }
 

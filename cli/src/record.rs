@@ -9,11 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use dormouse_abi::record::RecordKind;
 use dormouse_abi::trigger::{PATTERN_COUNT_MAX, Trigger};
-use dormouse_consumer::{
-    Context as TraceContext, Cpus, End, Mode, Options, Program, Session, Summary, Traced, find_libc_library,
-    why_not_preloaded,
-};
+use dormouse_consumer::{Cpus, Mode, Options, Program, Session, Summary, Traced, find_libc_library, why_not_preloaded};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::patterns::{classes, say_unmatched, unmatched};
@@ -58,9 +56,7 @@ pub(crate) struct Record {
     #[arg(long)]
     libc: bool,
     #[command(flatten)]
-    memory: Memory,
-    #[command(flatten)]
-    records: Records,
+    settings: Settings,
     /// Write a snapshot beside the trace when this happens in a traced program: `crash`, `panic` (of Rust), `exit`, a signal such as
     /// `USR2`, an event, or too long a duration between two events (see below); several are separated by commas. Needs
     /// `--mode overwrite`. Not with `--attach`, because a program reads its triggers when it starts
@@ -84,36 +80,40 @@ fn parse_cpus(text: &str) -> Result<(u32, u32), String> {
     Ok((parse(possible)?, parse(online)?))
 }
 
-/// Memory of a session.
+/// What only a session that is made can follow.
 #[derive(Debug, Args)]
-pub(crate) struct Memory {
+pub(crate) struct Settings {
     /// Memory for events that are not on disk yet, such as 512K, 16M or 1G [default: 16M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) budget: Option<u64>,
+    budget: Option<u64>,
     /// The largest budget that can be set while the session is live (`dormouse budget --set`) [default: four times the budget; on
     /// machines with more than 32 possible CPUs the budget itself]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub(crate) budget_max: Option<u64>,
+    budget_max: Option<u64>,
     /// Behave as on a machine with so many possible CPUs, of which so many are online
     #[arg(long, value_name = "POSSIBLE:ONLINE", value_parser = parse_cpus, hide = true)]
-    pub(crate) pretend_cpus: Option<(u32, u32)>,
+    pretend_cpus: Option<(u32, u32)>,
     /// When the memory is full: drop and count new events, or overwrite the oldest events [default: discard]
     #[arg(long, value_parser = one_of([Mode::Discard, Mode::Overwrite], Mode::name))]
-    pub(crate) mode: Option<Mode>,
+    mode: Option<Mode>,
     /// Keep the memory in FILE, which must be new, or in a new file in a directory, on tmpfs (/dev/shm), ext4 or xfs, so that
     /// `dormouse salvage` finds it even if this command and the programs are killed. A session that ends removes it. If the file is
     /// truncated, programs that map it get SIGBUS. With a file on a disk, a write to the memory may wait for the disk
     #[arg(long, value_name = "FILE")]
-    pub(crate) buffers: Option<PathBuf>,
+    buffers: Option<PathBuf>,
+    /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
+    /// [default: ids]
+    #[arg(long, value_parser = one_of([RecordKind::Ids, RecordKind::Compact], RecordKind::name), hide_possible_values = true)]
+    context: Option<RecordKind>,
 }
 
-impl Memory {
+impl Settings {
     fn cpus(&self) -> Cpus {
         let pretended = self.pretend_cpus.map(|(possible, online)| Cpus::pretended(possible, online));
         pretended.unwrap_or_else(Cpus::of_machine)
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    fn mode(&self) -> Mode {
         self.mode.unwrap_or_default()
     }
 
@@ -126,6 +126,7 @@ impl Memory {
             ("--pretend-cpus", pretended.map(OsString::from)),
             ("--mode", self.mode.map(|mode| mode.name().into())),
             ("--buffers", self.buffers.clone().map(OsString::from)),
+            ("--context", self.context.map(|context| context.name().into())),
         ];
         options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
@@ -138,15 +139,6 @@ fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(values.map(name))
         .try_map(move |given| values.into_iter().find(|value| name(*value) == given).ok_or("there is no such value"))
-}
-
-/// Records of a session.
-#[derive(Debug, Args)]
-pub(crate) struct Records {
-    /// What each event says about its writer: `ids`, the process and the thread, or `none`, which makes an event 11 bytes shorter
-    /// [default: ids]
-    #[arg(long, value_parser = one_of([TraceContext::Ids, TraceContext::None], TraceContext::name), hide_possible_values = true)]
-    pub(crate) context: Option<TraceContext>,
 }
 
 /// A directory name that says when.
@@ -175,15 +167,15 @@ impl Record {
         patterns.extend(self.snapshot_on.iter().flat_map(Trigger::patterns).map(String::from));
         let defaults = Options::new(dir.into());
         Options {
-            budget_bytes: self.memory.budget.unwrap_or(defaults.budget_bytes),
-            budget_max_bytes: self.memory.budget_max,
-            cpus: self.memory.cpus(),
-            mode: self.memory.mode(),
-            context: self.records.context.unwrap_or_default(),
+            budget_bytes: self.settings.budget.unwrap_or(defaults.budget_bytes),
+            budget_max_bytes: self.settings.budget_max,
+            cpus: self.settings.cpus(),
+            mode: self.settings.mode(),
+            context: self.settings.context.unwrap_or_default(),
             patterns,
             command_line,
             may_be_stopped: self.attach.is_some(),
-            buffers: self.memory.buffers.clone(),
+            buffers: self.settings.buffers.clone(),
             ..defaults
         }
     }
@@ -202,7 +194,7 @@ impl Record {
     }
 
     fn run_command(self, dir: &Path) -> anyhow::Result<u8> {
-        if !self.snapshot_on.is_empty() && self.memory.mode() != Mode::Overwrite {
+        if !self.snapshot_on.is_empty() && self.settings.mode() != Mode::Overwrite {
             bail!("--snapshot-on needs --mode overwrite: a session in discard mode keeps no events");
         }
         let pattern_count = self.snapshot_on.iter().flat_map(Trigger::patterns).count();
@@ -279,8 +271,8 @@ impl Record {
             let dir = dir.display();
             say(format_args!("recording {} of process {pid} into {dir}; Ctrl-C ends it", classes(armed)));
         }
-        let end = session.wait(|| interrupted.load(Ordering::SeqCst));
-        if end == End::Deserted && !self.background {
+        let is_deserted = session.wait(|| interrupted.load(Ordering::SeqCst));
+        if is_deserted && !self.background {
             say(format_args!("process {pid} has ended"));
         }
         let names = session.class_names();

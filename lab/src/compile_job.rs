@@ -41,7 +41,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_consumer::{Context, Mode, Options, Session, Summary, TraceFiles, find_libc_library};
+use dormouse_abi::record::RecordKind;
+use dormouse_consumer::{Mode, Options, Session, Summary, TraceFiles, find_libc_library};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -381,7 +382,7 @@ impl Job {
                 let session = Session::create(&Options {
                     budget_bytes: BUDGET_BYTES,
                     mode,
-                    context: Context::Ids,
+                    context: RecordKind::Ids,
                     patterns: vec!["libc:*".into()],
                     command_line: "make".into(),
                     ..Options::new(dir.clone())

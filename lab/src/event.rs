@@ -20,7 +20,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dormouse_consumer::{Context, Mode, Options, Session, Summary};
+use dormouse_abi::record::RecordKind;
+use dormouse_consumer::{Mode, Options, Session, Summary};
 use dormouse_lab_harness::{Run, Walk};
 
 use crate::engine::{Engine, engine_path};
@@ -296,7 +297,7 @@ fn in_session(dir: &Path, mode: Mode, budget_bytes: u64, by: By) -> Result<Start
     let session = Session::create(&Options {
         budget_bytes,
         mode,
-        context: Context::Ids,
+        context: RecordKind::Ids,
         patterns: vec!["lab:armed*".into()],
         command_line: ENGINE.into(),
         ..Options::new(engines::own_dir(dir)?.join("trace"))

@@ -32,7 +32,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dormouse_consumer::{Context, Mode, Options, Session, Take, ask_for_snapshot};
+use dormouse_abi::record::RecordKind;
+use dormouse_consumer::{Mode, Options, Session, Take, ask_for_snapshot};
 use dormouse_lab_harness::{Run, Walk};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -376,8 +377,8 @@ fn take_all(session: &Path, dir: &Path, shared: &Shared) -> Result<Totals, Strin
 }
 
 /// Kinds of records of ours, and the ratio to LTTng-UST's, which has no contexts either unless it is asked for them.
-const RECORDS: [(Context, &str); 2] =
-    [(Context::Ids, "disk_bytes_ids_vs_lttng_ust"), (Context::None, "disk_bytes_vs_lttng_ust")];
+const RECORDS: [(RecordKind, &str); 2] =
+    [(RecordKind::Ids, "disk_bytes_ids_vs_lttng_ust"), (RecordKind::Compact, "disk_bytes_vs_lttng_ust")];
 /// Events are emitted so many at a time, so that no reader falls behind.
 const BURST: u64 = 20_000;
 
@@ -432,7 +433,7 @@ fn emit(engine: &mut Engine, events: u64) -> Result<(), LabError> {
     Ok(())
 }
 
-fn own_bytes(options: &RunOptions, effort: Effort, context: Context, dir: &Path) -> Result<f64, LabError> {
+fn own_bytes(options: &RunOptions, effort: Effort, context: RecordKind, dir: &Path) -> Result<f64, LabError> {
     let of_session = session_options(dir.into(), Mode::Discard, DISCARD_BUDGET_BYTES);
     // Its class alone: an engine has a thousand more, and the first 31 that are armed get the ids of which records are smallest. LTTng-UST
     // has as few small ids, and gives this class one of them.

@@ -74,6 +74,14 @@ impl RecordKind {
         }
     }
 
+    /// What a record tells of its writer, as options name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RecordKind::Ids => "ids",
+            RecordKind::Compact => "none",
+        }
+    }
+
     /// Bytes of the longest header.
     pub const fn header_size_bytes_max(self) -> usize {
         match self {

@@ -12,7 +12,7 @@ use dormouse_relay::Memory;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::memory::{SessionMemory, create_pool};
-use crate::options::{Context, Cpus, Options, Plan};
+use crate::options::{Cpus, Options, Plan};
 use crate::snapshot::Take;
 use crate::trace::Trace;
 use crate::{drain, snapshot};
@@ -24,26 +24,14 @@ pub struct Owner {
     pub(crate) trace: Trace,
 }
 
-/// What was drained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drained {
-    /// Events that were written.
-    pub events: u64,
-    /// Events that were lost, as the memory says.
-    pub lost: u64,
-    /// Packets that were left out.
-    pub packets_refused: u64,
-}
-
 /// The identity of the trace, in every packet.
 pub const UUID: [u8; 16] = [7; 16];
 
 impl Owner {
     /// Of a session without CPUs, all of whose streams are claimed. The trace goes to `dir`, which is new or empty.
     pub fn new(dir: &Path, geometry: Geometry, kind: RecordKind) -> Owner {
-        let context = if kind == RecordKind::Compact { Context::None } else { Context::Ids };
         let cpus = Cpus::pretended(0, 0);
-        let plan = Options { context, cpus, ..Options::new(dir.into()) }.plan().expect("options of our own");
+        let plan = Options { context: kind, cpus, ..Options::new(dir.into()) }.plan().expect("options of our own");
         let plan = Plan { geometry, page_limit: geometry.page_count, ..plan };
         let trace = Trace::create(&plan, Clock::new(), UUID).expect("a directory for the trace");
         let pool = create_pool(&plan).expect("memory");
@@ -75,9 +63,7 @@ impl Owner {
     }
 
     /// Writes what is offered, closed and committed, as at a session's end. The event streams' files must not be there.
-    pub fn drain(&self) -> Drained {
-        let drain::Drained { written, lost, .. } = drain::run_once(&self.memory.borrow(), &self.trace);
-        assert_eq!(written.write_error, None);
-        Drained { events: written.events, lost, packets_refused: written.packets_refused }
+    pub fn drain(&self) {
+        assert_eq!(drain::run_once(&self.memory.borrow(), &self.trace).written.write_error, None);
     }
 }

@@ -117,7 +117,7 @@ impl SessionMemory {
             mode: plan.options.mode as u32,
             clock,
             uuid,
-            kind: plan.options.context.record_kind(),
+            kind: plan.options.context,
             page_limit: plan.page_limit,
             kept_for: &plan.options.cpus.online,
             kept_each: plan.kept_each,

@@ -28,33 +28,6 @@ impl Mode {
     }
 }
 
-/// What records tell of their writer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Context {
-    /// Process and thread.
-    #[default]
-    Ids,
-    /// Nothing: records are compact.
-    None,
-}
-
-impl Context {
-    /// As the command line writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Context::Ids => "ids",
-            Context::None => "none",
-        }
-    }
-
-    pub(crate) fn record_kind(self) -> RecordKind {
-        match self {
-            Context::Ids => RecordKind::Ids,
-            Context::None => RecordKind::Compact,
-        }
-    }
-}
-
 /// How a session is to be.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -69,8 +42,8 @@ pub struct Options {
     pub cpus: Cpus,
     /// What happens when no page is free.
     pub mode: Mode,
-    /// What records tell of their writer.
-    pub context: Context,
+    /// What records tell of their writer: process and thread, or nothing.
+    pub context: RecordKind,
     /// Patterns of the classes to arm, matched against `provider:name`.
     pub patterns: Vec<String>,
     /// The command that is traced, for the trace.
@@ -91,7 +64,7 @@ impl Options {
             budget_max_bytes: None,
             cpus: Cpus::of_machine(),
             mode: Mode::Discard,
-            context: Context::default(),
+            context: RecordKind::default(),
             patterns: vec!["*".into()],
             command_line: String::new(),
             may_be_stopped: false,

@@ -99,17 +99,6 @@ impl std::fmt::Display for Summary {
 /// Classes that a summary names in its line.
 const LOST_CLASSES_SHOWN_MAX: usize = 5;
 
-/// Why a session of attached programs is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The user wants it.
-    Interrupted,
-    /// A tool has asked for it.
-    StopRequested,
-    /// Every process is dead.
-    Deserted,
-}
-
 /// Memory, threads and files of a session that is open.
 #[derive(Debug)]
 pub struct Session {
@@ -184,17 +173,14 @@ impl Session {
         Ok(total)
     }
 
-    /// Waits until `is_over`, the session is deserted, or a tool asks for its end.
-    pub fn wait(&self, is_over: impl Fn() -> bool) -> End {
+    /// Waits until `is_over`, a tool asks for the session's end, or every process is dead. True in the last case.
+    pub fn wait(&self, is_over: impl Fn() -> bool) -> bool {
         loop {
-            if is_over() {
-                return End::Interrupted;
-            }
-            if self.shared.is_stop_requested() {
-                return End::StopRequested;
+            if is_over() || self.shared.is_stop_requested() {
+                return false;
             }
             if self.shared.processes.are_all_dead() {
-                return End::Deserted;
+                return true;
             }
             std::thread::sleep(LOOK_INTERVAL);
         }

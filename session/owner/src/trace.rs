@@ -67,7 +67,7 @@ impl Trace {
     pub(crate) fn create(plan: &Plan, clock: Clock, uuid: [u8; 16]) -> Result<Trace, Error> {
         let dir = &plan.options.dir;
         make_dir(dir)?;
-        let options = metadata_options(&clock, uuid, plan.options.context.record_kind());
+        let options = metadata_options(&clock, uuid, plan.options.context);
         let preamble = Metadata::new(options.clone()).preamble();
         // Whoever has made this file has made the trace: only then is the rest this session's to remove.
         let metadata = GrowingFile::create(&dir.join("metadata"), preamble.as_bytes())?;
