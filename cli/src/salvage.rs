@@ -3,11 +3,10 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::Context;
 use clap::Args;
 use dormouse_abi::wire::printable;
 use dormouse_consumer::salvage;
-use serde_json::json;
 
 use dormouse_terminal::Output;
 
@@ -58,41 +57,25 @@ impl Salvage {
         let output = match self.output {
             Some(output) => output,
             None => {
-                let name = self.dir.file_name().ok_or_else(|| anyhow!("name the new trace's directory with -o"))?;
+                let name = self.dir.file_name().context("name the new trace's directory with -o")?;
                 let mut name = name.to_owned();
                 name.push("-salvaged");
                 self.dir.with_file_name(name)
             }
         };
-        let salvage = salvage(&self.dir, &output)?;
+        let mut salvage = salvage(&self.dir, &output)?;
         let is_whole = salvage.missing.is_empty();
-        let mut buffers = salvage.buffers.clone();
         if self.remove_buffers
             && is_whole
-            && let Some(path) = &buffers
+            && let Some(path) = salvage.buffers.take()
         {
-            std::fs::remove_file(path).map_err(|error| anyhow!("cannot remove {}: {error}", path.display()))?;
-            buffers = None;
+            std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         let code = if is_whole { 0 } else { 1 };
         if self.json {
-            let text = json!({
-                "dir": salvage.dir,
-                "is_whole": is_whole,
-                "memory": salvage.memory,
-                "missing": salvage.missing,
-                "events": salvage.events,
-                "lost": salvage.lost,
-                "bytes": salvage.bytes,
-                "packets_from_disk": salvage.packets_from_disk,
-                "packets_from_memory": salvage.packets_from_memory,
-                "packets_missing": salvage.packets_missing,
-                "packets_refused": salvage.packets_refused,
-                "pages_missed": salvage.pages_missed,
-                "writers": salvage.writers,
-                "buffers": buffers,
-            });
-            out.json(&text)?;
+            let mut json = serde_json::to_value(&salvage)?;
+            json["is_whole"] = is_whole.into();
+            out.json(&json)?;
             return Ok(code);
         }
         let (events, lost, disk, memory) =
@@ -113,7 +96,7 @@ impl Salvage {
         for pid in &salvage.writers {
             writeln!(out, "process {pid} still writes into the lost session; `dormouse disarm {pid} '*'` stops it")?;
         }
-        if let Some(path) = buffers {
+        if let Some(path) = salvage.buffers {
             writeln!(
                 out,
                 "the buffers are still in {}; remove the file when you do not need it any more",

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader, StreamTotals};
+use serde::Serialize;
 
 use super::copy::{Copied, is_begun_since};
 use super::directory::Directory;
@@ -17,7 +18,7 @@ use crate::streams::{StreamFile, totals_of};
 use crate::trace::{Trace, create_file, with_state};
 
 /// What a salvage came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Salvage {
     /// The new trace.
     pub dir: PathBuf,
