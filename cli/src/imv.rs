@@ -153,35 +153,25 @@ fn print(out: &mut impl Write, pid: u32, tracer: &Tunables) -> std::io::Result<(
     if tunables.is_empty() {
         return writeln!(out, "  no tunables: the program exports none, see `dormouse imv --help`");
     }
-    let head = ["NAME", "TYPE", "VALUE", "RANGE", "SITES"].map(String::from);
-    let rows: Vec<[String; 5]> = tunables
-        .iter()
-        .map(|tunable| {
-            [
-                tunable.name.clone(),
-                tunable.value.value_type.name().into(),
-                tunable.value.to_string(),
-                range(tunable.range),
-                format!("{}/{}", tunable.patched_count, tunable.site_count),
-            ]
-        })
-        .collect();
-    let mut widths = [0; 5];
-    for row in rows.iter().chain([&head]) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let line = |[name, value_type, value, range, sites]: &[String; 5], description: &str| {
-        let [w0, w1, w2, w3, w4] = widths;
-        let text = format!("  {name:w0$}  {value_type:w1$}  {value:>w2$}  {range:w3$}  {sites:>w4$}  {description}");
-        text.trim_end().to_string()
-    };
-    writeln!(out, "{BOLD}{}{BOLD:#}", line(&head, "DESCRIPTION"))?;
-    for (row, tunable) in rows.iter().zip(tunables) {
+    let mut rows = vec![["NAME", "TYPE", "VALUE", "RANGE", "SITES", "DESCRIPTION"].map(String::from)];
+    rows.extend(tunables.iter().map(|tunable| {
         let is_ambiguous = tunables.iter().filter(|other| other.name == tunable.name).count() > 1;
         let object = if is_ambiguous { format!(" [{}]", tunable.object) } else { String::new() };
-        writeln!(out, "{}", line(row, &format!("{}{object}", tunable.description)))?;
+        [
+            tunable.name.clone(),
+            tunable.value.value_type.name().into(),
+            tunable.value.to_string(),
+            range(tunable.range),
+            format!("{}/{}", tunable.patched_count, tunable.site_count),
+            format!("{}{object}", tunable.description),
+        ]
+    }));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let [w0, w1, w2, w3, w4] = [0, 1, 2, 3, 4].map(width);
+    for (index, [name, value_type, value, range, sites, description]) in rows.iter().enumerate() {
+        let style = if index == 0 { BOLD } else { anstyle::Style::new() };
+        let line = format!("  {name:w0$}  {value_type:w1$}  {value:>w2$}  {range:w3$}  {sites:>w4$}  {description}");
+        writeln!(out, "{style}{}{style:#}", line.trim_end())?;
     }
     Ok(())
 }
