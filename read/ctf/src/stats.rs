@@ -12,6 +12,7 @@ use crate::merge::Merge;
 use crate::metadata::Metadata;
 use crate::state::StateRecord;
 use crate::stream::{Problem, Source, StreamReader};
+use crate::totals::StreamTotals;
 
 /// What a whole trace holds. Events are those of programs, if not said otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -221,14 +222,14 @@ impl Stats {
         }
         let found = merge.streams().iter().map(|stream| (stream.size_bytes(), stream.totals()));
         warnings.extend(metadata.totals.compare(names.into_iter().zip(found)));
-        let packets_lost = merge.streams().iter().map(StreamReader::events_discarded);
+        let totals: Vec<StreamTotals> = merge.streams().iter().filter_map(StreamReader::totals).collect();
         Stats {
             events,
             state_events,
-            events_lost: packets_lost.fold(stated_lost, u64::saturating_add),
+            events_lost: totals.iter().fold(stated_lost, |sum, stream| sum.saturating_add(stream.events_discarded)),
             lost_by_class,
             classes_refused,
-            packets: merge.streams().iter().map(StreamReader::packet_count).sum(),
+            packets: totals.iter().map(|stream| stream.packets).sum(),
             bytes: merge.streams().iter().map(StreamReader::size_bytes).sum(),
             threads: has_context.then_some(threads.len() as u64),
             span: ticks.map(|(begin, end)| {

@@ -426,9 +426,8 @@ pub struct StreamReader<'a, S = &'a [u8]> {
     current: Option<Current<'a>>,
     /// Header of the last packet that was opened.
     last: Option<PacketHeader>,
-    packet_count: u64,
-    event_count: u64,
-    events_discarded: u64,
+    /// So far; without the stream's identity, which `last` has.
+    totals: StreamTotals,
     /// Notices about the header of the current packet, last one first.
     notices: Vec<Problem>,
 }
@@ -459,9 +458,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             packet: None,
             current: None,
             last: None,
-            packet_count: 0,
-            event_count: 0,
-            events_discarded: 0,
+            totals: StreamTotals::default(),
             notices: Vec::new(),
         }
     }
@@ -471,46 +468,20 @@ impl<'a, S: Source> StreamReader<'a, S> {
         self.source.size_bytes()
     }
 
-    /// Packets that have been opened so far.
-    pub fn packet_count(&self) -> u64 {
-        self.packet_count
-    }
-
-    /// Events that have been read so far.
-    pub fn event_count(&self) -> u64 {
-        self.event_count
-    }
-
-    /// Events that the stream has lost, as its packets so far tell.
-    pub fn events_discarded(&self) -> u64 {
-        self.events_discarded
-    }
-
-    /// `stream_id` and `stream_instance_id` of the packets so far; `None` before the first.
-    pub fn identity(&self) -> Option<(u32, u32)> {
-        self.last.map(|last| (last.stream_id, last.stream_instance_id))
-    }
-
-    /// The same of a stream that nobody has read yet: that of its first packet which belongs to the trace.
+    /// The identity of a stream that nobody has read yet: that of its first packet which belongs to the trace.
     pub fn identity_of(metadata: &'a Metadata, source: S) -> Option<(u32, u32)> {
         let mut reader = StreamReader::of_source(metadata, 0, source);
         while reader.last.is_none() {
             // What is wrong with a packet is told by whoever reads it.
             let _ = reader.open()?;
         }
-        reader.identity()
+        reader.totals().map(|totals| totals.identity())
     }
 
     /// What the stream held as far as it has been read; `None` before the first packet.
     pub fn totals(&self) -> Option<StreamTotals> {
-        let (stream_id, stream_instance_id) = self.identity()?;
-        Some(StreamTotals {
-            stream_id,
-            stream_instance_id,
-            events: self.event_count,
-            packets: self.packet_count,
-            events_discarded: self.events_discarded,
-        })
+        let PacketHeader { stream_id, stream_instance_id, .. } = self.last?;
+        Some(StreamTotals { stream_id, stream_instance_id, ..self.totals })
     }
 
     fn notice(&self, problem: Problem) -> Notice {
@@ -621,13 +592,13 @@ impl<'a, S: Source> StreamReader<'a, S> {
                 self.notices.push(Problem::SequenceGap { expected, found: header.packet_seq_num });
             }
         }
-        if header.events_discarded > self.events_discarded {
+        if header.events_discarded > self.totals.events_discarded {
             self.notices.push(Problem::Discarded {
-                count: header.events_discarded - self.events_discarded,
+                count: header.events_discarded - self.totals.events_discarded,
                 begin: self.last.map_or(header.timestamp_begin, |last| last.timestamp_end),
                 end: header.timestamp_end,
             });
-            self.events_discarded = header.events_discarded;
+            self.totals.events_discarded = header.events_discarded;
         }
         let times_valid = header.timestamp_begin <= header.timestamp_end;
         if !times_valid {
@@ -635,7 +606,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
         }
         self.notices.reverse();
         self.last = Some(header);
-        self.packet_count += 1;
+        self.totals.packets += 1;
         let present_bytes = self.pass(&header);
         let content_end = self.at.0 + header.content_size_bytes.min(present_bytes);
         self.packet = Some(Packet {
@@ -710,7 +681,7 @@ impl<'a, S: Source> StreamReader<'a, S> {
             size_bytes,
         });
         packet.offset += size_bytes as u64;
-        self.event_count += 1;
+        self.totals.events += 1;
         Some(Ok(packet.timestamp))
     }
 }

@@ -28,7 +28,8 @@ pub struct StreamTotals {
 }
 
 impl StreamTotals {
-    fn identity(&self) -> (u32, u32) {
+    /// `stream_id` and `stream_instance_id`.
+    pub fn identity(&self) -> (u32, u32) {
         (self.stream_id, self.stream_instance_id)
     }
 

@@ -114,7 +114,7 @@ fn record(options: &[&str], command: &[&OsStr]) -> Trace {
             }
         }
     }
-    let lost = merge.streams().iter().map(StreamReader::events_discarded).sum();
+    let lost = merge.streams().iter().filter_map(StreamReader::totals).map(|totals| totals.events_discarded).sum();
     Trace { output, events, lost, _directory: directory }
 }
 

@@ -8,13 +8,14 @@ use dormouse_abi::session::UNIT_BYTES;
 use dormouse_ctf::{PacketHeader, Totals};
 use dormouse_relay::Memory;
 use dormouse_vring::split::Device;
-use dormouse_vring::{DeviceSide, RingError, Segment};
+use dormouse_vring::{DeviceSide, Segment};
 use rustix::thread::futex;
 
 use crate::losses;
 use crate::memory::SessionMemory;
 use crate::pages::{Page, Pages};
-use crate::streams::{StreamFiles, Tally};
+use crate::streams::StreamFiles;
+use crate::summary::Summary;
 use crate::trace::Trace;
 
 /// How long the drain thread sleeps at most: pages of killed writers and dead processes are found by looking.
@@ -27,18 +28,14 @@ const WAKE_PAGE_COUNT_MAX: u32 = 8;
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What draining came to.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(crate) struct Drained {
-    pub(crate) written: Tally,
+    /// As far as the drainer knows it.
+    pub(crate) summary: Summary,
     /// What the streams' files hold; `None` if that is not known.
     pub(crate) totals: Option<Totals>,
-    pub(crate) lost: u64,
-    /// The same, by the names of their classes, the most first.
-    pub(crate) lost_by_class: Vec<(String, u64)>,
-    /// The part of `lost` that no packet on disk states.
+    /// The part of what was lost that no packet on disk states.
     pub(crate) lost_unstated: u64,
-    /// The first stream in whose ring a producer has violated the protocol, and how.
-    pub(crate) violation: Option<(u32, RingError)>,
 }
 
 /// Writes what is offered until `stop` is set, then what is left. Meanwhile it does the `upkeep` now and then.
@@ -96,7 +93,6 @@ struct Drainer<'a> {
     files: StreamFiles<'a>,
     /// The copy of a page, and zeroes behind it.
     copy: Vec<u8>,
-    violation: Option<(u32, RingError)>,
 }
 
 impl<'a> Drainer<'a> {
@@ -109,7 +105,6 @@ impl<'a> Drainer<'a> {
             streams: std::iter::repeat_with(Stream::default).take(geometry.stream_count as usize).collect(),
             files: StreamFiles::new(pages, trace, &trace.dir),
             copy: vec![0; geometry.page_size_bytes as usize],
-            violation: None,
         }
     }
 
@@ -157,7 +152,7 @@ impl<'a> Drainer<'a> {
             Err(error) => {
                 // The ring is not looked at again; pages that are committed are still found by the chain.
                 (*device, *is_refused) = (None, true);
-                self.violation.get_or_insert((stream, error));
+                self.files.tally.ring_violation.get_or_insert_with(|| format!("stream {stream}: {error}"));
                 self.refuse();
                 None
             }
@@ -203,18 +198,17 @@ impl<'a> Drainer<'a> {
     fn finish(mut self) -> Drained {
         self.drain();
         let memory = self.memory;
-        let mut drained = Drained::default();
+        let mut lost_unstated = 0u64;
         for stream in memory.used_streams() {
             self.finish_stream(stream);
             let discarded = memory.discarded(stream);
             let unstated = discarded.saturating_sub(self.files.so_far(stream).events_discarded);
-            drained.lost = drained.lost.saturating_add(discarded);
-            drained.lost_unstated = drained.lost_unstated.saturating_add(unstated);
+            self.files.tally.lost = self.files.tally.lost.saturating_add(discarded);
+            lost_unstated = lost_unstated.saturating_add(unstated);
         }
         self.files.finish();
-        drained.lost_by_class = losses::by_class(&memory, &self.trace.classes());
-        drained.totals = Some(self.files.totals());
-        Drained { written: self.files.tally, violation: self.violation, ..drained }
+        self.files.tally.lost_by_class = losses::by_class(&memory, &self.trace.classes());
+        Drained { totals: Some(self.files.totals()), summary: self.files.tally, lost_unstated }
     }
 
     fn finish_stream(&mut self, stream: u32) {
@@ -290,7 +284,7 @@ mod tests {
         memory.stream(0).reclaimed.store(u64::MAX, Ordering::Relaxed);
         let mut drainer = Drainer::new(memory, &owner.trace);
         assert!(drainer.drain(), "pages are offered");
-        let written = drainer.finish().written;
+        let written = drainer.finish().summary;
         assert_eq!((written.events, written.packets_refused), (300, 0));
     }
 }

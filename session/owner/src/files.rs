@@ -69,7 +69,7 @@ impl TraceFiles {
         let identified = std::mem::take(&mut self.streams).into_iter().map(|stream| {
             let identity = StreamReader::identity_of(metadata, stream.window(*WINDOW_BYTES.start()));
             let is_own_name = match metadata.totals.0.get(&stream.name) {
-                Some(totals) => Some((totals.stream_id, totals.stream_instance_id)) == identity,
+                Some(totals) => Some(totals.identity()) == identity,
                 None => !metadata.totals.is_closed() && is_stream_name(&stream.name),
             };
             // The state stream first: a process has its name before its events of the same tick.

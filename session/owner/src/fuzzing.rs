@@ -64,6 +64,6 @@ impl Owner {
 
     /// Writes what is offered, closed and committed, as at a session's end. The event streams' files must not be there.
     pub fn drain(&self) {
-        assert_eq!(drain::run_once(&self.memory.borrow(), &self.trace).written.write_error, None);
+        assert_eq!(drain::run_once(&self.memory.borrow(), &self.trace).summary.write_error, None);
     }
 }

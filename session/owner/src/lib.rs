@@ -22,6 +22,7 @@
 //!   program · tunable         a program that runs: its sockets, questions to it, its variables
 //!   memory                    the pool that programs map, and the budget: how much of it is there
 //!   pages                     the copy of a page, and the check of a copy; what a stream has of pages
+//!   summary                   what a session came to
 //!   trace · streams · session_file      a trace on disk that is written: metadata and state; events; what `salvage` starts from
 //!   files                     a trace on disk that is read
 //!   losses                    losses by class
@@ -78,6 +79,7 @@ mod server;
 mod session_file;
 mod snapshot;
 mod streams;
+mod summary;
 mod sys;
 #[cfg(test)]
 mod testing;
@@ -91,8 +93,9 @@ pub use command::{LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};
 pub use error::Error;
 pub use files::{TraceFiles, Window};
 pub use options::{Cpus, Mode, Options};
-pub use owner::{Session, Summary};
+pub use owner::Session;
 pub use program::{Program, socket_dir};
 pub use salvage::{Salvage, salvage};
 pub use snapshot::Take;
+pub use summary::Summary;
 pub use sys::process_name;

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dormouse_abi::wire::Message;
-use dormouse_ctf::{Refusal, StateRecord};
+use dormouse_ctf::StateRecord;
 
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
@@ -20,84 +20,12 @@ use crate::program::Program;
 use crate::registry::NAMED_COUNT_MAX;
 use crate::server::{ServerThread, Shared, no_thread};
 use crate::session_file::OwnerFiles;
-use crate::streams::Tally;
+use crate::summary::Summary;
 use crate::trace::Trace;
 
 /// How often a waiting owner looks whether its session is over. It looks because one of its three questions is any function of its
 /// caller's ([`Session::wait`]), which nothing can wait for. The end of a session is noticed so much later; nothing is lost meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// What a session came to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Events in the trace.
-    pub events: u64,
-    /// Events that found no free page or were larger than a page.
-    pub lost: u64,
-    /// Whose events those were, the greatest count first. A program that was killed, or was losing events while the session ended,
-    /// may have left some out.
-    pub lost_by_class: Vec<(String, u64)>,
-    /// Events that were committed but could not be written to the trace.
-    pub lost_on_disk: u64,
-    /// Packets that failed a check, and are not in the trace.
-    pub packets_refused: u64,
-    /// The first stream in whose ring a producer has violated the protocol, and how. Its pages were found without the ring.
-    pub ring_violation: Option<String>,
-    /// Processes that joined.
-    pub processes: u64,
-    /// Bytes of the trace's streams.
-    pub bytes: u64,
-    /// Snapshots that events asked for and that were too many.
-    pub snapshots_refused: u64,
-    /// Classes whose events are not in the trace, each once.
-    pub classes_refused: Vec<Refusal>,
-    /// Why something could not be written, the first time.
-    pub write_error: Option<String>,
-}
-
-impl std::fmt::Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plural = |count: u64| if count == 1 { "" } else { "es" };
-        let Summary { events, lost, processes, bytes, .. } = self;
-        write!(
-            f,
-            "{events} events, {} lost, {processes} process{}, {bytes} bytes",
-            lost.saturating_add(self.lost_on_disk),
-            plural(*processes)
-        )?;
-        if self.snapshots_refused > 0 {
-            write!(f, "; {} snapshots that events asked for were too many", self.snapshots_refused)?;
-        }
-        if !self.classes_refused.is_empty() {
-            f.write_str("; refused event classes are named above")?;
-        }
-        if let Some(error) = &self.write_error {
-            write!(f, "; {} events could not be written: {error}", self.lost_on_disk)?;
-        }
-        if self.packets_refused > 0 {
-            write!(f, "; {} packets were not valid and were left out", self.packets_refused)?;
-        }
-        if let Some(violation) = &self.ring_violation {
-            write!(f, "; protocol violation in the ring of {violation}")?;
-        }
-        let (first, rest) = self.lost_by_class.split_at(self.lost_by_class.len().min(LOST_CLASSES_SHOWN_MAX));
-        for (index, (name, count)) in first.iter().enumerate() {
-            write!(f, "{} {name} {count}", if index == 0 { "; lost:" } else { "," })?;
-        }
-        if !rest.is_empty() {
-            write!(
-                f,
-                ", {} other classes {}",
-                rest.len(),
-                rest.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// Classes that a summary names in its line.
-const LOST_CLASSES_SHOWN_MAX: usize = 5;
 
 /// Memory, threads and files of a session that is open.
 #[derive(Debug)]
@@ -205,21 +133,13 @@ impl Session {
         self.shared.memory.wake();
         let drained = self.drainer.take().and_then(|drainer| drainer.join().ok()).unwrap_or_else(|| {
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
-            Drained { written: Tally { write_error, ..Tally::default() }, ..Drained::default() }
+            Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
-        let written = drained.written;
         let mut summary = Summary {
-            events: written.events,
-            lost: drained.lost,
-            lost_by_class: drained.lost_by_class,
-            lost_on_disk: written.lost_on_disk,
-            packets_refused: written.packets_refused,
-            ring_violation: drained.violation.map(|(stream, error)| format!("stream {stream}: {error}")),
             processes: self.shared.processes.joined(),
-            bytes: written.bytes,
             snapshots_refused: self.shared.snapshots_refused.load(Ordering::Relaxed),
             classes_refused: self.shared.trace.refusals(),
-            write_error: written.write_error,
+            ..drained.summary
         };
         let refused = format!("{} packets were not valid and were left out", summary.packets_refused);
         let mut records = Vec::new();
@@ -249,38 +169,4 @@ fn new_uuid() -> Result<[u8; 16], Error> {
     uuid[6] = uuid[6] & 0x0F | 0x40;
     uuid[8] = uuid[8] & 0x3F | 0x80;
     Ok(uuid)
-}
-
-#[cfg(test)]
-mod tests {
-    use dormouse_abi::session::LOST_CLASS_COUNT;
-    use dormouse_abi::wire::ClassDecl;
-    use dormouse_ctf::Classes;
-
-    use super::*;
-
-    #[test]
-    fn a_summary_names_the_classes_that_lost_most() {
-        let mut classes = Classes::new();
-        let decl = |name: &str| ClassDecl { provider: "shop".into(), name: name.into(), fields: vec![] };
-        assert!(classes.insert(0, decl("order")) && classes.insert(1, decl("item")));
-        let mut counts = vec![0; LOST_CLASS_COUNT];
-        let mut summary = |losses: &[(usize, u64)]| {
-            losses.iter().for_each(|&(index, count)| counts[index] = count);
-            Summary { lost_by_class: losses::name_counts(counts.clone(), &classes), ..Summary::default() }.to_string()
-        };
-        let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
-        assert_eq!(summary(&[]), nothing);
-        assert_eq!(summary(&[(0, 3), (1, 40)]), format!("{nothing}; lost: shop:item 40, shop:order 3"));
-        // Whatever a program has written there, it is said, and saturates.
-        let strange = [(7, u64::MAX), (8, u64::MAX), (9, 50), (255, 2), (254, 1)];
-        let none = "(other classes)";
-        assert_eq!(
-            summary(&strange),
-            format!(
-                "{nothing}; lost: {none} {max}, {none} {max}, {none} 50, shop:item 40, shop:order 3, 2 other classes 3",
-                max = u64::MAX
-            )
-        );
-    }
 }

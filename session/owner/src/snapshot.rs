@@ -41,7 +41,8 @@ use crate::error::Error;
 use crate::memory::SessionMemory;
 use crate::options::first_free;
 use crate::pages::{Page, Pages};
-use crate::streams::{StreamFiles, Tally};
+use crate::streams::StreamFiles;
+use crate::summary::Summary;
 use crate::trace::{Trace, make_dir};
 
 /// What to take.
@@ -132,7 +133,7 @@ fn take_while(
     let moment = taking.run(wanted, meanwhile);
     let Taking { files, pages_missed, .. } = taking;
     files.finish();
-    let Tally { events, bytes, packets_refused, write_error, .. } = &files.tally;
+    let Summary { events, bytes, packets_refused, write_error, .. } = &files.tally;
     if let Some(error) = write_error {
         files.remove();
         return Err(error.clone().into());

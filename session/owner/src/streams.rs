@@ -7,22 +7,12 @@ use dormouse_ctf::{Classes, PacketHeader, StreamTotals, Totals, count_records};
 
 use crate::error::Error;
 use crate::pages::Pages;
+use crate::summary::Summary;
 use crate::trace::{GrowingFile, Trace, not_written};
 
 /// Space that is set aside at a time in a stream's file: one look for free blocks for many pages, and all in one place. Next to none
 /// in files that last as long as one input of a fuzzer.
 const RESERVE_BYTES: u64 = if cfg!(feature = "fuzzing") { 1 } else { 4 << 20 };
-
-/// What was written, and what was not.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Tally {
-    pub(crate) events: u64,
-    /// Events that were committed and could not be written.
-    pub(crate) lost_on_disk: u64,
-    pub(crate) packets_refused: u64,
-    pub(crate) bytes: u64,
-    pub(crate) write_error: Option<String>,
-}
 
 /// The file of one event stream, made with its first packet.
 pub(crate) struct StreamFile {
@@ -95,7 +85,8 @@ pub(crate) struct StreamFiles<'a> {
     trace: &'a Trace,
     files: Vec<StreamFile>,
     classes: Classes,
-    pub(crate) tally: Tally,
+    /// What was written, and what was not.
+    pub(crate) tally: Summary,
 }
 
 impl<'a> StreamFiles<'a> {
@@ -103,7 +94,7 @@ impl<'a> StreamFiles<'a> {
     pub(crate) fn new(pages: Pages, trace: &'a Trace, dir: &Path) -> StreamFiles<'a> {
         let streams = 0..pages.memory.geometry().stream_count;
         let files = streams.map(|stream| StreamFile::new(dir.join(pages.name_of(stream)))).collect();
-        StreamFiles { trace, files, classes: trace.classes(), tally: Tally::default() }
+        StreamFiles { trace, files, classes: trace.classes(), tally: Summary::default() }
     }
 
     /// What a stream has here so far.

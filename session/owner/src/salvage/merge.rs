@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
-use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader, StreamTotals};
+use dormouse_abi::page::STREAM_EVENTS;
+use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader};
 use serde::Serialize;
 
 use super::copy::{Copied, is_begun_since};
@@ -146,9 +146,7 @@ impl Merge<'_> {
         self.result.bytes += bytes.len() as u64;
         let mut reader = StreamReader::new(&directory.metadata, 0, &bytes);
         reader.by_ref().for_each(drop);
-        let (events, packets) = (reader.event_count(), reader.packet_count());
-        let of_state = StreamTotals { stream_id: STREAM_STATE, events, packets, ..StreamTotals::default() };
-        let totals = with_state(totals_of(&self.files), of_state);
+        let totals = with_state(totals_of(&self.files), reader.totals().unwrap_or_default());
         // Last: a directory without metadata is no trace.
         let text = Metadata { totals, ..directory.metadata.clone() }.text();
         create_file(&output.join("metadata"), text.as_bytes())?;

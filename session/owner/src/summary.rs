@@ -1,0 +1,110 @@
+//! What a session came to, and its line for people.
+
+use dormouse_ctf::Refusal;
+
+/// What a session came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Events in the trace.
+    pub events: u64,
+    /// Events that found no free page or were larger than a page.
+    pub lost: u64,
+    /// Whose events those were, the greatest count first. A program that was killed, or was losing events while the session ended,
+    /// may have left some out.
+    pub lost_by_class: Vec<(String, u64)>,
+    /// Events that were committed but could not be written to the trace.
+    pub lost_on_disk: u64,
+    /// Packets that failed a check, and are not in the trace.
+    pub packets_refused: u64,
+    /// The first stream in whose ring a producer has violated the protocol, and how. Its pages were found without the ring.
+    pub ring_violation: Option<String>,
+    /// Processes that joined.
+    pub processes: u64,
+    /// Bytes of the trace's streams.
+    pub bytes: u64,
+    /// Snapshots that events asked for and that were too many.
+    pub snapshots_refused: u64,
+    /// Classes whose events are not in the trace, each once.
+    pub classes_refused: Vec<Refusal>,
+    /// Why something could not be written, the first time.
+    pub write_error: Option<String>,
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = |count: u64| if count == 1 { "" } else { "es" };
+        let Summary { events, lost, processes, bytes, .. } = self;
+        write!(
+            f,
+            "{events} events, {} lost, {processes} process{}, {bytes} bytes",
+            lost.saturating_add(self.lost_on_disk),
+            plural(*processes)
+        )?;
+        if self.snapshots_refused > 0 {
+            write!(f, "; {} snapshots that events asked for were too many", self.snapshots_refused)?;
+        }
+        if !self.classes_refused.is_empty() {
+            f.write_str("; refused event classes are named above")?;
+        }
+        if let Some(error) = &self.write_error {
+            write!(f, "; {} events could not be written: {error}", self.lost_on_disk)?;
+        }
+        if self.packets_refused > 0 {
+            write!(f, "; {} packets were not valid and were left out", self.packets_refused)?;
+        }
+        if let Some(violation) = &self.ring_violation {
+            write!(f, "; protocol violation in the ring of {violation}")?;
+        }
+        let (first, rest) = self.lost_by_class.split_at(self.lost_by_class.len().min(LOST_CLASSES_SHOWN_MAX));
+        for (index, (name, count)) in first.iter().enumerate() {
+            write!(f, "{} {name} {count}", if index == 0 { "; lost:" } else { "," })?;
+        }
+        if !rest.is_empty() {
+            write!(
+                f,
+                ", {} other classes {}",
+                rest.len(),
+                rest.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Classes that a summary names in its line.
+const LOST_CLASSES_SHOWN_MAX: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use dormouse_abi::session::LOST_CLASS_COUNT;
+    use dormouse_abi::wire::ClassDecl;
+    use dormouse_ctf::Classes;
+
+    use super::*;
+    use crate::losses;
+
+    #[test]
+    fn a_summary_names_the_classes_that_lost_most() {
+        let mut classes = Classes::new();
+        let decl = |name: &str| ClassDecl { provider: "shop".into(), name: name.into(), fields: vec![] };
+        assert!(classes.insert(0, decl("order")) && classes.insert(1, decl("item")));
+        let mut counts = vec![0; LOST_CLASS_COUNT];
+        let mut summary = |losses: &[(usize, u64)]| {
+            losses.iter().for_each(|&(index, count)| counts[index] = count);
+            Summary { lost_by_class: losses::name_counts(counts.clone(), &classes), ..Summary::default() }.to_string()
+        };
+        let nothing = "0 events, 0 lost, 0 processes, 0 bytes";
+        assert_eq!(summary(&[]), nothing);
+        assert_eq!(summary(&[(0, 3), (1, 40)]), format!("{nothing}; lost: shop:item 40, shop:order 3"));
+        // Whatever a program has written there, it is said, and saturates.
+        let strange = [(7, u64::MAX), (8, u64::MAX), (9, 50), (255, 2), (254, 1)];
+        let none = "(other classes)";
+        assert_eq!(
+            summary(&strange),
+            format!(
+                "{nothing}; lost: {none} {max}, {none} {max}, {none} 50, shop:item 40, shop:order 3, 2 other classes 3",
+                max = u64::MAX
+            )
+        );
+    }
+}
