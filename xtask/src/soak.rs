@@ -16,6 +16,8 @@ enum Part {
     Kills,
     /// Ten million events of each kind, none of which may fault
     Faults,
+    /// A process writes at random over every kind of session that it shares with others
+    Hostile,
     /// A gate is toggled a million times while threads run through it
     Toggles,
     /// A thousand snapshots of each flight recorder
@@ -39,6 +41,7 @@ impl Part {
         Some(match self {
             Part::Kills => ("dormouse-e2e", Some("e2e"), "points::", ("DORMOUSE_KILL_STRIDE", "1")),
             Part::Faults => ("dormouse-e2e", Some("e2e"), "faults::", ("DORMOUSE_FAULT_EVENTS", "10000000")),
+            Part::Hostile => ("dormouse-e2e", Some("e2e"), "hostile::", ("DORMOUSE_HOSTILE_KINDS", "4")),
             Part::Toggles => ("dormouse-imv", Some("update"), "toggled", ("DORMOUSE_TOGGLES", "1000000")),
             Part::Snapshots => ("dormouse-e2e", Some("e2e"), "snapshots::", ("DORMOUSE_SNAPSHOTS", "1000")),
             Part::Plugins => ("dormouse-capi", Some("loader"), "storm", ("DORMOUSE_STORM_SECONDS", "600")),

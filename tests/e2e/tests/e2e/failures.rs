@@ -160,7 +160,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_is_told_of_and_counted() {
     let places = tempfile::tempdir().expect("a directory");
     let cases =
-        [(AMPLE, true, "size=1M"), (AMPLE, false, "size=1M"), (TINY, true, "size=160K"), (TINY, false, "size=160K")];
+        [(AMPLE, true, "size=1M"), (AMPLE, false, "size=1M"), (TINY, true, "size=48K"), (TINY, false, "size=48K")];
     for (budget, rseq, size) in cases {
         let at = places.path().join(format!("disk-{budget}-{rseq}"));
         let Some(disk) = SmallDisk::mount(&at, size) else { return };

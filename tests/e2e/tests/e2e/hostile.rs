@@ -5,9 +5,17 @@ use dormouse_e2e::{Random, seed};
 
 use crate::TRACED;
 
+/// So many of the four kinds of [`KINDS`] are tried with each way to write, unless the environment variable of this name says otherwise.
+const KIND_COUNT: (&str, usize) = ("DORMOUSE_HOSTILE_KINDS", 2);
+
+/// Sessions by their budget, and whether the session's header is spared. Neighbours differ in their budgets.
+const KINDS: [(&str, bool); 4] = [("64K", true), ("1M", false), ("64K", false), ("1M", true)];
+
 fn scribble(mode: &str, rseq: bool, context: &str) {
     let mut random = Random(seed(&format!("hostile, {mode}, rseq {rseq}, context {context}")));
-    for (budget, spares_header) in [("64K", true), ("1M", false), ("1M", true), ("64K", false)] {
+    let count = std::env::var(KIND_COUNT.0).ok().and_then(|text| text.parse().ok()).unwrap_or(KIND_COUNT.1);
+    let first = random.number() as usize % KINDS.len();
+    for (budget, spares_header) in KINDS.into_iter().cycle().skip(first).take(count) {
         let seed = random.number() & !1 | !spares_header as u64;
         let hostile = format!("{TRACED} hostile {seed} 100000");
         let honest = format!("{TRACED} numbers 2 100000");

@@ -14,7 +14,7 @@ const POINTS: &str = env!("CARGO_BIN_EXE_e2e-points");
 
 /// Of the instructions outside of critical sections, every so many is died at, unless the environment variable of this name says
 /// otherwise; 1 is all of them, each time that they are reached. Within sections it is always all.
-const STRIDE: (&str, usize) = ("DORMOUSE_KILL_STRIDE", 80);
+const STRIDE: (&str, usize) = ("DORMOUSE_KILL_STRIDE", 120);
 
 /// Of those at which a writer is overtaken amid a page switch, so many times as many.
 const OVERTAKEN_DENSITY: usize = 10;
