@@ -105,6 +105,36 @@ impl PacketHeader {
             events_discarded: u64_at(bytes, OFFSET_DISCARDED),
         })
     }
+
+    /// That of a stream's first packet, before it has ended.
+    pub fn first(uuid: [u8; 16], stream_id: u32, stream_instance_id: u32, cpu_id: u32) -> PacketHeader {
+        PacketHeader {
+            uuid,
+            stream_id,
+            stream_instance_id,
+            cpu_id,
+            timestamp_begin: 0,
+            timestamp_end: 0,
+            content_size_bytes: 0,
+            packet_size_bytes: 0,
+            packet_seq_num: 0,
+            events_discarded: 0,
+        }
+    }
+
+    /// Ends a packet: room for the header, then its records, whose first and last time `span` is. Pads it to `size_bytes_min`, writes the
+    /// header, and becomes that of the next. An empty packet spans no time and stands where the one before ended.
+    ///
+    /// # Panics
+    /// The packet is shorter than a header.
+    pub fn end(&mut self, packet: &mut Vec<u8>, span: Option<(u64, u64)>, size_bytes_min: usize) {
+        (self.timestamp_begin, self.timestamp_end) = span.unwrap_or((self.timestamp_end, self.timestamp_end));
+        self.content_size_bytes = packet.len() as u64;
+        packet.resize(packet.len().max(size_bytes_min), 0);
+        self.packet_size_bytes = packet.len() as u64;
+        packet[..HEADER_SIZE_BYTES].copy_from_slice(&self.encode());
+        self.packet_seq_num = self.packet_seq_num.wrapping_add(1);
+    }
 }
 
 /// Writes the packets of the state stream, one after another. A packet grows with its records and has no padding.
@@ -120,18 +150,7 @@ pub struct PacketWriter {
 impl PacketWriter {
     /// Starts the stream.
     pub fn state(uuid: [u8; 16]) -> PacketWriter {
-        PacketWriter::at(PacketHeader {
-            uuid,
-            stream_id: STREAM_STATE,
-            stream_instance_id: 0,
-            cpu_id: CPU_UNKNOWN,
-            timestamp_begin: 0,
-            timestamp_end: 0,
-            content_size_bytes: 0,
-            packet_size_bytes: 0,
-            packet_seq_num: 0,
-            events_discarded: 0,
-        })
+        PacketWriter::at(PacketHeader::first(uuid, STREAM_STATE, 0, CPU_UNKNOWN))
     }
 
     /// Goes on behind the packet with this header.
@@ -150,15 +169,10 @@ impl PacketWriter {
         record.encode(&mut self.content);
     }
 
-    /// Ends the packet at hand and starts the next. An empty packet spans no time and stands where the one before ended.
+    /// Ends the packet at hand and starts the next.
     pub fn finish(&mut self) -> Vec<u8> {
-        let header = &mut self.header;
-        (header.timestamp_begin, header.timestamp_end) =
-            self.span.take().unwrap_or((header.timestamp_end, header.timestamp_end));
         let mut packet = std::mem::replace(&mut self.content, vec![0; HEADER_SIZE_BYTES]);
-        (header.content_size_bytes, header.packet_size_bytes) = (packet.len() as u64, packet.len() as u64);
-        packet[..HEADER_SIZE_BYTES].copy_from_slice(&header.encode());
-        header.packet_seq_num = header.packet_seq_num.wrapping_add(1);
+        self.header.end(&mut packet, self.span.take(), 0);
         packet
     }
 }

@@ -184,18 +184,7 @@ pub struct EventWriter {
 impl EventWriter {
     /// Starts a stream.
     pub fn new(uuid: [u8; 16], stream_id: u32, stream_instance_id: u32, cpu_id: u32) -> EventWriter {
-        let header = PacketHeader {
-            uuid,
-            stream_id,
-            stream_instance_id,
-            cpu_id,
-            timestamp_begin: 0,
-            timestamp_end: 0,
-            content_size_bytes: 0,
-            packet_size_bytes: 0,
-            packet_seq_num: 0,
-            events_discarded: 0,
-        };
+        let header = PacketHeader::first(uuid, stream_id, stream_instance_id, cpu_id);
         EventWriter { header, kind: RecordKind::Ids, content: vec![0; HEADER_SIZE_BYTES], span: None }
     }
 
@@ -234,16 +223,9 @@ impl EventWriter {
     /// Ends the packet at hand and starts the next. The packet is padded to `size_bytes_min`; `events_discarded` counts
     /// from the beginning of the stream; an empty packet spans no time and stands where the one before ended.
     pub fn finish(&mut self, size_bytes_min: usize, events_discarded: u64) -> Vec<u8> {
-        let (begin, end) = self.span.take().unwrap_or((self.header.timestamp_end, self.header.timestamp_end));
         let mut packet = std::mem::replace(&mut self.content, vec![0; HEADER_SIZE_BYTES]);
-        self.header.timestamp_begin = begin;
-        self.header.timestamp_end = end;
-        self.header.content_size_bytes = packet.len() as u64;
-        packet.resize(packet.len().max(size_bytes_min), 0);
-        self.header.packet_size_bytes = packet.len() as u64;
         self.header.events_discarded = events_discarded;
-        packet[..HEADER_SIZE_BYTES].copy_from_slice(&self.header.encode());
-        self.header.packet_seq_num = self.header.packet_seq_num.wrapping_add(1);
+        self.header.end(&mut packet, self.span.take(), size_bytes_min);
         packet
     }
 }
