@@ -24,21 +24,16 @@
 //! # What there is
 //! | module | what is in it |
 //! | --- | --- |
-//! | `event` | experiment: a dormant and an armed event beside the tracers that people use |
-//! | `flight_recorder` | experiment: writers beside snapshots, and bytes of an event on disk |
-//! | `imv` | experiment: static branches and immediate values, and changing them, beside global variables |
-//! | `relay_write` | experiment: the write to a buffer of pages, by memcpy called, by single stores, inlined |
-//! | `vring` | experiment: virtqueues between two processors, with and without the shadow and what came after |
-//! | [`zero_page`] | experiment: a codec's frames from the zero page and from memory, and what the first touch costs |
-//! | `compile_job` | experiment: a real build without tracing, dormant, and armed, beside LTTng-UST |
+//! | [`experiments`] | a folder for each: what is measured, and the paper that it grew out of |
+//! | [`paper`] | a paper's figures and statements beside what was measured, judged by one rule |
+//! | [`grid`] | a table, for a terminal, a browser, a document |
 //! | `engine`, `engines` | driving an engine; all of an experiment's, with its peers', from their start to the count of their events |
 //! | `rounds` | every case in turn, in an order drawn anew for each round |
 //! | `plan` | from what is measured to figures: labels, walks, costs beyond empty loops |
 //! | [`peers`], [`lttng`] | other tracers: their engines, their sessions, their own counts |
-//! | [`statistics`] | medians, intervals, ratios of pairs, warm-up, outliers |
-//! | [`mod@host`], [`neighbours`] | the machine, and who disturbed it |
-//! | [`probes`] | core clock, caches, scheduler, clock source, interruptions and page backing, measured on the spot |
-//! | [`doctor`] | what the machine's facts mean for tracing and for figures |
+//! | `lab/statistics` | medians, intervals, ratios of pairs, warm-up, outliers |
+//! | `lab/machine` | the machine: its facts, who disturbed it, what it does to figures, what all that means |
+//! | `lab/engines`, `lab/harness` | the engines, and what they are made of |
 //! | `result`, `table`, [`report`] | results as JSON, as text, as a page with plots |
 //! | [`compare`] | what differs between two results, and what to suspect |
 //!
@@ -54,77 +49,29 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod compare;
-mod compile_job;
-pub mod doctor;
 mod engine;
 mod engines;
-mod event;
-mod fact;
-mod figures;
-mod flight_recorder;
-pub mod host;
-mod imv;
-mod intervals;
+#[path = "../experiments/mod.rs"]
+pub mod experiments;
+pub mod grid;
 pub mod lttng;
-pub mod neighbours;
+pub mod paper;
 pub mod peers;
-mod percpu;
 mod plan;
-pub mod probes;
-mod relay_write;
 pub mod report;
 mod result;
 mod rounds;
-pub mod statistics;
 mod table;
-mod vring;
-pub mod zero_page;
 
 use std::path::PathBuf;
 
-pub use compile_job::{CompileJobOptions, ENV_PROJECT, ENV_VARIANTS, VARIANTS, find_project, run_compile_job};
 pub use dormouse_lab_harness::Policy;
-pub use event::run_event;
-pub use figures::{Labels, Measurement, Ratio};
-pub use flight_recorder::run_flight_recorder;
-pub use host::Host;
-pub use imv::run_imv;
-pub use neighbours::Neighbours;
-pub use percpu::run_percpu;
-pub use relay_write::run_relay_write;
-pub use result::{Experiment, Report, SCHEMA};
+pub use dormouse_lab_machine::{Host, Neighbours, doctor, host, neighbours, probes};
+use dormouse_lab_statistics::intervals;
+pub use dormouse_lab_statistics::{self as statistics, Labels, Measurement, Ratio, SCHEMA};
+pub use experiments::EXPERIMENTS;
+pub use result::{Experiment, Judged, Report, Verdict};
 pub use table::table;
-pub use vring::run_vring;
-pub use zero_page::run_zero_page;
-
-/// Names of the experiments with what they measure.
-pub const EXPERIMENTS: &[(&str, &str)] = &[
-    ("event", "cost of a dormant and of an armed event, beside the tracers that people use"),
-    ("flight-recorder", "what writers pay for snapshots, and how many bytes an event takes on disk"),
-    ("imv", "cost of a static branch, an immediate value, and their updates, beside global variables"),
-    (
-        "percpu",
-        "cost of counting with a word for each processor, in five layouts, beside atomics and thread-local words",
-    ),
-    ("relay-write", "cost of writing a record to a buffer of pages, by memcpy, by single stores, and inlined"),
-    (
-        "vring",
-        "cost of a buffer's way through a virtqueue and back, between two processors, by what was refined since 2015",
-    ),
-    ("zero-page", "time of a codec's frames in memory that nobody has written, beside memory that is there"),
-    ("compile-job", "time of a C project's build, untraced, dormant and armed, beside LTTng-UST"),
-];
-
-/// What the document that an experiment grew out of says, beside what was found; empty for most.
-pub(crate) fn seed_tables(experiment: &Experiment) -> String {
-    let of_builds = compile_job::seed::tables(experiment);
-    imv::seed::tables(experiment)
-        + &percpu::seed::tables(experiment)
-        + &relay_write::seed::tables(experiment)
-        + &vring::seed::tables(experiment)
-        + &zero_page::seed::tables(experiment)
-        + &of_builds
-}
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -180,17 +127,9 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// All but the first of the processors that this process may use come first: that one has most interrupts to serve.
+    /// On the processors that this process may use.
     pub fn new(is_quick: bool) -> RunOptions {
-        let allowed = rustix::thread::sched_getaffinity(None).ok();
-        let mut cpus: Vec<u32> = match allowed {
-            Some(set) => {
-                (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu as u32).collect()
-            }
-            None => vec![0],
-        };
-        let first = 1.min(cpus.len() - 1);
-        cpus.rotate_left(first);
+        let cpus = dormouse_lab_machine::cpus();
         RunOptions { is_quick, rounds_max: usize::MAX, cpus, policy: Policy::Other, has_peers: true, project: None }
     }
 
@@ -205,27 +144,16 @@ impl RunOptions {
 /// # Errors
 /// See [`LabError`]. An unknown name is one before anything runs.
 pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
-    let is_known = |name: &String| EXPERIMENTS.iter().any(|(known, _)| known == name);
-    if let Some(name) = names.iter().find(|name| !is_known(name)) {
-        return Err(LabError::Unknown(name.clone()));
-    }
+    let find = |name: &String| experiments::find(name).ok_or_else(|| LabError::Unknown(name.clone()));
+    let known = names.iter().map(find).collect::<Result<Vec<_>, LabError>>()?;
     let mut experiments = Vec::new();
     // Before the run, while the load is that of others.
     let mut host = Host::read();
     host.probes = probes::measure(options.cpus.first().copied().unwrap_or(0), true, host.caches_bytes());
-    for name in names {
+    for known in known {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
-        let mut experiment = match name.as_str() {
-            "event" => run_event(options, &host)?,
-            "flight-recorder" => run_flight_recorder(options, &host)?,
-            "imv" => run_imv(options, &host)?,
-            "percpu" => run_percpu(options, &host)?,
-            "relay-write" => run_relay_write(options, &host)?,
-            "vring" => run_vring(options, &host)?,
-            "zero-page" => run_zero_page(options, &host)?,
-            "compile-job" => run_compile_job(&CompileJobOptions::new(options))?,
-            _ => return Err(LabError::Unknown(name.clone())),
-        };
+        let mut experiment = (known.run)(options, &host)?;
+        experiment.statements = known.paper().map(|paper| paper.judge(&experiment)).unwrap_or_default();
         let findings = neighbours.stop();
         experiment.notes.extend(findings.notes());
         host.absorb(&findings);

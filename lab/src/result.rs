@@ -10,16 +10,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Host;
-use crate::figures::{Measurement, Ratio};
-
-/// Version of the layout.
-pub const SCHEMA: u32 = 1;
+use crate::{Host, Measurement, Ratio};
 
 /// What a run prints for machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Version of this layout: [`SCHEMA`].
+    /// Version of this layout: [`crate::SCHEMA`].
     pub schema: u32,
     /// The machine.
     pub host: Host,
@@ -36,6 +32,70 @@ pub struct Experiment {
     pub measurements: Vec<Measurement>,
     /// The ratios.
     pub ratios: Vec<Ratio>,
+    /// What the paper that it grew out of says, and whether that is so here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statements: Vec<Judged>,
     /// What a reader has to know.
+    #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// What this machine says to a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// The whole interval is in the range.
+    #[serde(rename = "holds")]
+    Holds,
+    /// The whole interval is outside, on one side.
+    #[serde(rename = "does not hold")]
+    DoesNotHold,
+    /// Neither, or too few rounds.
+    #[serde(rename = "cannot be told")]
+    CannotBeTold,
+    /// Nothing to judge by.
+    #[serde(rename = "not measured")]
+    NotMeasured,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Holds => "holds",
+            Verdict::DoesNotHold => "does not hold",
+            Verdict::CannotBeTold => "cannot be told",
+            Verdict::NotMeasured => "not measured",
+        }
+    }
+}
+
+/// A statement that was judged, at one place.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    /// How the paper is cited.
+    pub paper: String,
+    /// The line, or the lines, where it says so.
+    pub line: String,
+    /// The statement.
+    pub text: String,
+    /// Where it was looked at; empty if there is one place.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub place: String,
+    /// The ratio that decides.
+    pub ratio: String,
+    /// In which range it is if the statement is true.
+    pub range: String,
+    /// The paper's own value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub there: String,
+    /// Its value here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// Its 95 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci95: Option<[f64; 2]>,
+    /// What follows.
+    pub verdict: Verdict,
+    /// Why.
+    pub why: String,
 }

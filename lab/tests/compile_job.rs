@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dormouse_lab::{CompileJobOptions, LabError, RunOptions, run_compile_job};
+use dormouse_lab::experiments::{CompileJobOptions, VARIANTS, run_compile_job};
+use dormouse_lab::{LabError, RunOptions};
 
 /// The preload library, made by cargo where this test was made.
 fn library() -> PathBuf {
@@ -74,7 +75,7 @@ fn a_project_is_built_in_all_ways_and_nothing_is_lost() {
 fn variants_of_the_write_are_measured_where_they_are_there() {
     let (project, variants) = (project(MAKEFILE), tempfile::tempdir().unwrap());
     // Whatever they write by: what is tried here is that they are built with.
-    for (file, _) in dormouse_lab::VARIANTS {
+    for (file, _) in VARIANTS {
         fs::copy(library(), variants.path().join(file)).unwrap();
     }
     let options = CompileJobOptions { variants: Some(variants.path().into()), rounds: 1, ..options(project.path()) };

@@ -29,15 +29,21 @@ const E2E: [&str; 11] = {
     [a, b, c, d, e, f, g, h, i, j, "dormouse-testing"]
 };
 
-/// Every room, the harness of engines, layouts of per-CPU words, forms of rings and the model of their cache lines, and what commands share.
-const LAB: [&str; 16] = {
-    let [a, b, c, d, e, f, g, h, i, j] = EVERYTHING;
-    let [k, l, m, p] = ["dormouse-lab-harness", "dormouse-lab-rings", "dormouse-lab-coherence", "dormouse-lab-schemes"];
-    let [n, o] = ["dormouse-doctor", "dormouse-terminal"];
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
-};
+/// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
+const LAB: [&str; 10] = [
+    "dormouse-abi",
+    "dormouse-consumer",
+    "dormouse-doctor",
+    "dormouse-lab-coherence",
+    "dormouse-lab-harness",
+    "dormouse-lab-machine",
+    "dormouse-lab-rings",
+    "dormouse-lab-statistics",
+    "dormouse-terminal",
+    "dormouse-vring",
+];
 
-const RULES: [Rule; 35] = [
+const RULES: [Rule; 38] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
@@ -95,6 +101,27 @@ const RULES: [Rule; 35] = [
     ("dormouse-cli", &["dormouse-abi", "dormouse-consumer", "dormouse-ctf", "dormouse-doctor", "dormouse-terminal"]),
     // Beside both: they measure and test all of it.
     ("dormouse-lab", &LAB),
+    ("dormouse-lab-statistics", &[]),
+    (
+        "dormouse-lab-machine",
+        &["dormouse-backing", "dormouse-doctor", "dormouse-lab-harness", "dormouse-lab-statistics"],
+    ),
+    // The programs whose loops are timed: each mechanism alone, and the walk.
+    (
+        "dormouse-lab-engines",
+        &[
+            "dormouse",
+            "dormouse-abi",
+            "dormouse-backing",
+            "dormouse-imv",
+            "dormouse-lab-harness",
+            "dormouse-lab-rings",
+            "dormouse-lab-schemes",
+            "dormouse-percpu",
+            "dormouse-relay-chain",
+            "dormouse-vring",
+        ],
+    ),
     // Peers are measured by it too: no tracer, but what tells whether memory is there.
     ("dormouse-lab-harness", &["dormouse-backing"]),
     // Forms of rings that it compares, and what a ring's memory traffic is, by a model.
@@ -169,7 +196,10 @@ fn the_workspaces_are_seen() {
         packages.iter().find(|(package, _)| package == name).map(|(_, dependencies)| dependencies.as_slice())
     };
     assert!(dependencies("dormouse").is_some_and(|dependencies| dependencies.contains(&"dormouse-imv".to_owned())));
-    assert!(dependencies("dormouse-lab").is_some_and(|dependencies| dependencies.contains(&"dormouse-imv".to_owned())));
+    assert!(
+        dependencies("dormouse-lab-engines")
+            .is_some_and(|dependencies| dependencies.contains(&"dormouse-imv".to_owned()))
+    );
     assert!(dependencies("dormouse-abi").is_some_and(|dependencies| dependencies.is_empty()));
 }
 

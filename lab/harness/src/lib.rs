@@ -34,6 +34,7 @@ mod c;
 mod clock;
 mod counters;
 mod loops;
+pub mod pages;
 pub mod ring;
 mod walk;
 mod worker;

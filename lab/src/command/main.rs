@@ -96,8 +96,8 @@ impl Lab {
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         match self.command {
             Command::List => {
-                for (name, what) in EXPERIMENTS {
-                    writeln!(out, "{name:12} {what}")?;
+                for known in EXPERIMENTS {
+                    writeln!(out, "{:16} {}", known.name, known.what)?;
                 }
             }
             Command::Run(run) => run.run(out)?,
@@ -137,7 +137,7 @@ impl Run {
 
     fn run(self, out: &mut Output) -> anyhow::Result<()> {
         let options = self.options()?;
-        let all = || EXPERIMENTS.iter().map(|(name, _)| name.to_string()).collect();
+        let all = || EXPERIMENTS.iter().map(|known| known.name.to_string()).collect();
         let names = if self.experiments.is_empty() { all() } else { self.experiments };
         // Found out before minutes of measuring.
         for file in self.json.iter().chain(&self.html) {

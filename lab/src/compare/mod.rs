@@ -104,7 +104,13 @@ fn parse(text: &[u8]) -> Result<Loaded, String> {
     for experiment in loose.experiments {
         let measurements = readable(experiment.measurements, &experiment.name, &mut notes);
         let ratios = readable(experiment.ratios, &experiment.name, &mut notes);
-        experiments.push(Experiment { name: experiment.name, measurements, ratios, notes: experiment.notes });
+        experiments.push(Experiment {
+            name: experiment.name,
+            measurements,
+            ratios,
+            notes: experiment.notes,
+            ..Experiment::default()
+        });
     }
     Ok(Loaded { report: Report { schema: loose.schema, host: loose.host, experiments }, notes })
 }

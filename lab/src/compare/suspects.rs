@@ -18,8 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Difference, Kind};
-use crate::host::source::list_text;
-use crate::host::{Availability, Fact, Host};
+use crate::host::{Availability, Fact, Host, list_text};
 use crate::probes::{Judged, SUSPECTS, Verdict};
 
 /// A difference between the hosts.

@@ -4,6 +4,7 @@ use super::*;
 use crate::Ratio;
 use crate::host::{Availability, Cache, Clock, Fact, Kernel, Limits, Memory, Processor, Tracing};
 use crate::neighbours::Neighbour;
+use crate::probes::Probes;
 use crate::statistics::measurement;
 
 fn told<T>(value: T) -> Fact<T> {
@@ -303,4 +304,25 @@ fn what_is_no_result_is_refused_with_its_cause() {
     let loaded = parse(text.as_bytes()).expect("an old result");
     assert_eq!(loaded.notes.len(), 1, "{:?}", loaded.notes);
     assert!(compare(&loaded.report, &report(host(), COSTS)).only_in_b.len() == 4);
+}
+
+/// Figures of a machine whose core is so many times as slow.
+fn clocked(factor: f64) -> Probes {
+    let samples: Vec<f64> = (0..9).map(|number| factor * (1.0 + 0.001 * f64::from(number))).collect();
+    Probes { figures: vec![measurement("core clock.addition", "ns", &samples)], ..Probes::default() }
+}
+
+#[test]
+fn facts_that_act_by_what_is_alike_are_struck_out() {
+    let (mut a, mut b) = (Host::default(), Host::default());
+    (a.governor, b.governor) = (Fact::Told("powersave".into()), Fact::Told("performance".into()));
+    let alike = judge(&clocked(1.0), &clocked(1.0));
+    let differ = judge(&clocked(1.0), &clocked(2.0));
+    let score = |judged: &[Judged]| {
+        let suspects = suspects_of_hosts(&a, &b, judged);
+        let [suspect] = suspects.as_slice() else { panic!("{suspects:#?}") };
+        (suspect.score, suspect.struck_out.is_some())
+    };
+    let (open, struck) = (score(&differ), score(&alike));
+    assert!(!open.1 && struck.1 && struck.0 < 0.2 * open.0, "{open:?} {struck:?}");
 }

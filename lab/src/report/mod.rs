@@ -34,6 +34,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use crate::experiments::Known;
 use crate::{Experiment, Measurement, Ratio, Report};
 use plots::{Entry, Plot, Verdict};
 
@@ -173,14 +174,12 @@ impl Page {
             text::html(&experiment.name)
         ));
         self.notes(&experiment.notes);
-        let tables = crate::seed_tables(experiment);
-        if !tables.is_empty() {
-            self.line(&format!(
-                "<h3>Beside the paper</h3>\n\
-                 <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"What the paper says and what this machine does\">\
-                 <pre>{}</pre></div>",
-                text::html(&tables)
-            ));
+        if let Some(paper) = crate::experiments::find(&experiment.name).and_then(Known::paper) {
+            self.line(&format!("<h3>What the paper says</h3>\n<p>{}</p>", text::html(&paper.heading())));
+            self.line(&crate::paper::grid(&experiment.statements).html("Statements of the paper", text::html));
+            for grid in paper.tables(experiment) {
+                self.line(&grid.html("Figures of the paper", text::html));
+            }
         }
         if experiment.measurements.is_empty() {
             self.line("<p class=\"quiet\">There are no measurements of it in this file.</p>\n</section>");
@@ -289,7 +288,7 @@ impl Page {
 }
 
 fn ratio(ratio: &Ratio) -> String {
-    let verdict = match plots::verdict(ratio.ci95) {
+    let verdict = match plots::verdict(ratio.ci95.unwrap_or(plots::NONE)) {
         Verdict::Below => "cheaper",
         Verdict::Above => "costs more",
         Verdict::Unsure => "no difference shown",
@@ -300,7 +299,7 @@ fn ratio(ratio: &Ratio) -> String {
     if !second.is_empty() {
         words += &format!(" <span class=\"quiet\">vs</span> {}", text::html(&plots::said(second)));
     }
-    let [low, high] = ratio.ci95.map(|end| text::digits(end, 3));
+    let [low, high] = ratio.ci95.unwrap_or(plots::NONE).map(|end| text::digits(end, 3));
     format!(
         "<li><span class=\"value\">{}<span class=\"times\">×</span></span> <span class=\"words\">{words}\
          <span class=\"quiet\">95 % interval {low} … {high}: <b>{verdict}</b></span></span></li>",
@@ -314,7 +313,11 @@ fn row(m: &Measurement, has_unit: bool, has_cycles: bool, counters: &BTreeSet<&S
         cells.push(text::html(&m.unit));
     }
     cells.push(format!("<b>{}</b>", text::number(m.median)));
-    cells.push(format!("{} … {}", text::number(m.ci95[0]), text::number(m.ci95[1])));
+    cells.push(format!(
+        "{} … {}",
+        text::number(m.ci95.unwrap_or(plots::NONE)[0]),
+        text::number(m.ci95.unwrap_or(plots::NONE)[1])
+    ));
     cells.push(text::digits(m.mad, 2));
     cells.push(format!("{} ± {}", text::number(m.mean), text::digits(m.stddev, 2)));
     let optional = |value: Option<f64>| value.map_or_else(|| "–".into(), text::number);

@@ -14,6 +14,9 @@ use super::cases::{self, Axis, Circumstances};
 use super::text;
 use crate::{Experiment, Measurement, Ratio};
 
+/// Where there is no interval.
+pub(super) const NONE: [f64; 2] = [f64::NAN; 2];
+
 /// Rows of one plot; more cases get more plots.
 const ROWS_MAX: usize = 24;
 /// Points of one case that are drawn; all count in the figures.
@@ -82,7 +85,7 @@ fn colour(number: usize) -> String {
 
 /// `dormouse armed: 14.5 ns [14.1, 14.9]`
 fn reading(name: &str, m: &Measurement) -> String {
-    format!("{name}: {} {}", text::quantity(m.median, &m.unit), text::interval(m.ci95))
+    format!("{name}: {} {}", text::quantity(m.median, &m.unit), text::interval(m.ci95.unwrap_or(NONE)))
 }
 
 fn readings(names: &[String], measurements: &[&Measurement]) -> String {
@@ -93,8 +96,8 @@ fn readings(names: &[String], measurements: &[&Measurement]) -> String {
 /// Error bars of 95 % intervals.
 fn bars<'a>(measurements: impl Iterator<Item = &'a Measurement> + Clone, colour: &str) -> Value {
     let distance = |length: f64| if length.is_finite() { length.max(0.0) } else { 0.0 };
-    let up = measurements.clone().map(|m| distance(m.ci95[1] - m.median)).collect::<Vec<_>>();
-    let down = measurements.map(|m| distance(m.median - m.ci95[0])).collect::<Vec<_>>();
+    let up = measurements.clone().map(|m| distance(m.ci95.unwrap_or(NONE)[1] - m.median)).collect::<Vec<_>>();
+    let down = measurements.map(|m| distance(m.median - m.ci95.unwrap_or(NONE)[0])).collect::<Vec<_>>();
     json!({
         "type": "data", "symmetric": false, "array": up, "arrayminus": down,
         "color": colour, "thickness": 1.5, "width": 3,
@@ -203,10 +206,12 @@ pub(super) fn verdict(ci95: [f64; 2]) -> Verdict {
 
 /// The ratios of an experiment with their intervals; none where nothing can be drawn.
 pub(super) fn ratios(experiment: &Experiment, title: &str) -> Option<Plot> {
-    let is_drawn =
-        |ratio: &&Ratio| verdict(ratio.ci95) != Verdict::None && ratio.value.is_finite() && ratio.value > 0.0;
+    let is_drawn = |ratio: &&Ratio| {
+        verdict(ratio.ci95.unwrap_or(NONE)) != Verdict::None && ratio.value.is_finite() && ratio.value > 0.0
+    };
     let ratios = experiment.ratios.iter().filter(is_drawn);
-    let ratios: Vec<(String, f64, [f64; 2])> = ratios.map(|r| (said(&r.name), r.value, r.ci95)).collect();
+    let ratios: Vec<(String, f64, [f64; 2])> =
+        ratios.map(|r| (said(&r.name), r.value, r.ci95.unwrap_or(NONE))).collect();
     if ratios.is_empty() {
         return None;
     }
@@ -599,7 +604,8 @@ fn clouds(names: &[String], measurements: &[&Measurement], value: Scale) -> Vec<
         }));
     }
     let drawn = || measurements.iter().enumerate().filter(|(_, m)| m.median.is_finite());
-    let interval = |m: &Measurement| m.ci95.map(|end| value(m, if end.is_finite() { end } else { m.median }));
+    let interval =
+        |m: &Measurement| m.ci95.unwrap_or(NONE).map(|end| value(m, if end.is_finite() { end } else { m.median }));
     traces.push(json!({
         "type": "scatter", "mode": "markers", "hovertemplate": "%{customdata}<extra></extra>",
         "x": drawn().map(|(_, m)| value(m, m.median)).collect::<Vec<_>>(),

@@ -53,7 +53,7 @@ fn zero_page_has_its_census_its_faults_and_its_verdict() {
         ["zero_page_read_vs_real", "zero_page_decode_vs_real", "first_touch_vs_prefaulted", "first_write_vs_prefaulted"]
     {
         let ratio = experiment.ratios.iter().find(|ratio| ratio.name == name).unwrap_or_else(|| panic!("no {name}"));
-        assert!(ratio.value.is_finite() && ratio.ci95[0] <= ratio.ci95[1], "{ratio:?}");
+        assert!(ratio.value.is_finite() && ratio.ci95.is_none_or(|[low, high]| low <= high), "{ratio:?}");
     }
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("read, small pages, never-written") && text.contains("verdict: "), "{text}");

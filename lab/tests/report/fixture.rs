@@ -102,7 +102,13 @@ fn event() -> Experiment {
         "outliers: 3 of 60 rounds of perfetto_armed lie far from the others; stop what else runs and measure again",
         "hardware counters not available: perf_event_paranoid is 4",
     ];
-    Experiment { name: "event".into(), measurements, ratios, notes: notes.map(String::from).into() }
+    Experiment {
+        name: "event".into(),
+        measurements,
+        ratios,
+        notes: notes.map(String::from).into(),
+        ..Experiment::default()
+    }
 }
 
 fn compile_job() -> Experiment {
@@ -128,7 +134,7 @@ fn compile_job() -> Experiment {
         "make -j2 of Lua, the ways in turn".to_string(),
         "not steady: the wall time falls from round to round".into(),
     ];
-    Experiment { name: "compile-job".into(), measurements, ratios, notes }
+    Experiment { name: "compile-job".into(), measurements, ratios, notes, ..Experiment::default() }
 }
 
 /// Everything that experiments are to write.
@@ -145,13 +151,15 @@ pub fn odd() -> Report {
         ..Experiment::default()
     };
     let mut no_numbers = one("no numbers", &[f64::NAN, f64::INFINITY, 1.0, 2.0]);
-    (no_numbers.median, no_numbers.mean, no_numbers.ci95) = (f64::NAN, f64::INFINITY, [f64::NEG_INFINITY, f64::NAN]);
+    (no_numbers.median, no_numbers.mean, no_numbers.ci95) =
+        (f64::NAN, f64::INFINITY, Some([f64::NEG_INFINITY, f64::NAN]));
     let mut infinite = one("an endless interval", &[1.0, 2.0, 3.0]);
-    infinite.ci95 = [f64::NEG_INFINITY, f64::INFINITY];
+    infinite.ci95 = Some([f64::NEG_INFINITY, f64::INFINITY]);
     let summed = Measurement { samples: Vec::new(), ..one("summed", &[1.0, 2.0, 3.0]) };
     let negative: Vec<f64> = (0..20).map(|number| f64::from(number) / 10.0 - 1.0).collect();
     let mut odd_ratios = experiment("odd ratios", vec![one("one", &[1.0])]);
-    let with = |name: &str, value: f64, ci95: [f64; 2]| Ratio { name: name.into(), value, ci95, means: None };
+    let with =
+        |name: &str, value: f64, ci95: [f64; 2]| Ratio { name: name.into(), value, ci95: Some(ci95), means: None };
     odd_ratios.ratios = vec![
         with("nan_vs_nan", f64::NAN, [f64::NAN; 2]),
         with("endless", f64::INFINITY, [1.0, f64::INFINITY]),
@@ -197,9 +205,9 @@ pub fn hostile() -> Report {
         case("a", "x", "2"),
         case(HOSTILE, "y", "1"),
     ];
-    let ratios = vec![Ratio { name: text("a_vs_b"), value: 0.5, ci95: [0.4, 0.6], means: Some([0.51, 0.02]) }];
+    let ratios = vec![Ratio { name: text("a_vs_b"), value: 0.5, ci95: Some([0.4, 0.6]), means: Some([0.51, 0.02]) }];
     let notes = vec![text("noisy neighbour"), text("counters not available"), text("note")];
-    let experiment = Experiment { name: text("event"), measurements, ratios, notes };
+    let experiment = Experiment { name: text("event"), measurements, ratios, notes, ..Experiment::default() };
     let mut host = serde_json::to_value(Host::read()).expect("the host is JSON");
     for member in host.as_object_mut().expect("the host has members").values_mut().filter(|member| member.is_string()) {
         *member = HOSTILE.into();

@@ -1,0 +1,110 @@
+//! Figures: measurements and ratios.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Version of the layout of results, as JSON.
+pub const SCHEMA: u32 = 1;
+
+/// What a measurement is of, by axis: `tool` → `dormouse`, `state` → `armed`, `fields` → `u64`, `threads` → `2`,
+/// `pressure` → `L2`. Plots take their axes from here.
+pub type Labels = BTreeMap<String, String>;
+
+/// A figure with its spread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// What was measured; unique in its experiment.
+    pub name: String,
+    /// Unit of all figures: `ns`, `s`, `count`.
+    pub unit: String,
+    /// How many rounds, without those that were warm-up.
+    pub n: usize,
+    /// The median.
+    #[serde(deserialize_with = "number")]
+    pub median: f64,
+    /// Median of the absolute deviations from the median.
+    #[serde(deserialize_with = "number")]
+    pub mad: f64,
+    /// The mean.
+    #[serde(deserialize_with = "number")]
+    pub mean: f64,
+    /// Standard deviation of the rounds.
+    #[serde(deserialize_with = "number")]
+    pub stddev: f64,
+    /// 95 % interval of the median; none from too few rounds.
+    #[serde(deserialize_with = "interval")]
+    pub ci95: Option<[f64; 2]>,
+    /// Whether it is a count that is the same each time, as a model's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_exact: bool,
+    /// The same median in cycles of the timestamp counter, where the unit is a time and the counter is constant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tsc_cycles: Option<f64>,
+    /// What it is of.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: Labels,
+    /// Counters of the kernel and the processor, for each iteration; those that the machine refuses are not here.
+    #[serde(default, deserialize_with = "counters", skip_serializing_if = "BTreeMap::is_empty")]
+    pub counters: BTreeMap<String, f64>,
+    /// The rounds, in the order of their measuring.
+    #[serde(default, deserialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<f64>,
+}
+
+/// A ratio of two added costs, round by round.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// `a_vs_b`.
+    pub name: String,
+    /// The ratio of the medians.
+    #[serde(deserialize_with = "number")]
+    pub value: f64,
+    /// Its 95 % interval; none from too few rounds.
+    #[serde(deserialize_with = "interval")]
+    pub ci95: Option<[f64; 2]>,
+    /// The ratio of the means, and its standard deviation by propagation of both costs'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub means: Option<[f64; 2]>,
+}
+
+// JSON has no word for what is no number (a ratio to nothing, say): it is written as null, and read as that.
+
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Option<[f64; 2]>, D::Error> {
+    let ends = <Option<[Option<f64>; 2]>>::deserialize(from)?;
+    Ok(ends.and_then(|[low, high]| Some([low?, high?])))
+}
+
+impl Measurement {
+    /// A count that is the same each time it is made.
+    pub fn exact(name: &str, unit: &str, value: f64) -> Measurement {
+        Measurement {
+            name: name.into(),
+            unit: unit.into(),
+            n: 1,
+            median: value,
+            mean: value,
+            is_exact: true,
+            samples: vec![value],
+            ..Measurement::default()
+        }
+    }
+
+    /// Cycles of the timestamp counter in a nanosecond, as far as this measurement tells them.
+    pub fn tsc_rate(&self) -> Option<f64> {
+        Some(self.tsc_cycles? / self.median).filter(|rate| rate.is_finite() && *rate > 0.0)
+    }
+}
+
+fn samples<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    Ok(Vec::<Option<f64>>::deserialize(from)?.into_iter().map(|sample| sample.unwrap_or(f64::NAN)).collect())
+}
+
+fn counters<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let counters = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+    Ok(counters.into_iter().map(|(name, count)| (name, count.unwrap_or(f64::NAN))).collect())
+}
