@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use dormouse_install::{COMMANDS, Installation, LIBRARIES, PRELOADED, uninstall};
+use dormouse_install::{Installation, uninstall};
 
 use crate::run::{self, cargo, succeed};
 
@@ -44,9 +44,7 @@ impl Install {
             return Ok(());
         }
         let release = (!self.debug).then_some("--release");
-        let packages = COMMANDS.iter().chain(&LIBRARIES).chain([&PRELOADED]);
-        let packages = packages.flat_map(|(_, package)| ["--package", package]);
-        succeed(cargo(["build"]).args(release).args(packages))?;
+        succeed(cargo(["build"]).args(release).args(run::packages()))?;
         if self.with_lab {
             succeed(cargo(["build", "--workspace", "--manifest-path", run::LAB]).args(release))?;
         }

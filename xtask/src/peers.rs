@@ -58,8 +58,7 @@ pub(crate) fn lint() -> Result<()> {
 pub(crate) fn build() -> Result<Vec<&'static str>> {
     let optional = |tool: system::Tool| system::Tool { is_required: false, ..tool };
     system::ensure(&[optional(CC), optional(CPP), BABELTRACE2, LTTNG, LTTNG_UST, SDT])?;
-    let harness = ["--package", "dormouse-lab-harness", "--manifest-path", run::LAB];
-    succeed(cargo(["build", "--quiet", "--release"]).args(harness))?;
+    run::build_lab()?;
     let target = run::target_dir()?;
     let dir = target.join("release/peers");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use dormouse_install::{COMMANDS, LIBRARIES, PRELOADED};
 
 /// The directory of the workspace.
 pub(crate) fn root() -> &'static Path {
@@ -64,12 +65,18 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Builds the laboratory with its engines, and what it preloads.
+/// What is installed, as arguments of cargo: built together, each library that they share is compiled once.
+pub(crate) fn packages() -> impl Iterator<Item = &'static str> {
+    let all = COMMANDS.iter().chain(&LIBRARIES).chain([&PRELOADED]);
+    all.flat_map(|(_, package)| ["--package", *package])
+}
+
+/// Builds the laboratory with its engines and the harness of its peers, and what it preloads with all else that is installed.
 ///
 /// # Errors
 /// Something does not build.
 pub(crate) fn build_lab() -> Result<()> {
-    succeed(&mut cargo(["build", "--quiet", "--release", "--package", "dormouse-preload"]))?;
+    succeed(cargo(["build", "--quiet", "--release"]).args(packages()))?;
     succeed(&mut cargo(["build", "--quiet", "--release", "--workspace", "--manifest-path", LAB]))
 }
 

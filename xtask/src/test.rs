@@ -89,11 +89,9 @@ pub(crate) fn tools() -> Result<()> {
 fn build() -> Result<BTreeMap<String, String>> {
     let mut sources = BTreeMap::new();
     for manifest in WORKSPACES {
-        // `--all-targets` would make a test program of every command, also of those that have no tests. Tests come first: they are most of
-        // it, and then all of that is compiled side by side.
-        for what in [&["test", "--workspace", "--no-run"][..], &["build", "--workspace"]] {
-            build_workspace(cargo(what).args(["--manifest-path", manifest]), &mut sources)?;
-        }
+        // All at once: tests have features of libraries that programs alone have not, and apart these would be compiled twice.
+        let what = ["build", "--workspace", "--lib", "--bins", "--tests", "--examples"];
+        build_workspace(cargo(what).args(["--manifest-path", manifest]), &mut sources)?;
     }
     Ok(sources)
 }

@@ -1,6 +1,6 @@
 //! Dependencies point one way: what each room may depend on is one table, and cargo's metadata is held against it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
@@ -201,6 +201,48 @@ fn the_workspaces_are_seen() {
             .is_some_and(|dependencies| dependencies.contains(&"dormouse-imv".to_owned()))
     );
     assert!(dependencies("dormouse-abi").is_some_and(|dependencies| dependencies.is_empty()));
+}
+
+/// What each package that a workspace builds is built with, by name and version: its features, in all ways in which they are chosen.
+fn features(manifest: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "--workspace",
+            "--locked",
+            "--edges",
+            "normal,build,dev",
+            "--prefix",
+            "none",
+            "--format",
+            "{p} [{f}]",
+        ])
+        .arg("--manifest-path")
+        .arg(path(manifest))
+        .output()
+        .expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let mut features = BTreeMap::<String, BTreeSet<String>>::new();
+    for line in String::from_utf8_lossy(&tree.stdout).lines() {
+        let Some((package, rest)) = line.split_once(" [") else { continue };
+        let package = package.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+        features.entry(package).or_default().insert(rest.split(']').next().unwrap_or_default().to_owned());
+    }
+    features
+}
+
+/// Nor if they have it with different features.
+#[test]
+fn the_workspaces_ask_the_same_of_what_they_share() {
+    let [product, lab] = ["Cargo.toml", "lab/Cargo.toml"].map(features);
+    let differ = product.iter().filter_map(|(package, of_product)| {
+        let of_lab = lab.get(package)?;
+        // What procedural macros are made of has more than one form in one workspace already.
+        let is_one = of_product.len() == 1 && of_lab.len() == 1;
+        (is_one && of_product != of_lab).then(|| format!("{package}: {of_product:?} and {of_lab:?}"))
+    });
+    let differ: Vec<String> = differ.collect();
+    assert!(differ.is_empty(), "ask for both in tests/support/Cargo.toml:\n{}", differ.join("\n"));
 }
 
 /// Both workspaces build into one target directory. A library that they have in different versions would be compiled twice.
