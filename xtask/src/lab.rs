@@ -7,13 +7,23 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::run::{self, succeed};
+use crate::system::{self, CC, MAKE};
 use crate::{lua, peers, test};
 
 /// What to run.
 #[derive(Debug, Default, Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask lab                    two minutes, once it is built: what the five papers say and whether it is so here, and the cost of an
+                                     event beside the tracers that are installed
+  cargo xtask lab --all              every experiment in full, beside every tracer that can be installed: minutes each
+  cargo xtask lab imv --json F       one of them, its figures in a file")]
 pub(crate) struct Lab {
-    /// Experiments, as `dormouse lab list` names them [default: all]
+    /// Experiments, as `dormouse lab list` names them
     pub(crate) experiments: Vec<String>,
+    /// Every experiment
+    #[arg(long, conflicts_with = "experiments")]
+    pub(crate) all: bool,
     /// A few seconds for each in place of minutes; wider intervals
     #[arg(long)]
     pub(crate) quick: bool,
@@ -48,13 +58,22 @@ fn variants() -> Result<()> {
 const VARIANTS: [(&str, &str); 2] =
     [("libdormouse_libc-memcpy.so", "memcpy"), ("libdormouse_libc-specialised.so", "specialised")];
 
+/// What a newcomer sees: an experiment for each paper, and the event itself.
+const TOUR: [&str; 6] = ["imv", "percpu", "relay-write", "vring", "zero-page", "event"];
+
 impl Lab {
     /// The task.
     pub(crate) fn run(self) -> Result<()> {
-        test::tools()?;
-        run::build_lab()?;
-        peers::build()?;
-        if !self.quick && (self.experiments.is_empty() || self.experiments.iter().any(|name| name == "compile-job")) {
+        let is_tour = self.experiments.is_empty() && !self.all;
+        if is_tour {
+            system::ensure(&[CC, MAKE])?;
+            run::build_lab()?;
+            peers::build_installed()?;
+        } else {
+            test::tools()?;
+            peers::build()?;
+        }
+        if !self.quick && (self.all || self.experiments.iter().any(|name| name == "compile-job")) {
             variants()?;
         }
         let target = run::target_dir()?;
@@ -62,7 +81,9 @@ impl Lab {
         lua::fetch(&project)?;
         let mut command = Command::new(target.join("release/dormouse-lab"));
         command.arg("run").args(&self.experiments).env("DORMOUSE_LAB_PROJECT", &project);
-        if self.quick {
+        if is_tour {
+            command.args(TOUR).args(["--quick", "--brief"]);
+        } else if self.quick {
             command.arg("--quick");
         }
         for (option, file) in [("--json", self.json), ("--html", self.html)] {

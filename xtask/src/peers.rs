@@ -96,6 +96,23 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
     Ok(failed)
 }
 
+/// Builds those in C whose libraries are installed; the others stay as they are.
+///
+/// # Errors
+/// Files cannot be written.
+pub(crate) fn build_installed() -> Result<()> {
+    let target = run::target_dir()?;
+    let dir = target.join("release/peers");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    for (name, source, package, libraries) in C {
+        match build_c(name, source, package, libraries, &target) {
+            Ok(program) => install(&program, &dir.join(name))?,
+            Err(error) => println!("peer {name} is left out: {error:#}"),
+        }
+    }
+    Ok(())
+}
+
 /// Puts a program where the lab finds it. One that runs just now stays what it is.
 fn install(from: &Path, to: &Path) -> Result<()> {
     let new = to.with_extension("new");
