@@ -15,7 +15,7 @@
 //!     │ samples                           │ samples
 //!     ▼                                   ▼
 //!   statistics ───────────────────────▶ result ◀── host, neighbours: the machine, and who disturbed it
-//!                                         ├─▶ table, report           to be read
+//!                                         ├─▶ report                  to be read
 //!                                         └─▶ compare                 with another result
 //! ```
 //! An engine is a process of its own, pinned, which times its own loops; all of them, whatever tracer they are for, are made
@@ -34,7 +34,7 @@
 //! | `lab/statistics` | medians, intervals, ratios of pairs, warm-up, outliers |
 //! | `lab/machine` | the machine: its facts, who disturbed it, what it does to figures, what all that means |
 //! | `lab/engines`, `lab/harness` | the engines, and what they are made of |
-//! | `result`, `table`, [`report`] | results as JSON, as text, as a page with plots |
+//! | `result`, [`report`] | results as JSON; as text, as a page with plots, as what they say to papers |
 //! | [`compare`] | what differs between two results, and what to suspect |
 //!
 //! # Limits
@@ -61,7 +61,6 @@ mod plan;
 pub mod report;
 mod result;
 mod rounds;
-mod table;
 
 use std::path::PathBuf;
 
@@ -71,7 +70,6 @@ use dormouse_lab_statistics::intervals;
 pub use dormouse_lab_statistics::{self as statistics, Labels, Measurement, Ratio, SCHEMA};
 pub use experiments::EXPERIMENTS;
 pub use result::{Experiment, Judged, Report, Verdict};
-pub use table::table;
 
 /// Why an experiment could not be run.
 #[derive(Debug, thiserror::Error)]

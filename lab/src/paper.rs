@@ -360,8 +360,11 @@ impl Table {
             (unit, _) => (1.0, unit),
         };
         let mut head = vec!["line".to_string(), format!("{} ({unit})", self.title)];
-        for column in &self.columns {
-            head.extend([format!("{column}, there"), "here".into()]);
+        for (index, column) in self.columns.iter().enumerate() {
+            // A column without figures of the paper's is not shown.
+            let has_figures = self.rows.iter().any(|row| row.paper.len() > index);
+            let here = if has_figures { "here".into() } else { format!("{column}, here") };
+            head.extend([format!("{column}, there"), here]);
         }
         let rows = self.rows.iter().map(|row| {
             let mut cells = vec![row.line.as_ref().map(Lines::to_string).unwrap_or_default(), row.text.clone()];
@@ -382,7 +385,13 @@ impl Table {
 fn here(experiment: &Experiment, text: &str, factor: f64) -> String {
     let (of, to) = text.split_once(" / ").map_or((text, None), |(of, to)| (of, Some(to)));
     let factor = if to.is_some() { 1.0 } else { factor };
-    value(experiment, of, to).map_or_else(|_| "–".into(), |value| crate::grid::number(value.value * factor))
+    value(experiment, of, to).map_or_else(
+        |_| "–".into(),
+        |Value { value, ci95 }| match ci95 {
+            Some([low, high]) if low < high => crate::grid::number(value * factor),
+            ci95 => interval_text(value * factor, ci95),
+        },
+    )
 }
 
 /// Verdicts as a table.

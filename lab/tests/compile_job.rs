@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dormouse_lab::experiments::{CompileJobOptions, VARIANTS, run_compile_job};
-use dormouse_lab::{LabError, RunOptions};
+use dormouse_lab::{Host, LabError, Report, RunOptions, SCHEMA};
 
 /// The preload library, made by cargo where this test was made.
 fn library() -> PathBuf {
@@ -87,7 +87,9 @@ fn variants_of_the_write_are_measured_where_they_are_there() {
     for name in ["armed_inlined_vs_memcpy", "armed_specialised_vs_memcpy"] {
         assert!(experiment.ratios.iter().any(|ratio| ratio.name == name), "{name}");
     }
-    assert!(dormouse_lab::table(&experiment).contains("91.135"));
+    let experiments = vec![experiment];
+    let report = Report { schema: SCHEMA, host: Host::default(), experiments };
+    assert!(dormouse_lab::report::text(&report).contains("91.135"));
 }
 
 #[test]

@@ -71,13 +71,7 @@ fn row(difference: &Difference) -> [String; 6] {
 
 fn print(out: &mut impl Write, comparison: &Comparison, sides: [(&PathBuf, &Loaded); 2]) -> std::io::Result<()> {
     for (name, (path, loaded)) in ["A", "B"].into_iter().zip(sides) {
-        let host = &loaded.report.host;
-        let virtualised = if host.virtualised { ", virtualised" } else { "" };
-        let path = Path::display(path);
-        let text = format!(
-            "{path}: {} × {}{virtualised}, Linux {}, load {}",
-            host.cpu_count, host.cpu, host.kernel, host.load
-        );
+        let text = format!("{}: {}", Path::display(path), loaded.report.host);
         writeln!(out, "{}", wrap(&text, &format!("{name}  ")))?;
     }
     let head = ["", "A", "B", "B − A, 95 %", "B / A", "95 %"].map(String::from);

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use dormouse_lab::report::html;
-use dormouse_lab::{EXPERIMENTS, Policy, Report, RunOptions, table};
+use dormouse_lab::report::{self, html};
+use dormouse_lab::{EXPERIMENTS, Policy, Report, RunOptions};
 use dormouse_terminal::{EXIT_CODES, Output};
 
 /// Measure what tracing costs on this machine
@@ -36,6 +36,7 @@ enum Command {
         #[arg(short, long, value_name = "FILE.html")]
         output: Option<PathBuf>,
     },
+    Papers(Papers),
     Compare(compare::Compare),
     Doctor(doctor::Doctor),
 }
@@ -80,6 +81,22 @@ struct Run {
     project: Option<PathBuf>,
 }
 
+/// Write what the papers say, and what figures say to it, as markdown
+///
+/// Every statement is judged anew by the rounds in the file. Without a file, nothing was measured.
+#[derive(Debug, Args)]
+struct Papers {
+    /// The figures
+    #[arg(value_name = "RESULT.json")]
+    result: Option<PathBuf>,
+    /// Where to write it [default: standard output]
+    #[arg(short, long, value_name = "FILE.md", conflicts_with = "check")]
+    output: Option<PathBuf>,
+    /// Write nothing; fail unless this file is what would be written
+    #[arg(long, value_name = "FILE.md")]
+    check: Option<PathBuf>,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum SchedulingPolicy {
     /// As any other program
@@ -102,13 +119,12 @@ impl Lab {
             }
             Command::Run(run) => run.run(out)?,
             Command::Report { result, output } => {
-                let text = std::fs::read(&result).with_context(|| format!("cannot read {}", result.display()))?;
-                let not_ours = || format!("{} is not a result of `dormouse lab run --json`", result.display());
-                let report: Report = serde_json::from_slice(&text).with_context(not_ours)?;
+                let report = read(&result)?;
                 let output = output.unwrap_or_else(|| result.with_extension("html"));
                 write(&output, &html(&report)?)?;
                 writeln!(out, "{}", output.display())?;
             }
+            Command::Papers(papers) => papers.run(out)?,
             Command::Compare(compare) => return compare.run(out),
             Command::Doctor(doctor) => return doctor.run(out),
         }
@@ -144,12 +160,34 @@ impl Run {
             writable(file)?;
         }
         let report = dormouse_lab::run(&names, &options)?;
-        print(out, &report)?;
+        write!(out, "{}", report::text(&report))?;
         if let Some(file) = &self.json {
             write(file, &serde_json::to_string_pretty(&report)?)?;
         }
         if let Some(file) = &self.html {
             write(file, &html(&report)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Papers {
+    fn run(self, out: &mut Output) -> anyhow::Result<()> {
+        let report = self.result.as_deref().map(read).transpose()?;
+        let text = report::papers(report.as_ref());
+        if let Some(file) = &self.check {
+            let there = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let differs = (1..).zip(there.lines().map(Some).chain([None])).zip(text.lines().map(Some).chain([None]));
+            if let Some(((line, _), _)) = { differs }.find(|((_, there), now)| there != now) {
+                bail!(
+                    "{} is not current, from line {line} on; `dormouse lab papers -o` writes it anew",
+                    file.display()
+                );
+            }
+        } else if let Some(file) = &self.output {
+            write(file, &text)?;
+        } else {
+            write!(out, "{text}")?;
         }
         Ok(())
     }
@@ -164,12 +202,8 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn print(out: &mut Output, report: &Report) -> std::io::Result<()> {
-    let host = &report.host;
-    let virtualised = if host.virtualised { ", virtualised" } else { "" };
-    writeln!(out, "{} × {}{virtualised}, Linux {}, load {}", host.cpu_count, host.cpu, host.kernel, host.load)?;
-    for experiment in &report.experiments {
-        write!(out, "\n{}", table(experiment))?;
-    }
-    Ok(())
+fn read(result: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read(result).with_context(|| format!("cannot read {}", result.display()))?;
+    let not_ours = || format!("{} is not a result of `dormouse lab run --json`", result.display());
+    serde_json::from_slice(&text).with_context(not_ours)
 }

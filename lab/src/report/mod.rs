@@ -1,82 +1,118 @@
-//! A report for people: one HTML file with everything in it.
+//! What was measured, written for a terminal, for a browser, for a document.
 //!
-//! # The problem
-//! Figures in a terminal do not show a distribution, a knee or a drift, and the machine that they were measured on is
-//! rarely the one that they are read on. A report is one file that opens anywhere, also on a phone, and asks the network
-//! for nothing.
-//!
-//! # The picture
 //! ```text
-//!   Report ──▶ cases    what labels say: axes, names, the usual circumstances
-//!                │
-//!                ▼
-//!              plots    figures: traces and views, as JSON ──▶ page.js ──▶ plotly.js ──▶ SVG in the browser
-//!                │
-//!                ▼
-//!              html     headings, words, tables; page.css
+//!   Experiment ──▶ blocks   headings, words, grids, plots, in their order
+//!                    │ ▲
+//!                    │ └ plots   which cases are drawn, in which way, and what they show, in words
+//!                    ▼
+//!   text · html · markdown       page.css, page.js ──▶ plotly.js ──▶ SVG in the browser
 //! ```
+//! All three write the same blocks, so that they cannot say different things; plots, and what is folded, are on a page alone. A page is
+//! one file that opens anywhere, also on a phone, and asks the network for nothing.
 //!
 //! # What is trusted
-//! Nothing of a [`Report`]: names, labels, notes and members of the host are text, wherever they appear. Within HTML
-//! they are escaped, figures stand in data blocks without `<`, and the page's policy (`Content-Security-Policy`) refuses
-//! every load but images that the page has itself.
+//! Nothing of a [`Report`]: names, labels, notes and members of the host are text, wherever they appear. Within HTML they are escaped,
+//! figures stand in data blocks without `<`, and the page's policy (`Content-Security-Policy`) refuses every load but images that the
+//! page has itself.
 //!
 //! # Limits
-//! Plots need a script; without one, all figures are still in the words and tables. The plotting library is 1.5 MB of
-//! each file. Names longer than some fifty characters are cut off beside plots on a phone, not in tables.
+//! Plots need a script; without one, all figures are in the tables. The plotting library is 1.5 MB of each file.
 
-mod cases;
+mod blocks;
 mod plots;
-mod text;
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use dormouse_terminal::style::wrap;
 use serde_json::Value;
 
-use crate::experiments::Known;
-use crate::{Experiment, Measurement, Ratio, Report};
-use plots::{Entry, Plot, Verdict};
+use crate::experiments::EXPERIMENTS;
+use crate::grid::Grid;
+use crate::{Experiment, Report, Verdict};
+use blocks::{Block, is_warning, of_experiment, of_paper};
+use plots::Plot;
 
 const CSS: &str = include_str!("page.css");
-/// Before anything is painted: the scheme.
-const SCHEME: &str = include_str!("scheme.js");
 const SCRIPT: &str = include_str!("page.js");
 const PLOTLY: &str = include_str!("vendor/plotly-cartesian.min.js");
 
+/// Of many warnings, those that are seen without asking.
+const WARNINGS_SHOWN: usize = 3;
 /// A browser that obeys it makes no request for this page.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; \
                       base-uri 'none'; form-action 'none'";
 
-/// Writes a report as HTML: one file that needs nothing else, for light and dark, for desk and phone.
+/// A report for a terminal.
+pub fn text(report: &Report) -> String {
+    let experiments = report.experiments.iter();
+    let experiments =
+        experiments.map(|e| format!("\n{}\n{}", e.name, of_experiment(e).iter().map(block_text).collect::<String>()));
+    format!("{}\n{}", report.host, experiments.collect::<String>())
+}
+
+fn block_text(block: &Block) -> String {
+    match block {
+        Block::Heading(heading) => format!("\n{heading}\n"),
+        Block::Text(text) => format!("{}\n", wrap(text, "  ")),
+        Block::Warnings(notes) => notes.iter().map(|note| format!("{}\n", wrap(note, "  WARNING: "))).collect(),
+        Block::List(items) => items.iter().map(|item| format!("{}\n", wrap(item, "  "))).collect(),
+        Block::Grid(title, grid) => format!("\n{}\n{}", wrap(title, "  "), grid.text()),
+        Block::Plot(_) | Block::Fold(..) => String::new(),
+    }
+}
+
+/// What papers say, and what a report says to it, as markdown.
+pub fn papers(report: Option<&Report>) -> String {
+    let mut text = String::from("# What the papers say, and what was measured\n\n");
+    text += &match report {
+        Some(Report { host, .. }) => format!(
+            "Measured {}: {host}. `dormouse lab run --json RESULT.json` measures, `dormouse lab papers RESULT.json` writes this page. A \
+             statement holds if the whole 95 % interval of the ratio that decides it is in the range in which it is true.\n",
+            host.measured
+        ),
+        None => "Nothing was measured; `dormouse lab papers RESULT.json` writes what a result says.\n".into(),
+    };
+    for (known, paper) in EXPERIMENTS.iter().filter_map(|known| Some((known, known.paper()?))) {
+        let found =
+            report.and_then(|report| report.experiments.iter().find(|experiment| experiment.name == known.name));
+        let empty = Experiment { name: known.name.into(), ..Experiment::default() };
+        let _ = write!(text, "\n## {}\n\nExperiment: `{}`. ", paper.cite, known.name);
+        if report.is_some() && found.is_none() {
+            text += "It is not in this result. ";
+        }
+        of_paper(&paper, found.unwrap_or(&empty)).iter().for_each(|block| text += &block_markdown(block));
+    }
+    text
+}
+
+fn block_markdown(block: &Block) -> String {
+    match block {
+        Block::Text(text) => format!("{text}\n"),
+        Block::Grid(title, grid) => format!("\n### {title}\n\n{}", grid.markdown()),
+        // A paper has no others.
+        _ => String::new(),
+    }
+}
+
+/// A report as HTML: one file that needs nothing else, for light and dark, for desk and phone.
 ///
 /// # Errors
 /// The host cannot be told as JSON.
 pub fn html(report: &Report) -> Result<String, serde_json::Error> {
-    let host = serde_json::to_value(&report.host)?;
     let mut page = Page::default();
-    page.summary(report);
+    page.section("summary", "Summary", &[summary(report)]);
     for (index, experiment) in report.experiments.iter().enumerate() {
-        page.experiment(index, experiment);
+        page.section(&format!("experiment-{index}"), &experiment.name, &of_experiment(experiment));
     }
-    let machine = machine(&host);
+    let mut facts = Grid { head: ["what", "as it was read"].map(String::from).into(), rows: Vec::new() };
+    flatten(&serde_json::to_value(&report.host)?, "", &mut facts.rows);
+    let facts = Block::Grid("Machine".into(), facts);
+    page.section("machine", "Machine", &[Block::Fold("Everything that was read of it".into(), vec![facts])]);
     let names: Vec<&str> = report.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
-    let title = match names.len() {
-        0 => "no experiments".into(),
-        1..=3 => names.join(", "),
-        count => text::count(count, "experiment"),
-    };
-    let mut links = String::new();
-    for (index, name) in names.iter().enumerate() {
-        let _ = write!(links, "<a href=\"#experiment-{index}\">{}</a>", text::html(name));
-    }
-    let (title, when) = (text::html(&title), text::html(&date(&host)));
-    let (machine, body, host) = (text::html(&machine), page.html, tree(&host));
-    let scripts = if page.plots == 0 {
-        format!("<script>{SCRIPT}</script>")
-    } else {
-        format!("<script>{PLOTLY}</script>\n<script>{SCRIPT}</script>")
-    };
+    let title = if (1..=3).contains(&names.len()) { names.join(", ") } else { format!("{} experiments", names.len()) };
+    let link = |(index, name): (usize, &&str)| format!("<a href=\"#experiment-{index}\">{}</a>", escaped(name));
+    let links: String = names.iter().enumerate().map(link).collect();
+    let library = if page.plots.is_empty() { String::new() } else { format!("<script>{PLOTLY}</script>\n") };
     Ok(format!(
         r##"<!doctype html>
 <html lang="en">
@@ -85,340 +121,137 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta name="generator" content="dormouse lab {version}">
 <title>Dormouse lab: {title}</title>
 <link rel="icon" href="data:,">
 <style>{CSS}</style>
-<script>{SCHEME}</script>
 </head>
 <body>
 <header>
-<div class="bar"><p class="mark">Dormouse lab</p><button type="button" id="scheme" hidden></button></div>
+<p class="quiet">Dormouse lab {version}, layout {schema} of results</p>
 <h1>{title}</h1>
-<p class="machine">{machine}</p>
-<p class="date">{when}</p>
-<nav aria-label="Sections"><a href="#summary">Summary</a>{links}<a href="#host">Machine</a></nav>
+<p>{host}</p>
+<p class="quiet">Measured {when}</p>
+<nav aria-label="Sections">{links}<a href="#machine">Machine</a></nav>
 </header>
 <main>
-<noscript><p class="note warning">The plots need JavaScript; all figures are in the tables as well.</p></noscript>
-{body}
-<section id="host" aria-labelledby="host-title">
-<h2 id="host-title">Machine</h2>
-<details><summary>Everything that was read of it</summary>
-{host}
-</details>
-</section>
-</main>
-<footer><p>Written by <code>dormouse lab</code> {version}; layout {schema} of the results. Intervals are those of the
-median: distribution-free, 95 %. MAD is the median of the absolute deviations
-from the median, SD the standard deviation.</p></footer>
-{scripts}
+<noscript><p class="warning">The plots need JavaScript; all figures are in the tables as well.</p></noscript>
+{body}</main>
+{library}<script type="application/json" id="plots">{plots}</script>
+<script>{SCRIPT}</script>
 </body>
 </html>
 "##,
+        title = escaped(&title),
         version = env!("CARGO_PKG_VERSION"),
         schema = report.schema,
+        host = escaped(&report.host.to_string()),
+        when = escaped(&report.host.measured),
+        body = page.html,
+        // Of JSON within a script, only `</script` and `<!--` mean something.
+        plots = Value::Array(page.plots).to_string().replace('<', "\\u003c"),
     ))
+}
+
+/// Of each experiment, how much there is and what is to be known first.
+fn summary(report: &Report) -> Block {
+    if report.experiments.is_empty() {
+        return Block::Text("There are no experiments in this result.".into());
+    }
+    let verdicts = [Verdict::Holds, Verdict::DoesNotHold, Verdict::CannotBeTold, Verdict::NotMeasured];
+    let some = |count: usize| if count == 0 { String::new() } else { count.to_string() };
+    let row = |experiment: &Experiment| {
+        let warnings = experiment.notes.iter().filter(|note| is_warning(note)).count();
+        let judged = verdicts.map(|verdict| experiment.statements.iter().filter(|one| one.verdict == verdict).count());
+        let counts = [experiment.measurements.len(), experiment.ratios.len(), warnings].into_iter().chain(judged);
+        std::iter::once(experiment.name.clone()).chain(counts.map(some)).collect()
+    };
+    let head = ["experiment", "measurements", "ratios", "warnings"].into_iter().map(String::from);
+    let head = head.chain(verdicts.map(|verdict| format!("statements: {}", verdict.as_str()))).collect();
+    Block::Grid("Experiments".into(), Grid { head, rows: report.experiments.iter().map(row).collect() })
+}
+
+/// Any JSON as rows of a table.
+fn flatten(value: &Value, name: &str, rows: &mut Vec<Vec<String>>) {
+    let within = |part: &str| if name.is_empty() { part.to_string() } else { format!("{name}.{part}") };
+    match value {
+        Value::Object(members) => members.iter().for_each(|(part, value)| flatten(value, &within(part), rows)),
+        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
+            (1..).zip(items).for_each(|(part, value)| flatten(value, &within(&part.to_string()), rows));
+        }
+        Value::Array(items) => {
+            let items = items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), String::from));
+            rows.push(vec![name.into(), items.collect::<Vec<_>>().join(", ")]);
+        }
+        Value::Null => rows.push(vec![name.into(), "not known".into()]),
+        Value::String(text) => rows.push(vec![name.into(), text.clone()]),
+        other => rows.push(vec![name.into(), other.to_string()]),
+    }
+}
+
+/// Text within HTML, also within a quoted attribute.
+fn escaped(text: &str) -> String {
+    // The zero is no character of HTML.
+    let of = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;"), ('\0', "\u{fffd}")];
+    of.into_iter().fold(text.to_string(), |text, (character, escape)| text.replace(character, escape))
 }
 
 /// What is written so far.
 #[derive(Debug, Default)]
 struct Page {
     html: String,
-    plots: usize,
+    plots: Vec<Value>,
 }
 
 impl Page {
-    fn line(&mut self, html: &str) {
-        self.html.push_str(html);
+    fn section(&mut self, id: &str, title: &str, blocks: &[Block]) {
+        // Writing to a String does not fail.
+        let _ = writeln!(self.html, "<section id=\"{id}\" aria-labelledby=\"{id}-title\">");
+        let _ = writeln!(self.html, "<h2 id=\"{id}-title\">{}</h2>", escaped(title));
+        blocks.iter().for_each(|block| self.block(block));
+        self.html.push_str("</section>\n");
+    }
+
+    fn block(&mut self, block: &Block) {
+        let html = match block {
+            Block::Heading(text) => format!("<h3>{}</h3>", escaped(text)),
+            Block::Text(text) => format!("<p>{}</p>", escaped(text)),
+            Block::Warnings(notes) => {
+                let warning = |note: &String| format!("<p class=\"warning\"><b>Warning</b> {}</p>\n", escaped(note));
+                let (shown, others) = notes.split_at(notes.len().min(WARNINGS_SHOWN));
+                let mut html: String = shown.iter().map(warning).collect();
+                if !others.is_empty() {
+                    let warnings = others.iter().map(warning).collect::<String>();
+                    let _ =
+                        write!(html, "<details><summary>Warnings: {} more</summary>{warnings}</details>", others.len());
+                }
+                html
+            }
+            Block::List(items) => {
+                let items = items.iter().map(|item| format!("<li>{}</li>", escaped(item)));
+                format!("<ul>{}</ul>", items.collect::<String>())
+            }
+            Block::Grid(title, grid) => format!("<h4>{}</h4>\n{}", escaped(title), grid.html(title, escaped)),
+            Block::Plot(plot) => self.plot(plot),
+            Block::Fold(summary, blocks) => {
+                let _ = writeln!(self.html, "<details><summary>{}</summary>", escaped(summary));
+                blocks.iter().for_each(|block| self.block(block));
+                "</details>".into()
+            }
+        };
+        self.html.push_str(&html);
         self.html.push('\n');
     }
 
-    fn summary(&mut self, report: &Report) {
-        self.line("<section id=\"summary\" aria-labelledby=\"summary-title\">\n<h2 id=\"summary-title\">Summary</h2>");
-        let warnings =
-            |experiment: &Experiment| experiment.notes.iter().filter(|note| kind(note) == Kind::Warning).count();
-        for (index, experiment) in report.experiments.iter().enumerate().filter(|(_, e)| warnings(e) > 0) {
-            let (count, name) = (text::count(warnings(experiment), "warning"), text::html(&experiment.name));
-            self.line(&format!(
-                "<p class=\"note warning\"><a href=\"#experiment-{index}\">{count}</a> about the rounds of {name}</p>"
-            ));
-        }
-        let with_ratios: Vec<&Experiment> = report.experiments.iter().filter(|e| !e.ratios.is_empty()).collect();
-        if with_ratios.is_empty() {
-            self.line("<p class=\"quiet\">There are no ratios in this file.</p>");
-        }
-        for experiment in &with_ratios {
-            let title = "Ratios with their 95 % intervals";
-            let title = if with_ratios.len() == 1 { title.into() } else { format!("{}: {title}", experiment.name) };
-            if with_ratios.len() > 1 {
-                self.line(&format!("<h3>{}</h3>", text::html(&experiment.name)));
-            }
-            self.line("<ul class=\"ratios\">");
-            experiment.ratios.iter().for_each(|r| self.line(&ratio(r)));
-            self.line("</ul>");
-            if let Some(plot) = plots::ratios(experiment, &title) {
-                self.plot(&plot);
-            }
-        }
-        if report.experiments.is_empty() {
-            self.line("<p class=\"quiet\">There are no experiments in this file.</p>");
-        }
-        self.line("</section>");
-    }
-
-    fn experiment(&mut self, index: usize, experiment: &Experiment) {
-        self.line(&format!(
-            "<section id=\"experiment-{index}\" aria-labelledby=\"experiment-{index}-title\">\n\
-             <h2 id=\"experiment-{index}-title\">{}</h2>",
-            text::html(&experiment.name)
-        ));
-        self.notes(&experiment.notes);
-        if let Some(paper) = crate::experiments::find(&experiment.name).and_then(Known::paper) {
-            self.line(&format!("<h3>What the paper says</h3>\n<p>{}</p>", text::html(&paper.heading())));
-            self.line(&crate::paper::grid(&experiment.statements).html("Statements of the paper", text::html));
-            for grid in paper.tables(experiment) {
-                self.line(&grid.html("Figures of the paper", text::html));
-            }
-        }
-        if experiment.measurements.is_empty() {
-            self.line("<p class=\"quiet\">There are no measurements of it in this file.</p>\n</section>");
-            return;
-        }
-        let plots = plots::of(experiment);
-        plots.main.iter().for_each(|plot| self.plot(plot));
-        if !plots.further.is_empty() {
-            let count = text::count(plots.further.len(), "plot");
-            self.line(&format!(
-                "<details class=\"further\"><summary>Rounds under other circumstances than {} ({count})</summary>",
-                text::html(&plots.usual)
-            ));
-            plots.further.iter().for_each(|plot| self.plot(plot));
-            self.line("</details>");
-        }
-        if experiment.measurements.iter().all(|m| m.samples.is_empty()) {
-            self.line("<p class=\"quiet\">There are no rounds in this file: distributions cannot be shown.</p>");
-        }
-        self.table(experiment);
-        self.line("</section>");
-    }
-
-    fn notes(&mut self, notes: &[String]) {
-        /// Of many warnings, those that are shown at once.
-        const SHOWN: usize = 4;
-        let of = |wanted: Kind| notes.iter().filter(move |note| kind(note) == wanted);
-        let warning = |note: &String| format!("<p class=\"note warning\"><b>Warning</b> {}</p>", text::html(note));
-        let warnings: Vec<String> = of(Kind::Warning).map(warning).collect();
-        let (shown, others) = warnings.split_at(warnings.len().min(SHOWN));
-        shown.iter().for_each(|warning| self.line(warning));
-        if !others.is_empty() {
-            let count = text::count(others.len(), "more warning");
-            self.line(&format!("<details><summary>{count}</summary>"));
-            others.iter().for_each(|warning| self.line(warning));
-            self.line("</details>");
-        }
-        let plain: Vec<String> = of(Kind::Plain).map(|note| format!("<li>{}</li>", text::html(note))).collect();
-        let absent: Vec<String> =
-            of(Kind::Absent).map(|note| format!("<li class=\"quiet\">{}</li>", text::html(note))).collect();
-        if plain.len() + absent.len() > 0 {
-            self.line(&format!("<ul class=\"notes\" aria-label=\"Notes\">{}{}</ul>", plain.concat(), absent.concat()));
-        }
-    }
-
-    fn plot(&mut self, plot: &Plot) {
-        let id = self.plots;
-        self.plots += 1;
-        let title = text::html(&plot.title);
-        let label = text::html(&format!("{}. {}", plot.title, plot.reading));
-        self.line(&format!(
-            "<figure id=\"plot-{id}\">\n<figcaption><h3>{title}</h3><p>{}</p></figcaption>",
-            text::html(&plot.caption)
-        ));
-        if plot.views.len() > 1 {
-            self.line(&format!("<div class=\"views\" role=\"group\" aria-label=\"View of: {title}\">"));
-            for (index, view) in plot.views.iter().enumerate() {
-                let (pressed, name) = (index == 0, text::html(&view.label));
-                self.line(&format!(
-                    "<button type=\"button\" aria-pressed=\"{pressed}\" data-view=\"{index}\">{name}</button>"
-                ));
-            }
-            self.line("</div>");
-        }
-        self.line(&format!("<div class=\"plot\" role=\"img\" aria-label=\"{label}\"></div>"));
-        if !plot.legend.is_empty() {
-            let entries: String = plot.legend.iter().map(legend_entry).collect();
-            self.line(&format!(
-                "<ul class=\"legend\" aria-label=\"Legend: shows and hides what it names\">{entries}</ul>"
-            ));
-        }
-        let figure = text::script_json(&plot.figure());
-        self.line(&format!("<script type=\"application/json\">{figure}</script>\n</figure>"));
-    }
-
-    fn table(&mut self, experiment: &Experiment) {
-        let measurements = &experiment.measurements;
-        let units: BTreeSet<&str> = measurements.iter().map(|m| m.unit.as_str()).collect();
-        let one_unit = if units.len() == 1 { units.first().copied() } else { None };
-        let has_cycles = measurements.iter().any(|m| m.tsc_cycles.is_some());
-        let counters: BTreeSet<&String> = measurements.iter().flat_map(|m| m.counters.keys()).collect();
-        let mut head: Vec<String> = ["case", "median", "95 % interval", "MAD", "mean ± SD"].map(String::from).into();
-        if one_unit.is_none() {
-            head.insert(1, "unit".into());
-        }
-        if has_cycles {
-            head.push("TSC cycles".into());
-        }
-        head.push("rounds".into());
-        head.extend(counters.iter().map(|counter| text::html(&plots::said(counter))));
-        let head: String = head.iter().map(|name| format!("<th scope=\"col\">{name}</th>")).collect();
-        let name = text::html(&experiment.name);
-        let unit = one_unit.map(|unit| format!(", in {}", text::html(unit))).unwrap_or_default();
-        let each = if counters.is_empty() { "" } else { "; counters for each iteration" };
-        self.line(&format!(
-            "<h3>Figures</h3>\n\
-             <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Figures of {name}\">\n<table>\
-             <caption><span>{}{unit}{each}</span></caption>\n<thead><tr>{head}</tr></thead>\n<tbody>",
-            text::count(measurements.len(), "case"),
-        ));
-        for m in measurements {
-            self.line(&row(m, one_unit.is_none(), has_cycles, &counters));
-        }
-        self.line("</tbody></table>\n</div>");
-    }
-}
-
-fn ratio(ratio: &Ratio) -> String {
-    let verdict = match plots::verdict(ratio.ci95.unwrap_or(plots::NONE)) {
-        Verdict::Below => "cheaper",
-        Verdict::Above => "costs more",
-        Verdict::Unsure => "no difference shown",
-        Verdict::None => "lost in the noise",
-    };
-    let (first, second) = ratio.name.split_once("_vs_").unwrap_or((&ratio.name, ""));
-    let mut words = text::html(&plots::said(first));
-    if !second.is_empty() {
-        words += &format!(" <span class=\"quiet\">vs</span> {}", text::html(&plots::said(second)));
-    }
-    let [low, high] = ratio.ci95.unwrap_or(plots::NONE).map(|end| text::digits(end, 3));
-    format!(
-        "<li><span class=\"value\">{}<span class=\"times\">×</span></span> <span class=\"words\">{words}\
-         <span class=\"quiet\">95 % interval {low} … {high}: <b>{verdict}</b></span></span></li>",
-        text::digits(ratio.value, 3)
-    )
-}
-
-fn row(m: &Measurement, has_unit: bool, has_cycles: bool, counters: &BTreeSet<&String>) -> String {
-    let mut cells = Vec::new();
-    if has_unit {
-        cells.push(text::html(&m.unit));
-    }
-    cells.push(format!("<b>{}</b>", text::number(m.median)));
-    cells.push(format!(
-        "{} … {}",
-        text::number(m.ci95.unwrap_or(plots::NONE)[0]),
-        text::number(m.ci95.unwrap_or(plots::NONE)[1])
-    ));
-    cells.push(text::digits(m.mad, 2));
-    cells.push(format!("{} ± {}", text::number(m.mean), text::digits(m.stddev, 2)));
-    let optional = |value: Option<f64>| value.map_or_else(|| "–".into(), text::number);
-    if has_cycles {
-        cells.push(optional(m.tsc_cycles));
-    }
-    cells.push(m.n.to_string());
-    let count =
-        |counter: &&String| m.counters.get(*counter).map_or_else(|| "–".into(), |count| text::digits(*count, 3));
-    cells.extend(counters.iter().map(count));
-    let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
-    // Long names break where words end.
-    format!("<tr><th scope=\"row\">{}</th>{cells}</tr>", text::html(&m.name).replace('_', "_<wbr>"))
-}
-
-fn legend_entry(entry: &Entry) -> String {
-    let path = match entry.symbol {
-        "square" => "M-4-4h8v8h-8z",
-        "diamond" => "M0-5.5L5.5 0L0 5.5L-5.5 0z",
-        "triangle-up" => "M0-5L5 4H-5z",
-        "triangle-down" => "M0 5L5-4H-5z",
-        "cross" => "M-1.7-5h3.4v3.3h3.3v3.4h-3.3v3.3h-3.4v-3.3h-3.3v-3.4h3.3z",
-        "x" => "M-5-3.2L-3.2-5L0-1.8L3.2-5L5-3.2L1.8 0L5 3.2L3.2 5L0 1.8L-3.2 5L-5 3.2L-1.8 0z",
-        "hexagon" => "M-2.7-4.7h5.4L5.4 0L2.7 4.7h-5.4L-5.4 0z",
-        _ => "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
-    };
-    let fill = if entry.is_open { "none" } else { "currentColor" };
-    let traces = entry.traces.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-    format!(
-        "<li><button type=\"button\" aria-pressed=\"true\" data-traces=\"{traces}\"><svg viewBox=\"-8 -8 16 16\" \
-         aria-hidden=\"true\" style=\"color:var(--c{colour})\"><path d=\"{path}\" fill=\"{fill}\" stroke=\"currentColor\" \
-         stroke-width=\"1.6\"/></svg>{}</button></li>",
-        text::html(&entry.text),
-        colour = entry.colour,
-    )
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// The figures may be worse than they look.
-    Warning,
-    /// Something that the machine does not offer.
-    Absent,
-    Plain,
-}
-
-fn kind(note: &str) -> Kind {
-    let is_warning = ["noisy neighbour", "outliers", "not steady"].iter().any(|start| note.starts_with(start));
-    match note {
-        _ if is_warning => Kind::Warning,
-        _ if note.contains("not available") => Kind::Absent,
-        _ => Kind::Plain,
-    }
-}
-
-/// What the machine is called: its processor, however deep the host tells it.
-fn machine(host: &Value) -> String {
-    let cpu = &host["cpu"];
-    let model = ["model", "model_name", "name"].iter().find_map(|member| cpu[member].as_str());
-    let cpu = cpu.as_str().or(model).filter(|text| !text.trim().is_empty()).unwrap_or("a processor without a name");
-    let mut parts = match host["cpu_count"].as_u64() {
-        Some(count) => vec![format!("{count} × {cpu}")],
-        None => vec![cpu.to_string()],
-    };
-    parts.extend(host["kernel"].as_str().map(|kernel| format!("Linux {kernel}")));
-    parts.extend(host["virtualised"].as_bool().filter(|is| *is).map(|_| "virtualised".to_string()));
-    parts.join(" · ")
-}
-
-/// When it was measured: the first member of the host that begins with a date.
-fn date(host: &Value) -> String {
-    let is_date = |text: &&str| {
-        let day = text.as_bytes().get(..10).unwrap_or_default();
-        let pattern =
-            |(index, byte): (usize, &u8)| if matches!(index, 4 | 7) { *byte == b'-' } else { byte.is_ascii_digit() };
-        day.len() == 10 && day.iter().enumerate().all(pattern)
-    };
-    let date = host.as_object().into_iter().flatten().filter_map(|(_, value)| value.as_str()).find(is_date);
-    date.map_or_else(|| "The file does not say when it was measured.".into(), |date| format!("Measured {date}"))
-}
-
-/// Any JSON as lists of names and values.
-fn tree(value: &Value) -> String {
-    let is_flat = |value: &Value| !value.is_object() && !value.is_array();
-    match value {
-        Value::Null => "<span class=\"quiet\">not known</span>".into(),
-        Value::Bool(is) => if *is { "yes" } else { "no" }.into(),
-        Value::Number(number) => text::html(&number.to_string()),
-        Value::String(text) if text.is_empty() => "<span class=\"quiet\">not known</span>".into(),
-        Value::String(text) => text::html(text),
-        Value::Array(items) if items.is_empty() => "<span class=\"quiet\">none</span>".into(),
-        Value::Array(items) if items.iter().all(is_flat) => items.iter().map(tree).collect::<Vec<_>>().join(", "),
-        Value::Array(items) => {
-            format!("<ul>{}</ul>", items.iter().map(|item| format!("<li>{}</li>", tree(item))).collect::<String>())
-        }
-        Value::Object(members) => {
-            let member = |(name, value): (&String, &Value)| {
-                format!("<div><dt>{}</dt><dd>{}</dd></div>", text::html(&plots::said(name)), tree(value))
-            };
-            format!("<dl>{}</dl>", members.iter().map(member).collect::<String>())
-        }
+    fn plot(&mut self, plot: &Plot) -> String {
+        let Ok(table) = serde_json::to_value(plot) else { return String::new() };
+        self.plots.push(table);
+        let (title, sentence) = (escaped(&plot.title), escaped(&plot.sentence));
+        let button = "<button type=\"button\" aria-pressed=\"false\">In their order</button>";
+        format!(
+            "<figure>\n<h4>{title}</h4>\n{}<div class=\"plot\" role=\"img\" aria-label=\"{title}. {sentence}\"></div>\n\
+             <figcaption>{sentence}</figcaption>\n</figure>",
+            if plot.kind == "rounds" { button } else { "" }
+        )
     }
 }
 
@@ -436,7 +269,7 @@ mod tests {
     #[test]
     fn everything_can_be_read_in_both_schemes() {
         let schemes: Vec<&str> =
-            CSS.split("color-scheme:").skip(1).map(|part| part.split('}').next().unwrap()).collect();
+            CSS.split("  color-scheme:").skip(1).map(|part| part.split('}').next().unwrap()).collect();
         assert_eq!(schemes.len(), 2);
         for scheme in schemes {
             let colour = |name: &str| {
@@ -445,7 +278,7 @@ mod tests {
             };
             let text = ["ink", "quiet", "link", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];
             let pairs = text.iter().flat_map(|text| [(*text, "paper"), (*text, "page")]);
-            for (text, ground) in pairs.chain([("warn-ink", "warn"), ("ink", "raised")]) {
+            for (text, ground) in pairs.chain([("warn-ink", "warn")]) {
                 let (a, b) = (colour(text), colour(ground));
                 let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
                 assert!(contrast >= 4.5, "{text} on {ground}: {contrast:.2} in{scheme}");
@@ -454,25 +287,21 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_told_apart() {
-        assert_eq!(kind("noisy neighbour: 2 %"), Kind::Warning);
-        assert_eq!(kind("not steady"), Kind::Warning);
-        assert_eq!(kind("hardware counters not available: …"), Kind::Absent);
-        assert_eq!(kind("one thread on processor 1"), Kind::Plain);
+    fn a_host_may_be_anything() {
+        let host = serde_json::json!({ "cpu": { "caches": [{ "level": 1 }], "flags": ["a", "b"] }, "nothing": null });
+        let mut rows = Vec::new();
+        flatten(&host, "", &mut rows);
+        assert_eq!(rows, [["cpu.caches.1.level", "1"], ["cpu.flags", "a, b"], ["nothing", "not known"]]);
     }
 
     #[test]
-    fn a_host_may_be_anything() {
-        let host = serde_json::json!({
-            "cpu": { "model": "A", "caches": [{ "level": 1 }, { "level": 2 }] }, "cpu_count": 2,
-            "started": "2026-11-21 22:17",
-            "empty": [], "nothing": null, "flags": ["a", "b"], "virtualised": true,
-        });
-        assert_eq!(machine(&host), "2 × A · virtualised");
-        assert_eq!(date(&host), "Measured 2026-11-21 22:17");
-        let tree = tree(&host);
-        assert!(tree.contains("<dt>flags</dt><dd>a, b</dd>") && tree.contains("<dt>level</dt><dd>2</dd>"));
-        assert_eq!(machine(&Value::Null), "a processor without a name");
-        assert_eq!(date(&serde_json::json!([1])), "The file does not say when it was measured.");
+    fn papers_are_written_with_and_without_a_result() {
+        let report = Report { schema: 1, host: crate::Host::default(), experiments: Vec::new() };
+        let (without, with) = (papers(None), papers(Some(&report)));
+        for known in EXPERIMENTS.iter().filter(|known| known.has_paper()) {
+            assert!(without.contains(&format!("`{}`", known.name)), "{}", known.name);
+        }
+        assert!(without.contains("Nothing was measured") && with.contains("It is not in this result."));
+        assert!(without.contains("| not measured |") && !without.contains("| holds |"));
     }
 }

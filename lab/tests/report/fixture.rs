@@ -57,8 +57,8 @@ fn event() -> Experiment {
         let mut labels = labels(&base);
         labels.extend(self::labels(&[("tool", tool), ("state", state)]));
         labels.extend(change.map(|(axis, value)| (axis.to_string(), value.to_string())));
-        let suffix = change.map(|(axis, value)| format!("_{axis}_{value}")).unwrap_or_default();
-        let mut m = measurement(&format!("{tool}_{state}{suffix}"), "ns", &random.rounds(cost, 60));
+        let suffix = change.map(|(axis, value)| format!(".{axis}-{value}")).unwrap_or_default();
+        let mut m = measurement(&format!("{tool}.{state}{suffix}"), "ns", &random.rounds(cost, 60));
         m.tsc_cycles = Some(m.median * 2.45);
         m.counters = [("instructions".to_string(), cost * 3.0), ("branch_misses".to_string(), 0.002)].into();
         m.labels = labels;
@@ -88,13 +88,13 @@ fn event() -> Experiment {
     add("dormouse", "dormant", Some(("sites", "10")), 0.22);
     add("dormouse", "dormant", Some(("sites", "1000")), 0.81);
     let samples = |name: &str| &measurements.iter().find(|m| m.name == name).expect("it was added").samples;
-    let armed = samples("dormouse_armed");
+    let armed = samples("dormouse.armed");
     let ratios = vec![
-        ratio("armed_vs_lttng_ust", armed, samples("lttng-ust_armed")),
-        ratio("armed_vs_tracy", armed, samples("tracy_armed")),
-        ratio("armed_vs_floor", armed, samples("floor_armed")),
-        ratio("dormant_vs_lttng_ust", samples("dormouse_dormant"), samples("lttng-ust_dormant")),
-        ratio("discard_vs_overwrite", samples("dormouse_armed_mode_discard"), &Random(3).rounds(14.9, 60)),
+        ratio("armed_vs_lttng_ust", armed, samples("lttng-ust.armed")),
+        ratio("armed_vs_tracy", armed, samples("tracy.armed")),
+        ratio("armed_vs_floor", armed, samples("floor.armed")),
+        ratio("dormant_vs_lttng_ust", samples("dormouse.dormant"), samples("lttng-ust.dormant")),
+        ratio("discard_vs_overwrite", samples("dormouse.armed.mode-discard"), &Random(3).rounds(14.9, 60)),
     ];
     let notes = [
         "each case less the empty loop of the same round; 1000000 iterations a round, one thread on processor 1",
@@ -168,7 +168,7 @@ pub fn odd() -> Report {
     ];
     let experiments = vec![
         experiment("nothing", vec![]),
-        experiment("no rounds", vec![summed, one("zero rounds", &[])]),
+        experiment("no rounds", vec![summed, Measurement::exact("counted", "bytes", 7.0)]),
         experiment("one round", vec![one("one", &[5.0])]),
         experiment("equal rounds", vec![one("equal", &[5.0; 30]), one("zeroes", &[0.0; 30])]),
         experiment(

@@ -126,6 +126,13 @@ fn text(fact: &Fact<String>) -> String {
     fact.to_string()
 }
 
+impl std::fmt::Display for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let virtualised = if self.virtualised { ", virtualised" } else { "" };
+        write!(f, "{} × {}{virtualised}, Linux {}, load {}", self.cpu_count, self.cpu, self.kernel, self.load)
+    }
+}
+
 impl Host {
     /// Reads and tries everything; takes some tens of milliseconds. Before the run: what it reads of the load is then
     /// that of the others.
