@@ -3,8 +3,6 @@
 //! What a column holds decides how it is written: figures stand on the right, sentences are broken, and a column in which no cell has
 //! anything is left out.
 
-use std::fmt::Write;
-
 /// Rows of text under heads. Cells may be missing at the end of a row; one that starts with a blank belongs to the row above.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Grid {
@@ -46,12 +44,12 @@ pub fn interval(ci95: Option<[f64; 2]>, is_exact: bool) -> String {
     }
 }
 
-/// A column in which there is something.
-struct Column<'a> {
-    head: &'a str,
-    cells: Vec<&'a str>,
-    is_figures: bool,
-    is_sentences: bool,
+/// What a column holds.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Figures,
+    Sentences,
+    Words,
 }
 
 fn count(text: &str) -> usize {
@@ -65,122 +63,117 @@ fn broken(cell: &str, width: usize) -> Vec<String> {
     textwrap::wrap(cell.trim_start(), options).into_iter().map(|line| line.into_owned()).collect()
 }
 
-impl Column<'_> {
-    /// As wide as its cells are, and as narrow as its words allow.
-    fn widths(&self) -> (usize, usize) {
-        let words = self.cells.iter().chain([&self.head]).flat_map(|cell| cell.split_whitespace());
-        let narrowest = words.map(count).max().unwrap_or(0).max(if self.is_sentences { SENTENCES_WIDTH } else { 0 });
-        let cells = self.cells.iter().map(|cell| count(cell)).max().unwrap_or(0);
-        (cells.min(COLUMN_WIDTH).max(count(self.head).min(HEAD_WIDTH)).max(narrowest), narrowest)
-    }
+/// Text within HTML, also within a quoted attribute.
+pub fn escaped(text: &str) -> String {
+    // The zero is no character of HTML.
+    let of = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;"), ('\0', "\u{fffd}")];
+    of.into_iter().fold(text.to_string(), |text, (character, escape)| text.replace(character, escape))
 }
 
 impl Grid {
-    fn columns(&self) -> Vec<Column<'_>> {
-        let is_figure = |cell: &&str| {
-            count(cell) <= FIGURE_WIDTH
-                && cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit() || c == '–')
-        };
-        let is_sentence = |cell: &&str| count(cell) > FIGURE_WIDTH && cell.trim().contains(' ');
-        let column = |(index, head)| -> Column<'_> {
-            let cells: Vec<&str> =
-                self.rows.iter().map(|row: &Vec<String>| row.get(index).map_or("", String::as_str)).collect();
-            let filled = || cells.iter().copied().filter(|cell| !cell.trim().is_empty());
-            let (is_figures, is_sentences) =
-                (filled().all(|cell| is_figure(&cell)), filled().any(|cell| is_sentence(&cell)));
-            Column { head, is_figures, is_sentences, cells }
-        };
-        let columns = self.head.iter().map(String::as_str).enumerate().map(column);
-        columns.filter(|column| column.cells.iter().any(|cell| !cell.trim().is_empty())).collect()
+    /// The columns in which there is something: what they hold, and of each line its cells. The first line has the heads.
+    fn filled(&self) -> (Vec<Kind>, Vec<Vec<&str>>) {
+        let mut kinds = Vec::new();
+        let mut lines = vec![Vec::new(); self.rows.len() + 1];
+        for (column, head) in self.head.iter().enumerate() {
+            let cells = self.rows.iter().map(|row| row.get(column).map_or("", String::as_str));
+            let texts = || cells.clone().map(str::trim).filter(|cell| !cell.is_empty());
+            let is_figure =
+                |cell: &str| cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit() || c == '–');
+            if texts().next().is_some() {
+                kinds.push(match () {
+                    () if texts().any(|cell| count(cell) > FIGURE_WIDTH && cell.contains(' ')) => Kind::Sentences,
+                    () if texts().all(is_figure) => Kind::Figures,
+                    () => Kind::Words,
+                });
+                lines
+                    .iter_mut()
+                    .zip(std::iter::once(head.as_str()).chain(cells))
+                    .for_each(|(line, cell)| line.push(cell));
+            }
+        }
+        (kinds, lines)
     }
 
     /// For a terminal: columns as wide as their cells, sentences broken.
     pub fn text(&self) -> String {
-        let columns = self.columns();
-        let (mut widths, narrowest): (Vec<usize>, Vec<usize>) = columns.iter().map(Column::widths).unzip();
+        let (kinds, lines) = self.filled();
+        let longest =
+            |column: usize, of: fn(&str) -> usize| lines.iter().map(|line| of(line[column])).max().unwrap_or(0);
+        let word = |cell: &str| cell.split_whitespace().map(count).max().unwrap_or(0);
+        let least = |column: usize| {
+            longest(column, word).max(if kinds[column] == Kind::Sentences { SENTENCES_WIDTH } else { 0 })
+        };
+        let width = |column: usize| {
+            let cells = lines.iter().skip(1).map(|line| count(line[column])).max().unwrap_or(0).min(COLUMN_WIDTH);
+            cells.max(count(lines[0][column]).min(HEAD_WIDTH)).max(least(column))
+        };
+        let mut widths: Vec<usize> = (0..kinds.len()).map(width).collect();
         // The widest gives way first.
         while widths.iter().map(|width| width + 2).sum::<usize>() > WIDTH {
-            let others = widths.iter_mut().zip(&narrowest).filter(|(width, narrowest)| **width > **narrowest);
-            let Some((width, _)) = others.max_by_key(|(width, _)| **width) else { break };
+            let others = widths.iter_mut().enumerate().filter(|(column, width)| **width > least(*column));
+            let Some((_, width)) = others.max_by_key(|(_, width)| **width) else { break };
             *width -= 1;
         }
         let mut text = String::new();
-        let mut row = |cells: Vec<&str>| {
-            let broken: Vec<Vec<String>> =
-                cells.iter().zip(&widths).map(|(cell, width)| broken(cell, *width)).collect();
-            for index in 0..broken.iter().map(Vec::len).max().unwrap_or(0) {
-                let mut line = String::from(" ");
-                for ((lines, column), width) in broken.iter().zip(&columns).zip(&widths) {
-                    let cell = lines.get(index).map_or("", String::as_str);
-                    // Writing to a String does not fail.
-                    let _ = if column.is_figures {
-                        write!(line, " {cell:>width$} ")
-                    } else {
-                        write!(line, " {cell:width$} ")
-                    };
-                }
-                text.push_str(line.trim_end());
+        for line in &lines {
+            let cells: Vec<Vec<String>> = line.iter().zip(&widths).map(|(cell, width)| broken(cell, *width)).collect();
+            for index in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+                let parts = cells.iter().zip(&kinds).zip(&widths).map(|((parts, kind), width)| {
+                    let part = parts.get(index).map_or("", String::as_str);
+                    if *kind == Kind::Figures { format!("  {part:>width$}") } else { format!("  {part:width$}") }
+                });
+                text.push_str(parts.collect::<String>().trim_end());
                 text.push('\n');
             }
-        };
-        row(columns.iter().map(|column| column.head).collect());
-        (0..self.rows.len()).for_each(|index| row(columns.iter().map(|column| column.cells[index]).collect()));
+        }
         text
     }
 
     /// For a document.
     pub fn markdown(&self) -> String {
-        let columns = self.columns();
-        let line = |cells: Vec<&str>| {
-            let cell = |cell: &str| {
-                let mark = if cell.starts_with(' ') { "↳ " } else { "" };
-                format!("{mark}{}", cell.trim().replace('|', "\\|").replace('<', "&lt;").replace('\n', " "))
-            };
-            format!("| {} |\n", cells.into_iter().map(cell).collect::<Vec<_>>().join(" | "))
+        let (kinds, lines) = self.filled();
+        let cell = |cell: &&str| {
+            let mark = if cell.starts_with(' ') { "↳ " } else { "" };
+            format!(" {mark}{} |", cell.trim().replace('|', "\\|").replace('<', "&lt;").replace('\n', " "))
         };
-        let rule = columns.iter().map(|column| if column.is_figures { " ---: |" } else { " --- |" });
-        let head = line(columns.iter().map(|column| column.head).collect()) + "|" + &rule.collect::<String>() + "\n";
-        let rows = (0..self.rows.len()).map(|index| line(columns.iter().map(|column| column.cells[index]).collect()));
-        head + &rows.collect::<String>()
+        let mut lines: Vec<String> = lines.iter().map(|line| line.iter().map(cell).collect()).collect();
+        lines.insert(1, kinds.iter().map(|kind| if *kind == Kind::Figures { " ---: |" } else { " --- |" }).collect());
+        lines.iter().map(|line| format!("|{line}\n")).collect()
     }
 
-    /// For a browser: a table in a box of its own, whose rows are cards on a phone where it has sentences. `escape` makes text safe.
-    pub fn html(&self, label: &str, escape: impl Fn(&str) -> String) -> String {
-        let columns = self.columns();
-        let class = |column: &Column| match (column.is_figures, column.is_sentences) {
-            (true, _) => "figures",
-            (_, true) => "sentences",
-            _ => "",
-        };
-        let sentences = columns.iter().position(|column| column.is_sentences);
-        let name = sentences.or_else(|| columns.iter().position(|column| !column.is_figures)).unwrap_or(0);
-        let head = columns.iter().enumerate().map(|(index, column)| {
-            let name = if index == name { " name" } else { "" };
-            format!("<th scope=\"col\" class=\"{}{name}\">{}</th>", class(column), escape(column.head))
-        });
-        let cell = |row: usize, index: usize, column: &Column| {
-            let cell = column.cells[row];
-            let inner = if cell.starts_with(' ') { " inner" } else { "" };
-            let text = escape(cell.trim());
-            let (open, close, text) = if index == name {
+    /// For a browser: a table in a box of its own, whose rows are cards on a phone where it has sentences.
+    pub fn html(&self, label: &str) -> String {
+        let (kinds, lines) = self.filled();
+        let place = |kind| kinds.iter().position(|other| *other == kind);
+        let name = place(Kind::Sentences).or(place(Kind::Words)).unwrap_or(0);
+        let row = |(number, line): (usize, &Vec<&str>)| {
+            let cell = |(column, cell): (usize, &&str)| {
+                let kind = match kinds[column] {
+                    Kind::Figures => "figures",
+                    Kind::Sentences => "sentences",
+                    Kind::Words => "words",
+                };
+                let inner = if cell.starts_with(' ') { " inner" } else { "" };
+                let name_class = if column == name { " name" } else { "" };
+                let (text, head) = (escaped(cell.trim()), escaped(lines[0][column]));
                 // Long names break where their parts end.
-                ("th scope=\"row\"", "th", text.replace('.', ".<wbr>").replace('_', "_<wbr>"))
-            } else {
-                ("td", "td", text)
+                let text = if column == name { text.replace('.', ".<wbr>").replace('_', "_<wbr>") } else { text };
+                let (tag, scope) = match number {
+                    0 => ("th", " scope=\"col\""),
+                    _ if column == name => ("th", " scope=\"row\""),
+                    _ => ("td", ""),
+                };
+                format!("<{tag}{scope} class=\"{kind}{inner}{name_class}\" data-head=\"{head}\">{text}</{tag}>")
             };
-            format!("<{open} class=\"{}{inner}\" data-head=\"{}\">{text}</{close}>", class(column), escape(column.head))
-        };
-        let row = |row| {
-            let cells = columns.iter().enumerate().map(|(index, column)| cell(row, index, column));
-            format!("<tr>{}</tr>\n", cells.collect::<String>())
+            let row = format!("<tr>{}</tr>", line.iter().enumerate().map(cell).collect::<String>());
+            if number == 0 { format!("<thead>{row}</thead>\n") } else { row + "\n" }
         };
         format!(
-            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n<table{}><thead><tr>{}</tr></thead>\n\
-             <tbody>{}</tbody></table>\n</div>",
-            escape(label),
-            if sentences.is_some() { " class=\"cards\"" } else { "" },
-            head.collect::<String>(),
-            (0..self.rows.len()).map(row).collect::<String>()
+            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n<table{}>{}</table>\n</div>",
+            escaped(label),
+            if kinds.contains(&Kind::Sentences) { " class=\"cards\"" } else { "" },
+            lines.iter().enumerate().map(row).collect::<String>()
         )
     }
 }
@@ -219,10 +212,10 @@ mod tests {
             markdown.contains("x &lt; 2 \\| 3 |\n|  | ↳ in |") && markdown.contains("\n| ---: | --- | --- |\n"),
             "{markdown}"
         );
-        let html = grid().html("x", |text| text.replace('<', "&lt;"));
+        let html = grid().html("x");
         assert!(
             html.contains(">x &lt; 2 | 3</td>")
-                && html.contains("class=\"sentences inner\" data-head=\"statement\">in</th>"),
+                && html.contains("class=\"sentences inner name\" data-head=\"statement\">in</th>"),
             "{html}"
         );
     }

@@ -27,7 +27,7 @@ use dormouse_terminal::style::wrap;
 use serde_json::Value;
 
 use crate::experiments::EXPERIMENTS;
-use crate::grid::Grid;
+use crate::grid::{Grid, escaped};
 use crate::{Experiment, Report, Verdict};
 use blocks::{Block, is_warning, of_experiment, of_paper};
 use plots::Plot;
@@ -104,10 +104,6 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
     for (index, experiment) in report.experiments.iter().enumerate() {
         page.section(&format!("experiment-{index}"), &experiment.name, &of_experiment(experiment));
     }
-    let mut facts = Grid { head: ["what", "as it was read"].map(String::from).into(), rows: Vec::new() };
-    flatten(&serde_json::to_value(&report.host)?, "", &mut facts.rows);
-    let facts = Block::Grid("Machine".into(), facts);
-    page.section("machine", "Machine", &[Block::Fold("Everything that was read of it".into(), vec![facts])]);
     let names: Vec<&str> = report.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
     let title = if (1..=3).contains(&names.len()) { names.join(", ") } else { format!("{} experiments", names.len()) };
     let link = |(index, name): (usize, &&str)| format!("<a href=\"#experiment-{index}\">{}</a>", escaped(name));
@@ -135,7 +131,11 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
 </header>
 <main>
 <noscript><p class="warning">The plots need JavaScript; all figures are in the tables as well.</p></noscript>
-{body}</main>
+{body}<section id="machine">
+<h2>Machine</h2>
+<details><summary>Everything that was read of it</summary><pre class="scroll" tabindex="0">{facts}</pre></details>
+</section>
+</main>
 {library}<script type="application/json" id="plots">{plots}</script>
 <script>{SCRIPT}</script>
 </body>
@@ -147,6 +147,7 @@ pub fn html(report: &Report) -> Result<String, serde_json::Error> {
         host = escaped(&report.host.to_string()),
         when = escaped(&report.host.measured),
         body = page.html,
+        facts = escaped(&serde_json::to_string_pretty(&report.host)?),
         // Of JSON within a script, only `</script` and `<!--` mean something.
         plots = Value::Array(page.plots).to_string().replace('<', "\\u003c"),
     ))
@@ -168,31 +169,6 @@ fn summary(report: &Report) -> Block {
     let head = ["experiment", "measurements", "ratios", "warnings"].into_iter().map(String::from);
     let head = head.chain(verdicts.map(|verdict| format!("statements: {}", verdict.as_str()))).collect();
     Block::Grid("Experiments".into(), Grid { head, rows: report.experiments.iter().map(row).collect() })
-}
-
-/// Any JSON as rows of a table.
-fn flatten(value: &Value, name: &str, rows: &mut Vec<Vec<String>>) {
-    let within = |part: &str| if name.is_empty() { part.to_string() } else { format!("{name}.{part}") };
-    match value {
-        Value::Object(members) => members.iter().for_each(|(part, value)| flatten(value, &within(part), rows)),
-        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
-            (1..).zip(items).for_each(|(part, value)| flatten(value, &within(&part.to_string()), rows));
-        }
-        Value::Array(items) => {
-            let items = items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), String::from));
-            rows.push(vec![name.into(), items.collect::<Vec<_>>().join(", ")]);
-        }
-        Value::Null => rows.push(vec![name.into(), "not known".into()]),
-        Value::String(text) => rows.push(vec![name.into(), text.clone()]),
-        other => rows.push(vec![name.into(), other.to_string()]),
-    }
-}
-
-/// Text within HTML, also within a quoted attribute.
-fn escaped(text: &str) -> String {
-    // The zero is no character of HTML.
-    let of = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;"), ('\0', "\u{fffd}")];
-    of.into_iter().fold(text.to_string(), |text, (character, escape)| text.replace(character, escape))
 }
 
 /// What is written so far.
@@ -230,7 +206,7 @@ impl Page {
                 let items = items.iter().map(|item| format!("<li>{}</li>", escaped(item)));
                 format!("<ul>{}</ul>", items.collect::<String>())
             }
-            Block::Grid(title, grid) => format!("<h4>{}</h4>\n{}", escaped(title), grid.html(title, escaped)),
+            Block::Grid(title, grid) => format!("<h4>{}</h4>\n{}", escaped(title), grid.html(title)),
             Block::Plot(plot) => self.plot(plot),
             Block::Fold(summary, blocks) => {
                 let _ = writeln!(self.html, "<details><summary>{}</summary>", escaped(summary));
@@ -260,10 +236,11 @@ mod tests {
     use super::*;
 
     /// Relative luminance of `#rrggbb`, by <https://www.w3.org/TR/WCAG22/#dfn-relative-luminance>.
-    fn luminance(colour: &str) -> f64 {
+    fn luminance(scheme: &str, name: &str) -> f64 {
+        let colour = scheme.split(&format!("--{name}: #")).nth(1).unwrap_or_else(|| panic!("--{name}"));
         let channel = |at: usize| f64::from(u8::from_str_radix(&colour[at..at + 2], 16).expect("two digits")) / 255.0;
         let linear = |value: f64| if value <= 0.04045 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) };
-        0.2126 * linear(channel(1)) + 0.7152 * linear(channel(3)) + 0.0722 * linear(channel(5))
+        0.2126 * linear(channel(0)) + 0.7152 * linear(channel(2)) + 0.0722 * linear(channel(4))
     }
 
     #[test]
@@ -271,27 +248,13 @@ mod tests {
         let schemes: Vec<&str> =
             CSS.split("  color-scheme:").skip(1).map(|part| part.split('}').next().unwrap()).collect();
         assert_eq!(schemes.len(), 2);
-        for scheme in schemes {
-            let colour = |name: &str| {
-                let start = scheme.find(&format!("--{name}: #")).unwrap_or_else(|| panic!("--{name}")) + name.len() + 4;
-                luminance(&scheme[start..start + 7])
-            };
-            let text = ["ink", "quiet", "link", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];
-            let pairs = text.iter().flat_map(|text| [(*text, "paper"), (*text, "page")]);
-            for (text, ground) in pairs.chain([("warn-ink", "warn")]) {
-                let (a, b) = (colour(text), colour(ground));
-                let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
-                assert!(contrast >= 4.5, "{text} on {ground}: {contrast:.2} in{scheme}");
-            }
+        let text = ["ink", "quiet", "link", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"];
+        let pairs = text.iter().flat_map(|text| [(*text, "paper"), (*text, "page")]).chain([("warn-ink", "warn")]);
+        for ((text, ground), scheme) in pairs.flat_map(|pair| schemes.iter().map(move |scheme| (pair, scheme))) {
+            let (a, b) = (luminance(scheme, text), luminance(scheme, ground));
+            let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+            assert!(contrast >= 4.5, "{text} on {ground}: {contrast:.2} in{scheme}");
         }
-    }
-
-    #[test]
-    fn a_host_may_be_anything() {
-        let host = serde_json::json!({ "cpu": { "caches": [{ "level": 1 }], "flags": ["a", "b"] }, "nothing": null });
-        let mut rows = Vec::new();
-        flatten(&host, "", &mut rows);
-        assert_eq!(rows, [["cpu.caches.1.level", "1"], ["cpu.flags", "a, b"], ["nothing", "not known"]]);
     }
 
     #[test]

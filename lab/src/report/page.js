@@ -119,7 +119,7 @@
       width, font, showlegend: Boolean(series), hovermode: "closest", paper_bgcolor: colour("paper"), plot_bgcolor: colour("paper"),
       hoverlabel: { font, align: "left", bgcolor: colour("paper"), bordercolor: colour("axis") },
       /* A finger scrolls the page; a mouse may look closer, and a double click goes back. */
-      dragmode: isTouched ? false : "zoom", margin: { l: 12, r: 12, t: 8, b: 48 }, xaxis: { ...base, ...xaxis },
+      dragmode: isTouched ? false : "zoom", margin: { l: 12, r: 24, t: 8, b: 48 }, xaxis: { ...base, ...xaxis },
     };
     if (names) {
       const pitch = isNarrow ? 46 : 30, top = isNarrow ? 0.85 : 0.6;

@@ -18,8 +18,6 @@ const ROWS_MAX: usize = 24;
 const LINES_MAX: usize = 8;
 /// Values that are farther apart are on a logarithmic axis.
 const FAR: f64 = 8.0;
-/// Rounds of a case that are drawn; all count in the figures.
-const ROUNDS_DRAWN_MAX: usize = 250;
 /// How far from the median a round is still in sight, in median absolute deviations.
 const DEVIATIONS_MAX: f64 = 8.0;
 
@@ -220,7 +218,7 @@ pub(super) fn rounds(measurements: &[Measurement]) -> Vec<Plot> {
             let percent: Vec<f64> = finite.iter().map(|ns| ((ns / m.median - 1.0) * 1e5).round() / 1e3).collect();
             count += percent.len();
             beyond += percent.iter().filter(|round| round.abs() > reach).count();
-            Row { rounds: percent.iter().copied().step_by(percent.len().div_ceil(ROUNDS_DRAWN_MAX)).collect(), ..row(m) }
+            Row { rounds: percent, ..row(m) }
         };
         let rows = members.iter().map(row).collect();
         let sentence = format!(

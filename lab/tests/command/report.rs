@@ -1,9 +1,9 @@
-//! `dormouse lab report`: from a file to a file.
+//! `dormouse lab report` and `dormouse lab papers`: from a file to a file.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use dormouse_lab::{Experiment, Host, Report, SCHEMA, statistics};
+use dormouse_lab::{EXPERIMENTS, Experiment, Host, Report, SCHEMA, statistics};
 
 fn lab_report(arguments: &[&Path]) -> Output {
     let mut command = Command::new(crate::common::LAB);
@@ -23,10 +23,45 @@ fn a_result_becomes_a_page_beside_it() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), page.display().to_string());
     let html = std::fs::read_to_string(&page).expect("the page is there");
-    assert!(html.starts_with("<!doctype html>") && html.contains("<th scope=\"row\">armed</th>"));
+    assert!(html.starts_with("<!doctype html>") && html.contains(">armed</th>"));
 
     assert!(lab_report(&[&result, Path::new("-o"), &other]).status.success());
     assert_eq!(std::fs::read_to_string(&other).expect("the other page is there"), html);
+}
+
+#[test]
+fn papers_are_judged_anew_and_a_page_that_is_not_current_is_found() {
+    let (known, paper) = EXPERIMENTS.iter().find_map(|known| Some((known, known.paper()?))).expect("a paper");
+    let nothing = Experiment { name: known.name.into(), ..Experiment::default() };
+    let statement =
+        paper.judge(&nothing).into_iter().find(|s| s.ratio.split(' ').count() == 3 && s.range.starts_with("below"));
+    let (of, to) = statement.as_ref().and_then(|s| s.ratio.split_once(" ÷ ")).expect("a ratio of two measurements");
+    let dir = tempfile::tempdir().expect("a directory");
+    let (result, page) = (dir.path().join("a.json"), dir.path().join("papers.md"));
+    let papers = |arguments: &[&Path]| {
+        Command::new(crate::common::LAB).arg("papers").arg(&result).args(arguments).output().expect("dormouse runs")
+    };
+    for (cost, verdict) in [(1.0, "| holds |"), (1000.0, "| does not hold |")] {
+        let rounds = |cost: f64| (0..12).map(|round| cost + f64::from(round) / 1e4).collect::<Vec<_>>();
+        let measurements =
+            vec![statistics::measurement(of, "ns", &rounds(cost)), statistics::measurement(to, "ns", &rounds(3.0))];
+        let experiments = vec![Experiment { measurements, ..nothing.clone() }];
+        let report = Report { schema: SCHEMA, host: Host::default(), experiments };
+        std::fs::write(&result, serde_json::to_string(&report).expect("it is JSON")).expect("it is written");
+        if page.exists() {
+            let output = papers(&[Path::new("--check"), &page]);
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.code() == Some(2) && error.contains("papers.md is not current, from line"),
+                "{error}"
+            );
+        }
+        assert!(papers(&[Path::new("-o"), &page]).status.success());
+        let text = std::fs::read_to_string(&page).expect("the page is there");
+        assert!(text.contains(verdict), "{text}");
+        assert_eq!(String::from_utf8_lossy(&papers(&[]).stdout), text);
+        assert!(papers(&[Path::new("--check"), &page]).status.success());
+    }
 }
 
 #[test]

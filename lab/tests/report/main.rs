@@ -127,7 +127,7 @@ const FAULTS: &str = r#"(() => {
             if (text.textContent && !within(text.getBoundingClientRect(), outer)) faults.push(`${title}: ${text.textContent} is cut`);
         }
     }
-    for (const box of document.querySelectorAll(".scroll")) {
+    for (const box of document.querySelectorAll(".scroll:has(table)")) {
         const table = box.querySelector("table");
         const isWide = table.scrollWidth > box.clientWidth + 1;
         if (isNarrow && table.classList.contains("cards") && isWide) faults.push(`cards are wider than ${box.clientWidth}`);
