@@ -71,6 +71,11 @@ pub fn escaped(text: &str) -> String {
 }
 
 impl Grid {
+    /// Rows under heads.
+    pub fn new(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Grid {
+        Grid { head: head.iter().map(ToString::to_string).collect(), rows: rows.into_iter().collect() }
+    }
+
     /// The columns in which there is something: what they hold, and of each line its cells. The first line has the heads.
     fn filled(&self) -> (Vec<Kind>, Vec<Vec<&str>>) {
         let mut kinds = Vec::new();
@@ -185,8 +190,7 @@ mod tests {
     fn grid() -> Grid {
         let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
         let words = "a sentence that is so long that no terminal would be wide enough for it and the rest of the table beside it";
-        let rows = vec![row(&["7", words, "", "x < 2 | 3"]), row(&["", "  in"])];
-        Grid { head: row(&["line", "statement", "nothing", "here"]), rows }
+        Grid::new(&["line", "statement", "nothing", "here"], [row(&["7", words, "", "x < 2 | 3"]), row(&["", "  in"])])
     }
 
     #[test]
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn a_wide_table_is_made_narrow() {
         let cells: Vec<String> = (0..9).map(|column| format!("{column}00.0 of some of these")).collect();
-        let text = Grid { head: vec![String::new(); 9], rows: vec![cells] }.text();
+        let text = Grid::new(&[""; 9], [cells]).text();
         assert!(text.lines().count() > 2 && text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 

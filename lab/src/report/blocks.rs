@@ -27,17 +27,12 @@ pub(super) enum Block {
 /// Axes whose values make a table of their own, with what they are in the plain case.
 const AXES: [(&str, &str); 3] = [("threads", "1"), ("pressure", "hot"), ("mode", "overwrite")];
 
-/// What departs from the plain case, in words.
-fn group(measurement: &Measurement) -> String {
-    let departs = AXES.iter().filter_map(|(axis, plain)| {
-        let value = measurement.labels.get(*axis)?;
-        (value != plain).then(|| match *axis {
-            "pressure" => format!("{value} driven out"),
-            "mode" => format!("{value} mode"),
-            _ => format!("{value} {axis}"),
-        })
-    });
-    departs.collect::<Vec<_>>().join(", ")
+/// What departs from the plain case, and the unit.
+fn group(m: &Measurement) -> (String, &str) {
+    let departs =
+        AXES.iter().filter_map(|(axis, plain)| Some((axis, m.labels.get(*axis).filter(|value| value != plain)?)));
+    let departs: Vec<String> = departs.map(|(axis, value)| format!("{axis} {value}")).collect();
+    (if departs.is_empty() { "plain case".into() } else { departs.join(", ") }, &m.unit)
 }
 
 /// Each value once, in the order of its first.
@@ -55,48 +50,27 @@ pub(super) fn is_warning(note: &str) -> bool {
     ["noisy neighbour", "not steady", "outliers"].iter().any(|start| note.starts_with(start))
 }
 
-fn head(names: &[&str]) -> Vec<String> {
-    names.iter().map(ToString::to_string).collect()
-}
-
-/// Measurements with what they have in common in the title.
-fn measurements(title: &str, members: &[&Measurement]) -> Block {
-    let measured: Vec<&&Measurement> = members.iter().filter(|m| !m.is_exact).collect();
-    let rounds = each(measured.iter().map(|m| m.n));
-    let units = each(members.iter().map(|m| m.unit.as_str()));
-    let mut title = title.to_string();
-    if let [unit] = units[..] {
-        title += &format!(", {unit}");
-    }
-    if let [rounds] = rounds[..] {
-        title += &format!(", {rounds} round{}", if rounds == 1 { "" } else { "s" });
-    }
+/// Measurements of one unit.
+fn measurements(members: &[&Measurement]) -> Grid {
     let row = |m: &&Measurement| {
-        let unit = if units.len() > 1 { m.unit.clone() } else { String::new() };
-        let n = if rounds.len() > 1 && !m.is_exact { m.n.to_string() } else { String::new() };
-        let [mad, means] = if m.is_exact {
-            [String::new(), String::new()]
-        } else {
-            [number(m.mad), format!("{} ± {}", number(m.mean), number(m.stddev))]
-        };
+        let measured = |text: String| if m.is_exact { String::new() } else { text };
         let cycles = m.tsc_cycles.map(number).unwrap_or_default();
-        vec![m.name.clone(), number(m.median), unit, interval(m.ci95, m.is_exact), mad, means, cycles, n]
+        let [interval, means] = [interval(m.ci95, m.is_exact), format!("{} ± {}", number(m.mean), number(m.stddev))];
+        let [mad, means, rounds] = [number(m.mad), means, m.n.to_string()].map(measured);
+        vec![m.name.clone(), number(m.median), interval, mad, means, cycles, rounds]
     };
-    let head = head(&["", "median", "unit", "95 % interval", "MAD", "mean ± σ", "cycles", "rounds"]);
-    Block::Grid(title, Grid { head, rows: members.iter().map(row).collect() })
+    Grid::new(&["", "median", "95 % interval", "MAD", "mean ± σ", "cycles", "rounds"], members.iter().map(row))
 }
 
 /// What the kernel and the processor counted.
-fn counters(members: &[Measurement]) -> Option<Block> {
-    let names: BTreeSet<&String> = members.iter().flat_map(|m| m.counters.keys()).collect();
+fn counters(members: &[Measurement]) -> Grid {
+    let names: BTreeSet<&str> = members.iter().flat_map(|m| m.counters.keys()).map(String::as_str).collect();
     let row = |m: &Measurement| {
         let counts = names.iter().map(|name| m.counters.get(*name).copied().map(number).unwrap_or_default());
         std::iter::once(m.name.clone()).chain(counts).collect()
     };
-    let rows = members.iter().filter(|m| !m.counters.is_empty()).map(row).collect();
-    let head = std::iter::once(String::new()).chain(names.iter().map(|name| name.replace('_', " "))).collect();
-    let title = "Counters, for each iteration";
-    (!names.is_empty()).then(|| Block::Fold(title.into(), vec![Block::Grid(title.into(), Grid { head, rows })]))
+    let head: Vec<&str> = std::iter::once("").chain(names.iter().copied()).collect();
+    Grid::new(&head, members.iter().filter(|m| !m.counters.is_empty()).map(row))
 }
 
 /// The first plot, and the others where the reader asks for them.
@@ -136,12 +110,9 @@ pub(super) fn of_experiment(experiment: &Experiment) -> Vec<Block> {
             let means = ratio.means.map(|[mean, stddev]| Uncertain { mean, stddev }.to_string()).unwrap_or_default();
             vec![ratio.name.clone(), number(ratio.value), interval(ratio.ci95, false), means]
         });
-        let head = head(&["", "value", "95 % interval", "of means ± σ"]);
+        let grid = Grid::new(&["", "value", "95 % interval", "of means ± σ"], rows);
         blocks.push(Block::Heading("Ratios".into()));
-        blocks.push(Block::Grid(
-            "Median of the first over that of the second".into(),
-            Grid { head, rows: rows.collect() },
-        ));
+        blocks.push(Block::Grid("Median of the first over that of the second".into(), grid));
         blocks.extend(folded("Ratios", plots::ratios(&experiment.ratios)));
     }
     let all = &experiment.measurements;
@@ -154,11 +125,15 @@ pub(super) fn of_experiment(experiment: &Experiment) -> Vec<Block> {
     }
     for of in each(all.iter().map(group)) {
         let members: Vec<&Measurement> = all.iter().filter(|m| group(m) == of).collect();
-        let title = if of.is_empty() { "Plain case" } else { &of };
-        blocks.push(measurements(title, &members));
-        blocks.extend(folded("Further cases", plots::intervals(&format!("Medians: {title}"), members)));
+        let title = format!("Medians, {}: {}", of.1, of.0);
+        blocks.push(Block::Grid(title.clone(), measurements(&members)));
+        blocks.extend(folded("Further cases", plots::intervals(&title, of.1, members)));
     }
-    blocks.extend(counters(all));
+    let counters = counters(all);
+    if !counters.rows.is_empty() {
+        let title = "Counters, for each iteration";
+        blocks.push(Block::Fold(title.into(), vec![Block::Grid(title.into(), counters)]));
+    }
     let rounds = plots::rounds(all);
     if rounds.is_empty() && !all.is_empty() {
         blocks.push(Block::Text("There are no rounds in this result whose distribution could be shown.".into()));
@@ -199,11 +174,10 @@ mod tests {
         let grids: Vec<_> = grids.collect();
         assert_eq!(
             grids.iter().map(|grid| grid.0).collect::<Vec<_>>(),
-            ["Plain case, 3 rounds", "2 threads, L2 driven out, ns, 3 rounds"]
+            ["Medians, ns: plain case", "Medians, ns: threads 2, pressure L2", "Medians, bytes: plain case"]
         );
-        assert_eq!(
-            grids[0].1.iter().map(|row| [&row[1], &row[3]]).collect::<Vec<_>>(),
-            [["12.35", "too few rounds"], ["7.000", "exact"]]
-        );
+        let figures: Vec<[&str; 2]> =
+            grids.iter().flat_map(|grid| grid.1).map(|row| [row[1].as_str(), &row[2]]).collect();
+        assert_eq!(figures, [["12.35", "too few rounds"], ["12.35", "too few rounds"], ["7.000", "exact"]]);
     }
 }

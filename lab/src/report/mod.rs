@@ -36,8 +36,6 @@ const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const PLOTLY: &str = include_str!("vendor/plotly-cartesian.min.js");
 
-/// Of many warnings, those that are seen without asking.
-const WARNINGS_SHOWN: usize = 3;
 /// A browser that obeys it makes no request for this page.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; \
                       base-uri 'none'; form-action 'none'";
@@ -192,15 +190,9 @@ impl Page {
             Block::Heading(text) => format!("<h3>{}</h3>", escaped(text)),
             Block::Text(text) => format!("<p>{}</p>", escaped(text)),
             Block::Warnings(notes) => {
-                let warning = |note: &String| format!("<p class=\"warning\"><b>Warning</b> {}</p>\n", escaped(note));
-                let (shown, others) = notes.split_at(notes.len().min(WARNINGS_SHOWN));
-                let mut html: String = shown.iter().map(warning).collect();
-                if !others.is_empty() {
-                    let warnings = others.iter().map(warning).collect::<String>();
-                    let _ =
-                        write!(html, "<details><summary>Warnings: {} more</summary>{warnings}</details>", others.len());
-                }
-                html
+                let notes =
+                    notes.iter().map(|note| format!("<p class=\"warning\"><b>Warning</b> {}</p>", escaped(note)));
+                format!("<div class=\"warnings\">{}</div>", notes.collect::<String>())
             }
             Block::List(items) => {
                 let items = items.iter().map(|item| format!("<li>{}</li>", escaped(item)));

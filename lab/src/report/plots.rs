@@ -92,17 +92,12 @@ fn extremes(rows: &[Row]) -> String {
     format!("Least: {}, {}. Most: {}, {}{times}.", low.name, low.said, high.name, high.said)
 }
 
-/// Cases with their intervals.
-pub(super) fn intervals<'a>(title: &str, cases: impl IntoIterator<Item = &'a Measurement>) -> Vec<Plot> {
-    let mut units: BTreeMap<&str, Vec<Row>> = BTreeMap::new();
-    for m in cases.into_iter().filter(|m| m.median.is_finite()) {
-        units.entry(&m.unit).or_default().push(row(m));
-    }
-    let plot = |unit: &str, rows: &[Row]| {
-        let values = format!("median, {}", if unit.is_empty() { "ratio" } else { unit });
-        Plot::new("intervals", title.into(), values, rows.to_vec(), extremes(rows))
-    };
-    units.iter().flat_map(|(unit, rows)| rows.chunks(ROWS_MAX).map(|rows| plot(unit, rows))).collect()
+/// Cases of one unit with their intervals.
+pub(super) fn intervals<'a>(title: &str, unit: &str, cases: impl IntoIterator<Item = &'a Measurement>) -> Vec<Plot> {
+    let rows: Vec<Row> = cases.into_iter().filter(|m| m.median.is_finite()).map(row).collect();
+    let plot =
+        |rows: &[Row]| Plot::new("intervals", title.into(), format!("median, {unit}"), rows.to_vec(), extremes(rows));
+    rows.chunks(ROWS_MAX).map(plot).collect()
 }
 
 /// Ratios with their intervals.
@@ -113,7 +108,8 @@ pub(super) fn ratios(ratios: &[Ratio]) -> Vec<Plot> {
         ci95: ratio.ci95,
         ..Measurement::default()
     };
-    let mut plots = intervals("Ratios with their 95 % intervals", &ratios.iter().map(case).collect::<Vec<_>>());
+    let mut plots =
+        intervals("Ratios with their 95 % intervals", "ratio", &ratios.iter().map(case).collect::<Vec<_>>());
     for plot in &mut plots {
         let count = |is: fn([f64; 2]) -> bool| plot.rows.iter().filter(|row| row.ci95.is_some_and(is)).count();
         let (below, above, all) = (count(|[_, high]| high < 1.0), count(|[low, _]| low > 1.0), plot.rows.len());
@@ -267,7 +263,7 @@ mod tests {
     fn many_cases_make_several_plots_and_each_says_what_it_shows() {
         let cases: Vec<Measurement> =
             (0..30).map(|number| case(&format!("c{number}"), f64::from(number), &[])).collect();
-        let [first, second] = &intervals("all", &cases)[..] else { panic!("two") };
+        let [first, second] = &intervals("all", "ns", &cases)[..] else { panic!("two") };
         assert_eq!((first.rows.len(), second.rows.len(), first.is_log, second.is_log), (24, 6, true, false));
         assert!(first.sentence.ends_with("Zero or less, and at the edge: 1."), "{}", first.sentence);
         let sentence =

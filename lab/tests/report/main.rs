@@ -64,9 +64,12 @@ fn plots_are_chosen_by_labels_and_say_what_they_show() {
     let of = |title: &str| plots.iter().filter(|plot| plot["title"] == title).collect::<Vec<_>>();
     let pressure = of("Medians against what memory pressure has driven out");
     assert_eq!(pressure[0]["steps"], json!(["hot", "L1", "L2", "L3"]));
-    for title in
-        ["Medians against threads", "Medians against sites", "Ratios with their 95 % intervals", "Medians: Plain case"]
-    {
+    for title in [
+        "Medians against threads",
+        "Medians against sites",
+        "Ratios with their 95 % intervals",
+        "Medians, ns: plain case",
+    ] {
         assert!(!of(title).is_empty(), "{title}");
     }
     for plot in &plots {
