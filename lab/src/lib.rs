@@ -35,7 +35,7 @@
 //! | `lab/machine` | the machine: its facts, who disturbed it, what it does to figures, what all that means |
 //! | `lab/engines`, `lab/harness` | the engines, and what they are made of |
 //! | `result`, [`report`] | results as JSON; as text, as a page with plots, as what they say to papers |
-//! | [`compare`] | what differs between two results, and what to suspect |
+//! | [`compare`] | what differs between two results, their machines and runs |
 //!
 //! # Limits
 //! A figure is a median over rounds; its 95 % interval, by bootstrap, speaks of this run on this machine. Costs are wall-clock
@@ -147,7 +147,8 @@ pub fn run(names: &[String], options: &RunOptions) -> Result<Report, LabError> {
     let mut experiments = Vec::new();
     // Before the run, while the load is that of others.
     let mut host = Host::read();
-    host.probes = probes::measure(options.cpus.first().copied().unwrap_or(0), true, host.caches_bytes());
+    let cpu = options.cpus.first().copied().unwrap_or(0);
+    host.probes = probes::measure(cpu, probes::LOOKS_BEFORE_RUN, host.caches_bytes());
     for known in known {
         let neighbours = Neighbours::watch(&[std::process::id()], options.cpus.get(..1).unwrap_or_default());
         let mut experiment = (known.run)(options, &host)?;

@@ -4,7 +4,6 @@ use dormouse_lab_harness::Walk;
 
 use crate::engine::Engine;
 use crate::engines::Engines;
-use crate::host::Availability;
 use crate::rounds::{self, Rounds, Slot, Turn, WarmUp};
 use crate::statistics::{measurement, outlier_share, ratio};
 use crate::{Host, LabError, Labels, Measurement, Ratio};
@@ -260,7 +259,7 @@ pub(crate) fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
 /// Leaves out the counters that the host's trial found to stay at zero.
 pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
     for measurement in measurements {
-        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(Availability::is_available));
+        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(|counter| counter.told().is_some()));
     }
 }
 

@@ -155,3 +155,43 @@ pub fn diagnose(tracing: &Tracing, findings: &mut Findings) {
     );
     findings.prevents(tracing.sockets.is_err());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capable() -> Tracing {
+        let patching = Ok(Patching { writer: "mprotect".into(), reason: "it may".into() });
+        Tracing { patching, rseq: Ok(()), membarrier: Ok(()), sockets: Ok(()) }
+    }
+
+    fn found(tracing: &Tracing) -> Vec<Finding> {
+        let mut findings = Findings::default();
+        diagnose(tracing, &mut findings);
+        findings.0
+    }
+
+    #[test]
+    fn what_prevents_tracing_is_said() {
+        let findings = found(&capable());
+        assert!(tracing_works(&findings) && findings.iter().all(|finding| finding.mark == Mark::Ok), "{findings:?}");
+        type Plant = fn(&mut Tracing);
+        let plants: [(&str, bool, Plant); 4] = [
+            ("patching", false, |tracing| {
+                tracing.patching = Ok(Patching { writer: "none".into(), reason: "no".into() });
+            }),
+            ("membarrier", false, |tracing| tracing.membarrier = Err("no".into())),
+            ("socket directory", false, |tracing| tracing.sockets = Err("no".into())),
+            // Slower, but it works.
+            ("restartable sequences", true, |tracing| tracing.rseq = Err("no".into())),
+        ];
+        for (fact, works, plant) in plants {
+            let mut tracing = capable();
+            plant(&mut tracing);
+            let findings = found(&tracing);
+            assert_eq!(tracing_works(&findings), works, "{fact}");
+            let finding = findings.iter().find(|finding| finding.fact == fact).expect("each is judged");
+            assert!(finding.mark == Mark::Warning && finding.remedy.is_some(), "{finding:?}");
+        }
+    }
+}

@@ -237,8 +237,8 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
     notes.push(format!(
         "frames of up to {}, processor {cpu}; {rounds} rounds, each run in a process of its own; transparent huge pages: {}, huge zero page: {}",
         size_name(whole).replace('-', " "),
-        host.memory.thp,
-        host.memory.thp_zero_page.clone().map(|is_on| if is_on { "in use" } else { "not in use" }),
+        host.fact("memory.thp"),
+        host.fact("memory.thp_zero_page"),
     ));
     let mut measurements: Vec<Measurement> = slots.iter().flat_map(|slot| figures(slot, whole)).collect();
     measurements.sort_by(|a, b| a.name.cmp(&b.name));

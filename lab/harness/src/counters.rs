@@ -47,7 +47,7 @@ impl Counters {
     }
 
     /// Starts all from zero.
-    pub(crate) fn start(&mut self) {
+    pub fn start(&mut self) {
         for (_, counter) in &mut self.open {
             // A counter that does not start is found not to have run.
             let _ = counter.reset();
@@ -56,7 +56,7 @@ impl Counters {
     }
 
     /// Stops all. Gives what each counted; one that the processor had no room for at all is left out.
-    pub(crate) fn stop(&mut self) -> BTreeMap<String, f64> {
+    pub fn stop(&mut self) -> BTreeMap<String, f64> {
         for (_, counter) in &mut self.open {
             let _ = counter.disable();
         }

@@ -1,10 +1,7 @@
 //! Who else uses the processors while an experiment runs.
 //!
-//! # The problem
-//! A median is robust against a short disturbance, and helpless against a neighbour that stays. A neighbour that is
-//! named can be stopped; a spread that nobody explains is believed to be the mechanism's.
+//! A median bears a short disturbance, and not a neighbour that stays. One that is named can be stopped.
 //!
-//! # The picture
 //! ```text
 //!   Neighbours::watch ──▶ thread, kept off the measured processors
 //!                           every 200 ms or more: /proc/stat, /proc/*/stat
@@ -66,11 +63,8 @@ pub struct Neighbour {
 }
 
 /// What was seen.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Findings {
-    /// How long was watched.
-    pub elapsed_s: f64,
     /// Processes that took at least 5 % of a processor, greediest first.
     pub neighbours: Vec<Neighbour>,
     /// Share of one processor that processes took that were never seen, or outside of this container.
@@ -81,67 +75,53 @@ pub struct Findings {
     pub steal_share: Fact<f64>,
     /// Share of one processor that interrupts took.
     pub interrupt_share: Fact<f64>,
-    /// Interrupts each second.
-    pub interrupts_per_s: Fact<f64>,
-    /// The highest load average of the last minute that was seen; our own processes are in it.
-    pub load_max: Fact<f64>,
-    /// The processors measured on.
-    pub measured_cpus: Vec<u32>,
-    /// Those that would be free.
+    /// Processors that would be free.
     pub quiet_cpus: Vec<u32>,
 }
 
 impl Findings {
+    fn without(cause: &str) -> Findings {
+        let [unnamed_share, steal_share, interrupt_share] = [(); 3].map(|()| Fact::NotTold(cause.into()));
+        Findings { unnamed_share, steal_share, interrupt_share, ..Findings::default() }
+    }
+
     /// One line for each thing that a reader has to know, with its remedy. Nothing to tell, no lines.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> =
-            self.neighbours.iter().take(NOTE_COUNT_MAX).map(|neighbour| self.note(neighbour)).collect();
+        let mut notes: Vec<String> = self.neighbours.iter().take(NOTE_COUNT_MAX).map(|one| self.note(one)).collect();
         let rest: f64 = self.neighbours.iter().skip(NOTE_COUNT_MAX).map(|neighbour| neighbour.share).sum();
         if rest > 0.0 {
             let count = self.neighbours.len() - NOTE_COUNT_MAX;
             notes.push(format!("noisy neighbours: {count} more took {:.0} % of a processor together", rest * 100.0));
         }
-        if let Some(&share) = self.unnamed_share.told().filter(|&&share| share >= UNNAMED_SHARE_MIN) {
-            let parent = self.unnamed_parent.as_ref().map(|parent| format!(", mostly children of {parent}"));
-            notes.push(format!(
-                "noisy neighbours: {:.0} % of a processor was used by processes too short-lived to name{}; wait for what \
-                 starts them, or stop it",
-                share * 100.0,
-                parent.unwrap_or_default()
-            ));
-        }
-        if let Some(&share) = self.steal_share.told().filter(|&&share| share >= STEAL_SHARE_MIN) {
-            notes.push(format!(
-                "steal: the hypervisor gave {:.1} % of the processors' time to other machines; measure on a host of your \
-                 own, or when it is quiet",
-                share * 100.0
-            ));
-        }
-        if let Some(&share) = self.interrupt_share.told().filter(|&&share| share >= UNNAMED_SHARE_MIN) {
-            notes.push(format!(
-                "interrupts took {:.0} % of a processor; stop the traffic of network and disks, or keep them off the \
-                 measured processor (/proc/irq/NUMBER/smp_affinity_list)",
-                share * 100.0
-            ));
-        }
+        let parent = self.unnamed_parent.as_ref().map(|parent| format!(", mostly children of {parent}"));
+        let mut add = |share: &Fact<f64>, least: f64, text: &dyn Fn(f64) -> String| {
+            notes.extend(share.told().filter(|share| **share >= least).map(|share| text(share * 100.0)));
+        };
+        add(&self.unnamed_share, UNNAMED_SHARE_MIN, &|percent| {
+            let parent = parent.as_deref().unwrap_or_default();
+            format!(
+                "noisy neighbours: {percent:.0} % of a processor was used by processes too short-lived to name{parent}"
+            )
+        });
+        add(&self.steal_share, STEAL_SHARE_MIN, &|percent| {
+            format!("steal: the hypervisor gave {percent:.1} % of the processors' time to other machines")
+        });
+        add(&self.interrupt_share, UNNAMED_SHARE_MIN, &|percent| {
+            format!("interrupts took {percent:.0} % of a processor; /proc/irq/NUMBER/smp_affinity_list moves them")
+        });
         notes
     }
 
     fn note(&self, neighbour: &Neighbour) -> String {
-        let percent = neighbour.share * 100.0;
-        let place = match neighbour.cpu {
-            Some(cpu) if neighbour.is_on_measured_cpu && self.measured_cpus.len() == 1 => {
-                format!(", mostly processor {cpu}, which is the one measured")
-            }
-            Some(cpu) if neighbour.is_on_measured_cpu => format!(", mostly processor {cpu}, which is measured"),
+        let Neighbour { pid, command, share, cpu, is_on_measured_cpu } = neighbour;
+        let place = match cpu {
+            Some(cpu) if *is_on_measured_cpu => format!(", mostly processor {cpu}, which is measured"),
             Some(cpu) => format!(", mostly processor {cpu}; it shares caches and memory with what is measured"),
             None => String::new(),
         };
-        let choice = match self.quiet_cpus.first() {
-            Some(cpu) if neighbour.is_on_measured_cpu => format!(" or choose another with --cpu {cpu}"),
-            _ => String::new(),
-        };
-        let Neighbour { command, pid, .. } = neighbour;
+        let choice = self.quiet_cpus.first().filter(|_| *is_on_measured_cpu);
+        let choice = choice.map(|cpu| format!(" or choose another with --cpu {cpu}")).unwrap_or_default();
+        let percent = share * 100.0;
         format!("noisy neighbour: `{command}` (pid {pid}) took {percent:.0} % of a processor{place}; stop it{choice}")
     }
 }
@@ -164,7 +144,8 @@ impl Neighbours {
         tally.add(Snapshot::take());
         let mut pause = INTERVAL.max(started.elapsed() * PAUSE_FACTOR);
         let thread = std::thread::Builder::new().name("neighbours".into()).spawn(move || {
-            tally.keep_off();
+            // Away from what is measured, if there is anywhere else.
+            crate::keep_on(&tally.allowed_elsewhere());
             loop {
                 let is_last = !matches!(stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout));
                 let taken = Instant::now();
@@ -180,10 +161,7 @@ impl Neighbours {
 
     /// Ends it. What could not be seen has its cause in the findings.
     pub fn stop(mut self) -> Findings {
-        self.end().unwrap_or_else(|| {
-            let cause = || Fact::NotTold("the thread that watches could not be started".into());
-            Findings { unnamed_share: cause(), steal_share: cause(), ..Findings::default() }
-        })
+        self.end().unwrap_or_else(|| Findings::without("the thread that watches could not be started"))
     }
 
     fn end(&mut self) -> Option<Findings> {
@@ -244,50 +222,25 @@ struct CpuTimes {
 
 impl CpuTimes {
     fn since(self, earlier: CpuTimes) -> CpuTimes {
-        CpuTimes {
-            busy: self.busy.saturating_sub(earlier.busy),
-            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
-            steal: self.steal.saturating_sub(earlier.steal),
-            total: self.total.saturating_sub(earlier.total),
-        }
+        let since = |of: fn(&CpuTimes) -> u64| of(&self).saturating_sub(of(&earlier));
+        let [busy, interrupts] = [since(|times| times.busy), since(|times| times.interrupts)];
+        CpuTimes { busy, interrupts, steal: since(|times| times.steal), total: since(|times| times.total) }
     }
 }
 
-/// `/proc/stat`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Machine {
-    all: CpuTimes,
-    each: BTreeMap<u32, CpuTimes>,
-    interrupt_count: u64,
-}
+/// `/proc/stat`: of all processors together (`None`), and of each.
+type Machine = BTreeMap<Option<u32>, CpuTimes>;
 
-impl Machine {
-    fn parse(text: &str) -> Option<Machine> {
-        let mut machine = Machine::default();
-        let mut is_complete = false;
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            let Some(key) = words.next() else { continue };
-            if key == "intr" {
-                machine.interrupt_count = words.next()?.parse().ok()?;
-            } else if let Some(number) = key.strip_prefix("cpu") {
-                // user nice system idle iowait irq softirq steal; guests are in user. Old kernels have fewer.
-                let times: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
-                let time = |index: usize| times.get(index).copied().unwrap_or(0);
-                let times = CpuTimes {
-                    busy: time(0) + time(1) + time(2),
-                    interrupts: time(5) + time(6),
-                    steal: time(7),
-                    total: (0..8).map(time).sum(),
-                };
-                match number.parse() {
-                    Ok(number) => drop(machine.each.insert(number, times)),
-                    Err(_) => (machine.all, is_complete) = (times, true),
-                }
-            }
-        }
-        is_complete.then_some(machine)
-    }
+fn parse_machine(text: &str) -> Option<Machine> {
+    let line = |line: &str| {
+        let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
+        // user nice system idle iowait irq softirq steal; guests are in user. Old kernels have fewer.
+        let times: Vec<u64> = times.split_whitespace().map(|time| time.parse().unwrap_or(0)).collect();
+        let time = |index: usize| times.get(index).copied().unwrap_or(0);
+        let (busy, interrupts) = (time(0) + time(1) + time(2), time(5) + time(6));
+        Some((number.parse().ok(), CpuTimes { busy, interrupts, steal: time(7), total: (0..8).map(time).sum() }))
+    };
+    Some(text.lines().filter_map(line).collect::<Machine>()).filter(|machine| machine.contains_key(&None))
 }
 
 /// What one sample holds.
@@ -295,7 +248,6 @@ impl Machine {
 struct Snapshot {
     machine: Option<Machine>,
     processes: Vec<Process>,
-    load: Option<f64>,
 }
 
 impl Snapshot {
@@ -305,11 +257,7 @@ impl Snapshot {
         let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let processes = pids.filter_map(|pid| Process::parse(&text(&format!("/proc/{pid}/stat"))?)).collect();
-        Snapshot {
-            machine: text("/proc/stat").and_then(|text| Machine::parse(&text)),
-            processes,
-            load: text("/proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
-        }
+        Snapshot { machine: text("/proc/stat").and_then(|text| parse_machine(&text)), processes }
     }
 }
 
@@ -342,8 +290,6 @@ struct Tally {
     ticks_per_s: f64,
     first: Option<Machine>,
     last: Option<Machine>,
-    load_max: Option<f64>,
-    samples: u64,
     /// By id and start: ids are used again.
     tracks: HashMap<(u32, u64), Track>,
 }
@@ -356,28 +302,12 @@ impl Tally {
             ticks_per_s: rustix::param::clock_ticks_per_second() as f64,
             first: None,
             last: None,
-            load_max: None,
-            samples: 0,
             tracks: HashMap::new(),
         }
     }
 
     fn allowed_elsewhere(&self) -> Vec<u32> {
-        let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
-        let cpus = (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|&cpu| allowed.is_set(cpu as usize));
-        cpus.filter(|cpu| !self.measured_cpus.contains(cpu)).collect()
-    }
-
-    /// Moves the calling thread away from what is measured, if there is anywhere else.
-    fn keep_off(&self) {
-        let elsewhere = self.allowed_elsewhere();
-        if elsewhere.is_empty() {
-            return;
-        }
-        let mut set = rustix::thread::CpuSet::new();
-        elsewhere.iter().for_each(|&cpu| set.set(cpu as usize));
-        // A refusal leaves it where it is: it still is quick.
-        let _ = rustix::thread::sched_setaffinity(None, &set);
+        crate::allowed_cpus().into_iter().filter(|cpu| !self.measured_cpus.contains(cpu)).collect()
     }
 
     fn add(&mut self, snapshot: Snapshot) {
@@ -385,10 +315,8 @@ impl Tally {
             self.first.get_or_insert_with(|| machine.clone());
             self.last = Some(machine);
         }
-        self.load_max = self.load_max.into_iter().chain(snapshot.load).reduce(f64::max);
         let own = self.own(&snapshot.processes);
-        let is_first = self.samples == 0;
-        self.samples += 1;
+        let is_first = self.tracks.is_empty();
         self.tracks.values_mut().for_each(|track| track.is_alive = false);
         for process in snapshot.processes {
             let is_own = own.contains(&process.pid);
@@ -419,9 +347,8 @@ impl Tally {
         // As many rounds as there are generations.
         loop {
             let count = own.len();
-            own.extend(
-                processes.iter().filter(|process| own.contains(&process.parent)).map(|p| p.pid).collect::<Vec<_>>(),
-            );
+            let children = processes.iter().filter(|process| own.contains(&process.parent)).map(|process| process.pid);
+            own.extend(children.collect::<Vec<_>>());
             if own.len() == count {
                 return own;
             }
@@ -457,56 +384,38 @@ impl Tally {
     }
 
     fn findings(&self, elapsed: Duration) -> Findings {
-        let elapsed_s = elapsed.as_secs_f64().max(1e-3);
-        let share = |ticks: u64| ticks as f64 / self.ticks_per_s / elapsed_s;
+        let share = |ticks: u64| ticks as f64 / self.ticks_per_s / elapsed.as_secs_f64().max(1e-3);
         let others = || self.tracks.values().filter(|track| !track.is_own);
-        let mut neighbours: Vec<Neighbour> = others()
-            .filter(|track| share(track.time()) >= NAMED_SHARE_MIN)
-            .map(|track| {
-                let cpu = track.cpus.iter().max_by_key(|(_, ticks)| **ticks).map(|(cpu, _)| *cpu);
-                Neighbour {
-                    pid: track.latest.pid,
-                    command: track.latest.command.clone(),
-                    share: share(track.time()),
-                    cpu,
-                    is_on_measured_cpu: cpu.is_some_and(|cpu| self.measured_cpus.contains(&cpu)),
-                }
-            })
-            .collect();
+        let neighbour = |track: &Track| {
+            let cpu = track.cpus.iter().max_by_key(|(_, ticks)| **ticks).map(|(cpu, _)| *cpu);
+            let is_on_measured_cpu = cpu.is_some_and(|cpu| self.measured_cpus.contains(&cpu));
+            let Process { pid, command, .. } = track.latest.clone();
+            Neighbour { pid, command, share: share(track.time()), cpu, is_on_measured_cpu }
+        };
+        let mut neighbours: Vec<Neighbour> =
+            others().map(neighbour).filter(|neighbour| neighbour.share >= NAMED_SHARE_MIN).collect();
         neighbours.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.pid.cmp(&b.pid)));
         let is_noisy = |cpu: &u32| neighbours.iter().any(|neighbour| neighbour.cpu == Some(*cpu));
         let quiet_cpus = self.allowed_elsewhere().into_iter().filter(|cpu| !is_noisy(cpu)).collect();
-        let no_stat = || Fact::NotTold("/proc/stat could not be read".into());
-        let mut findings = Findings {
-            elapsed_s,
-            neighbours,
-            unnamed_share: no_stat(),
-            unnamed_parent: None,
-            steal_share: no_stat(),
-            interrupt_share: no_stat(),
-            interrupts_per_s: no_stat(),
-            load_max: Fact::from_option(self.load_max, || "/proc/loadavg could not be read".into()),
-            measured_cpus: self.measured_cpus.clone(),
-            quiet_cpus,
+        let (Some(first), Some(last)) = (&self.first, &self.last) else {
+            return Findings { neighbours, quiet_cpus, ..Findings::without("/proc/stat could not be read") };
         };
-        if let (Some(first), Some(last)) = (&self.first, &self.last) {
-            let all = last.all.since(first.all);
-            let others_ticks: u64 = others().map(Track::time).sum();
-            let unnamed = all.busy.saturating_sub(self.own_ticks()).saturating_sub(others_ticks);
-            findings.unnamed_share = Fact::Told(share(unnamed));
-            let parent = self.unseen_by_parent().filter(|(_, ticks)| ticks * 2 >= unnamed.max(1));
-            findings.unnamed_parent =
-                parent.map(|(track, _)| format!("`{}` (pid {})", track.latest.command, track.latest.pid));
-            let measured =
-                self.measured_cpus.iter().filter_map(|cpu| Some(last.each.get(cpu)?.since(*first.each.get(cpu)?)));
-            let measured = measured.reduce(|a, b| CpuTimes { steal: a.steal + b.steal, total: a.total + b.total, ..a });
-            let watched = measured.unwrap_or(all);
-            findings.steal_share = Fact::Told(watched.steal as f64 / watched.total.max(1) as f64);
-            findings.interrupt_share = Fact::Told(share(all.interrupts));
-            let interrupts = last.interrupt_count.saturating_sub(first.interrupt_count);
-            findings.interrupts_per_s = Fact::Told(interrupts as f64 / elapsed_s);
+        let since = |cpu: Option<u32>| Some(last.get(&cpu)?.since(*first.get(&cpu)?));
+        let all = since(None).unwrap_or_default();
+        let others_ticks: u64 = others().map(Track::time).sum();
+        let unnamed = all.busy.saturating_sub(self.own_ticks()).saturating_sub(others_ticks);
+        let parent = self.unseen_by_parent().filter(|(_, ticks)| ticks * 2 >= unnamed.max(1));
+        let measured = self.measured_cpus.iter().filter_map(|cpu| since(Some(*cpu)));
+        let measured = measured.reduce(|a, b| CpuTimes { steal: a.steal + b.steal, total: a.total + b.total, ..a });
+        let watched = measured.unwrap_or(all);
+        Findings {
+            neighbours,
+            unnamed_share: Fact::Told(share(unnamed)),
+            unnamed_parent: parent.map(|(track, _)| format!("`{}` (pid {})", track.latest.command, track.latest.pid)),
+            steal_share: Fact::Told(watched.steal as f64 / watched.total.max(1) as f64),
+            interrupt_share: Fact::Told(share(all.interrupts)),
+            quiet_cpus,
         }
-        findings
     }
 }
 
@@ -522,19 +431,21 @@ mod tests {
     fn machine(busy: u64, steal: u64, total: u64) -> Option<Machine> {
         let idle = total - busy - steal;
         let line = |name: &str| format!("{name} {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n");
-        Machine::parse(&format!("{}{}intr 1000 1 2\nctxt 5\n", line("cpu "), line("cpu1")))
+        parse_machine(&format!("{}{}ctxt 5\n", line("cpu "), line("cpu1")))
     }
 
     fn process(pid: u32, parent: u32, time: u64, children_time: u64, cpu: u32) -> Process {
         Process { pid, command: format!("p{pid}"), parent, time, children_time, started: 1, cpu: Some(cpu) }
     }
 
-    fn snapshot(machine: Option<Machine>, processes: &[Process]) -> Snapshot {
-        Snapshot { machine, processes: processes.to_vec(), load: Some(1.5) }
-    }
-
-    fn tally() -> Tally {
-        Tally { ticks_per_s: 100.0, ..Tally::new(&[10], &[1]) }
+    /// What was seen in two seconds of 100 ticks, by samples of the machine and its processes; process 10 is ours.
+    fn tally<const N: usize>(samples: [(Option<Machine>, &[Process]); N]) -> (Tally, Findings) {
+        let mut tally = Tally { ticks_per_s: 100.0, ..Tally::new(&[10], &[1]) };
+        samples
+            .into_iter()
+            .for_each(|(machine, processes)| tally.add(Snapshot { machine, processes: processes.to_vec() }));
+        let findings = tally.findings(Duration::from_secs(2));
+        (tally, findings)
     }
 
     #[test]
@@ -549,52 +460,32 @@ mod tests {
 
     #[test]
     fn times_of_processors() {
-        let machine =
-            Machine::parse("cpu  10 1 2 30 4 5 6 7 9 0\ncpu0 1 0 0 3 0 0 0 0 0 0\nintr 99 1\n").expect("read");
-        assert_eq!(machine.all, CpuTimes { busy: 13, interrupts: 11, steal: 7, total: 65 });
-        assert_eq!(machine.interrupt_count, 99);
-        assert_eq!(machine.each.len(), 1);
-        assert_eq!(Machine::parse("nothing"), None);
+        let text = "cpu  10 1 2 30 4 5 6 7 9 0\ncpu0 1 0 0 3 0 0 0 0 0 0\nintr 99 1\n";
+        let machine = parse_machine(text).expect("read");
+        assert_eq!(machine[&None], CpuTimes { busy: 13, interrupts: 11, steal: 7, total: 65 });
+        assert_eq!((machine.len(), parse_machine("nothing")), (2, None));
     }
 
     #[test]
     fn a_neighbour_is_named_with_its_processor_and_ours_are_not() {
-        let mut tally = tally();
-        tally.add(snapshot(
-            machine(0, 0, 0),
-            &[process(10, 1, 500, 0, 1), process(11, 10, 0, 0, 1), process(20, 1, 9000, 0, 0)],
-        ));
-        tally.add(snapshot(
-            machine(395, 5, 600),
-            &[
-                process(10, 1, 500, 0, 1),
-                process(11, 1, 200, 0, 1), // has lost its parent, and stays ours
-                process(20, 1, 9010, 0, 0),
-                process(20, 1, 9194, 0, 1),
-            ],
-        ));
-        let findings = tally.findings(Duration::from_secs(2));
-        assert_eq!(findings.neighbours.len(), 1);
-        let neighbour = findings.neighbours.first().expect("one");
-        assert_eq!((neighbour.pid, neighbour.cpu, neighbour.is_on_measured_cpu), (20, Some(1), true));
-        assert!((neighbour.share - 0.97).abs() < 1e-9, "{neighbour:?}");
+        let first = [process(10, 1, 500, 0, 1), process(11, 10, 0, 0, 1), process(20, 1, 9000, 0, 0)];
+        // 11 has lost its parent, and stays ours.
+        let ours = [process(10, 1, 500, 0, 1), process(11, 1, 200, 0, 1)];
+        let last = [&ours[..], &[process(20, 1, 9010, 0, 0), process(20, 1, 9194, 0, 1)]].concat();
+        let (_, findings) = tally([(machine(0, 0, 0), &first), (machine(395, 5, 600), &last)]);
         assert!(findings.unnamed_share.told().is_some_and(|share| *share < 0.01), "{findings:?}");
-        let findings = Findings { quiet_cpus: vec![0], ..findings };
-        assert_eq!(
-            findings.notes(),
-            ["noisy neighbour: `p20` (pid 20) took 97 % of a processor, mostly processor 1, which is the one \
-                    measured; \
-             stop it or choose another with --cpu 0",]
-        );
+        let notes = Findings { quiet_cpus: vec![0], ..findings }.notes();
+        let found = "noisy neighbour: `p20` (pid 20) took 97 % of a processor, mostly processor 1, which is measured; \
+            stop it or choose another with --cpu 0";
+        assert_eq!(notes, [found]);
     }
 
     #[test]
     fn steal_and_what_cannot_be_named_are_told() {
-        let mut tally = tally();
-        tally.add(snapshot(machine(0, 0, 0), &[process(10, 1, 0, 0, 1), process(30, 1, 0, 0, 0)]));
+        let first = [process(10, 1, 0, 0, 1), process(30, 1, 0, 0, 0)];
         // Ours took 60 ticks and its ended children 40; a `make` took nothing itself, its ended children 90.
-        tally.add(snapshot(machine(190, 10, 400), &[process(10, 1, 60, 40, 1), process(30, 1, 0, 90, 0)]));
-        let notes = tally.findings(Duration::from_secs(2)).notes();
+        let last = [process(10, 1, 60, 40, 1), process(30, 1, 0, 90, 0)];
+        let notes = tally([(machine(0, 0, 0), &first), (machine(190, 10, 400), &last)]).1.notes();
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes[0].contains("45 % of a processor was used by processes too short-lived to name"), "{notes:?}");
         assert!(notes[0].contains("mostly children of `p30` (pid 30)"), "{notes:?}");
@@ -603,17 +494,12 @@ mod tests {
 
     #[test]
     fn a_child_of_ours_that_ended_is_counted_once() {
-        let mut tally = tally();
-        tally.add(snapshot(machine(0, 0, 0), &[process(10, 1, 0, 0, 1)]));
-        tally.add(snapshot(machine(50, 0, 100), &[process(10, 1, 0, 0, 1), process(12, 10, 50, 0, 1)]));
-        tally.add(snapshot(machine(80, 0, 200), &[process(10, 1, 0, 80, 1)]));
-        assert_eq!(tally.own_ticks(), 80);
-        assert_eq!(tally.findings(Duration::from_secs(2)).notes(), [""; 0]);
-    }
-
-    #[test]
-    fn a_quiet_machine_has_no_notes() {
-        assert_eq!(Findings::default().notes(), [""; 0]);
+        let (tally, findings) = tally([
+            (machine(0, 0, 0), &[process(10, 1, 0, 0, 1)]),
+            (machine(50, 0, 100), &[process(10, 1, 0, 0, 1), process(12, 10, 50, 0, 1)]),
+            (machine(80, 0, 200), &[process(10, 1, 0, 80, 1)]),
+        ]);
+        assert_eq!((tally.own_ticks(), findings.notes()), (80, vec![]));
     }
 
     struct Busy(Child);
@@ -647,30 +533,23 @@ mod tests {
 
     /// On a machine so loaded that a busy process gets less than a twentieth of a processor, it is watched again.
     #[test]
-    fn a_real_neighbour_is_named() {
+    fn a_real_neighbour_is_named_and_a_child_of_ours_is_none() {
         let busy = Busy::start();
+        let is_busy = |neighbour: &Neighbour| neighbour.pid == busy.0.id();
         let deadline = Instant::now() + Duration::from_secs(600);
         loop {
-            let watch = Neighbours::watch(&[], &[0, 1]);
+            let (others, ours) = (Neighbours::watch(&[], &[0, 1]), Neighbours::watch(&[std::process::id()], &[]));
             busy.work(30);
-            let mut findings = watch.stop();
+            let (mut findings, ours) = (others.stop(), ours.stop());
+            assert!(!ours.neighbours.iter().any(is_busy), "{ours:?}");
             // There may be so many that are greedier that it has no note of its own.
-            findings.neighbours.retain(|neighbour| neighbour.pid == busy.0.id());
-            if let [found] = findings.neighbours.as_slice() {
-                assert_eq!(found.command, "yes");
-                assert!(findings.notes().iter().any(|note| note.contains(&format!("`yes` (pid {})", busy.0.id()))));
+            findings.neighbours.retain(is_busy);
+            if !findings.neighbours.is_empty() {
+                let name = format!("`yes` (pid {})", busy.0.id());
+                assert!(findings.notes().iter().any(|note| note.contains(&name)), "{findings:?}");
                 return;
             }
             assert!(Instant::now() < deadline, "not named: {findings:?}");
         }
-    }
-
-    #[test]
-    fn a_child_of_ours_is_no_neighbour() {
-        let busy = Busy::start();
-        let watch = Neighbours::watch(&[std::process::id()], &[]);
-        busy.work(30);
-        let findings = watch.stop();
-        assert!(findings.neighbours.iter().all(|neighbour| neighbour.pid != busy.0.id()), "{findings:?}");
     }
 }

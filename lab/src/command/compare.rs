@@ -1,18 +1,25 @@
 //! `dormouse lab compare`.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use dormouse_lab::compare::{Comparison, Difference, Loaded, Verdict, compare, load};
+use dormouse_lab::Report;
+use dormouse_lab::compare::{Comparison, DifferentFact, compare, load};
+use dormouse_lab::grid::{Grid, number};
+use dormouse_lab::probes::Compared;
 use dormouse_terminal::Output;
-use dormouse_terminal::style::{BAD, BOLD, GOOD, KNOW, wrap};
+use dormouse_terminal::style::{BOLD, wrap};
 
-/// Compare two results: what differs, how sure that is, and what to suspect
+/// Compare two results: which figures differ, and what differs between the two machines and runs
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Suspects are what differs between the two machines and runs, ordered by how likely it explains figures of the kind \
-that differ. Each comes with a test that would strike it out.
+First come the figures that both have: difference, ratio, their 95 % intervals, and the probability of such a difference by chance, \
+corrected for all figures (Holm). Then what was measured of both machines beside the experiments, and all facts of machines and runs \
+that are not the same. That a fact differs does not say that it matters.
+
+JSON is an object: `differences`, `only_in_a`, `only_in_b`, `measured` (with `ratio`, `ratio_ci95`, `differs`), `facts` (`fact`, `a`, \
+`b`), `notes`.
 
 Exit code: 0, whatever differs; 2 if a file cannot be read.")]
 pub(crate) struct Compare {
@@ -30,107 +37,82 @@ pub(crate) struct Compare {
 impl Compare {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let (a, b) = (load(&self.a)?, load(&self.b)?);
-        let mut comparison = compare(&a.report, &b.report);
-        for (side, loaded) in [("A", &a), ("B", &b)] {
-            comparison.notes.extend(loaded.notes.iter().map(|note| format!("of {side}: {note}")));
-        }
+        let comparison = compare(&a, &b);
         if self.json {
             out.json(&comparison)?;
         } else {
-            print(&mut out.styled(), &comparison, [(&self.a, &a), (&self.b, &b)])?;
+            print(&mut out.styled(), &comparison, [("A", &self.a, &a), ("B", &self.b, &b)])?;
         }
         Ok(0)
     }
 }
 
-/// As many digits as tell something.
-fn figure(value: f64) -> String {
-    match value.abs() {
-        size if size >= 1000.0 => format!("{value:.0}"),
-        size if size >= 100.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
 fn interval([low, high]: [f64; 2]) -> String {
-    format!("{} … {}", figure(low), figure(high))
+    format!("[{}, {}]", number(low), number(high))
 }
 
-fn row(difference: &Difference) -> [String; 6] {
-    let times = |ratio: f64| format!("{}×", figure(ratio));
-    let ratio_ci95 = difference.ratio_ci95.map(interval).unwrap_or_default();
-    [
-        format!("{} {}", difference.name, difference.unit).trim_end().into(),
-        figure(difference.a),
-        figure(difference.b),
-        interval(difference.difference_ci95),
-        difference.ratio.map(times).unwrap_or_else(|| "–".into()),
-        ratio_ci95,
-    ]
+fn head(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(ToString::to_string).collect()
 }
 
-fn print(out: &mut impl Write, comparison: &Comparison, sides: [(&PathBuf, &Loaded); 2]) -> std::io::Result<()> {
-    for (name, (path, loaded)) in ["A", "B"].into_iter().zip(sides) {
-        let text = format!("{}: {}", Path::display(path), loaded.report.host);
-        writeln!(out, "{}", wrap(&text, &format!("{name}  ")))?;
+fn print(out: &mut impl Write, comparison: &Comparison, sides: [(&str, &PathBuf, &Report); 2]) -> std::io::Result<()> {
+    for (name, path, report) in sides {
+        writeln!(out, "{}", wrap(&format!("{}: {}", path.display(), report.host), &format!("{name}  ")))?;
     }
-    let head = ["", "A", "B", "B − A, 95 %", "B / A", "95 %"].map(String::from);
-    let rows: Vec<[String; 6]> = comparison.differences.iter().map(row).collect();
-    let mut widths = [0; 6];
-    for row in rows.iter().chain([&head]) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let line = |cells: &[String; 6]| {
-        let mut text = String::from("  ");
-        for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            let cell = if index == 0 { format!("{cell:width$}") } else { format!("  {cell:>width$}") };
-            text.push_str(&cell);
-        }
-        text
-    };
-    let mut experiment = "";
-    for (difference, row) in comparison.differences.iter().zip(&rows) {
-        if experiment != difference.experiment {
-            experiment = &difference.experiment;
-            writeln!(out, "\n{BOLD}{experiment}{BOLD:#}\n{}", line(&head).trim_end())?;
-        }
-        let style = match difference.verdict {
-            Verdict::Slower => BAD,
-            Verdict::Faster => GOOD,
-            Verdict::Higher | Verdict::Lower => KNOW,
-            Verdict::NoDifferenceSeen => anstyle::Style::new(),
+    for figures in comparison.differences.chunk_by(|a, b| a.experiment == b.experiment) {
+        let row = |figure: &dormouse_lab::compare::Difference| {
+            vec![
+                format!("{} {}", figure.name, figure.unit).trim_end().into(),
+                number(figure.a),
+                number(figure.b),
+                number(figure.difference),
+                interval(figure.difference_ci95),
+                figure.ratio.map(number).unwrap_or_default(),
+                figure.ratio_ci95.map(interval).unwrap_or_default(),
+                format!("{:.3}", figure.p_corrected),
+                figure.verdict.name().into(),
+            ]
         };
-        writeln!(out, "{}  {style}{}{style:#}", line(row), difference.verdict.name())?;
+        let head = head(&["", "A", "B", "B − A", "95 %", "B / A", "95 %", "p", ""]);
+        let grid = Grid { head, rows: figures.iter().map(row).collect() };
+        writeln!(out, "\n{BOLD}{}{BOLD:#}\n{}", figures[0].experiment, grid.text().trim_end())?;
     }
     for (side, only) in [("A", &comparison.only_in_a), ("B", &comparison.only_in_b)] {
         if !only.is_empty() {
             writeln!(out, "\n{}", wrap(&only.join(", "), &format!("only in {side}: ")))?;
         }
     }
-    if !comparison.judged.is_empty() {
-        writeln!(out, "\n{BOLD}measured of both machines, from A to B{BOLD:#}")?;
-        crate::doctor::print_judged(out, &comparison.judged)?;
-    }
-    if !comparison.suspects.is_empty() {
-        writeln!(out, "\n{BOLD}suspects, likeliest first{BOLD:#}")?;
-    }
-    for (index, suspect) in comparison.suspects.iter().enumerate() {
-        writeln!(
-            out,
-            "{}",
-            wrap(&format!("{}: {} → {}", suspect.title, suspect.a, suspect.b), &format!("{:>3}. ", index + 1))
-        )?;
-        writeln!(out, "{}", wrap(&format!("{}.", suspect.why), "     why: "))?;
-        if let Some(measured) = &suspect.struck_out {
-            writeln!(out, "{}", wrap(measured, "     struck out by measurement: "))?;
-        }
-        writeln!(out, "{}", wrap(&suspect.test, "     test: "))?;
-    }
+    print_hosts(out, &comparison.measured, &comparison.facts, ["A", "B"])?;
     writeln!(out)?;
-    for note in &comparison.notes {
-        writeln!(out, "{}", wrap(note, "note: "))?;
+    comparison.notes.iter().try_for_each(|note| writeln!(out, "{}", wrap(note, "note: ")))
+}
+
+/// What was measured of both machines, and which facts differ.
+pub(crate) fn print_hosts(
+    out: &mut impl Write,
+    measured: &[Compared],
+    facts: &[DifferentFact],
+    [a, b]: [&str; 2],
+) -> std::io::Result<()> {
+    if !measured.is_empty() {
+        let row = |figure: &Compared| {
+            vec![
+                format!("{} {}", figure.figure.replace(['.', '_'], " "), figure.unit),
+                number(figure.there),
+                number(figure.here),
+                number(figure.ratio),
+                interval(figure.ratio_ci95),
+                figure.verdict(),
+            ]
+        };
+        let head = head(&["", a, b, &format!("{b} / {a}"), "95 %", ""]);
+        let grid = Grid { head, rows: measured.iter().map(row).collect() };
+        writeln!(out, "\n{BOLD}measured of both machines{BOLD:#}\n{}", grid.text().trim_end())?;
     }
-    Ok(())
+    if !facts.is_empty() {
+        writeln!(out, "\n{BOLD}facts that differ, {a} → {b}{BOLD:#}")?;
+    }
+    facts
+        .iter()
+        .try_for_each(|DifferentFact { fact, a, b }| writeln!(out, "{}", wrap(&format!("{fact}: {a} → {b}"), "  ")))
 }

@@ -1,35 +1,39 @@
 //! `dormouse lab doctor`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use clap::Args;
 use dormouse_doctor::{print_findings, tracing_works};
-use dormouse_lab::Host;
-use dormouse_lab::compare::{Suspect, suspects_of_hosts};
-use dormouse_lab::doctor::{diagnose, examine, examine_and_measure, load_host, save_host};
-use dormouse_lab::probes::{Judged, Verdict, judge};
-use dormouse_terminal::style::{BAD, BOLD, GOOD, KNOW, wrap};
+use dormouse_lab::compare::{different_facts, load};
+use dormouse_lab::doctor::{diagnose, examine, examine_and_measure};
+use dormouse_lab::{Report, SCHEMA, probes};
+use dormouse_terminal::style::{BOLD, wrap};
 use dormouse_terminal::{Output, say};
 
-/// Say how far figures of this machine can be trusted, and why it is slower than another
+use crate::compare::print_hosts;
+
+/// Say how far figures of this machine can be trusted, and what differs from another
 ///
-/// With `--compare`: why something is slower on this machine than on another one, or slower now than before. Each suspect is measured on
-/// both, and struck out or not: the core's clock, caches, scheduler, clock source, interruptions, and whether memory is there.
+/// With `--compare`: measures this machine as another one was measured, or this one at another time, and lists what differs: the core's
+/// clock, caches, scheduler, clock source, interruptions, and whether memory is there; and the facts of both that are not the same.
 /// `dormouse doctor` says in short whether programs can be traced.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   dormouse lab doctor --save fast.json        on the machine, or at the time, that is fast: its facts, and measurements of some seconds
-  dormouse lab doctor --compare fast.json     on the machine, or at the time, that is slow: the cause
+  dormouse lab doctor --compare fast.json     on the machine, or at the time, that is slow: what differs
   dormouse lab doctor --compare result.json   against the machine of `dormouse lab run --json result.json`
+
+A figure is measured in several looks. It differs if 95 % of the ratios of a look here to a look there are on one side of 1; else no \
+difference is shown.
 
 JSON is an array of objects: `group` (processor, clock, kernel, memory, permissions, tracing), `fact`, `mark` (ok, note, \
 warning), `value` (starts with `not told: ` where nothing could be read), `meaning`, `remedy` (or null) and \
-`prevents_tracing`. With --compare it is an object: `judged`, an array of suspects with `verdict` (differs, undecided, struck_out, \
-not_measured) and `figures`; `suspects`, settings that differ; `notes`, what was seen here.
+`prevents_tracing`. With --compare it is an object: `measured`, an array of figures with `there`, `here`, `ratio`, `ratio_ci95` and \
+`differs`; `facts`, those that differ, with `fact`, `a` (there) and `b` (here); `notes`, what was seen here.
 
-Exit code: 0 if tracing works; 1 if it does not, or if sites cannot be patched; 2 on an error. With --compare: 0 if no suspect \
+Exit code: 0 if tracing works; 1 if it does not, or if sites cannot be patched; 2 on an error. With --compare: 0 if no figure \
 differs, 3 if one does, 2 on an error.")]
 pub(crate) struct Doctor {
     /// Print JSON
@@ -49,11 +53,12 @@ impl Doctor {
             return self.compare(path, out);
         }
         let host = if self.save.is_some() { examine_and_measure() } else { examine() };
+        let findings = diagnose(&host);
         if let Some(path) = &self.save {
-            save_host(path, &host)?;
+            let text = serde_json::to_string_pretty(&Report { schema: SCHEMA, host, experiments: Vec::new() })?;
+            std::fs::write(path, text).with_context(|| path.display().to_string())?;
             say(format_args!("measured, and written to {}", path.display()));
         }
-        let findings = diagnose(&host);
         if self.json {
             out.json(&findings)?;
         } else {
@@ -63,75 +68,35 @@ impl Doctor {
     }
 
     fn compare(&self, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
+        use std::io::Write;
         // Before seconds of measuring, what is wrong with the file.
-        let there = load_host(path)?;
+        let there = load(path)?.host;
+        let shown = path.display();
+        if there.probes.figures.is_empty() {
+            anyhow::bail!(
+                "{shown} has no measurements of its host; write it again there, with `dormouse lab doctor --save {shown}`"
+            );
+        }
         let here = examine_and_measure();
-        let judged = judge(&there.probes, &here.probes);
-        let suspects = suspects_of_hosts(&there, &here, &judged);
+        let (measured, facts) = (probes::compare(&there.probes, &here.probes), different_facts(&there, &here));
+        let mut differ: Vec<&str> = measured.iter().filter(|one| one.differs).map(|one| one.subject()).collect();
+        differ.dedup();
+        let code = if differ.is_empty() { 0 } else { 3 };
         if self.json {
-            out.json(&serde_json::json!({"judged": judged, "suspects": suspects, "notes": here.probes.notes}))?;
-        } else {
-            print_comparison(&mut out.styled(), [&there, &here], path, &judged, &suspects)?;
+            out.json(&serde_json::json!({"measured": measured, "facts": facts, "notes": here.probes.notes}))?;
+            return Ok(code);
         }
-        Ok(if judged.iter().any(|judged| judged.verdict == Verdict::Differs) { 3 } else { 0 })
-    }
-}
-
-fn print_comparison(
-    out: &mut impl Write,
-    hosts: [&Host; 2],
-    path: &Path,
-    judged: &[Judged],
-    suspects: &[Suspect],
-) -> std::io::Result<()> {
-    for (host, place) in hosts.iter().zip([format!("there, {}", path.display()), "here".into()]) {
-        let text = format!("{}, {}, Linux {}, CPU {}", host.measured, host.cpu, host.kernel, host.probes.cpu);
-        writeln!(out, "{}", wrap(&text, &format!("{place}: ")))?;
-    }
-    writeln!(out, "\n{BOLD}suspects, measured there and here{BOLD:#}")?;
-    print_judged(out, judged)?;
-    if !suspects.is_empty() {
-        writeln!(out, "\n{BOLD}settings and facts that differ, likeliest first{BOLD:#}")?;
-    }
-    for suspect in suspects {
-        let struck = if suspect.struck_out.is_some() { " (struck out by measurement)" } else { "" };
-        let text = format!("{}: {} → {}{struck}", suspect.title, suspect.a, suspect.b);
-        writeln!(out, "{}", wrap(&text, "  "))?;
-    }
-    writeln!(out)?;
-    for note in &hosts[1].probes.notes {
-        writeln!(out, "{}", wrap(note, "here: "))?;
-    }
-    let names = |verdict: Verdict| {
-        let of_it = judged.iter().filter(|judged| judged.verdict == verdict);
-        of_it.map(|judged| judged.suspect.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    let (differ, undecided) = (names(Verdict::Differs), names(Verdict::Undecided));
-    let text = match (differ.as_str(), undecided.as_str()) {
-        ("", "") => "no cause found: no suspect differs".to_string(),
-        ("", undecided) => format!("no cause found; measure again, because these are undecided: {undecided}"),
-        (differ, _) => format!("suspects that remain: {differ}"),
-    };
-    writeln!(out, "\n{BOLD}{text}{BOLD:#}")
-}
-
-/// A line for each suspect's verdict and figures, and for those that remain what they do and what to do.
-pub(crate) fn print_judged(out: &mut impl Write, all: &[Judged]) -> std::io::Result<()> {
-    for judged in all {
-        let style = match judged.verdict {
-            Verdict::Differs => BAD,
-            Verdict::StruckOut => GOOD,
-            Verdict::Undecided | Verdict::NotMeasured => KNOW,
-        };
-        let verdict = judged.verdict.name();
-        // Wrapped without colour, so that its bytes do not count.
-        let text = wrap(&format!("{}: {}", judged.suspect, judged.text()), &format!("  {verdict:12}  "));
-        let rest = text.get(2 + verdict.len()..).unwrap_or_default();
-        writeln!(out, "  {style}{verdict}{style:#}{rest}")?;
-        if judged.verdict == Verdict::Differs {
-            writeln!(out, "{}", wrap(&judged.why, "                "))?;
-            writeln!(out, "{}", wrap(&judged.remedy, "              → "))?;
+        let out = &mut out.styled();
+        for (host, place) in [(&there, format!("there, {shown}")), (&here, "here".into())] {
+            let text = format!("{}, {host}, CPU {}", host.measured, host.probes.cpu);
+            writeln!(out, "{}", wrap(&text, &format!("{place}: ")))?;
         }
+        print_hosts(out, &measured, &facts, ["there", "here"])?;
+        writeln!(out)?;
+        here.probes.notes.iter().try_for_each(|note| writeln!(out, "{}", wrap(note, "here: ")))?;
+        let text =
+            if differ.is_empty() { "no difference shown".into() } else { format!("differ: {}", differ.join(", ")) };
+        writeln!(out, "\n{BOLD}{text}{BOLD:#}")?;
+        Ok(code)
     }
-    Ok(())
 }

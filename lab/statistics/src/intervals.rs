@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::erf::erfc;
 
-use crate::{Measurement, RESAMPLES, Ratio, Uncertain, median, middle_95};
+use crate::{Measurement, RESAMPLES, ROUNDS_MIN, Ratio, Uncertain, median, middle_95};
 
 /// Below this many rounds the normal approximation of the rank test is not to be trusted.
 const RANK_TEST_ROUNDS_MIN: usize = 8;
@@ -79,9 +79,7 @@ impl Figure<'_> {
         if self.samples.len() > 1 {
             let mut again = vec![0.0; self.samples.len()];
             let mut draw = || {
-                for place in &mut again {
-                    *place = self.samples.get(rng.random_range(0..self.samples.len())).copied().unwrap_or(self.value);
-                }
+                again.fill_with(|| self.samples[rng.random_range(0..self.samples.len())]);
                 median(&again)
             };
             return (0..RESAMPLES).map(|_| draw()).collect();
@@ -149,22 +147,22 @@ pub fn compare(a: Figure<'_>, b: Figure<'_>) -> Compared {
 /// Holm's correction: what each probability amounts to, considering how many were looked at.
 pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
-    let at = |index: usize| probabilities.get(index).copied().unwrap_or(1.0);
-    order.sort_by(|&x, &y| at(x).total_cmp(&at(y)));
+    order.sort_by(|x, y| probabilities[*x].total_cmp(&probabilities[*y]));
     let mut adjusted = vec![1.0; probabilities.len()];
     let mut highest = 0.0_f64;
-    for (rank, &index) in order.iter().enumerate() {
-        highest = highest.max((probabilities.len() - rank) as f64 * at(index)).min(1.0);
-        if let Some(place) = adjusted.get_mut(index) {
-            *place = highest;
-        }
+    for (rank, index) in order.into_iter().enumerate() {
+        highest = highest.max((probabilities.len() - rank) as f64 * probabilities[index]).min(1.0);
+        adjusted[index] = highest;
     }
     adjusted
 }
 
-/// The second in terms of the first, with its 95 % interval; none where the first may be nothing.
-pub fn ratio_of(a: &Measurement, b: &Measurement) -> Option<(f64, [f64; 2])> {
-    compare(Figure::of_measurement(a), Figure::of_measurement(b)).ratio
+/// Looks at two machines: the median of the ratios of a look at the second to a look at the first, and between which values 95 % of them lie.
+/// How much looks at one machine differ is in it. None from fewer than [`ROUNDS_MIN`] looks, or where the first may be nothing.
+pub fn ratio_of_looks(a: &[f64], b: &[f64]) -> Option<(f64, [f64; 2])> {
+    let ratios: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b / a)).collect();
+    let is_told = a.len().min(b.len()) >= ROUNDS_MIN && a.iter().all(|look| *look > 0.0);
+    is_told.then(|| (median(&ratios), middle_95(&ratios)))
 }
 
 #[cfg(test)]
@@ -195,6 +193,19 @@ mod tests {
         near(rank_test(&a, &a), 1.0, 1e-12);
         assert_eq!(rank_test(&[1.0; 9], &[1.0; 9]), 1.0);
         near(rank_test(&a, &b), rank_test(&b, &a), 1e-12);
+    }
+
+    #[test]
+    fn looks_at_two_machines_differ_by_more_than_looks_at_one() {
+        let looks: Vec<f64> = (0..10).map(|look| 10.0 + f64::from(look) * 0.1).collect();
+        let times = |factor: f64| looks.iter().map(|look| look * factor).collect::<Vec<_>>();
+        let (one, [low, high]) = ratio_of_looks(&looks, &times(1.05)).expect("ten looks");
+        assert!(low < 1.0 && one > 1.0 && high > 1.05);
+        let (two, [low, _]) = ratio_of_looks(&looks, &times(2.0)).expect("ten looks");
+        near(two, 2.0, 0.01);
+        assert!(low > 1.8);
+        assert_eq!(ratio_of_looks(&[1.0; 5], &looks), None);
+        assert_eq!(ratio_of_looks(&[-0.1, 1.0, 1.0, 1.0, 1.0, 1.0], &looks), None);
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn keys(value: &Value) -> Vec<&str> {
 fn assert_members(report: &Value) {
     assert_eq!(keys(report).into_iter().collect::<HashSet<_>>(), HashSet::from(["schema", "host", "experiments"]));
     assert_eq!(report["schema"], 1);
-    for member in ["cpu", "caches", "kernel", "clock", "governor", "virtualised", "counters"] {
+    for member in ["cpu", "caches", "kernel", "facts", "virtualised", "counters"] {
         assert!(!report["host"][member].is_null(), "host.{member}");
     }
     let experiment = &report["experiments"][0];

@@ -13,7 +13,6 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 pub(super) struct Buffer {
     mapped: NonNull<c_void>,
-    mapped_bytes: usize,
     start: NonNull<u64>,
     bytes: usize,
 }
@@ -22,19 +21,16 @@ impl Buffer {
     /// Zeroes that nobody has touched, in small pages or, where the kernel has some, huge ones. `None`: there is no memory.
     pub(super) fn new(bytes: usize, is_huge: bool) -> Option<Buffer> {
         let bytes = bytes.next_multiple_of(4096);
-        let mapped_bytes = bytes + HUGE_PAGE_BYTES;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
-        let mapped = unsafe {
-            rustix::mm::mmap_anonymous(null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        };
+        let mapped = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes + HUGE_PAGE_BYTES, access, flags) };
         let mapped = NonNull::new(mapped.ok()?)?;
-        let address = mapped.addr().get();
-        let skipped = address.next_multiple_of(HUGE_PAGE_BYTES) - address;
+        let skipped = mapped.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr().get();
         let start = NonNull::new(mapped.as_ptr().wrapping_byte_add(skipped))?;
         let advice = if is_huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
         // SAFETY: inside the mapping; a matter of speed alone (madvise(2)). A kernel without huge pages refuses it.
         let _ = unsafe { rustix::mm::madvise(start.as_ptr(), bytes, advice) };
-        Some(Buffer { mapped, mapped_bytes, start: start.cast(), bytes })
+        Some(Buffer { mapped, start: start.cast(), bytes })
     }
 
     /// Its words, as they are read.
@@ -46,7 +42,7 @@ impl Buffer {
     }
 
     pub(super) fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as above, and nobody else has it.
+        // SAFETY: inside the mapping, which is as old as this value; zeroes are words, and nobody else has this value.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes / 8) }
     }
 
@@ -60,7 +56,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: this value's own mapping; slices of it have ended.
-        let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr(), self.mapped_bytes) };
+        let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr(), self.bytes + HUGE_PAGE_BYTES) };
     }
 }
 

@@ -1,25 +1,26 @@
-//! What a machine does to figures, measured on the spot: the suspects of Xinyu Chen (2008), each with figures that would come out otherwise if it
+//! What a machine does to figures, measured on the spot: the list of Xinyu Chen (2008), each with figures that would come out otherwise if it
 //! were the cause.
 //!
 //! ```text
 //!   measure ─▶ a thread on one processor ─▶ core clock      a chain of additions
-//!                                           caches          a walk at random, and reading, in buffers as large as half of each level
+//!     looks, one after another              caches          a walk at random, and reading, in buffers as large as half of each level
 //!                                           scheduler       what share of the time a thread that spins has, by policy; how late it wakes
 //!                                           clock source    what reading it costs, and its smallest step
-//!                                           interruptions   gaps in a loop that does nothing but read the timestamp counter
+//!                                           interruptions   what share of its time a loop keeps that reads the timestamp counter alone
 //!                                           page backing    reading memory that is there, and that is not; its first touch
 //!                                              │
-//!   Probes of a machine, or of a moment ◀──────┘        judge(there, here) ─▶ struck out, differs, or undecided, each with its figures
+//!   Probes of a machine, or of a moment ◀──────┘        compare(there, here) ─▶ the ratio of each figure, with its interval
 //! ```
+//! A look is all of this once, and gives each figure one sample. Looks at one calm machine differ; by how much is in the samples, and so in
+//! the interval of a ratio (`dormouse_lab_statistics::intervals::ratio_of_looks`).
 //!
 //! # Limits
-//! What takes a second sees a second. A cause that comes and goes is seen while it is there: measure when figures are bad.
+//! What takes seconds sees seconds. A cause that comes and goes is seen while it is there: measure when figures are bad.
 //!
 //! # Source
 //! Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008): the list, and the method.
 
 mod arch;
-mod judge;
 mod memory;
 mod pages;
 mod processor;
@@ -29,9 +30,15 @@ mod time;
 
 use serde::{Deserialize, Serialize};
 
-pub use judge::{Judged, SUSPECTS, Verdict, judge};
+use dormouse_lab_statistics::intervals::ratio_of_looks;
+use dormouse_lab_statistics::{Measurement, measurement, median};
 
-use dormouse_lab_statistics::{Measurement, measurement};
+/// Looks for `dormouse lab doctor`, and before a run.
+pub const LOOKS: usize = 12;
+/// As few as have an interval.
+pub const LOOKS_BEFORE_RUN: usize = dormouse_lab_statistics::ROUNDS_MIN;
+/// Samples of each figure in a look, which is their median.
+const SAMPLES: usize = 3;
 
 /// What was measured of a machine at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,78 +46,123 @@ use dormouse_lab_statistics::{Measurement, measurement};
 pub struct Probes {
     /// The processor that it was measured on.
     pub cpu: u32,
-    /// The figures. The first part of a name, up to a dot, is the suspect's.
+    /// The figures, a sample for each look. The first part of a name, up to a dot, says of what.
     pub figures: Vec<Measurement>,
-    /// Gaps of interruptions: how many there were from so many ns on, up to twice as many.
-    pub gaps: Vec<(u64, u64)>,
     /// What else was seen, and what could not be measured, with the cause.
     pub notes: Vec<String>,
 }
 
-/// How much is measured.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
+/// What is being measured.
+#[derive(Debug)]
+struct Looks {
     cpu: u32,
-    /// Samples of each figure.
-    count: usize,
     /// Bytes of the levels' caches, as far as they are known.
     caches: [Option<u64>; 3],
+    /// Name, unit, and a sample for each look.
+    figures: Vec<(String, &'static str, Vec<f64>)>,
+    notes: Vec<String>,
 }
 
-impl Plan {
-    fn new(cpu: u32, is_quick: bool, caches: [Option<u64>; 3]) -> Plan {
-        Plan { cpu, count: if is_quick { 9 } else { 25 }, caches }
-    }
-
+impl Looks {
     /// Bytes that are in no cache: twice the last one, within bounds.
     fn memory_bytes(&self) -> usize {
         let last = self.caches.iter().flatten().max().copied().unwrap_or(0);
         (2 * last as usize).clamp(16 << 20, 128 << 20)
     }
-}
 
-impl Probes {
-    fn add(&mut self, name: &str, unit: &str, samples: &[f64]) {
-        if !samples.is_empty() {
-            self.figures.push(measurement(name, unit, samples));
+    /// A look's samples.
+    fn add(&mut self, name: &str, unit: &'static str, samples: &[f64]) {
+        if samples.is_empty() {
+            return;
         }
+        match self.figures.iter_mut().find(|(known, ..)| known == name) {
+            Some((.., looks)) => looks.push(median(samples)),
+            None => self.figures.push((name.into(), unit, vec![median(samples)])),
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    fn probes(self) -> Probes {
+        let figures = self.figures.iter().map(|(name, unit, looks)| measurement(name, unit, looks)).collect();
+        Probes { cpu: self.cpu, figures, notes: self.notes }
     }
 }
 
-/// Measures everything on processor `cpu`, whose `caches` have so many bytes: in about a second, or with `is_quick` false, in three.
-pub fn measure(cpu: u32, is_quick: bool, caches: [Option<u64>; 3]) -> Probes {
-    let plan = Plan::new(cpu, is_quick, caches);
+/// Measures everything so many times on processor `cpu`, whose `caches` have so many bytes.
+pub fn measure(cpu: u32, count: usize, caches: [Option<u64>; 3]) -> Probes {
     on_processor(cpu, move || {
-        let mut probes = Probes { cpu, ..Probes::default() };
-        if !is_pinned(cpu) {
-            probes.notes.push(format!("the probing thread could not be pinned to processor {cpu}"));
+        let mut looks = Looks { cpu, caches, figures: Vec::new(), notes: Vec::new() };
+        if crate::allowed_cpus() != [cpu] {
+            looks.note(format!("the probing thread could not be pinned to processor {cpu}"));
         }
-        processor::core_clock(&plan, processor::Chain::Additions, &mut probes);
-        processor::caches(&plan, &mut || {}, &mut probes);
-        time::scheduler(&plan, &mut probes);
-        time::clock_source(&plan, rustix::time::ClockId::Monotonic, &mut probes);
-        time::interruptions(&plan, &mut probes);
-        pages::backing(&plan, pages::Written::Yes, &mut probes);
-        probes
+        let mut levels = processor::levels(&mut looks);
+        for _ in 0..count {
+            processor::core_clock(arch::adds, &mut looks);
+            processor::caches(&mut levels, &mut || {}, &mut looks);
+            time::scheduler(&mut looks);
+            time::clock_source(rustix::time::ClockId::Monotonic, &mut looks);
+            time::interruptions(&mut looks);
+            pages::backing(true, &mut looks);
+        }
+        looks.probes()
     })
     .unwrap_or_default()
 }
 
-fn is_pinned(cpu: u32) -> bool {
-    rustix::thread::sched_getaffinity(None).is_ok_and(|set| set.count() == 1 && set.is_set(cpu as usize))
-}
-
 /// Runs on a thread of its own that is pinned, where that is allowed. `None`: it has panicked.
 fn on_processor<T: Send + 'static>(cpu: u32, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    std::thread::spawn(move || {
-        let mut set = rustix::thread::CpuSet::new();
-        if (cpu as usize) < rustix::thread::CpuSet::MAX_CPU {
-            set.set(cpu as usize);
-        }
-        // Whether it has worked is asked for by who wants to know.
-        let _ = rustix::thread::sched_setaffinity(None, &set);
+    let pinned = move || {
+        crate::keep_on(&[cpu]);
         work()
-    })
-    .join()
-    .ok()
+    };
+    std::thread::spawn(pinned).join().ok()
+}
+
+/// A figure that was measured on both sides.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compared {
+    /// What it is of, and its name, such as `caches.L1_latency`.
+    pub figure: String,
+    /// Its unit.
+    pub unit: String,
+    /// Its median there.
+    pub there: f64,
+    /// Its median here.
+    pub here: f64,
+    /// Here in terms of there.
+    pub ratio: f64,
+    /// Between which values 95 % of the ratios of a look here to a look there lie.
+    pub ratio_ci95: [f64; 2],
+    /// Whether all of that is on one side of 1.
+    pub differs: bool,
+}
+
+impl Compared {
+    /// What it is of: `caches`.
+    pub fn subject(&self) -> &str {
+        self.figure.split('.').next().unwrap_or_default()
+    }
+
+    /// What may be said.
+    pub fn verdict(&self) -> String {
+        let percent = (self.ratio - 1.0) * 100.0;
+        if self.differs { format!("differs by {percent:+.1} %") } else { "no difference shown".into() }
+    }
+}
+
+/// Compares what both have, in the order of its measuring.
+pub fn compare(there: &Probes, here: &Probes) -> Vec<Compared> {
+    let compared = |b: &Measurement| {
+        let a = there.figures.iter().find(|a| a.name == b.name && a.unit == b.unit)?;
+        let (ratio, ratio_ci95) = ratio_of_looks(&a.samples, &b.samples)?;
+        let differs = ratio_ci95[0] > 1.0 || ratio_ci95[1] < 1.0;
+        let (figure, unit) = (b.name.clone(), b.unit.clone());
+        Some(Compared { figure, unit, there: a.median, here: b.median, ratio, ratio_ci95, differs })
+    };
+    here.figures.iter().filter_map(compared).collect()
 }

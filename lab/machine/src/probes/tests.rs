@@ -1,228 +1,153 @@
-//! Each suspect is planted, and found; and nobody is found where nobody was planted.
+//! Each cause is planted, and found; and nothing is found where nothing was planted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use dormouse_testing::{Lack, skip};
+use rustix::time::ClockId;
 
-use super::pages::Written;
-use super::processor::Chain;
 use super::*;
-use crate::Host;
 
-fn plan() -> Plan {
-    let host = Host::read();
-    let cpu = crate::cpus().first().copied().unwrap_or(0);
-    Plan::new(cpu, true, host.caches_bytes())
-}
-
-fn probes(work: impl FnOnce(&Plan, &mut Probes) + Send + 'static) -> Probes {
-    let plan = plan();
-    on_processor(plan.cpu, move || {
-        let mut probes = Probes { cpu: plan.cpu, ..Probes::default() };
-        work(&plan, &mut probes);
-        probes
-    })
-    .expect("it measures")
-}
-
-fn find<'a>(all: &'a [Judged], suspect: &str) -> &'a Judged {
-    all.iter().find(|judged| judged.suspect == suspect).expect("every suspect is judged")
-}
-
-/// Some who spin on the probes' processor, and are nice about it.
-struct Competitors {
-    are_over: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Competitors {
-    /// So many that they are found beside whoever else uses the machine.
-    const COUNT: usize = 16;
-
-    fn start() -> Competitors {
-        let are_over = Arc::new(AtomicBool::new(false));
-        let start = |_| {
-            let (ends, cpu) = (are_over.clone(), plan().cpu);
-            std::thread::spawn(move || {
-                // SAFETY: lowers this thread's own priority (setpriority(2): on Linux of one thread).
-                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-                let _ = on_processor(cpu, move || {
-                    // Nothing is published by it.
-                    while !ends.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            })
-        };
-        let threads = (0..Competitors::COUNT).map(start).collect();
-        Competitors { are_over, threads }
-    }
-}
-
-impl Drop for Competitors {
-    fn drop(&mut self) {
-        self.are_over.store(true, Ordering::Relaxed);
-        self.threads.drain(..).for_each(|thread| _ = thread.join());
-    }
-}
-
-/// Who is measured is alone among these tests.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// As many looks as have an interval.
+fn probes(mut look: impl FnMut(&mut Looks) + Send + 'static) -> Probes {
+    let (cpu, caches) = (crate::cpus()[0], crate::Host::read().caches_bytes());
+    let all = move || {
+        let mut looks = Looks { cpu, caches, figures: Vec::new(), notes: Vec::new() };
+        (0..LOOKS_BEFORE_RUN).for_each(|_| look(&mut looks));
+        looks.probes()
+    };
+    on_processor(cpu, all).expect("it measures")
 }
 
 /// Measures without what is planted and with it, again where the machine was so busy already that it made no difference.
-fn found_in_time(mut judged: impl FnMut() -> Vec<Judged>, is_found: impl Fn(&[Judged]) -> bool) {
+fn found_in_time(figures: &[&str], mut without: impl FnMut() -> Probes, mut with: impl FnMut() -> Probes) {
+    /// Who is measured is alone among these tests.
+    static ALONE: Mutex<()> = Mutex::new(());
     const TRIES: usize = 8;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for attempt in 1..=TRIES {
-        let judged = judged();
-        if is_found(&judged) {
+        let compared = compare(&without(), &with());
+        let is_found = |name: &&str| compared.iter().any(|figure| figure.figure.starts_with(name) && figure.differs);
+        if figures.iter().all(is_found) {
             return;
         }
-        assert!(attempt < TRIES, "{judged:#?}");
+        assert!(attempt < TRIES, "{compared:#?}");
     }
 }
 
+/// Some who spin on the probes' processor, and are nice about it: so many that they are found beside whoever else uses the machine.
+fn beside_competitors<T>(work: impl FnOnce() -> T) -> T {
+    let are_over = Arc::new(AtomicBool::new(false));
+    let start = |_| {
+        let ends = are_over.clone();
+        std::thread::spawn(move || {
+            // SAFETY: lowers this thread's own priority (setpriority(2): on Linux of one thread).
+            unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+            crate::keep_on(&crate::cpus()[..1]);
+            // Nothing is published by it.
+            while !ends.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })
+    };
+    let threads: Vec<_> = (0..16).map(start).collect();
+    let done = work();
+    are_over.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().expect("it spins"));
+    done
+}
+
 #[test]
-fn gaps_are_counted_by_their_length() {
-    // Steps of 100 ns, and among them pauses: what is no gap, two of one length, the longest last.
+fn gaps_are_pauses_of_half_a_microsecond_and_more() {
     let pauses = [499.0, 500.0, 511.0, 700.0, 2_048.0, 5_000.0];
     let steps = pauses.into_iter().flat_map(|pause| [100.0, pause, 100.0]).scan(1e9, |now, step| {
         *now += step;
         Some(*now)
     });
     let mut clock = std::iter::once(1e9).chain(steps);
-    let total = 12.0 * 100.0 + pauses.iter().sum::<f64>();
-    let mut gaps = time::Gaps::default();
-    let kept = gaps.watch(total - 100.0, || clock.next().expect("it ends in time"));
+    let lasts = 11.0 * 100.0 + pauses.iter().sum::<f64>();
+    let (kept, count) = time::watch(lasts, || clock.next().expect("it ends in time"));
     let lost: f64 = pauses[1..].iter().sum();
-    assert!((kept - (1.0 - lost / (total - 100.0))).abs() < 1e-9, "{kept}");
-    assert_eq!(gaps.counts, [(256, 2), (512, 1), (2_048, 1), (4_096, 1)].into());
-    assert_eq!(gaps.starts[..2], [1e9 + 799.0, 1e9 + 1_499.0]);
+    assert!((kept - (1.0 - lost / lasts)).abs() < 1e-9 && count == 5, "{kept} {count}");
 }
 
 #[test]
 fn competitors_are_found_as_scheduler_and_interruptions() {
-    let _alone = alone();
-    let measure = |plan: &Plan, probes: &mut Probes| {
-        time::scheduler(plan, probes);
-        time::interruptions(plan, probes);
+    let measure = || {
+        probes(|looks| {
+            time::scheduler(looks);
+            time::interruptions(looks);
+        })
     };
-    let judged = || {
-        let there = probes(measure);
-        let competitors = Competitors::start();
-        let here = probes(measure);
-        drop(competitors);
-        judge(&there, &here)
-    };
-    found_in_time(judged, |judged| {
-        let differs = |suspect: &str, figure: &str| {
-            let mut figures = find(judged, suspect).figures.iter();
-            figures.any(|compared| compared.figure == figure && compared.verdict == Verdict::Differs)
-        };
-        differs("scheduler", "other_share") && differs("interruptions", "kept")
-    });
+    found_in_time(&["scheduler.other_share", "interruptions.kept"], measure, || beside_competitors(measure));
 }
 
 #[test]
 fn another_clock_is_found() {
-    let _alone = alone();
-    for (clock, figure) in
-        [(rustix::time::ClockId::MonotonicCoarse, "step"), (rustix::time::ClockId::ProcessCPUTime, "read")]
-    {
-        let judged = || {
-            let there = probes(|plan, probes| time::clock_source(plan, rustix::time::ClockId::Monotonic, probes));
-            judge(&there, &probes(move |plan, probes| time::clock_source(plan, clock, probes)))
-        };
-        found_in_time(judged, |judged| {
-            let mut figures = find(judged, "clock source").figures.iter();
-            figures.any(|compared| compared.figure == figure && compared.verdict == Verdict::Differs)
-        });
-    }
-}
-
-/// Drives everything that the probes have in the caches out of them, on their own processor.
-fn thrash(buffer: &mut memory::Buffer) {
-    buffer.words_mut().iter_mut().step_by(8).for_each(|word| *word = word.wrapping_add(1));
+    let clock = |clock: ClockId| move || probes(move |looks| time::clock_source(clock, looks));
+    found_in_time(&["clock source.step"], clock(ClockId::Monotonic), clock(ClockId::MonotonicCoarse));
+    found_in_time(&["clock source.read"], clock(ClockId::Monotonic), clock(ClockId::ProcessCPUTime));
 }
 
 #[test]
 fn a_thrashing_neighbour_is_found_as_caches() {
-    let _alone = alone();
-    let judged = || {
-        let there = probes(|plan, probes| processor::caches(plan, &mut || {}, probes));
-        let here = probes(|plan, probes| {
-            let mut buffer = memory::Buffer::new(plan.memory_bytes(), true).expect("memory");
-            processor::caches(plan, &mut || thrash(&mut buffer), probes);
-        });
-        judge(&there, &here)
+    let caches = |is_thrashed: bool| {
+        probes(move |looks| {
+            let mut levels = processor::levels(looks);
+            let mut other = memory::Buffer::new(looks.memory_bytes(), true).expect("memory");
+            // Drives everything that the probes have in the caches out of them, on their own processor.
+            let mut thrash = || {
+                let lines = other.words_mut().iter_mut().step_by(8).filter(|_| is_thrashed);
+                lines.for_each(|word| *word = word.wrapping_add(1));
+            };
+            processor::caches(&mut levels, &mut thrash, looks);
+        })
     };
-    // Which of them is found depends on what the machine tells of its caches.
-    found_in_time(judged, |judged| {
-        let mut figures = find(judged, "caches").figures.iter();
-        figures.any(|compared| compared.verdict == Verdict::Differs && compared.figure != "memory_latency")
-    });
+    // Which of them is found depends on what the machine tells of its caches; what is in memory anyway is no proof.
+    found_in_time(&["caches.L"], || caches(false), || caches(true));
 }
 
 #[test]
 fn a_slower_core_is_found() {
-    let _alone = alone();
     // No clock can be made slower here; a chain whose links take longer looks the same.
-    let judged = || {
-        let there = probes(|plan, probes| processor::core_clock(plan, Chain::Additions, probes));
-        judge(&there, &probes(|plan, probes| processor::core_clock(plan, Chain::Products, probes)))
-    };
-    found_in_time(judged, |judged| find(judged, "core clock").verdict == Verdict::Differs);
+    let clock = |chain: fn(u64, u64) -> u64| move || probes(move |looks| processor::core_clock(chain, looks));
+    found_in_time(&["core clock.addition"], clock(arch::adds), clock(arch::products));
 }
 
 #[test]
 fn memory_that_nobody_wrote_is_found_as_page_backing() {
-    let _alone = alone();
-    let figure = |probes: &Probes, name: &str| {
-        let found = probes.figures.iter().find(|figure| figure.name == name);
-        found.map(|figure| figure.median).expect("it was measured")
-    };
-    let there = || probes(|plan, probes| pages::backing(plan, Written::Yes, probes));
-    let calm = there();
-    if figure(&calm, "page backing.reading_unwritten") < 1.8 * figure(&calm, "page backing.reading") {
+    let backing = |is_written| move || probes(move |looks| pages::backing(is_written, looks));
+    let calm = backing(true)();
+    let reading = |name: &str| calm.figures.iter().find(|figure| figure.name == name).map(|figure| figure.median);
+    if reading("page backing.reading_unwritten") < reading("page backing.reading").map(|there| 1.8 * there) {
         let reason = "the zero page is not much quicker than memory here";
         return skip(Lack::machine(reason, "run the test on a machine that does nothing else"));
     }
-    let judged = || judge(&there(), &probes(|plan, probes| pages::backing(plan, Written::No, probes)));
-    found_in_time(judged, |judged| {
-        let mut figures = find(judged, "page backing").figures.iter();
-        figures.any(|compared| compared.figure == "reading" && compared.verdict == Verdict::Differs)
-    });
+    found_in_time(&["page backing.reading"], backing(true), backing(false));
 }
 
-/// Figures of a machine, each with this one's scatter.
-fn made(factor: impl Fn(&str) -> f64) -> Probes {
-    let mut probes = Probes::default();
-    for name in ["core clock.addition", "caches.L1_latency", "scheduler.other_share", "clock source.read"] {
-        let samples: Vec<f64> = (0..9).map(|number| factor(name) * (1.0 + 0.001 * f64::from(number))).collect();
-        probes.add(name, "ns", &samples);
+/// Looks at a machine whose figures are this many times as high, and as uneven as a calm one's.
+fn made(factors: [f64; 3]) -> Probes {
+    let mut looks = Looks { cpu: 0, caches: [None; 3], figures: Vec::new(), notes: Vec::new() };
+    for look in 0..LOOKS {
+        let uneven = |seed: usize| 1.0 + 0.01 * ((look * seed) % 7) as f64;
+        for ((name, seed), factor) in
+            [("core clock.a", 3), ("caches.b", 4), ("scheduler.c", 5)].into_iter().zip(factors)
+        {
+            looks.add(name, "ns", &[factor * uneven(seed)]);
+        }
     }
-    probes
+    looks.probes()
 }
 
 #[test]
-fn who_is_alike_is_struck_out_and_who_is_not_comes_first() {
-    let there = made(|_| 1.0);
-    let judged = judge(&there, &made(|name| if name.starts_with("clock") { 1.5 } else { 1.01 }));
-    let verdicts: Vec<_> = judged.iter().map(|judged| (judged.suspect.as_str(), judged.verdict)).collect();
-    assert_eq!(verdicts[0], ("clock source", Verdict::Differs));
-    for suspect in ["core clock", "caches", "scheduler"] {
-        assert_eq!(find(&judged, suspect).verdict, Verdict::StruckOut, "{verdicts:?}");
-    }
-    for suspect in ["interruptions", "page backing"] {
-        assert_eq!(find(&judged, suspect).verdict, Verdict::NotMeasured, "{verdicts:?}");
-    }
-    // Around the tolerance nothing is said.
-    let judged = judge(&there, &made(|_| 1.05));
-    assert_eq!(find(&judged, "core clock").verdict, Verdict::Undecided);
-    assert!(judge(&there, &there).iter().all(|judged| judged.verdict < Verdict::Undecided));
+fn what_looks_leave_open_is_no_difference() {
+    let found =
+        |here: [f64; 3]| compare(&made([1.0; 3]), &made(here)).iter().map(|figure| figure.differs).collect::<Vec<_>>();
+    assert_eq!(found([1.0; 3]), [false; 3]);
+    // Within what looks at one machine differ by; and beyond.
+    assert_eq!(found([1.02, 1.2, 0.8]), [false, true, true]);
+    let [_, slower, _] = &compare(&made([1.0; 3]), &made([1.0, 1.2, 1.0]))[..] else { panic!("three figures") };
+    assert_eq!((slower.subject(), slower.verdict().as_str()), ("caches", "differs by +20.0 %"));
+    assert_eq!(compare(&made([1.0; 3]), &Probes::default()), []);
 }
