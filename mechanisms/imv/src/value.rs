@@ -38,6 +38,7 @@ macro_rules! integers {
             fn to_bits(self) -> u64 {
                 self as u64
             }
+            #[inline(always)]
             unsafe fn from_bits(bits: u64) -> Self {
                 bits as Self
             }
@@ -51,6 +52,7 @@ unsafe impl Value for bool {
     fn to_bits(self) -> u64 {
         self.into()
     }
+    #[inline(always)]
     unsafe fn from_bits(bits: u64) -> bool {
         bits as u8 != 0
     }
@@ -61,6 +63,7 @@ unsafe impl Value for char {
     fn to_bits(self) -> u64 {
         u32::from(self).into()
     }
+    #[inline(always)]
     unsafe fn from_bits(bits: u64) -> char {
         // SAFETY: the caller's word.
         unsafe { char::from_u32_unchecked(bits as u32) }
@@ -72,6 +75,7 @@ unsafe impl Value for f32 {
     fn to_bits(self) -> u64 {
         self.to_bits().into()
     }
+    #[inline(always)]
     unsafe fn from_bits(bits: u64) -> f32 {
         f32::from_bits(bits as u32)
     }
@@ -82,6 +86,7 @@ unsafe impl Value for f64 {
     fn to_bits(self) -> u64 {
         self.to_bits()
     }
+    #[inline(always)]
     unsafe fn from_bits(bits: u64) -> f64 {
         f64::from_bits(bits)
     }
@@ -94,6 +99,7 @@ macro_rules! function_pointers {
             fn to_bits(self) -> u64 {
                 (self as *const ()).expose_provenance() as u64
             }
+            #[inline(always)]
             unsafe fn from_bits(bits: u64) -> Self {
                 // SAFETY: the caller's word.
                 unsafe { core::mem::transmute(core::ptr::with_exposed_provenance::<()>(bits as usize)) }
@@ -128,6 +134,7 @@ macro_rules! imv_enum {
             fn to_bits(self) -> u64 {
                 self as $repr as u64
             }
+            #[inline(always)]
             unsafe fn from_bits(bits: u64) -> Self {
                 // SAFETY: the caller's word, and the widths are equal.
                 unsafe { ::core::mem::transmute::<$repr, $type>(bits as $repr) }
