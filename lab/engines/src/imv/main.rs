@@ -8,10 +8,13 @@
 //!   empty_sites_1000       a call to one of 1,000       branch_sites_1000,        … functions, each with its own
 //!                          functions, scattered         variable_sites_1000
 //!   loop_KIND              the loop of the kernel's documentation of immediate values (2008), see below
-//!   getppid_KIND           a system call between two markers that are none, gates, or tests of flags
+//!   getppid_KIND           a system call between two markers that are none, gates, values, or tests of flags: `variable`, each in a
+//!                          line of its own; `pair`, both in one
 //!   toggle_N               a key with N sites is enabled and disabled, and what one of its gates then answers is checked
 //!   toggled_N              the gates of that key, one after the other
 //! ```
+//! Told `footprint` in place of its options, it prints what one site takes (`footprint`), as JSON.
+//!
 //! `TYPE` is `u8`, `u16`, `i32` or `u64`. Every variable has a cache line of its own, and neighbours in the order of reading are none in
 //! memory.
 //!
@@ -25,6 +28,8 @@
 //! Each toggling is an event, and has arrived if the gate has answered `true` after enabling and `false` after disabling. A gate
 //! or flag that stands open in any other loop is a mistake, and so is a site that is not as its key or value wants it at the end, or a
 //! sum that is not that of the values as they were set when the engine started.
+
+mod footprint;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -361,6 +366,19 @@ repeat!(getppid_variable, number => {
     }
 });
 
+/// Two variables that share a line, as the paper's did.
+static PAIR: Apart<[AtomicBool; 2]> = Apart([const { AtomicBool::new(false) }; 2]);
+
+repeat!(getppid_pair, number => {
+    if PAIR.0[0].load(Ordering::Relaxed) {
+        taken();
+    }
+    getppid();
+    if PAIR.0[1].load(Ordering::Relaxed) {
+        taken();
+    }
+});
+
 /// Times that a gate has answered as its key wanted, enabled and disabled.
 static RIGHT: AtomicU64 = AtomicU64::new(0);
 
@@ -425,10 +443,27 @@ fn verify() -> Result<u64, String> {
     report(RIGHT.load(Ordering::Relaxed), 0, &format!("{patched} of {sites} sites are as they should be; {how}"))
 }
 
+fn print_footprint() -> ExitCode {
+    match footprint::counts().and_then(|counts| serde_json::to_string(&counts).map_err(|error| error.to_string())) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("dormouse: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|word| word == "footprint") {
+        return print_footprint();
+    }
     // Nobody sets them, but the compiler is not to know.
     black_box(&FLAG);
     black_box(&FLAGS);
+    black_box(&PAIR);
     macro_rules! hide {
         ($name:ident) => {
             black_box(&flags::$name);
@@ -469,6 +504,7 @@ fn main() -> ExitCode {
         ("getppid_branch", getppid_branch),
         ("getppid_value", getppid_value),
         ("getppid_variable", getppid_variable),
+        ("getppid_pair", getppid_pair),
         ("toggle_1", toggle_1),
         ("toggle_100", toggle_100),
         ("toggle_1000", toggle_1000),
