@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::grid::Grid;
 use crate::result::{Judged, Verdict};
-use crate::statistics::{self, ROUNDS_MIN, median_ci95};
+use crate::statistics::{self, ROUNDS_MIN, Uncertain, median_ci95};
 use crate::{Experiment, Measurement};
 
 /// A paper as its `paper.toml` has it.
@@ -369,8 +369,13 @@ impl Table {
         let rows = self.rows.iter().map(|row| {
             let mut cells = vec![row.line.as_ref().map(Lines::to_string).unwrap_or_default(), row.text.clone()];
             for column in 0..self.columns.len() {
-                cells.push(row.paper.get(column).map(Number::to_string).unwrap_or_default());
-                cells.push(row.here.get(column).map(|text| here(experiment, text, factor)).unwrap_or_default());
+                let there = row.paper.get(column).map(Number::to_string).unwrap_or_default();
+                let here_of = |text: &String| match there.contains('±') {
+                    true => here_with_error(experiment, text, factor),
+                    false => here(experiment, text, factor),
+                };
+                let here = row.here.get(column).map(here_of).unwrap_or_default();
+                cells.extend([there, here]);
             }
             if let (Some(absent), Some(first)) = (&row.absent, cells.get_mut(3).filter(|cell| cell.is_empty())) {
                 *first = format!("– ({absent})");
@@ -392,6 +397,17 @@ fn here(experiment: &Experiment, text: &str, factor: f64) -> String {
             ci95 => interval_text(value * factor, ci95),
         },
     )
+}
+
+/// A cell where the paper has an error: mean and standard deviation of the rounds.
+fn here_with_error(experiment: &Experiment, text: &str, factor: f64) -> String {
+    let of = |text: &str| sum(experiment, text).map(|series| Uncertain::of(&series.rounds));
+    let here = match text.split_once(" / ") {
+        Some((a, b)) => of(a).and_then(|a| Ok(a / of(b)?)),
+        None => of(text).map(|value| value * factor),
+    };
+    let number = crate::grid::number;
+    here.map_or_else(|_| "–".into(), |here| format!("{} ± {}", number(here.mean), number(here.stddev)))
 }
 
 /// Verdicts as a table.

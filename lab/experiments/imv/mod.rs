@@ -9,10 +9,11 @@
 //! # The picture
 //! ```text
 //!   loop      the paper's: modulo of a pseudo-random number, then a branch, or none          100 runs of 100,000
-//!   getppid   a system call between two markers: none, gates, variables                     10 runs of 100
+//!   getppid   a system call between two markers: none, gates, values, variables             100 runs of 100
 //!               alone; after a random walk over L1 and L2; after a linear walk; after a walk over L3
 //!   costs     16 gates in a row, or tests of 16 variables; one; 1,000 in functions          rounds, in turn
 //!               hot; caches driven out, the code fetched back; code driven out as well
+//!   bytes     of code and data that one gate, value or variable takes                       counted in the machine code
 //!   updates   a key with 1, 100, 1,000 sites, enabled and disabled;                         the same rounds
 //!               nobody, or another thread, runs through its sites meanwhile
 //!   peer      the crate static_keys: costs and updates
@@ -28,16 +29,18 @@
 //! * Markers stand around the system call in user code, where the paper's stand in the kernel.
 //! * The peer's documentation forbids changing keys while other threads run, so it is not measured with any.
 
+use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 use dormouse_lab_harness::Walk;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, engine_path};
 use crate::engines::{self, Engines};
 use crate::peers::Verification;
 use crate::plan::{self, Axis, Plan, slot};
 use crate::rounds::{self, Slot, Turn, WarmUp};
-use crate::{Experiment, Host, LabError, RunOptions};
+use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-imv";
 const PEER: &str = "static-keys";
@@ -53,34 +56,17 @@ const NO_WALK: Walk = Walk::Random { bytes: 64 };
 
 /// Iterations of one run of the paper's loop; runs, and runs of a quick experiment.
 const LOOP_ITERATIONS: u64 = 100_000;
-const LOOP_RUNS: [usize; 2] = [100, 20];
-/// Runs of the paper's second test of system calls, and iterations of a run; fewer after a walk over the last cache, which takes long.
-const GETPPID_RUNS: usize = 10;
+const LOOP_RUNS: [usize; 2] = [100, 10];
+/// The same of system calls: as many of them as in the paper's first test, in runs as long as in its second. Fewer after a walk over the last
+/// cache, which takes long.
 const GETPPID_ITERATIONS: u64 = 100;
-const GETPPID_ITERATIONS_L3: [u64; 2] = [20, 8];
+const GETPPID_ITERATIONS_L3: u64 = 8;
+const GETPPID_RUNS: [usize; 2] = [100, 10];
 /// The longest walk over the last cache that a quick experiment has the time for.
 const QUICK_WALK_BYTES_MAX: u64 = 64 << 20;
 
-/// Rounds, and how long a turn of a slot lasts.
-#[derive(Debug, Clone, Copy)]
-struct Effort {
-    hot: Duration,
-    cold: Duration,
-    coldest: Duration,
-    update: Duration,
-}
-
-impl Effort {
-    fn new(is_quick: bool) -> Effort {
-        let effort = |hot, cold, coldest, update| Effort {
-            hot: Duration::from_micros(hot),
-            cold: Duration::from_micros(cold),
-            coldest: Duration::from_micros(coldest),
-            update: Duration::from_micros(update),
-        };
-        if is_quick { effort(400, 4_000, 20_000, 1_000) } else { effort(2_000, 10_000, 100_000, 10_000) }
-    }
-}
+/// How long a turn lasts, in µs: hot, cold, after a walk over L3, and of updates; in full and in a quick experiment.
+const TURNS_US: [[u64; 4]; 2] = [[2_000, 10_000, 100_000, 10_000], [400, 4_000, 20_000, 1_000]];
 
 /// Labels that make up a name: `state.tool`, and what departs from the plain case: `branch.variable.L2.16-sites`.
 const AXES: &[Axis] = &[
@@ -96,7 +82,7 @@ fn new_plan() -> Plan {
     Plan::new(AXES)
 }
 
-/// The paper's loop: what is tested, as the engine calls it and as it is labelled.
+/// The paper's loop: what is tested, as the engine calls it and as it is labelled. The last two bring their own memory pressure.
 const LOOPS: [(&str, &str); 6] = [
     ("loop_base", "none"),
     ("loop_branch", "static-branch"),
@@ -110,18 +96,19 @@ fn loops(engines: &[Engine]) -> Plan {
     let mut plan = new_plan();
     for (case, tool) in LOOPS {
         let slot = slot(0, case, Walk::None, Turn::Of(LOOP_ITERATIONS));
-        plan.add(engines, slot, &[("state", "loop"), ("tool", tool)], None);
+        plan.add(engines, slot, &[("state", "loop"), ("tool", tool), ("pressure", "hot")], None);
     }
     plan
 }
 
 /// The paper's system calls: what marks them.
-const GETPPID: [(&str, &str); 5] = [
+const GETPPID: [(&str, &str); 6] = [
     ("empty", "timestamps"),
     ("getppid_none", "none"),
     ("getppid_branch", "static-branch"),
     ("getppid_value", "immediate-value"),
     ("getppid_variable", "variable"),
+    ("getppid_pair", "variables-in-a-line"),
 ];
 
 fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool) -> Plan {
@@ -131,7 +118,7 @@ fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool) -
     let walks = walks.iter().filter(|(label, walk)| is_wanted(label, *walk));
     for (pressure, walk) in std::iter::once(&("hot", NO_WALK)).chain(walks) {
         let is_far = *pressure == "L3";
-        let iterations = if is_far { GETPPID_ITERATIONS_L3[usize::from(is_quick)] } else { GETPPID_ITERATIONS };
+        let iterations = if is_far { GETPPID_ITERATIONS_L3 } else { GETPPID_ITERATIONS };
         for (case, tool) in GETPPID {
             // What the arithmetic needs.
             if is_far && is_quick && !matches!(tool, "timestamps" | "none") {
@@ -147,52 +134,36 @@ fn getppid(engines: &[Engine], walks: &[(&'static str, Walk)], is_quick: bool) -
 /// Gates or variables that one iteration passes in a row.
 const IN_A_ROW: u32 = 16;
 
-/// A case with gates or tests of variables.
-struct Branches {
-    case: String,
-    base: &'static str,
-    state: &'static str,
-    tool: &'static str,
-    sites: &'static str,
-}
-
-/// Cases of one gate, of 16 in a row, and of 1,000 in functions that are called.
-fn branches(engine: usize) -> Vec<Branches> {
-    let tools: &[(&str, &'static str)] = match engine {
-        0 => &[("branch", "static-branch"), ("variable", "variable")],
-        _ => &[("branch", PEER)],
-    };
-    let shapes = [
-        ("", "empty", "branch", "1"),
-        ("_16", "empty_16", "branch", "16"),
-        ("_sites_1000", "empty_sites_1000", "call", "1000"),
-    ];
-    let of_tool = |(case, tool): &(&str, &'static str)| {
-        shapes.map(|(end, base, state, sites)| Branches { case: format!("{case}{end}"), base, state, tool, sites })
-    };
-    tools.iter().flat_map(of_tool).collect()
-}
+/// One gate, 16 in a row, and 1,000 in functions that are called: how a case's name ends, its empty loop, state and sites.
+const SHAPES: [(&str, &str, &str, &str); 3] = [
+    ("", "empty", "branch", "1"),
+    ("_16", "empty_16", "branch", "16"),
+    ("_sites_1000", "empty_sites_1000", "call", "1000"),
+];
 
 /// Types of values, one for each width.
 const TYPES: [&str; 4] = ["u8", "u16", "i32", "u64"];
 
 fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_quick: bool) -> Plan {
-    let effort = Effort::new(is_quick);
+    let [hot, cold, coldest, update] = TURNS_US[usize::from(is_quick)].map(Duration::from_micros);
     let mut plan = new_plan();
     let turn = |walk, pressure: &str| {
         Turn::Lasting(match (walk, pressure) {
-            (Walk::None, _) => effort.hot,
-            (_, "L3") => effort.coldest,
-            _ => effort.cold,
+            (Walk::None, _) => hot,
+            (_, "L3") => coldest,
+            _ => cold,
         })
     };
     for engine in 0..engines.len() {
-        let of = if engine == 0 { "none" } else { PEER };
+        let is_ours = engine == 0;
+        let of = if is_ours { "none" } else { PEER };
+        let tools =
+            if is_ours { &[("branch", "static-branch"), ("variable", "variable")][..] } else { &[("branch", PEER)] };
         for (pressure, walk) in std::iter::once(&("hot", Walk::None)).chain(walks) {
             let is_wanted = |tool: &str, sites: &str| match *pressure {
                 "hot" | "L2" => true,
-                "L1" => engine == 0 && sites != "1000",
-                "L3" => engine == 0 && sites != "1000" && !is_quick,
+                "L1" => is_ours && sites != "1000",
+                "L3" => is_ours && sites != "1000" && !is_quick,
                 // The control of the walk itself.
                 _ => tool == "variable" && sites != "1000",
             };
@@ -204,12 +175,12 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
                 let cost = plan.add(engines, slot, &[pairs, &at].concat(), base);
                 plan.per_iteration(cost, if sites == "16" { IN_A_ROW } else { 1 });
             };
-            for Branches { case, base, state, tool, sites } in branches(engine) {
-                if is_wanted(tool, sites) {
-                    add(&case, base, &[("state", state), ("tool", tool)], sites);
+            for (case, tool) in tools {
+                for (end, base, state, sites) in SHAPES.iter().filter(|(.., sites)| is_wanted(tool, sites)) {
+                    add(&format!("{case}{end}"), base, &[("state", *state), ("tool", *tool)], sites);
                 }
             }
-            if engine == 0 && matches!(*pressure, "hot" | "L1" | "L2") {
+            if is_ours && (matches!(*pressure, "hot" | "L1" | "L2") || *pressure == "L3" && !is_quick) {
                 for of_type in TYPES {
                     for (case, tool) in [("value", "immediate-value"), ("global", "variable")] {
                         let pairs = [("state", "value"), ("tool", tool), ("type", of_type)];
@@ -218,16 +189,23 @@ fn costs(engines: &[Engine], walks: &[(&'static str, Walk)], has_two: bool, is_q
                 }
             }
         }
+        // The paper's loop once more, an iteration alone.
+        for (pressure, walk) in walks.iter().filter(|(label, _)| is_ours && !is_quick && label.len() == 2) {
+            for (case, tool) in &LOOPS[..4] {
+                let slot = slot(0, case, *walk, turn(*walk, pressure));
+                plan.add(engines, slot, &[("state", "loop"), ("tool", tool), ("pressure", pressure)], None);
+            }
+        }
         for sites in ["1", "100", "1000"] {
             for busy in ["0", "1"] {
                 // With another thread, where there is a processor for it and the tool allows it.
-                if busy == "1" && (engine > 0 || !has_two) {
+                if busy == "1" && !(is_ours && has_two) {
                     continue;
                 }
-                let turn = Turn::Lasting(effort.update);
+                let turn = Turn::Lasting(update);
                 let beside = (busy == "1").then(|| format!("toggled_{sites}"));
                 let slot = Slot { beside, ..slot(engine, &format!("toggle_{sites}"), Walk::None, turn) };
-                let tool = if engine == 0 { "static-branch" } else { PEER };
+                let tool = if is_ours { "static-branch" } else { PEER };
                 let pairs = [("state", "update"), ("tool", tool), ("sites", sites), ("busy", busy)];
                 let update = plan.add(engines, slot, &pairs, None);
                 // One that enables and one that disables.
@@ -258,17 +236,14 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
     notes.extend(engines.shortcomings(host));
     let walks = plan::walks_or_note(host, &mut notes);
 
-    let runs = LOOP_RUNS[usize::from(options.is_quick)];
-    let of_loops = loops(&engines.all).measure(&mut engines, runs, 1, WarmUp::Keep, "imv: loop")?;
-    let of_getppid = getppid(&engines.all, &walks, options.is_quick).measure(
-        &mut engines,
-        GETPPID_RUNS,
-        1,
-        WarmUp::Keep,
-        "imv: getppid",
-    )?;
-    let plan = costs(&engines.all, &walks, cpus.len() > 1, options.is_quick);
-    let (rounds, processes) = (options.rounds(16, 80), rounds::processes(options.is_quick));
+    let (quick, processes) = (usize::from(options.is_quick), rounds::processes(options.is_quick));
+    let plan = loops(&engines.all);
+    let of_loops = plan.measure(&mut engines, LOOP_RUNS[quick], processes, WarmUp::Keep, "imv: loop")?;
+    let plan = getppid(&engines.all, &walks, options.is_quick);
+    let of_getppid = plan.measure(&mut engines, GETPPID_RUNS[quick], processes, WarmUp::Keep, "imv: getppid")?;
+    let has_two = cpus.len() > 1;
+    let plan = costs(&engines.all, &walks, has_two, options.is_quick);
+    let rounds = options.rounds(16, 80);
     let of_costs = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, "imv: costs")?;
 
     let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
@@ -289,8 +264,34 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
         measurements.extend(measured.measurements);
     }
     plan::retain_available(&mut measurements, host);
+    match footprint() {
+        Ok(counts) => measurements.extend(counts),
+        Err(why) => notes.push(format!("bytes of code and data not counted: {why}")),
+    }
+    if let Some(right) = found[0].arrived.filter(|_| has_two) {
+        let wrong = found[0].emitted - right;
+        measurements.push(exact("wrong-answers.static-branch", "answers", wrong as f64));
+    }
     let experiment = Experiment { name: "imv".into(), measurements, ratios, notes, ..Experiment::default() };
     Ok(experiment)
+}
+
+/// A count whose labels are the parts of its name.
+fn exact(name: &str, unit: &str, count: f64) -> Measurement {
+    let labels = ["state", "tool", "type"].into_iter().zip(name.split('.')).collect::<Vec<_>>();
+    Measurement { labels: plan::labels(&labels), ..Measurement::exact(name, unit, count) }
+}
+
+/// What one site takes of code and data, as our engine counts it.
+fn footprint() -> Result<Vec<Measurement>, String> {
+    let engine = engine_path(ENGINE).map_err(|error| error.to_string())?;
+    let output = Command::new(engine).arg("footprint").output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().into());
+    }
+    let counts: BTreeMap<String, u32> = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+    let unit = |name: &str| if name.starts_with("hot-lines") { "lines" } else { "bytes" };
+    Ok(counts.iter().map(|(name, count)| exact(name, unit(name), f64::from(*count))).collect())
 }
 
 fn wrong(right: u64, emitted: u64) -> String {

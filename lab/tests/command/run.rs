@@ -198,9 +198,12 @@ fn imv_has_its_tables_and_its_figures() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     // A warning, which comes before everything, may name a case.
     let at = |part: &str| stdout.find(part).unwrap_or_else(|| panic!("{part} in {stdout}"));
-    assert!(at("What the paper says") < at("\n  branch.static-branch "));
+    for row in ["What the paper says", "The loop: a number modulo", "two static branches", "Bytes that one site takes"] {
+        assert!(at(row) < at("
+  branch.static-branch "), "{row}");
+    }
     let html = std::fs::read_to_string(&html).expect("the report is written");
-    for part in ["What the paper says", "Every round", "Medians against sites"] {
+    for part in ["What the paper says", "The loop: a number modulo", "Every round", "Medians against sites"] {
         assert!(html.contains(part), "{part}");
     }
 }
@@ -213,8 +216,25 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
         has(&format!("loop.{tool}"));
         has(&format!("getppid.{tool}"));
     }
-    ["loop.variable-in-memory", "loop.variable-awaited", "getppid.timestamps"].into_iter().for_each(has);
-    assert_eq!(find("loop.none").map(|measurement| measurement.n), Some(20));
+    ["loop.variable-in-memory", "loop.variable-awaited", "getppid.timestamps", "getppid.variables-in-a-line"]
+        .into_iter()
+        .for_each(has);
+    if cfg!(target_arch = "x86_64") {
+        // Bytes of code, of data, and lines: a value is in its instruction where that is patched, and is read elsewhere otherwise.
+        let count = |name: &str| find(name).map(|count| count.median).unwrap_or_else(|| panic!("there is no {name}"));
+        let is_patched = experiment.notes.iter().any(|note| note.contains("writer mprotect"));
+        let read = if is_patched { 0.0 } else { 1.0 };
+        for (name, data) in [("static-branch", 0.0), ("immediate-value", read), ("variable", 1.0)] {
+            assert!(!is_patched && name == "static-branch" || count(&format!("hot-data.{name}")) == data, "{name}");
+            assert!(count(&format!("hot-code.{name}")) >= 5.0, "{name}");
+        }
+        for (name, bytes) in [("u8", 1.0), ("u64", 8.0)] {
+            assert_eq!(count(&format!("hot-data.variable.{name}")), bytes);
+            assert_eq!(count(&format!("hot-lines.variable.{name}")), 1.0);
+        }
+    }
+    assert_eq!(find("wrong-answers.static-branch").is_some(), RunOptions::new(true).cpus.len() > 1);
+    assert_eq!(find("loop.none").map(|measurement| measurement.n), Some(10));
     assert_eq!(find("getppid.none").map(|measurement| measurement.n), Some(10));
     let mut ratios = vec!["branch_hot_vs_global", "value_hot_vs_global", "update_1000_sites_vs_1"];
     let mut pressures = vec![""];
