@@ -73,7 +73,7 @@ pub const EXPERIMENTS: [Known; 8] = [
         name: "compile-job",
         what: "time of a C project's build, untraced, dormant and armed, beside LTTng-UST",
         run: compile_job::run,
-        paper: None,
+        paper: Some(include_str!("compile_job/paper.toml")),
     },
 ];
 

@@ -19,12 +19,16 @@
 //! `DORMOUSE_ACCOUNT` names the way: `none` (the call alone), `atomic`, `static`, `pointer-array`, `contiguous`,
 //! `offset-table`, `interlaced`. Without it, or where something cannot be had, nothing is accounted for, and the file says why.
 //!
+//! By `library`, nothing is accounted for either: samples are counted in another library, the first that has a `malloc`, and in `memcpy` that it
+//! has called. So `compile-job` finds the tracer's share.
+//!
 //! # Limits
 //! * Main threads are sampled, in user mode. A build's compilers have no other.
 //! * A process that ends by `_exit` or a signal does not add its crossings to the file. Its ticks are there.
 
 use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use dormouse_lab_schemes::{Contiguous, Interlaced, OffsetTable, PointerArray, Scheme, StaticAreas, View};
 use dormouse_percpu::{Rseq, possible_cpus};
@@ -244,15 +248,79 @@ fn open_ledger(path: &CStr) -> Option<&'static Ledger> {
     Some(unsafe { &*at.cast::<Ledger>() })
 }
 
-/// The first and one past the last byte of the accounting functions.
-fn section() -> (usize, usize) {
+/// Addresses of code, of which nobody asks before sampling begins.
+struct Code([AtomicUsize; 2]);
+
+impl Code {
+    const fn new() -> Code {
+        Code([const { AtomicUsize::new(0) }; 2])
+    }
+
+    fn set(&self, range: Range<usize>) {
+        self.0[0].store(range.start, Ordering::Relaxed);
+        self.0[1].store(range.end, Ordering::Relaxed);
+    }
+
+    fn contains(&self, at: usize) -> bool {
+        (self.0[0].load(Ordering::Relaxed)..self.0[1].load(Ordering::Relaxed)).contains(&at)
+    }
+}
+
+/// In which samples are counted: the accounting functions, or another library.
+static WATCHED: Code = Code::new();
+/// Of libc's, which is watched where that library has called it.
+static MEMCPY: Code = Code::new();
+/// It is at most so long in glibc; other functions lie in that too, but the library does not call them and has no others' return address.
+const MEMCPY_BYTES: usize = 2 << 10;
+
+/// The accounting functions.
+fn section() -> Range<usize> {
     unsafe extern "C" {
         #[link_name = "__start_dormouse_account"]
         static START: u8;
         #[link_name = "__stop_dormouse_account"]
         static STOP: u8;
     }
-    ((&raw const START).addr(), (&raw const STOP).addr())
+    (&raw const START).addr()..(&raw const STOP).addr()
+}
+
+/// Where a function is that the program finds first.
+fn function(name: &CStr) -> usize {
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr()
+}
+
+/// A function's address, and the code of the object that it is in.
+struct Search {
+    function: usize,
+    code: Range<usize>,
+}
+
+/// For `dl_iterate_phdr`: looks for the segment that has the function.
+unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: handed on by `dl_iterate_phdr` from `library`.
+    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: the loader's description of an object, for the length of this call.
+    let object = unsafe { &*object };
+    // SAFETY: so many headers of that object.
+    let headers = unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+        let start = (object.dlpi_addr + header.p_vaddr) as usize;
+        let code = start..start + header.p_memsz as usize;
+        if code.contains(&search.function) {
+            search.code = code;
+            return 1;
+        }
+    }
+    0
+}
+
+/// The code of the library whose `malloc` the program calls.
+fn library() -> Range<usize> {
+    let mut search = Search { function: function(c"malloc"), code: 0..0 };
+    // SAFETY: dl_iterate_phdr(3) with what `look` expects.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.code
 }
 
 /// `perf_event_attr` up to its first published size.
@@ -329,14 +397,29 @@ extern "C" fn tick(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: null, or mapped for as long as the process runs.
     let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
     // SAFETY: SA_SIGINFO: the third argument is a `ucontext_t`.
-    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
-    #[cfg(target_arch = "x86_64")]
-    let at = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
-    #[cfg(target_arch = "aarch64")]
-    let at = context.uc_mcontext.pc as usize;
-    let (start, stop) = section();
+    let (at, caller) = unsafe { interrupted(context.cast()) };
+    let is_within = WATCHED.contains(at) || (MEMCPY.contains(at) && WATCHED.contains(caller));
     ledger.ticks.fetch_add(1, Ordering::Relaxed);
-    ledger.ticks_within.fetch_add((start..stop).contains(&at).into(), Ordering::Relaxed);
+    ledger.ticks_within.fetch_add(is_within.into(), Ordering::Relaxed);
+}
+
+/// The interrupted instruction, and where it would return to if its function had put nothing on the stack: as memcpy of few bytes.
+///
+/// # Safety
+/// The context of an interrupted thread, in a signal's handler.
+unsafe fn interrupted(context: *const libc::ucontext_t) -> (usize, usize) {
+    // SAFETY: the caller's word.
+    let machine = unsafe { &(*context).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    {
+        let at = machine.gregs[libc::REG_RIP as usize] as usize;
+        let top = machine.gregs[libc::REG_RSP as usize] as usize;
+        // A thread of libc's always has a stack below its top word.
+        // SAFETY: the top word of the interrupted stack.
+        (at, unsafe { core::ptr::with_exposed_provenance::<usize>(top).read_unaligned() })
+    }
+    #[cfg(target_arch = "aarch64")]
+    (machine.pc as usize, machine.regs[30] as usize)
 }
 
 fn start() -> Option<()> {
@@ -344,7 +427,14 @@ fn start() -> Option<()> {
     let name = variable(c"DORMOUSE_ACCOUNT")?.to_bytes();
     let ledger = open_ledger(path)?;
     let way = WAYS.iter().find(|way| way.name == name);
+    let is_library = name == b"library";
+    if is_library {
+        let memcpy = function(c"memcpy");
+        MEMCPY.set(memcpy..memcpy + MEMCPY_BYTES);
+    }
+    WATCHED.set(if is_library { library() } else { section() });
     let sampled = match way {
+        None if is_library => sample(),
         Some(way) if (way.prepare)() => sample(),
         Some(_) => Err(libc::ENOSYS),
         None => Err(libc::EINVAL),

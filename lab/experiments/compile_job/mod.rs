@@ -18,7 +18,7 @@
 //! In full runs, Desnoyers's (2009) steps besides, where `cargo xtask lab` has built them: `armed-overwrite-memcpy`, our library
 //! with the fields copied by a called memcpy, and `armed-overwrite-specialised`, by a called function's single stores;
 //! `armed-overwrite` writes them inlined. [`VARIANTS`] are in the directory `variants` beside this program, or where
-//! [`ENV_VARIANTS`] says.
+//! [`ENV_VARIANTS`] says. Then builds of their own that are sampled: `profile.WAY` is the share of samples in our library.
 //!
 //! What is timed is make alone, from its start to its end, with wall clock and `wait4(2)`; sessions are made before and ended
 //! afterwards. Each way is compared with `none` of its own round.
@@ -33,6 +33,7 @@
 //! * A trace is removed after its build, mostly before the system writes it back: the cost of the disk itself is not in here.
 
 pub(crate) mod project;
+pub(crate) mod sampler;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -46,9 +47,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::lttng::{self, LttngMode, LttngSession};
+use crate::plan::labels;
 use crate::statistics::{measurement, ratio};
-use crate::{Experiment, Host, LabError, Labels, Measurement, RunOptions};
+use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 use project::{Build, Products, Project};
+use sampler::Sampler;
 
 /// Environment variable: the project that is built, where the command line names none.
 pub const ENV_PROJECT: &str = "DORMOUSE_LAB_PROJECT";
@@ -75,6 +78,8 @@ pub struct CompileJobOptions {
     pub with_lttng: bool,
     /// The preload library, if it is not to be looked for.
     pub preload: Option<PathBuf>,
+    /// Rounds that are sampled, after the others.
+    pub profile_rounds: u32,
     /// The directory of [`VARIANTS`], if these are to be measured too, as far as they are there.
     pub variants: Option<PathBuf>,
 }
@@ -88,6 +93,7 @@ impl CompileJobOptions {
             file_count_max: options.is_quick.then_some(3),
             with_lttng: options.has_peers,
             preload: None,
+            profile_rounds: options.rounds(0, 8) as u32,
             variants: (!options.is_quick).then(variants_dir).flatten(),
         }
     }
@@ -100,80 +106,45 @@ fn variants_dir() -> Option<PathBuf> {
 
 const NAME: &str = "compile-job";
 
-/// Name, numerator, denominator.
-const VARIANT_RATIOS: [(&str, Way, Way); 2] = [
-    ("armed_specialised_vs_memcpy", Way::ArmedOverwriteSpecialised, Way::ArmedOverwriteMemcpy),
-    ("armed_inlined_vs_memcpy", Way::ArmedOverwrite, Way::ArmedOverwriteMemcpy),
-];
-
 /// One way to build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    None,
-    Dormant,
-    ArmedOverwrite,
-    ArmedOverwriteMemcpy,
-    ArmedOverwriteSpecialised,
-    ArmedDiscard,
-    LttngUstDormant,
-    LttngUst,
+#[derive(Debug)]
+struct Way {
+    name: &'static str,
+    tool: &'static str,
+    /// Of a session that there is.
+    mode: Option<Mode>,
+    /// File of the preload library, where it is another.
+    variant: Option<&'static str>,
+    /// What its samples are called.
+    profile: Option<&'static str>,
 }
-
-const WAYS: [Way; 8] = [
-    Way::None,
-    Way::Dormant,
-    Way::ArmedOverwriteMemcpy,
-    Way::ArmedOverwriteSpecialised,
-    Way::ArmedOverwrite,
-    Way::ArmedDiscard,
-    Way::LttngUstDormant,
-    Way::LttngUst,
-];
 
 impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::None => "none",
-            Way::Dormant => "dormant",
-            Way::ArmedOverwrite => "armed-overwrite",
-            Way::ArmedOverwriteMemcpy => "armed-overwrite-memcpy",
-            Way::ArmedOverwriteSpecialised => "armed-overwrite-specialised",
-            Way::ArmedDiscard => "armed-discard",
-            Way::LttngUstDormant => "lttng-ust-dormant",
-            Way::LttngUst => "lttng-ust",
-        }
+    const fn of(name: &'static str, tool: &'static str, mode: Option<Mode>) -> Way {
+        Way { name, tool, mode, variant: None, profile: None }
     }
 
-    fn mode(self) -> Option<Mode> {
-        match self {
-            Way::ArmedOverwrite | Way::ArmedOverwriteMemcpy | Way::ArmedOverwriteSpecialised => Some(Mode::Overwrite),
-            Way::ArmedDiscard => Some(Mode::Discard),
-            _ => None,
-        }
+    /// A step of the paper's.
+    const fn step(self, profile: &'static str, variant: Option<&'static str>) -> Way {
+        Way { profile: Some(profile), variant, ..self }
     }
 
-    /// File of the preload library, where it is another.
-    fn variant(self) -> Option<&'static str> {
-        match self {
-            Way::ArmedOverwriteMemcpy => Some(VARIANTS[0].0),
-            Way::ArmedOverwriteSpecialised => Some(VARIANTS[1].0),
-            _ => None,
-        }
-    }
-
-    fn needs_lttng(self) -> bool {
-        matches!(self, Way::LttngUst | Way::LttngUstDormant)
-    }
-
-    fn labels(self) -> Labels {
-        let tool = match self {
-            Way::None => "none",
-            way if way.needs_lttng() => "lttng-ust",
-            _ => "dormouse",
-        };
-        [("way", self.name()), ("tool", tool)].map(|(axis, value)| (axis.to_owned(), value.to_owned())).into()
+    fn is_traced_by_us(&self) -> bool {
+        self.tool == "dormouse" && self.mode.is_some()
     }
 }
+
+const OVERWRITE: Option<Mode> = Some(Mode::Overwrite);
+const WAYS: [Way; 8] = [
+    Way::of("none", "none", None),
+    Way::of("dormant", "dormouse", None).step("dormant", None),
+    Way::of("armed-overwrite-memcpy", "dormouse", OVERWRITE).step("memcpy", Some(VARIANTS[0].0)),
+    Way::of("armed-overwrite-specialised", "dormouse", OVERWRITE).step("specialised", Some(VARIANTS[1].0)),
+    Way::of("armed-overwrite", "dormouse", OVERWRITE).step("inlined", None),
+    Way::of("armed-discard", "dormouse", Some(Mode::Discard)),
+    Way::of("lttng-ust-dormant", LTTNG, None),
+    Way::of("lttng-ust", LTTNG, OVERWRITE),
+];
 
 /// What the builds of one way came to, round by round.
 #[derive(Debug, Default)]
@@ -238,30 +209,28 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
     let reference = Products::reference(&project.build(&NOTHING)?.products, &project.build(&NOTHING)?.products);
     notes.push(reference.describe());
 
-    let variant = |way: Way| way.variant().zip(options.variants.as_ref()).map(|(file, dir)| dir.join(file));
-    let is_there = |way: &Way| variant(*way).is_some_and(|file| file.is_file());
+    let variant = |way: &Way| way.variant.zip(options.variants.as_ref()).map(|(file, dir)| dir.join(file));
+    let is_there = |way: &Way| variant(way).is_some_and(|file| file.is_file());
     if let Some(dir) = &options.variants
-        && let Some(way) = WAYS.iter().find(|way| way.variant().is_some() && !is_there(way))
+        && let Some(way) = WAYS.iter().find(|way| way.variant.is_some() && !is_there(way))
     {
-        notes.push(format!("{}: not built in {}; `cargo xtask lab` does so", way.name(), dir.display()));
+        notes.push(format!("{}: not built in {}; `cargo xtask lab` does so", way.name, dir.display()));
     }
-    let ways: Vec<Way> = WAYS
-        .into_iter()
-        .filter(|way| lttng.is_some() || !way.needs_lttng())
-        .filter(|way| way.variant().is_none() || is_there(way))
+    let ways: Vec<&Way> = WAYS
+        .iter()
+        .filter(|way| lttng.is_some() || way.tool != LTTNG)
+        .filter(|way| way.variant.is_none() || is_there(way))
         .collect();
-    let libraries = ways.iter().map(|way| variant(*way).unwrap_or_else(|| preload.clone())).collect();
+    let libraries = ways.iter().map(|way| variant(way).unwrap_or_else(|| preload.clone())).collect();
     let samples = ways.iter().map(|_| Samples::default()).collect();
     let mut job = Job { project, libraries, traces, lttng, reference, samples };
     let progress = progress("compile-job", (options.rounds + 1) as usize * ways.len());
     for round in 0..=options.rounds {
         for index in order(ways.len(), round) {
-            progress.set_message(ways[index].name());
+            progress.set_message(ways[index].name);
             job.run(ways[index], index, round)?;
             progress.inc(1);
-            if interrupted.any() {
-                return Err(LabError::Interrupted);
-            }
+            interrupted.check()?;
         }
     }
     progress.finish_and_clear();
@@ -269,7 +238,13 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
         "{} rounds, each in an order of its own, and one before them that does not count",
         options.rounds
     ));
-    Ok(job.experiment(&ways, notes))
+    let profile = if options.profile_rounds > 0 { job.profile(options, &ways, &interrupted)? } else { Ok(Vec::new()) };
+    let mut experiment = job.experiment(&ways, notes);
+    match profile {
+        Ok(shares) => experiment.measurements.extend(shares),
+        Err(why) => experiment.notes.push(format!("profile not available: {why}")),
+    }
+    Ok(experiment)
 }
 
 pub(crate) fn progress(what: &str, len: usize) -> ProgressBar {
@@ -319,8 +294,8 @@ impl Interrupts {
         Ok(Interrupts { flag, ids })
     }
 
-    fn any(&self) -> bool {
-        self.flag.load(Ordering::Relaxed)
+    fn check(&self) -> Result<(), LabError> {
+        if self.flag.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
     }
 }
 
@@ -332,6 +307,7 @@ impl Drop for Interrupts {
     }
 }
 
+const LTTNG: &str = "lttng-ust";
 /// LTTng's library in front of libc, as the loader finds it.
 const LTTNG_LIBRARY: &str = "liblttng-ust-libc-wrapper.so";
 
@@ -361,6 +337,13 @@ impl Lttng {
     }
 }
 
+/// A build, what our process took meanwhile, and what its session has counted.
+struct Built {
+    build: Build,
+    owner_s: f64,
+    summary: Option<Summary>,
+}
+
 /// No variables.
 const NOTHING: [(&str, &str); 0] = [];
 
@@ -377,12 +360,32 @@ struct Job {
 
 impl Job {
     /// One build. The first round is looked at and forgotten.
-    fn run(&mut self, way: Way, index: usize, round: u32) -> Result<(), LabError> {
-        let mut summary = None;
+    fn run(&mut self, way: &Way, index: usize, round: u32) -> Result<(), LabError> {
+        let built = self.build(way, index, round, None)?;
+        if round > 0 {
+            let samples = &mut self.samples[index];
+            samples.wall_s.push(built.build.wall_s);
+            samples.cpu_s.push(built.build.cpu_s);
+            samples.owner_s.push(built.owner_s);
+            samples.summaries.extend(built.summary);
+        }
+        Ok(())
+    }
+
+    fn build(&self, way: &Way, index: usize, round: u32, sampler: Option<&Sampler>) -> Result<Built, LabError> {
+        let library = &self.libraries[index];
+        let mut environment = match sampler {
+            Some(sampler) => sampler.environment("library", Some(library))?.to_vec(),
+            None => vec![("LD_PRELOAD", library.clone().into_os_string())],
+        };
         let mut owner_s = 0.0;
-        let build = match (way, way.mode()) {
+        let mut summary = None;
+        let build = match (way.tool, way.mode) {
+            ("none", _) => self.project.build(&NOTHING)?,
+            (LTTNG, mode) => self.build_by_lttng(mode.is_some(), round)?,
+            (_, None) => self.project.build(&environment)?,
             (_, Some(mode)) => {
-                let dir = self.traces.path().join(format!("{}-{round}", way.name()));
+                let dir = self.traces.path().join(format!("{}-{round}", way.name));
                 let session = Session::create(&Options {
                     budget_bytes: BUDGET_BYTES,
                     mode,
@@ -391,10 +394,9 @@ impl Job {
                     command_line: "make".into(),
                     ..Options::new(dir.clone())
                 })?;
+                environment.push(("DORMOUSE_SESSION", session.socket().into()));
                 let before = project::own_cpu_s();
-                let preload = self.libraries[index].as_os_str();
-                let build =
-                    self.project.build(&[("LD_PRELOAD", preload), ("DORMOUSE_SESSION", session.socket().as_os_str())]);
+                let build = self.project.build(&environment);
                 owner_s = project::own_cpu_s() - before;
                 let ended = session.finish();
                 let checked = build.and_then(|build| check(&ended, &dir).map(|()| build));
@@ -403,24 +405,50 @@ impl Job {
                 summary = Some(ended);
                 checked?
             }
-            (Way::None, _) => self.project.build(&NOTHING)?,
-            (Way::LttngUst | Way::LttngUstDormant, _) => self.run_lttng(way, round)?,
-            _ => self.project.build(&[("LD_PRELOAD", self.libraries[index].as_os_str())])?,
         };
-        self.reference.compare(&build.products, way.name())?;
-        if round > 0 {
-            let samples = &mut self.samples[index];
-            samples.wall_s.push(build.wall_s);
-            samples.cpu_s.push(build.cpu_s);
-            samples.owner_s.push(owner_s);
-            samples.summaries.extend(summary);
-        }
-        Ok(())
+        self.reference.compare(&build.products, way.name)?;
+        Ok(Built { build, owner_s, summary })
     }
 
-    fn run_lttng(&self, way: Way, round: u32) -> Result<Build, LabError> {
+    /// Shares of samples that are in our library, in builds of their own; or why there are none.
+    fn profile(
+        &self,
+        options: &CompileJobOptions,
+        ways: &[&Way],
+        interrupted: &Interrupts,
+    ) -> Result<Result<Vec<Measurement>, String>, LabError> {
+        let Some(sampler) = Sampler::find()? else {
+            return Ok(Err("the sampler is not built; `cargo xtask lab` does so".into()));
+        };
+        let sampled: Vec<usize> = (0..ways.len()).filter(|index| ways[*index].profile.is_some()).collect();
+        let mut shares: Vec<Vec<f64>> = vec![Vec::new(); sampled.len()];
+        let progress = progress("compile-job: profile", options.profile_rounds as usize * sampled.len());
+        for round in 0..options.profile_rounds {
+            for place in order(sampled.len(), round) {
+                let index = sampled[place];
+                progress.set_message(ways[index].name);
+                self.build(ways[index], index, round, Some(&sampler))?;
+                match sampler.read()? {
+                    Ok(ledger) => shares[place].push(100.0 * ledger.share()),
+                    Err(why) => return Ok(Err(why)),
+                }
+                progress.inc(1);
+                interrupted.check()?;
+            }
+        }
+        progress.finish_and_clear();
+        let of_way = |(index, shares): (&usize, &Vec<f64>)| {
+            let way = ways[*index];
+            let name = way.profile.unwrap_or(way.name);
+            let labels = labels(&[("way", way.name), ("tool", way.tool), ("state", "profile")]);
+            Measurement { labels, ..measurement(&format!("profile.{name}"), "% of time", shares) }
+        };
+        Ok(Ok(sampled.iter().zip(&shares).map(of_way).collect()))
+    }
+
+    fn build_by_lttng(&self, is_armed: bool, round: u32) -> Result<Build, LabError> {
         let Some(lttng) = &self.lttng else { return Err(LabError::Project("LTTng does not run".into())) };
-        if way == Way::LttngUstDormant {
+        if !is_armed {
             return self.project.build(&lttng.environment(&lttng.dormant));
         }
         let session = lttng.arm(self.traces.path()).map_err(LabError::Peer)?;
@@ -431,18 +459,18 @@ impl Job {
         Ok(build)
     }
 
-    fn experiment(self, ways: &[Way], mut notes: Vec<String>) -> Experiment {
+    fn experiment(self, ways: &[&Way], mut notes: Vec<String>) -> Experiment {
         let mut measurements = Vec::new();
         let mut ratios = Vec::new();
         let none = &self.samples[0];
         for (way, samples) in ways.iter().zip(&self.samples) {
             let mut add = |suffix: &str, unit: &str, samples: &[f64]| {
-                let figures = measurement(&format!("{}{suffix}", way.name()), unit, samples);
-                measurements.push(Measurement { labels: way.labels(), ..figures });
+                let figures = measurement(&format!("{}{suffix}", way.name), unit, samples);
+                measurements.push(Measurement { labels: labels(&[("way", way.name), ("tool", way.tool)]), ..figures });
             };
             add(".wall", "s", &samples.wall_s);
             add(".cpu", "s", &samples.cpu_s);
-            if way.mode().is_some() {
+            if way.is_traced_by_us() {
                 let counts = |count: fn(&Summary) -> u64| -> Vec<f64> {
                     samples.summaries.iter().map(|summary| count(summary) as f64).collect()
                 };
@@ -454,24 +482,17 @@ impl Job {
                 };
                 notes.push(format!(
                     "{}: events by round {}; lost {}; programs {}; bytes {}; each trace holds what its session has counted",
-                    way.name(),
+                    way.name,
                     list(|summary| summary.events),
                     list(|summary| summary.lost + summary.lost_on_disk),
                     list(|summary| summary.processes),
                     list(|summary| summary.bytes),
                 ));
             }
-            if *way != Way::None {
-                let name = format!("{}_vs_none", way.name().replace('-', "_"));
+            if way.tool != "none" {
+                let name = format!("{}_vs_none", way.name.replace('-', "_"));
                 ratios.extend(ratio(&name, &samples.wall_s, &none.wall_s));
                 ratios.extend(ratio(&format!("{name}_cpu"), &samples.cpu_s, &none.cpu_s));
-            }
-        }
-        let of = |way: Way| ways.iter().position(|other| *other == way).map(|index| &self.samples[index]);
-        for (name, way, to) in VARIANT_RATIOS {
-            if let (Some(here), Some(to)) = (of(way), of(to)) {
-                ratios.extend(ratio(name, &here.wall_s, &to.wall_s));
-                ratios.extend(ratio(&format!("{name}_cpu"), &here.cpu_s, &to.cpu_s));
             }
         }
         Experiment { name: NAME.into(), measurements, ratios, notes, ..Experiment::default() }

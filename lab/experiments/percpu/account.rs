@@ -9,56 +9,15 @@
 //! ```
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::Path;
 
-use crate::engine::find_part;
 use crate::experiments::compile_job::project::{Products, Project};
+use crate::experiments::compile_job::sampler::Sampler;
 use crate::experiments::compile_job::{find_project, order, progress};
 use crate::statistics::{measurement, ratio};
 use crate::{Experiment, LabError, Labels, RunOptions};
 
-/// The layer.
-const LIBRARY: &str = "libdormouse_lab_account.so";
-
 /// Ways to count; the first is what the others are less.
 const WAYS: [&str; 7] = ["none", "atomic", "static", "pointer-array", "contiguous", "offset-table", "interlaced"];
-
-/// Words of the file: samples, those within, blocks, processes, processes that could not be sampled, their last errno.
-const WORDS: usize = 6;
-
-/// What a build's processes wrote down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ledger {
-    ticks: u64,
-    ticks_within: u64,
-    crossings: u64,
-    processes: u64,
-    refused: u64,
-    errno: u64,
-}
-
-impl Ledger {
-    fn read(path: &Path) -> std::io::Result<Ledger> {
-        let bytes = fs::read(path)?;
-        let word = |index: usize| {
-            let bytes = bytes.get(8 * index..).and_then(|bytes| bytes.first_chunk());
-            u64::from_le_bytes(*bytes.unwrap_or(&[0; 8]))
-        };
-        Ok(Ledger {
-            ticks: word(0),
-            ticks_within: word(1),
-            crossings: word(2),
-            processes: word(3),
-            refused: word(4),
-            errno: word(5),
-        })
-    }
-
-    fn share(self) -> f64 {
-        self.ticks_within as f64 / self.ticks.max(1) as f64
-    }
-}
 
 /// One way's rounds.
 #[derive(Debug, Default)]
@@ -75,8 +34,8 @@ struct Rounds {
 /// See [`LabError`]: a build fails, or gives another result.
 pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(), LabError> {
     let notes = &mut experiment.notes;
-    let Some(library) = find_part(LIBRARY) else {
-        notes.push(format!("a build's accounting not available: cannot find {LIBRARY}; `cargo xtask lab` builds it"));
+    let Some(sampler) = Sampler::find()? else {
+        notes.push("a build's accounting not available: its library is not built; `cargo xtask lab` does so".into());
         return Ok(());
     };
     let source = match find_project(options.project.as_deref()) {
@@ -88,7 +47,6 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
     };
     let project = Project::copy(&source, options.is_quick.then_some(2))?;
     notes.push(format!("accounting: {}", project.describe(&source)));
-    let file = tempfile::NamedTempFile::new().map_err(|error| LabError::System { what: "temporary file", error })?;
     let nothing: [(&str, OsString); 0] = [];
     let reference = Products::reference(&project.build(&nothing)?.products, &project.build(&nothing)?.products);
 
@@ -99,23 +57,15 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
         for index in order(WAYS.len(), round as u32) {
             let way = WAYS[index];
             progress.set_message(way);
-            fs::write(file.path(), [0; 8 * WORDS])
-                .map_err(|error| LabError::System { what: "temporary file", error })?;
-            let environment: [(&str, OsString); 3] = [
-                ("LD_PRELOAD", library.clone().into()),
-                ("DORMOUSE_ACCOUNT", way.into()),
-                ("DORMOUSE_ACCOUNT_FILE", file.path().into()),
-            ];
-            let build = project.build(&environment)?;
+            let build = project.build(&sampler.environment(way, None)?)?;
             reference.compare(&build.products, way)?;
-            let ledger =
-                Ledger::read(file.path()).map_err(|error| LabError::System { what: "temporary file", error })?;
-            if ledger.refused > 0 || ledger.ticks == 0 {
-                let cause = std::io::Error::from_raw_os_error(ledger.errno as i32);
-                let why = if ledger.refused > 0 { cause.to_string() } else { "no process was sampled".into() };
-                notes.push(format!("a build's accounting not available: {way}: {why}"));
-                return Ok(());
-            }
+            let ledger = match sampler.read()? {
+                Ok(ledger) => ledger,
+                Err(why) => {
+                    notes.push(format!("a build's accounting not available: {way}: {why}"));
+                    return Ok(());
+                }
+            };
             let rounds = &mut all[index];
             rounds.shares.push(ledger.share());
             rounds.cpu_s.push(build.cpu_s);
@@ -210,13 +160,5 @@ mod tests {
         assert!(report(&all, 1, &mut Experiment::default()).is_ok());
         all[3].crossings = vec![900];
         assert!(report(&all, 1, &mut Experiment::default()).is_err());
-    }
-
-    #[test]
-    fn a_ledger_that_is_cut_off_is_zeroes() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), 8_u64.to_le_bytes()).unwrap();
-        let ledger = Ledger::read(file.path()).unwrap();
-        assert_eq!((ledger.ticks, ledger.ticks_within, ledger.share()), (8, 0, 0.0));
     }
 }

@@ -1,10 +1,10 @@
-//! Dormouse's engine for the experiment `relay-write`: records written to page chains, in the paper's three ways.
+//! Dormouse's engine for the experiment `relay-write`: records written to page chains, in the paper's ways and ours.
 //!
 //! ```text
 //!   WAY_RECORD_ALIGNMENT_PAGES
-//!     WAY         memcpy        the write is called, and calls memcpy
-//!                 specialised   the write is called, and copies by single stores
-//!                 inlined       as specialised, with the way to the cached page inlined
+//!     WAY         memcpy, specialised, checked-bytes, checked-memcpy, words
+//!                               the write is called, and copies as [`copies`] says (Memcpy, Switch, Bytewise, Fallback, Words)
+//!                 inlined       as words, with the way to the cached page inlined; lengths are known
 //!                 empty         the same loop, which writes nothing
 //!     RECORD      1, 2, 4, 8    a number           16, 64, 256   bytes from memory
 //!                 mix           four records of numbers of all sizes and a text, field by field
@@ -19,15 +19,19 @@
 //! # What is verified
 //! Each record is an event, and has arrived when its write was not refused. In the end every case runs once more, over its buffer twice and
 //! a bit, and the whole buffer is read back and compared with a list of what should be in it.
+//!
+//! How far a search goes is counted, not timed: before and after each write the chain is asked which page it has cached.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use copies::Copying;
 use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
-use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
+use dormouse_lab_harness::{Case, Engine, opaque, report};
 use dormouse_relay_chain::{Beyond, Chain, Link, PageBudget};
 use table::Table;
 
+mod copies;
 mod table;
 
 const SMALL_BYTES: usize = 16 << 10;
@@ -130,8 +134,7 @@ impl<const AT: usize> Shape for Mix<AT> {
 
 /// Pages of either kind, written in each way.
 trait Buffer: Send + 'static {
-    fn memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
-    fn called(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
+    fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
     fn inlined(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond>;
     fn inlined_value<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), Beyond>;
     fn read(&self) -> Result<Vec<u8>, Beyond>;
@@ -149,21 +152,16 @@ macro_rules! buffer {
     ($buffer:ty) => {
         impl Buffer for $buffer {
             #[inline(never)]
-            fn memcpy(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
+            fn called<C: Copying>(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
                 let bytes = of_unknown_length(bytes);
                 match self.cached(offset, bytes.len()) {
                     Some(address) => {
                         // SAFETY: so many bytes of the buffer, which is borrowed exclusively, and of the slice.
-                        unsafe { address.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                        unsafe { C::copy(address.as_ptr(), bytes.as_ptr(), bytes.len()) };
                         Ok(())
                     }
-                    None => self.called(offset, bytes),
+                    None => self.write(offset, bytes),
                 }
-            }
-
-            #[inline(never)]
-            fn called(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-                self.write(offset, of_unknown_length(bytes))
             }
 
             #[inline(always)]
@@ -194,8 +192,7 @@ trait Way: 'static {
 }
 
 struct Empty;
-struct Memcpy;
-struct Specialised;
+struct Called<C>(std::marker::PhantomData<C>);
 struct Inlined;
 
 impl Way for Empty {
@@ -212,27 +209,15 @@ impl Way for Empty {
     }
 }
 
-impl Way for Memcpy {
+impl<C: Copying> Way for Called<C> {
     #[inline(always)]
     fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
-        buffer.memcpy(offset, &bytes)
+        buffer.called::<C>(offset, &bytes)
     }
 
     #[inline(always)]
     fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-        buffer.memcpy(offset, bytes)
-    }
-}
-
-impl Way for Specialised {
-    #[inline(always)]
-    fn value<const N: usize>(buffer: &mut impl Buffer, offset: usize, bytes: [u8; N]) -> Result<(), Beyond> {
-        buffer.called(offset, &bytes)
-    }
-
-    #[inline(always)]
-    fn bytes(buffer: &mut impl Buffer, offset: usize, bytes: &[u8]) -> Result<(), Beyond> {
-        buffer.called(offset, bytes)
+        buffer.called::<C>(offset, bytes)
     }
 }
 
@@ -451,19 +436,26 @@ struct Cases {
 }
 
 impl Cases {
+    fn way<P: Pages, S: Shape, W: Way>(&mut self, way: &str, of: &str) {
+        let name = format!("{way}_{of}").leak();
+        self.cases.push(Case { name, run: run::<P, S, W>, events_per_iteration: S::RECORDS });
+        self.checked.push(Checked { name, check: check::<P, S, W> });
+    }
+
     /// The ways of a shape in a kind of pages.
     fn add<P: Pages, S: Shape>(&mut self, of: &str) {
-        let name = |way: &str| -> &'static str { format!("{way}_{of}").leak() };
-        self.cases.push(Case { name: name("empty"), run: run_empty::<P, S>, events_per_iteration: 0 });
-        let ways: [(&str, Loop, Check); 3] = [
-            ("memcpy", run::<P, S, Memcpy>, check::<P, S, Memcpy>),
-            ("specialised", run::<P, S, Specialised>, check::<P, S, Specialised>),
-            ("inlined", run::<P, S, Inlined>, check::<P, S, Inlined>),
-        ];
-        for (way, run, check) in ways {
-            self.cases.push(Case { name: name(way), run, events_per_iteration: S::RECORDS });
-            self.checked.push(Checked { name: name(way), check });
-        }
+        let name = format!("empty_{of}").leak();
+        self.cases.push(Case { name, run: run_empty::<P, S>, events_per_iteration: 0 });
+        self.way::<P, S, Called<copies::Memcpy>>("memcpy", of);
+        self.way::<P, S, Called<copies::Switch>>("specialised", of);
+        self.way::<P, S, Called<copies::Words>>("words", of);
+        self.way::<P, S, Inlined>("inlined", of);
+    }
+
+    /// Those for machines without efficient unaligned accesses.
+    fn add_checking<S: Shape>(&mut self, of: &str) {
+        self.way::<List, S, Called<copies::Bytewise>>("checked-bytes", of);
+        self.way::<List, S, Called<copies::Fallback>>("checked-memcpy", of);
     }
 
     /// All records in a kind of pages.
@@ -488,6 +480,56 @@ impl Cases {
         self.add::<P, Mix<0>>(&format!("mix_aligned_{pages}"));
         self.add::<P, Mix<1>>(&format!("mix_unaligned_{pages}"));
     }
+}
+
+/// Pages of the list in which searches are counted, and iterations that write it full several times.
+const WALKED_PAGES: usize = 64;
+const WALKED_ITERATIONS: u64 = 10_000;
+
+/// Writes to a list, and counts the entries that each search has gone over, from the cached page before to that after.
+struct Walked {
+    chain: Chain<'static>,
+    offset: usize,
+    cached: usize,
+    entries_max: usize,
+}
+
+impl Walked {
+    /// The number of the page that the chain has cached; the one it was is asked first.
+    fn cached(&self) -> usize {
+        let is_cached = |page: &usize| self.chain.cached(page % WALKED_PAGES * PAGE_BYTES, 1).is_some();
+        (self.cached..self.cached + WALKED_PAGES).find(is_cached).map_or(0, |page| page % WALKED_PAGES)
+    }
+}
+
+impl Sink for Walked {
+    fn value<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.bytes(&bytes);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.chain.write(self.offset, bytes).expect("room");
+        self.offset += bytes.len();
+        let cached = self.cached();
+        let forward = (cached + WALKED_PAGES - self.cached) % WALKED_PAGES;
+        self.entries_max = self.entries_max.max(forward.min(WALKED_PAGES - forward));
+        self.cached = cached;
+    }
+
+    fn align(&mut self) {
+        self.offset = self.offset.next_multiple_of(8);
+    }
+}
+
+/// Entries of the list that a write of packed records goes over, at most.
+fn entries_walked_max() -> Result<usize, String> {
+    let size_bytes = WALKED_PAGES * PAGE_BYTES;
+    let mut walked = Walked { chain: list(size_bytes, PAGE_BYTES)?, offset: 1, cached: 0, entries_max: 0 };
+    for number in 0..WALKED_ITERATIONS {
+        walked.offset = place::<Mix<1>>(walked.offset, size_bytes);
+        Mix::<1>::write(&mut walked, number);
+    }
+    Ok(walked.entries_max)
 }
 
 /// The loop without writes, which are not counted.
@@ -523,13 +565,25 @@ fn verify() -> Result<u64, String> {
         Some(bytes) => format!("{} MiB of the process are huge pages", bytes >> 20),
         None => "the system does not tell of huge pages".into(),
     };
-    report(written(), 0, &format!("the buffers of {} cases were read back and are right; {huge}", cases.len()))
+    let (count, entries) = (cases.len(), entries_walked_max()?);
+    let text = format!(
+        "the buffers of {count} cases were read back and are right; {huge}; entries walked over at most: {entries}"
+    );
+    report(written(), 0, &text)
 }
 
 fn main() -> ExitCode {
     let mut cases = Cases::default();
     cases.add_all::<List>("list");
     cases.add_some::<List>("list");
+    cases.add_checking::<Bytes<2, 0>>("2_aligned_list");
+    cases.add_checking::<Bytes<2, 1>>("2_unaligned_list");
+    cases.add_checking::<Bytes<4, 0>>("4_aligned_list");
+    cases.add_checking::<Bytes<4, 1>>("4_unaligned_list");
+    cases.add_checking::<Bytes<8, 0>>("8_aligned_list");
+    cases.add_checking::<Bytes<8, 1>>("8_unaligned_list");
+    cases.add_checking::<Mix<0>>("mix_aligned_list");
+    cases.add_checking::<Mix<1>>("mix_unaligned_list");
     cases.add_some::<InTable>("table");
     cases.add_some::<LargeList>("large-list");
     cases.add_some::<LargeTable>("large-table");
