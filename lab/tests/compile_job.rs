@@ -22,7 +22,7 @@ fn library() -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "-p", "dormouse-preload", "--profile", profile]);
     build.arg("--target-dir").arg(profile_dir.parent().unwrap());
-    assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+    assert!(build.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).status().unwrap().success());
     profile_dir.join("libdormouse_libc.so")
 }
 
@@ -78,12 +78,20 @@ fn variants_of_the_write_are_measured_where_they_are_there() {
     for (file, _) in VARIANTS {
         fs::copy(library(), variants.path().join(file)).unwrap();
     }
-    let options = CompileJobOptions { variants: Some(variants.path().into()), rounds: 1, ..options(project.path()) };
+    let options = CompileJobOptions {
+        variants: Some(variants.path().into()),
+        rounds: 1,
+        profile_rounds: 1,
+        ..options(project.path())
+    };
     let experiment = run_compile_job(&options).unwrap();
     for way in ["armed-overwrite-memcpy", "armed-overwrite-specialised"] {
         let events = format!("{way}.events");
         assert!(experiment.measurements.iter().any(|found| found.name == events && found.median > 0.0), "{way}");
     }
+    let sampled_count = experiment.measurements.iter().filter(|found| found.name.starts_with("profile.")).count();
+    let is_refused = experiment.notes.iter().any(|note| note.starts_with("profile not available: "));
+    assert_eq!(sampled_count, if is_refused { 0 } else { 4 }, "{:?}", experiment.notes);
     let experiments = vec![experiment];
     let report = Report { schema: SCHEMA, host: Host::default(), experiments };
     assert!(dormouse_lab::report::text(&report).contains("1m31.135s"));

@@ -44,6 +44,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dormouse_abi::record::RecordKind;
 use dormouse_consumer::{Mode, Options, Session, Summary, TraceFiles, find_libc_library};
 use indicatif::{ProgressBar, ProgressStyle};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::lttng::{self, LttngMode, LttngSession};
@@ -258,16 +261,10 @@ pub(crate) fn progress(what: &str, len: usize) -> ProgressBar {
     bar
 }
 
-/// The order of a round: a permutation drawn from its number (Fisher and Yates, with a generator by Marsaglia).
+/// The order of a round: a permutation drawn from its number.
 pub(crate) fn order(len: usize, round: u32) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
-    let mut state = 0x9E37_79B9_7F4A_7C15 ^ u64::from(round + 1);
-    for last in (1..len).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        order.swap(last, (state % (last as u64 + 1)) as usize);
-    }
+    order.shuffle(&mut SmallRng::seed_from_u64(round.into()));
     order
 }
 
