@@ -5,35 +5,44 @@
 //! Thirumalai (2003) compared allocators of per-CPU memory by an application: the kernel's accounting of committed memory, which
 //! every mapping crosses, during a build; and judged by the profile's ticks in that one function. Here the application is a
 //! library of its own: each block that is allocated or freed crosses two counters, the bytes in use and the number of blocks
-//! of its size that came or went.
+//! of its size that came or went; now and then the bytes in use are compared with what the machine has. As in a kernel, the counters are
+//! those of all processes.
 //!
 //! # The picture
 //! ```text
 //!   cc1 ── malloc ──▶ libc ──▶ account(+bytes)  ─┐  section dormouse_account: one function for each way, called through a pointer
 //!       ── free ────▶ account(−bytes) ──▶ libc  ─┘      bytes  += ±usable size
 //!                                                       class[log₂ size] += 1
+//!                                                       every 64th time: sum of bytes over all CPUs > memory? → refusals += 1
 //!   perf event cpu-clock ── SIGURG, so many times a second ──▶ tick: is the interrupted instruction in that section?
 //!                                                                 │
-//!   DORMOUSE_ACCOUNT_FILE, shared by all processes of the build ◀─┘  ticks, ticks within, crossings, processes
+//!   DORMOUSE_ACCOUNT_FILE, at one and the same address in all ◀───┘
+//!   processes of the build:   ledger │ handles │ the counters, where the scheme lays them
 //! ```
-//! `DORMOUSE_ACCOUNT` names the way: `none` (the call alone), `atomic`, `static`, `pointer-array`, `contiguous`,
-//! `offset-table`, `interlaced`. Without it, or where something cannot be had, nothing is accounted for, and the file says why.
+//! The first process, make, prepares the counters; all others are its descendants and find them ready. When it ends, it adds up what they
+//! have counted. A process that ends gives back the bytes that it still has.
+//!
+//! `DORMOUSE_ACCOUNT` names the way: `none` (the call, and what a process keeps for itself), `atomic` (one word for all CPUs), `static`,
+//! `pointer-array`, `contiguous`, `offset-table`, `interlaced`. Without it, or where something cannot be had, nothing is accounted for, and
+//! the file says why.
 //!
 //! By `library`, nothing is accounted for either: samples are counted in another library, the first that has a `malloc`, and in `memcpy` that it
 //! has called. So `compile-job` finds the tracer's share.
 //!
 //! # Limits
 //! * Main threads are sampled, in user mode. A build's compilers have no other.
-//! * A process that ends by `_exit` or a signal does not add its crossings to the file. Its ticks are there.
+//! * A process that ends by `_exit`, `exec` or a signal does not give its bytes back.
 
+use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
+use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use dormouse_lab_schemes::{Contiguous, Interlaced, OffsetTable, PointerArray, Scheme, StaticAreas, View};
+use dormouse_lab_schemes::{Contiguous, Given, Interlaced, OffsetTable, PointerArray, Room, Scheme, StaticAreas, View};
 use dormouse_percpu::{Rseq, possible_cpus};
 
-/// What the file holds, eight bytes each. The lab reads the same.
+/// What the file begins with, eight bytes each. The lab reads the same.
 #[repr(C)]
 struct Ledger {
     /// Samples.
@@ -47,7 +56,19 @@ struct Ledger {
     /// Processes that could not be, and the last cause as an errno.
     refused: AtomicU64,
     errno: AtomicU64,
+    /// How often more was in use than the machine has.
+    refusals: AtomicU64,
+    /// The process that prepared the counters, and whether it is done.
+    owner: AtomicU64,
+    is_ready: AtomicU64,
 }
+
+/// Where the file is mapped, so that an address in it is the same in every process. Linux puts programs, libraries and stacks elsewhere.
+const BASE: usize = 0x20_0000_0000;
+/// Bytes of it, most of which are never touched.
+const SHARED_BYTES: usize = 256 << 20;
+/// Bytes of the ledger, and of the handles behind it.
+const PAGE_BYTES: usize = 4096;
 
 /// Samples a second of processor time. Some are lost where the kernel's timer is late.
 const TICKS_PER_S: u64 = 10_000;
@@ -55,139 +76,162 @@ const TICKS_PER_S: u64 = 10_000;
 /// Sizes of blocks: 16 bytes to 2^63.
 const CLASSES: usize = 64;
 
+/// Of how many calls one compares what is in use with what there is.
+const CALLS_PER_CHECK: u32 = 64;
+
 /// Blocks that came, or went: their bytes.
 type Account = fn(bytes: i64, class: usize);
 
 /// The way that was chosen, or null.
 static ACCOUNT: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
-/// Whose counters these are: a forked child has its parent's.
+/// Whose the words below are: a forked child has its parent's.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Bytes that this process has. A lost addition of a second thread does no harm.
+static MINE_BYTES: AtomicI64 = AtomicI64::new(0);
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// More bytes in use than this are too many.
+static LIMIT_BYTES: AtomicI64 = AtomicI64::new(i64::MAX);
 
-static ATOMIC_BYTES: AtomicI64 = AtomicI64::new(0);
-static ATOMIC_CLASSES: [AtomicU64; CLASSES] = [const { AtomicU64::new(0) }; CLASSES];
+/// libc's registration, which lies elsewhere in each program.
+struct Registration(UnsafeCell<MaybeUninit<Rseq>>);
+
+// SAFETY: written once, by the constructor, before `ACCOUNT` sends anybody to read it.
+unsafe impl Sync for Registration {}
+
+static RSEQ: Registration = Registration(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// What a process keeps for itself. Whether all CPUs are to be looked at.
+#[inline(always)]
+fn keep(bytes: i64) -> bool {
+    MINE_BYTES.store(MINE_BYTES.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    let calls = CALLS.load(Ordering::Relaxed).wrapping_add(1);
+    CALLS.store(calls, Ordering::Relaxed);
+    calls.is_multiple_of(CALLS_PER_CHECK)
+}
+
+/// Whether there is so much memory; if not, it is noted.
+#[inline(always)]
+fn check(bytes_in_use: i64) {
+    if bytes_in_use > LIMIT_BYTES.load(Ordering::Relaxed) {
+        // SAFETY: mapped before `ACCOUNT` said so, for as long as the process runs.
+        unsafe { &*LEDGER.load(Ordering::Relaxed) }.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 #[inline(never)]
 #[unsafe(link_section = "dormouse_account")]
-fn account_none(_: i64, _: usize) {}
+fn account_none(bytes: i64, _: usize) {
+    core::hint::black_box(keep(bytes));
+}
+
+/// One word for all CPUs.
+#[repr(C)]
+struct Atomics {
+    bytes: AtomicI64,
+    classes: [AtomicU64; CLASSES],
+}
+
+fn atomics() -> &'static Atomics {
+    // SAFETY: behind the ledger, mapped before `ACCOUNT` said so; the file's zeroes are valid.
+    unsafe { &*core::ptr::with_exposed_provenance::<Atomics>(BASE + PAGE_BYTES) }
+}
 
 #[inline(never)]
 #[unsafe(link_section = "dormouse_account")]
 fn account_atomic(bytes: i64, class: usize) {
-    ATOMIC_BYTES.fetch_add(bytes, Ordering::Relaxed);
-    ATOMIC_CLASSES[class].fetch_add(1, Ordering::Relaxed);
+    let atomics = atomics();
+    atomics.bytes.fetch_add(bytes, Ordering::Relaxed);
+    atomics.classes[class].fetch_add(1, Ordering::Relaxed);
+    if keep(bytes) {
+        check(atomics.bytes.load(Ordering::Relaxed));
+    }
 }
 
 fn crossings_atomic() -> u64 {
-    ATOMIC_CLASSES.iter().map(|class| class.load(Ordering::Relaxed)).sum()
+    atomics().classes.iter().map(|class| class.load(Ordering::Relaxed)).sum()
 }
 
 /// A counter of this scheme.
 type Object<S> = <<S as Scheme>::View as View>::Object;
 
-/// Counters of one allocator.
+/// Counters of one scheme: they lie behind the ledger, and are as valid in every process, since the file has one address.
 struct Counters<S: Scheme> {
-    rseq: Rseq,
     view: S::View,
     bytes: Object<S>,
     classes: [Object<S>; CLASSES],
     cpu_count: u32,
-    _memory: S,
 }
 
 impl<S: Scheme> Counters<S> {
-    fn new() -> Option<Counters<S>> {
-        // Of every thread, without asking.
-        let rseq = Rseq::of_libc()?;
-        // Most processes of a build are short, and have little memory of their own.
+    const AT: *mut Counters<S> = {
+        assert!(size_of::<Ledger>() <= PAGE_BYTES && size_of::<Counters<S>>() <= PAGE_BYTES);
+        core::ptr::without_provenance_mut(BASE + PAGE_BYTES)
+    };
+
+    fn prepare() -> bool {
         let cpu_count = possible_cpus();
-        let mut memory = S::new(cpu_count, true)?;
-        let bytes = memory.alloc()?;
+        let base = core::ptr::with_exposed_provenance_mut(BASE + 2 * PAGE_BYTES);
+        // SAFETY: the file's zeroes, from a page's begin; this process alone prepares them, and nothing unmaps them.
+        let given = unsafe { Given::new(base, SHARED_BYTES - 2 * PAGE_BYTES) };
+        let Some(mut memory) = S::new(cpu_count, Room::Given(given)) else { return false };
+        let Some(bytes) = memory.alloc(size_of::<u64>()) else { return false };
         let mut classes = [bytes; CLASSES];
         for class in &mut classes {
-            *class = memory.alloc()?;
+            let Some(object) = memory.alloc(size_of::<u64>()) else { return false };
+            *class = object;
         }
-        Some(Counters { rseq, view: memory.view(), bytes, classes, cpu_count, _memory: memory })
+        let counters = Counters { view: memory.view(), bytes, classes, cpu_count };
+        core::mem::forget(memory);
+        // SAFETY: a page of the file, which is large enough and which nobody else knows yet.
+        unsafe { Counters::<S>::AT.write(counters) };
+        true
     }
 
     #[inline(always)]
-    fn add(&self, counter: Object<S>, n: u64) {
-        // SAFETY: an object of this pool, a word on every processor, which nothing but sections on it writes.
-        while !unsafe { self.view.add(self.rseq, counter, n) } {}
+    fn of_all() -> &'static Counters<S> {
+        // SAFETY: prepared before `ACCOUNT` said so, and never changed since.
+        unsafe { &*Counters::<S>::AT }
     }
 
-    fn crossings(&self) -> u64 {
-        let of_class = |class: &Object<S>| {
-            let of_cpu = |cpu| {
-                // SAFETY: the pool's object and one of its processors.
-                let word = unsafe { self.view.address(*class, cpu) };
-                // SAFETY: a word of the pool, written by sections only.
-                unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
-            };
-            (0..self.cpu_count).map(of_cpu).sum::<u64>()
-        };
-        self.classes.iter().map(of_class).sum()
+    #[inline(always)]
+    fn add(&self, rseq: Rseq, counter: Object<S>, n: u64) {
+        // SAFETY: an object of this scheme, a word on every processor, which nothing but sections on it writes.
+        while !unsafe { self.view.add(rseq, counter, n) } {}
     }
-}
 
-/// Defines the counters of an allocator, its accounting function and its sum.
-macro_rules! way {
-    ($module:ident, $scheme:ty) => {
-        mod $module {
-            use super::*;
-
-            static COUNTERS: AtomicPtr<Counters<$scheme>> = AtomicPtr::new(core::ptr::null_mut());
-            static PLACE: Place<Counters<$scheme>> = Place::new();
-
-            pub(super) fn prepare() -> bool {
-                let Some(counters) = Counters::new() else { return false };
-                // (R) pairs with the loads below, by way of `ACCOUNT`.
-                COUNTERS.store(PLACE.put(counters), Ordering::Release);
-                true
-            }
-
-            #[inline(never)]
-            #[unsafe(link_section = "dormouse_account")]
-            pub(super) fn account(bytes: i64, class: usize) {
-                // SAFETY: prepared before `ACCOUNT` said so, and never taken back.
-                let counters = unsafe { &*COUNTERS.load(Ordering::Relaxed) };
-                counters.add(counters.bytes, bytes as u64);
-                counters.add(counters.classes[class], 1);
-            }
-
-            pub(super) fn crossings() -> u64 {
-                // (R) as above.
-                // SAFETY: null, or prepared and never taken back.
-                unsafe { COUNTERS.load(Ordering::Acquire).as_ref() }.map_or(0, Counters::crossings)
-            }
+    #[inline(always)]
+    fn sum(&self, counter: Object<S>) -> u64 {
+        let mut sum = 0_u64;
+        let mut cpu = 0;
+        while cpu < self.cpu_count {
+            // SAFETY: the scheme's object and one of its processors.
+            let word = unsafe { self.view.address(counter, cpu) };
+            // SAFETY: a word of the scheme's, written by sections only.
+            sum = sum.wrapping_add(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed));
+            cpu += 1;
         }
-    };
-}
-
-/// Room for a value that is made once, without `malloc`.
-struct Place<T>(core::cell::UnsafeCell<core::mem::MaybeUninit<T>>);
-
-// SAFETY: written once, by the constructor, before anybody else is told where it is.
-unsafe impl<T> Sync for Place<T> {}
-
-impl<T> Place<T> {
-    const fn new() -> Place<T> {
-        Place(core::cell::UnsafeCell::new(core::mem::MaybeUninit::uninit()))
-    }
-
-    fn put(&self, value: T) -> *mut T {
-        let place: *mut T = self.0.get().cast();
-        // SAFETY: the constructor runs once, and nobody knows the place yet.
-        unsafe { place.write(value) };
-        place
+        sum
     }
 }
 
-way!(static_areas, StaticAreas);
-way!(pointer_array, PointerArray);
-way!(contiguous, Contiguous);
-way!(offset_table, OffsetTable);
-way!(interlaced, Interlaced);
+#[inline(never)]
+#[unsafe(link_section = "dormouse_account")]
+fn account_of<S: Scheme>(bytes: i64, class: usize) {
+    let counters = Counters::<S>::of_all();
+    // SAFETY: the constructor has written it before `ACCOUNT` said so, and nobody writes it since.
+    let rseq = unsafe { RSEQ.0.get().cast::<Rseq>().read() };
+    counters.add(rseq, counters.bytes, bytes as u64);
+    counters.add(rseq, counters.classes[class], 1);
+    if keep(bytes) {
+        check(counters.sum(counters.bytes) as i64);
+    }
+}
+
+fn crossings_of<S: Scheme>() -> u64 {
+    let counters = Counters::<S>::of_all();
+    counters.classes.iter().map(|class| counters.sum(*class)).sum()
+}
 
 /// A way: its name, what makes it ready, its function, and its sum.
 struct Way {
@@ -200,15 +244,15 @@ struct Way {
 const WAYS: [Way; 7] = [
     Way { name: b"none", prepare: || true, account: account_none, crossings: || 0 },
     Way { name: b"atomic", prepare: || true, account: account_atomic, crossings: crossings_atomic },
-    of(b"static", static_areas::prepare, static_areas::account, static_areas::crossings),
-    of(b"pointer-array", pointer_array::prepare, pointer_array::account, pointer_array::crossings),
-    of(b"contiguous", contiguous::prepare, contiguous::account, contiguous::crossings),
-    of(b"offset-table", offset_table::prepare, offset_table::account, offset_table::crossings),
-    of(b"interlaced", interlaced::prepare, interlaced::account, interlaced::crossings),
+    of::<StaticAreas>(b"static"),
+    of::<PointerArray>(b"pointer-array"),
+    of::<Contiguous>(b"contiguous"),
+    of::<OffsetTable>(b"offset-table"),
+    of::<Interlaced>(b"interlaced"),
 ];
 
-const fn of(name: &'static [u8], prepare: fn() -> bool, account: Account, crossings: fn() -> u64) -> Way {
-    Way { name, prepare, account, crossings }
+const fn of<S: Scheme>(name: &'static [u8]) -> Way {
+    Way { name, prepare: Counters::<S>::prepare, account: account_of::<S>, crossings: crossings_of::<S> }
 }
 
 fn variable(name: &CStr) -> Option<&'static CStr> {
@@ -228,23 +272,29 @@ fn errno() -> c_int {
     unsafe { errno.read() }
 }
 
-/// The ledger, mapped.
+/// The file, mapped where it is in every process.
 fn open_ledger(path: &CStr) -> Option<&'static Ledger> {
     // SAFETY: a NUL-terminated path.
     let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if file < 0 {
         return None;
     }
+    // SAFETY: opened above; a file that is as long already stays as it is.
+    let is_long_enough = unsafe { libc::ftruncate(file, SHARED_BYTES as libc::off_t) } == 0;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, anywhere.
-    let at = unsafe { libc::mmap(core::ptr::null_mut(), size_of::<Ledger>(), protection, libc::MAP_SHARED, file, 0) };
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+    let wanted = core::ptr::with_exposed_provenance_mut(BASE);
+    // SAFETY: a new mapping, which replaces no other.
+    let at = unsafe { libc::mmap(wanted, SHARED_BYTES, protection, flags, file, 0) };
     // SAFETY: opened above.
     unsafe { libc::close(file) };
-    if at == libc::MAP_FAILED {
+    if !is_long_enough || at != wanted {
         return None;
     }
+    at.expose_provenance();
+    // (S) pairs with the loads in `tick` and `destructor`.
     LEDGER.store(at.cast(), Ordering::Release);
-    // SAFETY: mapped for as long as the process runs; the lab has made the file large enough, and all access is atomic.
+    // SAFETY: mapped for as long as the process runs, as long as the file, and all access is atomic.
     Some(unsafe { &*at.cast::<Ledger>() })
 }
 
@@ -378,11 +428,11 @@ fn sample() -> Result<(), c_int> {
     if event < 0 {
         return Err(errno());
     }
-    // SAFETY: getpid(2).
-    let process = unsafe { libc::getpid() };
-    for (command, argument) in
-        [(SET_SIGNAL, libc::SIGURG), (libc::F_SETOWN, process), (libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK)]
-    {
+    for (command, argument) in [
+        (SET_SIGNAL, libc::SIGURG),
+        (libc::F_SETOWN, process() as c_int),
+        (libc::F_SETFL, libc::O_ASYNC | libc::O_NONBLOCK),
+    ] {
         // SAFETY: fcntl(2) on the event, with a number.
         if unsafe { libc::fcntl(event, command, argument) } < 0 {
             return Err(errno());
@@ -422,6 +472,33 @@ unsafe fn interrupted(context: *const libc::ucontext_t) -> (usize, usize) {
     (machine.pc as usize, machine.regs[30] as usize)
 }
 
+fn process() -> u64 {
+    // SAFETY: getpid(2).
+    unsafe { libc::getpid() as u64 }
+}
+
+/// Makes the counters ready, or finds that they are.
+///
+/// # Errors
+/// An errno.
+fn prepare(ledger: &Ledger, way: &Way) -> Result<(), c_int> {
+    let rseq = Rseq::of_libc().ok_or(libc::ENOSYS)?;
+    // SAFETY: the constructor runs once, before anybody is sent to read it.
+    unsafe { RSEQ.0.get().cast::<Rseq>().write(rseq) };
+    // SAFETY: sysconf(3).
+    let [pages, page_bytes] = [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|of| unsafe { libc::sysconf(of) });
+    LIMIT_BYTES.store(pages.saturating_mul(page_bytes), Ordering::Relaxed);
+    if ledger.owner.compare_exchange(0, process(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        if !(way.prepare)() {
+            return Err(libc::ENOMEM);
+        }
+        // (P) pairs with the load below: the counters are there.
+        ledger.is_ready.store(1, Ordering::Release);
+    }
+    // (P) pairs with the store above. Descendants of the first process never come too early.
+    if ledger.is_ready.load(Ordering::Acquire) == 1 { Ok(()) } else { Err(libc::EAGAIN) }
+}
+
 fn start() -> Option<()> {
     let path = variable(c"DORMOUSE_ACCOUNT_FILE")?;
     let name = variable(c"DORMOUSE_ACCOUNT")?.to_bytes();
@@ -433,20 +510,19 @@ fn start() -> Option<()> {
         MEMCPY.set(memcpy..memcpy + MEMCPY_BYTES);
     }
     WATCHED.set(if is_library { library() } else { section() });
-    let sampled = match way {
-        None if is_library => sample(),
-        Some(way) if (way.prepare)() => sample(),
-        Some(_) => Err(libc::ENOSYS),
+    let prepared = match way {
+        Some(way) => prepare(ledger, way),
+        None if is_library => Ok(()),
         None => Err(libc::EINVAL),
     };
+    let sampled = prepared.and_then(|()| sample());
     if let Err(errno) = sampled {
         ledger.errno.store(errno as u64, Ordering::Relaxed);
         ledger.refused.fetch_add(1, Ordering::Relaxed);
         return None;
     }
     ledger.processes.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: getpid(2).
-    PROCESS.store(unsafe { libc::getpid() } as u32, Ordering::Relaxed);
+    PROCESS.store(process() as u32, Ordering::Relaxed);
     // (T) pairs with the load in `account`: the counters are there.
     ACCOUNT.store(way?.account as *mut (), Ordering::Release);
     Some(())
@@ -457,14 +533,20 @@ extern "C" fn constructor() {
 }
 
 extern "C" fn destructor() {
-    // SAFETY: getpid(2).
-    let is_mine = PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() } as u32;
-    // (S) as above.
+    if u64::from(PROCESS.load(Ordering::Relaxed)) != process() {
+        return;
+    }
+    // (T) pairs with the store in `start`.
+    let account = ACCOUNT.swap(core::ptr::null_mut(), Ordering::Acquire);
+    let Some(way) = WAYS.iter().find(|way| way.account as *mut () == account) else { return };
+    // What is still there is the process's end of it: no block of any size.
+    (way.account)(-MINE_BYTES.load(Ordering::Relaxed), CLASSES - 1);
+    // (S) pairs with the store in `open_ledger`.
     // SAFETY: null, or mapped for as long as the process runs.
-    if let (true, Some(ledger)) = (is_mine, unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) {
-        let account = ACCOUNT.load(Ordering::Relaxed);
-        let way = WAYS.iter().find(|way| way.account as *mut () == account);
-        ledger.crossings.fetch_add(way.map_or(0, |way| (way.crossings)()), Ordering::Relaxed);
+    let Some(ledger) = (unsafe { LEDGER.load(Ordering::Acquire).as_ref() }) else { return };
+    // All others are its descendants, and it has waited for them.
+    if ledger.owner.load(Ordering::Relaxed) == process() {
+        ledger.crossings.store((way.crossings)(), Ordering::Relaxed);
     }
 }
 

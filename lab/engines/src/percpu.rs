@@ -5,12 +5,15 @@
 //!                      random    4,096 counters, any of them
 //!                      one       one of them, after a walk that has driven it out
 //!                      eight     eight that were allocated one after another, after such a walk
+//!                      subsystems  objects of four sizes that were allocated one after another, each of another subsystem's
+//!                      subsystem   four objects of one size, all of one subsystem
 //!   empty_SHAPE        the same loop without an addition
 //!   WAY                atomic          one word for all processors, `lock add`
 //!                      thread-local    a word for each thread, plain
 //!                      lock            a word for each processor, `lock add`
 //!                      static, pointer-array, contiguous, offset-table, interlaced
 //!                                      a word for each processor, by a restartable sequence; the five allocators
+//!                      segregated      interlaced, and only objects of one size share lines; for subsystems only
 //!                   WAY_of_32          the same in memory for 32 processors, most of which are not there
 //! ```
 //! Each addition is an event, and has arrived when the sum of all words says so.
@@ -20,19 +23,24 @@
 //! table of numbers, which the empty loop reads as well: of four bytes each, where a handle may have more.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use dormouse_lab_harness::{Case, Engine, Loop, opaque, report};
-use dormouse_lab_schemes::{Contiguous, Interlaced, OffsetTable, PointerArray, Scheme, StaticAreas, View};
+use dormouse_lab_schemes::{
+    Contiguous, Interlaced, OffsetTable, PointerArray, Room, Scheme, Segregated, StaticAreas, View,
+};
 use dormouse_percpu::{Rseq, possible_cpus};
 
 /// Counters of a working set.
 const COUNT: usize = 4_096;
 /// Counters that one iteration of `eight` adds to.
 const ADJACENT: usize = 8;
+/// Sizes of the subsystems' objects, in bytes. Each begins with a counter.
+const SIZES_BYTES: [usize; 4] = [8, 16, 24, 32];
+/// Objects of subsystems: as many as there is room for in a static area. Handles come twice.
+const OBJECT_COUNT: usize = COUNT / 2;
 
 /// A way to count.
 trait Way: Send + Sync + 'static {
@@ -176,19 +184,27 @@ type Object<S> = <<S as Scheme>::View as View>::Object;
 struct Bed<S: Scheme> {
     view: S::View,
     objects: Box<[Object<S>; COUNT]>,
+    /// How many of them are different ones.
+    count: usize,
     cpu_count: u32,
     /// Keeps the memory.
     _memory: S,
 }
 
 impl<S: Scheme> Bed<S> {
-    fn new(cpu_count_min: u32) -> Result<Bed<S>, String> {
+    fn new(kind: Kind) -> Result<Bed<S>, String> {
+        let (cpu_count_min, count, sizes_bytes): (_, _, &[usize]) = match kind {
+            Kind::Words => (0, COUNT, &[8]),
+            Kind::OfMany => (MANY, COUNT, &[8]),
+            Kind::Sizes => (0, OBJECT_COUNT, &SIZES_BYTES),
+        };
         let cpu_count = possible_cpus().max(cpu_count_min);
-        let mut memory = S::new(cpu_count, false).ok_or("no memory for the counters")?;
-        let objects: Option<Vec<_>> = (0..COUNT).map(|_| memory.alloc()).collect();
-        let objects = objects.ok_or("no room for the counters")?;
+        let mut memory = S::new(cpu_count, Room::Own { is_lazy: false }).ok_or("no memory for the counters")?;
+        let sizes = sizes_bytes.iter().cycle().take(count);
+        let objects: Option<Vec<_>> = sizes.map(|size_bytes| memory.alloc(*size_bytes)).collect();
+        let objects = objects.ok_or("no room for the counters")?.repeat(COUNT / count);
         let objects = objects.into_boxed_slice().try_into().map_err(|_| "another number of objects")?;
-        let bed = Bed { view: memory.view(), objects, cpu_count, _memory: memory };
+        let bed = Bed { view: memory.view(), objects, count, cpu_count, _memory: memory };
         bed.assure_backed();
         Ok(bed)
     }
@@ -219,13 +235,28 @@ impl<S: Scheme> Bed<S> {
                 })
                 .sum::<u64>()
         };
-        self.objects.iter().map(of_object).sum()
+        self.objects[..self.count].iter().map(of_object).sum()
     }
 }
 
-/// A scheme with its beds: for the machine's processors, and for `MANY`.
+/// What lies in a bed.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Words, for the machine's processors.
+    Words,
+    /// Words, for `MANY`.
+    OfMany,
+    /// Objects of subsystems, for the machine's processors.
+    Sizes,
+}
+
+const WORDS: usize = Kind::Words as usize;
+const OF_MANY: usize = Kind::OfMany as usize;
+const SIZES: usize = Kind::Sizes as usize;
+
+/// A scheme with its beds, by kind.
 trait Bedded: Scheme {
-    fn bed(is_of_many: bool) -> &'static OnceLock<Bed<Self>>;
+    fn beds() -> &'static [OnceLock<Bed<Self>>; 3];
 }
 
 /// What kernels were configured for when the paper was written, on machines with four.
@@ -234,18 +265,18 @@ const MANY: u32 = 32;
 macro_rules! bedded {
     ($($scheme:ty),+) => {$(
         impl Bedded for $scheme {
-            fn bed(is_of_many: bool) -> &'static OnceLock<Bed<$scheme>> {
-                static BEDS: [OnceLock<Bed<$scheme>>; 2] = [const { OnceLock::new() }; 2];
-                &BEDS[usize::from(is_of_many)]
+            fn beds() -> &'static [OnceLock<Bed<$scheme>>; 3] {
+                static BEDS: [OnceLock<Bed<$scheme>>; 3] = [const { OnceLock::new() }; 3];
+                &BEDS
             }
         }
     )+};
 }
 
-bedded!(StaticAreas, PointerArray, Contiguous, OffsetTable, Interlaced);
+bedded!(StaticAreas, PointerArray, Contiguous, OffsetTable, Interlaced, Segregated);
 
-fn bed<S: Bedded>(is_of_many: bool) -> &'static Bed<S> {
-    S::bed(is_of_many).get().expect("made before the first loop")
+fn bed<S: Bedded>(kind: usize) -> &'static Bed<S> {
+    S::beds()[kind].get().expect("made before the first loop")
 }
 
 /// libc's registration, found once.
@@ -255,20 +286,20 @@ fn rseq() -> Rseq {
     *RSEQ.get().expect("looked for before the first loop")
 }
 
-struct Sections<S: Scheme, const IS_OF_MANY: bool> {
+struct Sections<S: Scheme, const KIND: usize> {
     view: S::View,
     rseq: Rseq,
 }
 
-impl<S: Bedded, const IS_OF_MANY: bool> Way for Sections<S, IS_OF_MANY> {
+impl<S: Bedded, const KIND: usize> Way for Sections<S, KIND> {
     type Handle = Object<S>;
 
     fn handles() -> &'static [Object<S>; COUNT] {
-        &bed::<S>(IS_OF_MANY).objects
+        &bed::<S>(KIND).objects
     }
 
-    fn ready() -> Sections<S, IS_OF_MANY> {
-        Sections { view: bed::<S>(IS_OF_MANY).view, rseq: rseq() }
+    fn ready() -> Sections<S, KIND> {
+        Sections { view: bed::<S>(KIND).view, rseq: rseq() }
     }
 
     #[inline(always)]
@@ -278,7 +309,7 @@ impl<S: Bedded, const IS_OF_MANY: bool> Way for Sections<S, IS_OF_MANY> {
     }
 
     fn sum() -> u64 {
-        bed::<S>(IS_OF_MANY).sum()
+        bed::<S>(KIND).sum()
     }
 }
 
@@ -367,32 +398,89 @@ extern "C" fn eight<W: Way>(iterations: u64, first: u64) {
     }
 }
 
+/// One subsystem's turn ends before the next one's begins: in a kernel they are system calls or more apart, so that one does not wait
+/// for memory together with the next.
+#[inline(always)]
+fn end_turn() {
+    // For the time that it takes; nothing is published by it.
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// A counter of each subsystem.
+extern "C" fn subsystems<W: Way>(iterations: u64, first: u64) {
+    let (way, handles) = (W::ready(), W::handles());
+    dormouse_lab_harness::align();
+    for number in first..first.wrapping_add(iterations) {
+        let start = scattered(opaque(number)) & !(SIZES_BYTES.len() - 1);
+        for index in 0..SIZES_BYTES.len() {
+            way.add(handles[start + index]);
+            end_turn();
+        }
+    }
+}
+
+/// As many counters of one subsystem, the one with the smallest objects.
+extern "C" fn subsystem<W: Way>(iterations: u64, first: u64) {
+    let (way, handles) = (W::ready(), W::handles());
+    dormouse_lab_harness::align();
+    for number in first..first.wrapping_add(iterations) {
+        let start = scattered(opaque(number)) & !(SIZES_BYTES.len() * SIZES_BYTES.len() - 1);
+        for index in 0..SIZES_BYTES.len() {
+            way.add(handles[start + SIZES_BYTES.len() * index]);
+            end_turn();
+        }
+    }
+}
+
 /// Cases and sums, by way.
 struct Ways {
     cases: Vec<Case>,
     sums: Vec<fn() -> u64>,
 }
 
+/// A loop: its name, itself, and how many additions an iteration has.
+type Shape = (&'static str, Loop, u64);
+
+fn words<W: Way>() -> [Shape; 4] {
+    [("hot", hot::<W>, 1), ("random", random::<W>, 1), ("one", random::<W>, 1), ("eight", eight::<W>, ADJACENT as u64)]
+}
+
+fn sizes<W: Way>() -> [Shape; 2] {
+    let count = SIZES_BYTES.len() as u64;
+    [("subsystems", subsystems::<W>, count), ("subsystem", subsystem::<W>, count)]
+}
+
 impl Ways {
-    /// Adds the cases of a way: `names` of its shapes `hot`, `random`, `one` and `eight`.
-    fn add<W: Way>(&mut self, names: [&'static str; 4], _: PhantomData<W>) {
-        let is_empty = names[0].starts_with("empty");
-        let shapes: [(Loop, u64); 4] =
-            [(hot::<W>, 1), (random::<W>, 1), (random::<W>, 1), (eight::<W>, ADJACENT as u64)];
-        for (name, (run, events)) in names.into_iter().zip(shapes) {
-            self.cases.push(Case { name, run, events_per_iteration: if is_empty { 0 } else { events } });
+    /// Adds the cases of a way, in these shapes. Names live as long as the engine.
+    fn add<W: Way>(&mut self, way: &str, shapes: &[Shape]) {
+        for (shape, run, events) in shapes {
+            self.cases.push(Case { name: format!("{shape}_{way}").leak(), run: *run, events_per_iteration: *events });
         }
         self.sums.push(W::sum);
     }
-}
 
-macro_rules! add {
-    ($ways:ident, $name:literal, $way:ty) => {
-        $ways.add::<$way>(
-            [concat!("hot_", $name), concat!("random_", $name), concat!("one_", $name), concat!("eight_", $name)],
-            PhantomData,
-        )
-    };
+    /// Adds loops without an addition.
+    fn add_empty(&mut self, shapes: &[Shape]) {
+        for (shape, run, _) in shapes {
+            self.cases.push(Case { name: format!("empty_{shape}").leak(), run: *run, events_per_iteration: 0 });
+        }
+    }
+
+    /// A scheme's words, for the machine's processors and for many.
+    fn add_scheme<S: Bedded>(&mut self, way: &str) -> Result<(), String> {
+        make::<S>(Kind::Words)?;
+        make::<S>(Kind::OfMany)?;
+        self.add::<Sections<S, WORDS>>(way, &words::<Sections<S, WORDS>>());
+        self.add::<Sections<S, OF_MANY>>(&format!("{way}_of_{MANY}"), &words::<Sections<S, OF_MANY>>());
+        Ok(())
+    }
+
+    /// A scheme's objects of subsystems.
+    fn add_sizes<S: Bedded>(&mut self, way: &str) -> Result<(), String> {
+        make::<S>(Kind::Sizes)?;
+        self.add::<Sections<S, SIZES>>(way, &sizes::<Sections<S, SIZES>>());
+        Ok(())
+    }
 }
 
 static SUMS: OnceLock<Vec<fn() -> u64>> = OnceLock::new();
@@ -406,37 +494,27 @@ fn verify() -> Result<u64, String> {
     report(sum, 0, how)
 }
 
-fn make<S: Bedded>() -> Result<(), String> {
-    for (is_of_many, cpu_count_min) in [(false, 0), (true, MANY)] {
-        S::bed(is_of_many).set(Bed::new(cpu_count_min)?).map_err(|_| "made twice".to_string())?;
-    }
-    Ok(())
+fn make<S: Bedded>(kind: Kind) -> Result<(), String> {
+    S::beds()[kind as usize].set(Bed::new(kind)?).map_err(|_| "made twice".to_string())
 }
 
 fn prepare(ways: &mut Ways) -> Result<(), String> {
-    ways.add::<Nothing>(["empty_hot", "empty_random", "empty_one", "empty_eight"], PhantomData);
-    add!(ways, "atomic", Atomic);
-    add!(ways, "thread-local", ThreadLocal);
+    ways.add_empty(&words::<Nothing>());
+    ways.add_empty(&sizes::<Nothing>());
+    ways.add::<Atomic>("atomic", &words::<Atomic>());
+    ways.add::<ThreadLocal>("thread-local", &words::<ThreadLocal>());
     let Some(rseq) = Rseq::of_libc() else { return Ok(()) };
     let _ = RSEQ.set(rseq);
-    make::<StaticAreas>()?;
-    make::<PointerArray>()?;
-    make::<Contiguous>()?;
-    make::<OffsetTable>()?;
-    make::<Interlaced>()?;
-    LOCKED.set(Bed::new(0)?).map_err(|_| "made twice".to_string())?;
-    add!(ways, "lock", Locked);
-    add!(ways, "static", Sections<StaticAreas, false>);
-    add!(ways, "pointer-array", Sections<PointerArray, false>);
-    add!(ways, "contiguous", Sections<Contiguous, false>);
-    add!(ways, "offset-table", Sections<OffsetTable, false>);
-    add!(ways, "interlaced", Sections<Interlaced, false>);
-    add!(ways, "static_of_32", Sections<StaticAreas, true>);
-    add!(ways, "pointer-array_of_32", Sections<PointerArray, true>);
-    add!(ways, "contiguous_of_32", Sections<Contiguous, true>);
-    add!(ways, "offset-table_of_32", Sections<OffsetTable, true>);
-    add!(ways, "interlaced_of_32", Sections<Interlaced, true>);
-    Ok(())
+    LOCKED.set(Bed::new(Kind::Words)?).map_err(|_| "made twice".to_string())?;
+    ways.add::<Locked>("lock", &words::<Locked>());
+    ways.add_scheme::<StaticAreas>("static")?;
+    ways.add_scheme::<PointerArray>("pointer-array")?;
+    ways.add_scheme::<Contiguous>("contiguous")?;
+    ways.add_scheme::<OffsetTable>("offset-table")?;
+    ways.add_scheme::<Interlaced>("interlaced")?;
+    ways.add_sizes::<StaticAreas>("static")?;
+    ways.add_sizes::<Interlaced>("interlaced")?;
+    ways.add_sizes::<Segregated>("segregated")
 }
 
 fn main() -> ExitCode {

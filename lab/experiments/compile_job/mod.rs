@@ -369,7 +369,7 @@ impl Job {
         Ok(())
     }
 
-    fn build(&self, way: &Way, index: usize, round: u32, sampler: Option<&Sampler>) -> Result<Built, LabError> {
+    fn build(&self, way: &Way, index: usize, round: u32, sampler: Option<&mut Sampler>) -> Result<Built, LabError> {
         let library = &self.libraries[index];
         let mut environment = match sampler {
             Some(sampler) => sampler.environment("library", Some(library))?.to_vec(),
@@ -414,7 +414,7 @@ impl Job {
         ways: &[&Way],
         interrupted: &Interrupts,
     ) -> Result<Result<Vec<Measurement>, String>, LabError> {
-        let Some(sampler) = Sampler::find()? else {
+        let Some(mut sampler) = Sampler::find()? else {
             return Ok(Err("the sampler is not built; `cargo xtask lab` does so".into()));
         };
         let sampled: Vec<usize> = (0..ways.len()).filter(|index| ways[*index].profile.is_some()).collect();
@@ -424,7 +424,7 @@ impl Job {
             for place in order(sampled.len(), round) {
                 let index = sampled[place];
                 progress.set_message(ways[index].name);
-                self.build(ways[index], index, round, Some(&sampler))?;
+                self.build(ways[index], index, round, Some(&mut sampler))?;
                 match sampler.read()? {
                     Ok(ledger) => shares[place].push(100.0 * ledger.share()),
                     Err(why) => return Ok(Err(why)),

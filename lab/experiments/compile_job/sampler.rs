@@ -1,16 +1,21 @@
-//! Samples of a build: a library in each of its processes interrupts them, and counts in a file where they were.
+//! Samples of a build: a library in each of its processes interrupts them, and counts in memory that all of them share where they were.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::LabError;
 use crate::engine::find_part;
 
 const LIBRARY: &str = "libdormouse_lab_account.so";
 
-/// Words of the file: samples, those within, blocks, processes, processes that could not be sampled, their last errno.
-const WORDS: usize = 6;
+/// Words with which the memory begins: samples, those within, blocks, processes, processes that could not be sampled, their last errno, how
+/// often more memory was in use than the machine has.
+const WORDS: usize = 7;
 
 /// What a build's processes wrote down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +23,7 @@ pub(crate) struct Ledger {
     pub(crate) ticks: u64,
     ticks_within: u64,
     pub(crate) crossings: u64,
+    pub(crate) refusals: u64,
 }
 
 impl Ledger {
@@ -27,63 +33,69 @@ impl Ledger {
     }
 }
 
-/// The library, and the file.
+/// The library, and the memory of a build.
 pub(crate) struct Sampler {
     library: PathBuf,
-    file: tempfile::NamedTempFile,
+    memory: File,
 }
 
 fn failed(error: std::io::Error) -> LabError {
-    LabError::System { what: "temporary file", error }
+    LabError::System { what: "memory for all processes of a build", error }
+}
+
+/// Memory that no process has written.
+fn memory() -> Result<File, LabError> {
+    let memory = memfd_create("dormouse-account", MemfdFlags::CLOEXEC);
+    memory.map(File::from).map_err(|error| failed(error.into()))
 }
 
 impl Sampler {
     /// None where the library is not built.
     ///
     /// # Errors
-    /// There is no file to be had.
+    /// There is no memory to be had.
     pub(crate) fn find() -> Result<Option<Sampler>, LabError> {
-        let with_file = |library| tempfile::NamedTempFile::new().map(|file| Sampler { library, file });
-        find_part(LIBRARY).map(with_file).transpose().map_err(failed)
+        let with_memory = |library| memory().map(|memory| Sampler { library, memory });
+        find_part(LIBRARY).map(with_memory).transpose()
     }
 
     /// The environment of a build that is sampled `way`, with another library in front or not. What was counted before is forgotten.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// There is no memory to be had.
     pub(crate) fn environment(
-        &self,
+        &mut self,
         way: &str,
         first: Option<&Path>,
     ) -> Result<[(&'static str, OsString); 3], LabError> {
-        fs::write(self.file.path(), [0; 8 * WORDS]).map_err(failed)?;
+        self.memory = memory()?;
         let mut libraries = first.map(OsString::from).unwrap_or_default();
         if first.is_some() {
             libraries.push(":");
         }
         libraries.push(&self.library);
-        Ok([
-            ("LD_PRELOAD", libraries),
-            ("DORMOUSE_ACCOUNT", way.into()),
-            ("DORMOUSE_ACCOUNT_FILE", self.file.path().into()),
-        ])
+        let path = format!("/proc/{}/fd/{}", std::process::id(), self.memory.as_raw_fd());
+        Ok([("LD_PRELOAD", libraries), ("DORMOUSE_ACCOUNT", way.into()), ("DORMOUSE_ACCOUNT_FILE", path.into())])
     }
 
     /// What the build came to, or why its processes could not be sampled.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The memory cannot be read.
     pub(crate) fn read(&self) -> Result<Result<Ledger, String>, LabError> {
-        fs::read(self.file.path()).map(|bytes| ledger(&bytes)).map_err(failed)
+        let mut words = [[0; 8]; WORDS];
+        // What is not there is zero: no process has mapped it.
+        self.memory.read_at(words.as_flattened_mut(), 0).map_err(failed)?;
+        Ok(ledger(words.map(u64::from_ne_bytes)))
     }
 }
 
-fn ledger(bytes: &[u8]) -> Result<Ledger, String> {
-    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>();
-    match words[..] {
-        [_, _, _, _, refused, errno] if refused > 0 => Err(std::io::Error::from_raw_os_error(errno as i32).to_string()),
-        [ticks, ticks_within, crossings, ..] if ticks > 0 => Ok(Ledger { ticks, ticks_within, crossings }),
-        _ => Err("no process was sampled".into()),
+fn ledger(words: [u64; WORDS]) -> Result<Ledger, String> {
+    let [ticks, ticks_within, crossings, _processes, refused, errno, refusals] = words;
+    match (refused, ticks) {
+        (1.., _) => Err(std::io::Error::from_raw_os_error(errno as i32).to_string()),
+        (0, 0) => Err("no process was sampled".into()),
+        _ => Ok(Ledger { ticks, ticks_within, crossings, refusals }),
     }
 }
 
@@ -91,16 +103,12 @@ fn ledger(bytes: &[u8]) -> Result<Ledger, String> {
 mod tests {
     use super::*;
 
-    fn of(words: &[u64]) -> Result<Ledger, String> {
-        ledger(&words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
-    }
-
     #[test]
     fn a_ledger_is_whole_or_says_why_not() {
-        let whole = of(&[8, 2, 5, 1, 0, 0]).unwrap();
-        assert_eq!((whole.ticks, whole.crossings, whole.share()), (8, 5, 0.25));
-        assert_eq!(of(&[0; 6]), Err("no process was sampled".into()));
-        assert_eq!(of(&[8]), Err("no process was sampled".into()), "it is cut off");
-        assert!(of(&[8, 2, 5, 1, 1, libc::EACCES as u64]).is_err_and(|why| why.contains("denied")));
+        let whole = ledger([8, 2, 5, 1, 0, 0, 7]).unwrap();
+        assert_eq!((whole.ticks, whole.crossings, whole.refusals, whole.share()), (8, 5, 7, 0.25));
+        assert!(ledger([8, 2, 5, 1, 1, libc::EACCES as u64, 0]).is_err_and(|why| why.contains("denied")));
+        let sampler = Sampler { library: PathBuf::new(), memory: memory().unwrap() };
+        assert_eq!(sampler.read().unwrap(), Err("no process was sampled".into()), "nobody has written it");
     }
 }

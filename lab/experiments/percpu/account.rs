@@ -4,8 +4,9 @@
 //!   make -jN with libdormouse_lab_account.so       each round: every way once, in turn
 //!     every process: two counters for each block, 10,000 samples a second of its main thread
 //!                                        │
-//!                    a file, shared ◀────┘   ticks, ticks within the accounting, blocks
-//!   share = ticks within ÷ ticks            less the share of the way `none`, which is called and does nothing
+//!      memory of all processes ◀─────────┘   the counters; ticks, ticks within the accounting, blocks
+//!   share = ticks within ÷ ticks            each less that of the way `none`, which shares nothing
+//!   time  = the build's
 //! ```
 
 use std::ffi::OsString;
@@ -23,10 +24,15 @@ const WAYS: [&str; 7] = ["none", "atomic", "static", "pointer-array", "contiguou
 #[derive(Debug, Default)]
 struct Rounds {
     shares: Vec<f64>,
+    wall_s: Vec<f64>,
     cpu_s: Vec<f64>,
     crossings: Vec<u64>,
     ticks: u64,
+    refusals: u64,
 }
+
+/// Rounds, unless it is quick: an interval needs six, and a build's time is noisy.
+const ROUNDS: usize = 10;
 
 /// Adds shares and ratios to the experiment, or the reason why there are none.
 ///
@@ -34,7 +40,7 @@ struct Rounds {
 /// See [`LabError`]: a build fails, or gives another result.
 pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(), LabError> {
     let notes = &mut experiment.notes;
-    let Some(sampler) = Sampler::find()? else {
+    let Some(mut sampler) = Sampler::find()? else {
         notes.push("a build's accounting not available: its library is not built; `cargo xtask lab` does so".into());
         return Ok(());
     };
@@ -50,7 +56,7 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
     let nothing: [(&str, OsString); 0] = [];
     let reference = Products::reference(&project.build(&nothing)?.products, &project.build(&nothing)?.products);
 
-    let count = options.rounds(1, 8);
+    let count = options.rounds(1, ROUNDS);
     let progress = progress("percpu: accounting", count * WAYS.len());
     let mut all: Vec<Rounds> = WAYS.iter().map(|_| Rounds::default()).collect();
     for round in 0..count {
@@ -68,7 +74,9 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
             };
             let rounds = &mut all[index];
             rounds.shares.push(ledger.share());
+            rounds.wall_s.push(build.wall_s);
             rounds.cpu_s.push(build.cpu_s);
+            rounds.refusals += ledger.refusals;
             rounds.crossings.push(ledger.crossings);
             rounds.ticks += ledger.ticks;
             progress.inc(1);
@@ -82,21 +90,32 @@ pub(super) fn run(options: &RunOptions, experiment: &mut Experiment) -> Result<(
 const CROSSINGS_TOLERANCE: f64 = 0.01;
 
 fn report(all: &[Rounds], count: usize, experiment: &mut Experiment) -> Result<(), LabError> {
-    let none = &all[0];
-    let percent = |share: f64| 100.0 * share;
-    let costs: Vec<Vec<f64>> = all
-        .iter()
-        .map(|rounds| rounds.shares.iter().zip(&none.shares).map(|(share, none)| percent(share - none)).collect())
-        .collect();
-    for (index, way) in WAYS.into_iter().enumerate() {
-        // The way `none` is stated as it is: the call that all of them have.
-        let shares: Vec<f64> =
-            if index == 0 { none.shares.iter().map(|share| percent(*share)).collect() } else { costs[index].clone() };
-        let state = if index == 0 { "empty-account" } else { "account" };
-        let mut measurement = measurement(&format!("{state}.{way}"), "% of time", &shares);
-        measurement.labels =
-            Labels::from([("state".to_string(), state.to_string()), ("tool".to_string(), way.to_string())]);
+    let less_none = |of: fn(&Rounds) -> &[f64], factor: f64| -> Vec<Vec<f64>> {
+        let none = of(&all[0]);
+        all.iter()
+            .map(|rounds| of(rounds).iter().zip(none).map(|(way, none)| factor * (way - none)).collect())
+            .collect()
+    };
+    let costs = less_none(|rounds| &rounds.shares, 100.0);
+    let mut add = |state: &str, way: &str, unit: &str, samples: &[f64]| {
+        let mut measurement = measurement(&format!("{state}.{way}"), unit, samples);
+        measurement.labels = Labels::from([("state".into(), state.into()), ("tool".into(), way.into())]);
         experiment.measurements.push(measurement);
+    };
+    // The way `none` is stated as it is: what all of them have.
+    let shares: Vec<f64> = all[0].shares.iter().map(|share| 100.0 * share).collect();
+    add("empty-account", WAYS[0], "% of time", &shares);
+    add("empty-account-time", WAYS[0], "s", &all[0].wall_s);
+    add("empty-account-cpu", WAYS[0], "s", &all[0].cpu_s);
+    let times = [
+        ("account", "% of time", &costs),
+        ("account-time", "s", &less_none(|rounds| &rounds.wall_s, 1.0)),
+        ("account-cpu", "s", &less_none(|rounds| &rounds.cpu_s, 1.0)),
+    ];
+    for (state, unit, costs) in times {
+        for (way, samples) in WAYS.iter().zip(costs).skip(1) {
+            add(state, way, unit, samples);
+        }
     }
     let of = |way: &str| WAYS.iter().position(|known| *known == way).map(|index| costs[index].as_slice());
     for (name, way, to) in [
@@ -118,15 +137,10 @@ fn report(all: &[Rounds], count: usize, experiment: &mut Experiment) -> Result<(
         )));
     }
     let ticks: u64 = all.iter().map(|rounds| rounds.ticks).sum();
-    let cpu_s: Vec<String> = WAYS
-        .iter()
-        .zip(all)
-        .map(|(way, rounds)| format!("{way} {:.2}", crate::statistics::median(&rounds.cpu_s)))
-        .collect();
+    let refusals: u64 = all.iter().map(|rounds| rounds.refusals).sum();
     experiment.notes.push(format!(
-        "accounting: {count} builds for each way, {least} to {most} blocks that came or went in each, {ticks} samples in all; \
-         processor time of a build in s: {}",
-        cpu_s.join(", ")
+        "accounting: {count} builds for each way, {least} to {most} blocks that came or went in each, {ticks} samples in all; more memory in \
+         use than the machine has was seen {refusals} times"
     ));
     Ok(())
 }
@@ -136,7 +150,14 @@ mod tests {
     use super::*;
 
     fn rounds(shares: &[f64], crossings: u64) -> Rounds {
-        Rounds { shares: shares.to_vec(), cpu_s: vec![1.0], crossings: vec![crossings], ticks: 100 }
+        let times = vec![1.0; shares.len()];
+        Rounds {
+            shares: shares.to_vec(),
+            wall_s: times.clone(),
+            cpu_s: times,
+            crossings: vec![crossings],
+            ..Rounds::default()
+        }
     }
 
     #[test]
@@ -147,7 +168,7 @@ mod tests {
         let mut experiment = Experiment::default();
         report(&all, 2, &mut experiment).unwrap();
         let median = |name: &str| experiment.measurements.iter().find(|m| m.name == name).unwrap().median;
-        assert!((median("empty-account.none") - 1.05).abs() < 1e-9);
+        assert!((median("empty-account.none") - 1.05).abs() < 1e-9 && median("account-time.atomic") == 0.0);
         assert!((median("account.atomic") - 1.0).abs() < 1e-9 && (median("account.interlaced") - 6.0).abs() < 1e-9);
         let ratio = experiment.ratios.iter().find(|ratio| ratio.name == "account_interlaced_vs_atomic").unwrap();
         assert!((ratio.value - 6.0).abs() < 1e-9);

@@ -7,15 +7,18 @@
 //!
 //! # The picture
 //! ```text
-//!   shapes     hot      one counter                              1 and 2 threads
-//!              random   4,096 counters, any of them              1 and 2 threads
-//!              one      one of them, driven out of L2, L3
-//!              eight    eight that were allocated together, driven out likewise
+//!   shapes     hot         one counter
+//!              random      4,096 counters, any of them
+//!              one         one of them, driven out of L2, L3
+//!              eight       eight that were allocated together, driven out likewise
+//!              subsystems  four objects of different sizes that were allocated together, warm and driven out
+//!              subsystem   four objects of one size, likewise
+//!   threads    1, and one on every processor of the run
 //!   memory     for as many processors as there may be; and for 32, most of which are not there
 //!   ways       atomic, thread-local, lock (on the processor's word);
-//!              by restartable sequences: static, pointer-array, contiguous, offset-table, interlaced
+//!              by restartable sequences: static, pointer-array, contiguous, offset-table, interlaced, segregated
 //!   peers      thread-local-crate, fast-counter: a thread's and a shard's word, as crates offer them
-//!   account    a build whose every malloc and free crosses two counters: what share of its time that takes
+//!   account    a build whose every malloc and free crosses two counters of all its processes: share of its time, and its time
 //! ```
 //! A cost is that of one addition, less the loop that finds the counter and does not add.
 //!
@@ -54,53 +57,73 @@ const WAYS: [&str; 8] =
 /// than it has.
 const WAYS_OF_32: [&str; 5] = ["static", "pointer-array", "contiguous", "offset-table", "interlaced"];
 
-/// Shapes, and whether memory pressure comes before each iteration.
-const SHAPES: [(&str, bool); 4] = [("hot", false), ("random", false), ("one", true), ("eight", true)];
+/// Ways to lay out objects of different sizes.
+const WAYS_OF_SIZES: [&str; 3] = ["static", "interlaced", "segregated"];
+
+/// A shape: whether it is measured without memory pressure, and with it.
+struct Shape {
+    name: &'static str,
+    is_warm: bool,
+    is_cold: bool,
+}
+
+const SHAPES: [Shape; 6] = [
+    Shape { name: "hot", is_warm: true, is_cold: false },
+    Shape { name: "random", is_warm: true, is_cold: false },
+    Shape { name: "one", is_warm: false, is_cold: true },
+    Shape { name: "eight", is_warm: false, is_cold: true },
+    Shape { name: "subsystems", is_warm: true, is_cold: true },
+    Shape { name: "subsystem", is_warm: true, is_cold: true },
+];
 
 /// Iterations of `random`: an eighth of them, which is not timed, finds each counter several times, and brings back what
 /// other ways have driven out.
 const RANDOM_ITERATIONS: [u64; 2] = [200_000, 100_000];
 
 /// Shapes without memory pressure, or those with it: in one and the same rounds the latter would leave nothing warm for the former.
-fn costs(engines: &Engines, walks: &[(&'static str, Walk)], cpus: usize, is_quick: bool, is_cold_wanted: bool) -> Plan {
+fn costs(engines: &Engines, walks: &[(&'static str, Walk)], cpus: usize, is_quick: bool, is_cold: bool) -> Plan {
     let of_quick = |quick, full| Duration::from_micros(if is_quick { quick } else { full });
-    let (hot, cold, coldest) = (of_quick(1_000, 2_000), of_quick(3_000, 10_000), of_quick(20_000, 100_000));
+    let (hot, cold, coldest) = (of_quick(1_000, 2_000), of_quick(2_000, 10_000), of_quick(20_000, 100_000));
     let mut plan = Plan::new(AXES);
-    let is_wanted = |label: &str| label == "L2" || label == "L3" && !is_quick;
+    let is_wanted = |shape: &Shape, label: &str| label == "L2" || label == "L3" && !is_quick && shape.name == "one";
     for engine in 0..engines.all.len() {
         let peer = engine.checked_sub(1).map(|index| [engines.peers[index].name]);
-        let ways: &[&str] = peer.as_ref().map_or(&WAYS, |peer| peer.as_slice());
-        for (shape, is_cold) in SHAPES.into_iter().filter(|(_, is_cold)| *is_cold == is_cold_wanted) {
-            let places = walks
-                .iter()
-                .copied()
-                .filter(|(label, _)| is_cold && is_wanted(label) && (*label != "L3" || shape == "one"));
-            let places = places.chain((!is_cold).then_some(("hot", Walk::None)));
-            for (pressure, walk) in places {
-                let turn = match (shape, pressure) {
-                    ("random", _) => Turn::Of(RANDOM_ITERATIONS[usize::from(is_quick)]),
-                    (_, "hot") => Turn::Lasting(hot),
+        for shape in SHAPES.iter().filter(|shape| if is_cold { shape.is_cold } else { shape.is_warm }) {
+            let is_of_sizes = shape.name.starts_with("subsystem");
+            let ways: &[&str] = match &peer {
+                Some(peer) => peer,
+                None if is_of_sizes => &WAYS_OF_SIZES,
+                None => &WAYS,
+            };
+            let places = walks.iter().copied().filter(|(label, _)| is_cold && is_wanted(shape, label));
+            for (pressure, walk) in places.chain((!is_cold).then_some(("hot", Walk::None))) {
+                let turn = match (shape.name, pressure) {
+                    ("hot", _) => Turn::Lasting(hot),
+                    (_, "hot") => Turn::Of(RANDOM_ITERATIONS[usize::from(is_quick)]),
                     (_, "L3") => Turn::Lasting(coldest),
                     _ => Turn::Lasting(cold),
                 };
-                // Memory is one thread's at a time where it is to be cold.
-                for threads in 1..=if is_cold { 1 } else { cpus.min(2) } {
-                    let at = [("pressure", pressure), ("threads", if threads == 1 { "1" } else { "2" })];
+                for (threads, label) in [(1, "1"), (cpus, "all")].into_iter().take(cpus.min(2)) {
+                    // Two walks at once over a cache that processors share would be walks over twice as much.
+                    if threads > 1 && pressure == "L3" {
+                        continue;
+                    }
+                    let at = [("pressure", pressure), ("threads", label)];
                     let of = if engine == 0 { "none" } else { ways[0] };
-                    let state = format!("empty-{shape}");
                     let mut add = |case: &str, pairs: &[(&str, &str)], base| {
                         let slot = Slot { threads, ..slot(engine, case, walk, turn) };
                         plan.add(&engines.all, slot, &[pairs, &at].concat(), base)
                     };
-                    let base = add(&format!("empty_{shape}"), &[("state", &state), ("tool", of)], None);
+                    let state = format!("empty-{}", shape.name);
+                    let base = add(&format!("empty_{}", shape.name), &[("state", &state), ("tool", of)], None);
                     for way in ways {
-                        add(&format!("{shape}_{way}"), &[("state", shape), ("tool", way)], base);
+                        add(&format!("{}_{way}", shape.name), &[("state", shape.name), ("tool", way)], base);
                     }
                     // On one counter it makes no difference where the others are.
-                    if engine == 0 && shape != "hot" && threads == 1 && pressure != "L3" {
+                    if engine == 0 && !["hot", "subsystems", "subsystem"].contains(&shape.name) && pressure != "L3" {
                         for way in WAYS_OF_32 {
-                            let pairs = [("state", shape), ("tool", way), ("possible", "32")];
-                            add(&format!("{shape}_{way}_of_32"), &pairs, base);
+                            let pairs = [("state", shape.name), ("tool", way), ("possible", "32")];
+                            add(&format!("{}_{way}_of_32", shape.name), &pairs, base);
                         }
                     }
                 }
@@ -141,6 +164,10 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
          pressure and as many with it, {} and {} of them warm-up; {processes} processes of each engine for either; processors {cpus:?}",
         parts[0].1.warm_up, parts[1].1.warm_up
     ));
+    notes.push(format!(
+        "`all` threads are {}, one on each processor of this run; `of-32` is memory for 32 processors, used by those that there are",
+        cpus.len()
+    ));
     let mut experiment = Experiment { name: "percpu".into(), ..Experiment::default() };
     for (plan, measured) in parts {
         experiment.ratios.extend(plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes));
@@ -169,7 +196,7 @@ fn additions(found: &Verification) -> String {
 const RATIOS: [(&str, &str, &str); 26] = [
     ("rseq_add_vs_thread_local", "hot.interlaced", "hot.thread-local"),
     ("rseq_add_vs_atomic", "hot.interlaced", "hot.atomic"),
-    ("rseq_add_vs_atomic_2_threads", "hot.interlaced.2-threads", "hot.atomic.2-threads"),
+    ("rseq_add_vs_atomic_all_threads", "hot.interlaced.all-threads", "hot.atomic.all-threads"),
     ("rseq_add_vs_lock", "hot.interlaced", "hot.lock"),
     ("interlaced_vs_pointer_array", "random.interlaced", "random.pointer-array"),
     ("interlaced_vs_non_interlaced", "random.interlaced", "random.contiguous"),
@@ -177,7 +204,7 @@ const RATIOS: [(&str, &str, &str); 26] = [
     ("interlaced_vs_static", "random.interlaced", "random.static"),
     ("interlaced_vs_thread_local", "random.interlaced", "random.thread-local"),
     ("interlaced_vs_atomic", "random.interlaced", "random.atomic"),
-    ("interlaced_vs_atomic_2_threads", "random.interlaced.2-threads", "random.atomic.2-threads"),
+    ("interlaced_vs_atomic_all_threads", "random.interlaced.all-threads", "random.atomic.all-threads"),
     ("interlaced_vs_pointer_array_of_32", "random.interlaced.of-32", "random.pointer-array.of-32"),
     ("interlaced_vs_non_interlaced_of_32", "random.interlaced.of-32", "random.contiguous.of-32"),
     ("interlaced_eight_cold_vs_pointer_array_of_32", "eight.interlaced.L2.of-32", "eight.pointer-array.L2.of-32"),
@@ -206,7 +233,7 @@ mod tests {
             for name in [of, to] {
                 let mut parts = name.split('.');
                 let (shape, way) = (parts.next().unwrap(), parts.next().unwrap());
-                assert!(SHAPES.iter().any(|(known, _)| *known == shape), "{name}");
+                assert!(SHAPES.iter().any(|known| known.name == shape), "{name}");
                 assert!(WAYS.contains(&way) || ["thread-local-crate", "fast-counter"].contains(&way), "{name}");
             }
         }

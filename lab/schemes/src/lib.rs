@@ -1,49 +1,55 @@
-//! Five ways to lay out per-CPU words and to find them: the product's, and the four that the experiment `percpu` compares it with.
+//! Ways to lay out per-CPU objects and to find them: the product's, and those that the experiment `percpu` compares it with.
 //!
 //! ```text
 //!   StaticAreas    base + offset + (cpu << shift)      │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one area, for ever
 //!   Interlaced     object + (cpu << shift)             │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          the product's pool
+//!   Segregated     object + (cpu << shift)             │ a₀ a′₀ . │ a₁ a′₁ . │ b₀ … │   the same, a block for each size
 //!   OffsetTable    object + table[cpu]                 │ a₀ b₀ c₀ │ a₁ b₁ c₁ │          one table for all
 //!   Contiguous     object + (cpu << shift of object)   │ a₀ . │ a₁ . │ b₀ . │ b₁ . │    whole cache lines
 //!   PointerArray   object[cpu]                         │ a[] │ a₀ . │ a₁ . │ b[] │ …    whole cache lines, and an array
 //! ```
 //!
-//! Interlaced, the words of one CPU share cache lines with one another and none with another CPU's. The first three have the
-//! memory of the product's pool, so that they differ by the address alone. In the last two, every copy has lines to itself,
-//! which are cut off the front of one mapping.
+//! Interlaced, the objects of one CPU share cache lines with one another and none with another CPU's; segregated, only objects of one
+//! size do. All but the last two have the memory of the product's pool; `StaticAreas`, `Interlaced` and `OffsetTable` differ by the
+//! address alone. In the last two, every copy has lines to itself, which are cut off the front of one mapping.
 //!
-//! Each way adds in one restartable sequence, which computes the address itself (x86-64; elsewhere, the address comes first).
-//! Nothing is freed, and nothing calls malloc: the accounting library stands in front of it.
+//! Each way adds to an object's first word in one restartable sequence, which computes the address itself (x86-64; elsewhere, the address
+//! comes first). Nothing is freed, and nothing calls malloc: the accounting library stands in front of it.
 //!
 //! # Limits
-//! * [`WORD_COUNT_MAX`] words.
-//! * Where memory has several nodes, the strides of the first three prefer their CPUs' nodes; the memory of the last two lies
-//!   wherever it was first touched.
+//! * [`OBJECT_COUNT_MAX`] objects, of [`CACHE_LINE`] bytes at most.
+//! * Where memory has several nodes, the strides of a pool prefer their CPUs' nodes; the memory of the last two lies wherever it was
+//!   first touched.
 
 #[cfg(target_arch = "x86_64")]
 mod arch;
 mod mapping;
 
+use core::alloc::Layout;
 use core::ptr::NonNull;
 
-use dormouse_percpu::{Object, Pool, PoolOptions, Rseq};
+use dormouse_percpu::{Object, Pool, PoolOptions, Region, Rseq};
 use mapping::Mapping;
+pub use mapping::{Given, Room};
 
-/// Words of a pool.
-pub const WORD_COUNT_MAX: usize = 8_192;
+/// Objects of a scheme.
+pub const OBJECT_COUNT_MAX: usize = 8_192;
 
-const CACHE_LINE: usize = 64;
+/// The largest object, for each CPU.
+pub const CACHE_LINE: usize = 64;
 
-/// Memory for words, which lives as long as this.
+const WORD: usize = size_of::<u64>();
+
+/// Memory for objects, which lives as long as this.
 pub trait Scheme: Sized + Send + Sync + 'static {
-    /// What finds a word.
+    /// What finds an object's first word.
     type View: View;
 
     /// `None` if there is no memory.
-    fn new(cpu_count: u32, is_lazy: bool) -> Option<Self>;
+    fn new(cpu_count: u32, room: Room) -> Option<Self>;
 
-    /// A word for every CPU, zero.
-    fn alloc(&mut self) -> Option<<Self::View as View>::Object>;
+    /// Zeroes for every CPU, from one word to [`CACHE_LINE`] bytes.
+    fn alloc(&mut self, size_bytes: usize) -> Option<<Self::View as View>::Object>;
 
     /// What computes addresses in this memory.
     fn view(&self) -> Self::View;
@@ -65,8 +71,21 @@ pub trait View: Copy + Send + Sync + 'static {
     unsafe fn add(self, rseq: Rseq, object: Self::Object, n: u64) -> bool;
 }
 
-fn options(cpu_count: u32, is_lazy: bool) -> PoolOptions {
-    PoolOptions { cpu_count, is_lazy, ..PoolOptions::default() }
+fn pool(options: &PoolOptions, room: Room) -> Option<Pool> {
+    match room {
+        Room::Own { is_lazy } => Pool::new(&PoolOptions { is_lazy, ..*options }),
+        // SAFETY: `Given` promises memory that lives and that nobody else uses.
+        Room::Given(given) => Pool::in_region(unsafe { Region::new(given.base(), given.size_bytes()) }, options),
+    }
+    .ok()
+}
+
+fn of_cpus(cpu_count: u32) -> PoolOptions {
+    PoolOptions { cpu_count, ..PoolOptions::default() }
+}
+
+fn object(pool: &Pool, size_bytes: usize) -> Option<Object> {
+    pool.alloc(Layout::from_size_align(size_bytes, WORD).ok()?).ok()
 }
 
 /// The product's pool.
@@ -79,12 +98,12 @@ pub struct InterlacedView(dormouse_percpu::View);
 impl Scheme for Interlaced {
     type View = InterlacedView;
 
-    fn new(cpu_count: u32, is_lazy: bool) -> Option<Interlaced> {
-        Pool::new(&options(cpu_count, is_lazy)).ok().map(Interlaced)
+    fn new(cpu_count: u32, room: Room) -> Option<Interlaced> {
+        pool(&of_cpus(cpu_count), room).map(Interlaced)
     }
 
-    fn alloc(&mut self) -> Option<Object> {
-        self.0.alloc_for::<u64>().ok()
+    fn alloc(&mut self, size_bytes: usize) -> Option<Object> {
+        object(&self.0, size_bytes)
     }
 
     fn view(&self) -> InterlacedView {
@@ -108,6 +127,53 @@ impl View for InterlacedView {
     }
 }
 
+/// The product's pool, in blocks whose objects are all of one size.
+pub struct Segregated {
+    pool: Pool,
+    /// What is left of the last block, by size in words.
+    left: [Left; CACHE_LINE / WORD],
+}
+
+/// The end of a block: where it begins, and how many bytes it has.
+#[derive(Clone, Copy)]
+struct Left {
+    next: *mut u8,
+    size_bytes: usize,
+}
+
+// SAFETY: addresses in memory that belongs to no thread.
+unsafe impl Send for Segregated {}
+// SAFETY: nothing changes through a shared reference.
+unsafe impl Sync for Segregated {}
+
+/// A block, for each CPU: a page.
+const BLOCK_BYTES: usize = 4096;
+
+impl Scheme for Segregated {
+    type View = InterlacedView;
+
+    fn new(cpu_count: u32, room: Room) -> Option<Segregated> {
+        let none = Left { next: core::ptr::null_mut(), size_bytes: 0 };
+        Some(Segregated { pool: pool(&of_cpus(cpu_count), room)?, left: [none; CACHE_LINE / WORD] })
+    }
+
+    fn alloc(&mut self, size_bytes: usize) -> Option<Object> {
+        let words = size_bytes.div_ceil(WORD);
+        let left = self.left.get_mut(words.checked_sub(1)?)?;
+        if left.size_bytes < words * WORD {
+            let block = self.pool.alloc(Layout::from_size_align(BLOCK_BYTES, CACHE_LINE).ok()?).ok()?;
+            *left = Left { next: block.into_raw().as_ptr(), size_bytes: BLOCK_BYTES };
+        }
+        let object = NonNull::new(left.next).map(Object::from_raw);
+        *left = Left { next: left.next.wrapping_add(words * WORD), size_bytes: left.size_bytes - words * WORD };
+        object
+    }
+
+    fn view(&self) -> InterlacedView {
+        InterlacedView(self.pool.view())
+    }
+}
+
 /// The product's memory, of which nothing is used but one area.
 struct Strides {
     pool: Pool,
@@ -116,15 +182,15 @@ struct Strides {
 }
 
 impl Strides {
-    fn new(cpu_count: u32, is_lazy: bool) -> Option<Strides> {
-        let options = options(cpu_count, is_lazy);
+    fn new(cpu_count: u32, room: Room) -> Option<Strides> {
+        let options = of_cpus(cpu_count);
         let limit_bytes = options.stride_bytes * cpu_count as usize;
-        let pool = Pool::new(&PoolOptions { limit_bytes, ..options }).ok()?;
+        let pool = pool(&PoolOptions { limit_bytes, ..options }, room)?;
         Some(Strides { pool, stride_shift: options.stride_bytes.trailing_zeros(), cpu_count })
     }
 
-    fn alloc(&mut self) -> Option<*mut u8> {
-        let object = self.pool.alloc_for::<u64>().ok()?;
+    fn alloc(&mut self, size_bytes: usize) -> Option<*mut u8> {
+        let object = object(&self.pool, size_bytes)?;
         // SAFETY: the object lives as long as the pool, which has CPU 0.
         Some(unsafe { self.pool.view().address(object, 0) })
     }
@@ -157,14 +223,14 @@ unsafe impl Sync for StaticView {}
 impl Scheme for StaticAreas {
     type View = StaticView;
 
-    fn new(cpu_count: u32, is_lazy: bool) -> Option<StaticAreas> {
-        let mut strides = Strides::new(cpu_count, is_lazy)?;
-        let base = strides.alloc()?;
+    fn new(cpu_count: u32, room: Room) -> Option<StaticAreas> {
+        let mut strides = Strides::new(cpu_count, room)?;
+        let base = strides.alloc(WORD)?;
         Some(StaticAreas { strides, base })
     }
 
-    fn alloc(&mut self) -> Option<usize> {
-        self.strides.alloc().map(|at| at.addr() - self.base.addr())
+    fn alloc(&mut self, size_bytes: usize) -> Option<usize> {
+        self.strides.alloc(size_bytes).map(|at| at.addr() - self.base.addr())
     }
 
     fn view(&self) -> StaticView {
@@ -224,11 +290,13 @@ unsafe impl Sync for TableView {}
 impl Scheme for OffsetTable {
     type View = TableView;
 
-    fn new(cpu_count: u32, is_lazy: bool) -> Option<OffsetTable> {
-        let strides = Strides::new(cpu_count, is_lazy)?;
+    fn new(cpu_count: u32, room: Room) -> Option<OffsetTable> {
+        let table_bytes = TABLE_OFFSET_BYTES + cpu_count as usize * size_of::<usize>();
+        let (of_table, of_areas) = room.split(table_bytes)?;
+        let strides = Strides::new(cpu_count, of_areas)?;
         // In a part of a page that the counter of the experiment's `hot` does not have: a load waits for a store whose address
         // has the same lowest twelve bits.
-        let mut table = Mapping::new(TABLE_OFFSET_BYTES + cpu_count as usize * size_of::<usize>())?;
+        let mut table = Mapping::new(table_bytes, of_table)?;
         table.cut(TABLE_OFFSET_BYTES)?;
         for cpu in 0..cpu_count as usize {
             let entry = table.cut(size_of::<usize>())?.cast::<usize>();
@@ -238,8 +306,8 @@ impl Scheme for OffsetTable {
         Some(OffsetTable { strides, table })
     }
 
-    fn alloc(&mut self) -> Option<Place> {
-        self.strides.alloc().and_then(NonNull::new).map(Place)
+    fn alloc(&mut self, size_bytes: usize) -> Option<Place> {
+        self.strides.alloc(size_bytes).and_then(NonNull::new).map(Place)
     }
 
     fn view(&self) -> TableView {
@@ -290,15 +358,15 @@ const SHIFT_BITS: usize = CACHE_LINE - 1;
 impl Scheme for Contiguous {
     type View = ContiguousView;
 
-    fn new(cpu_count: u32, is_lazy: bool) -> Option<Contiguous> {
-        let memory = Mapping::new(WORD_COUNT_MAX * cpu_count as usize * CACHE_LINE)?;
-        if !is_lazy {
-            memory.prefault();
-        }
+    fn new(cpu_count: u32, room: Room) -> Option<Contiguous> {
+        let memory = Mapping::new(OBJECT_COUNT_MAX * cpu_count as usize * CACHE_LINE, room)?;
         Some(Contiguous { memory, cpu_count })
     }
 
-    fn alloc(&mut self) -> Option<Place> {
+    fn alloc(&mut self, size_bytes: usize) -> Option<Place> {
+        if size_bytes > CACHE_LINE {
+            return None;
+        }
         let at = self.memory.cut(self.cpu_count as usize * CACHE_LINE)?;
         NonNull::new(at.wrapping_add(CACHE_LINE.trailing_zeros() as usize)).map(Place)
     }
@@ -345,16 +413,16 @@ fn array_bytes(cpu_count: u32) -> usize {
 impl Scheme for PointerArray {
     type View = PointerView;
 
-    fn new(cpu_count: u32, is_lazy: bool) -> Option<PointerArray> {
+    fn new(cpu_count: u32, room: Room) -> Option<PointerArray> {
         let bytes = array_bytes(cpu_count) + cpu_count as usize * CACHE_LINE;
-        let memory = Mapping::new(WORD_COUNT_MAX * bytes)?;
-        if !is_lazy {
-            memory.prefault();
-        }
+        let memory = Mapping::new(OBJECT_COUNT_MAX * bytes, room)?;
         Some(PointerArray { memory, cpu_count })
     }
 
-    fn alloc(&mut self) -> Option<Place> {
+    fn alloc(&mut self, size_bytes: usize) -> Option<Place> {
+        if size_bytes > CACHE_LINE {
+            return None;
+        }
         let array = self.memory.cut(array_bytes(self.cpu_count))?;
         for cpu in 0..self.cpu_count as usize {
             let copy = self.memory.cut(CACHE_LINE)?.cast::<u64>();

@@ -14,11 +14,23 @@ fn word<'a, V: View>(view: V, object: V::Object, cpu: u32) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(at) }
 }
 
+/// Memory that a scheme is given, and that is never taken back.
+fn given() -> Room {
+    const SIZE_BYTES: usize = 4 << 20;
+    let layout = std::alloc::Layout::from_size_align(SIZE_BYTES, 4096).unwrap();
+    // SAFETY: of a size that is not zero.
+    let base = unsafe { std::alloc::alloc_zeroed(layout) };
+    assert!(!base.is_null());
+    // SAFETY: zeroes from a page's begin, which nobody else knows, and which are never freed.
+    Room::Given(unsafe { Given::new(base, SIZE_BYTES) })
+}
+
 /// Every copy is a word of its own: what is written to one is read from that one.
 fn copies_are_words_of_their_own<S: Scheme>(lines_of_eight: usize) {
-    for cpu_count in [1, 2, 5, 32] {
-        let mut memory = S::new(cpu_count, cpu_count == 32).unwrap();
-        let objects: Vec<_> = (0..200).map(|_| memory.alloc().unwrap()).collect();
+    let rooms = [Room::Own { is_lazy: false }, Room::Own { is_lazy: true }, given(), given()];
+    for (cpu_count, room) in [1, 32, 2, 32].into_iter().zip(rooms) {
+        let mut memory = S::new(cpu_count, room).unwrap();
+        let objects: Vec<_> = (0..200).map(|_| memory.alloc(8).unwrap()).collect();
         let view = memory.view();
         let mut oracle = BTreeMap::new();
         for (index, object) in objects.iter().enumerate() {
@@ -45,6 +57,28 @@ fn copies_are_words_of_their_own<S: Scheme>(lines_of_eight: usize) {
     }
 }
 
+/// The lines that objects of 8 and of 24 bytes, allocated in turn, have on a CPU.
+fn lines_by_size<S: Scheme>() -> [std::collections::BTreeSet<usize>; 2] {
+    let mut memory = S::new(2, Room::Own { is_lazy: true }).unwrap();
+    let mut lines = [const { std::collections::BTreeSet::new() }; 2];
+    for _ in 0..64 {
+        for (lines, size_bytes) in lines.iter_mut().zip([8, 24]) {
+            let object = memory.alloc(size_bytes).unwrap();
+            let first = word(memory.view(), object, 1).as_ptr().addr();
+            lines.extend([first / CACHE_LINE, (first + size_bytes - 1) / CACHE_LINE]);
+        }
+    }
+    lines
+}
+
+#[test]
+fn objects_of_different_sizes_share_lines_unless_they_are_segregated() {
+    let [small, large] = lines_by_size::<Segregated>();
+    assert!(small.is_disjoint(&large) && small.len() == 8 && large.len() == 24, "{small:?} {large:?}");
+    let [small, large] = lines_by_size::<Interlaced>();
+    assert!(small.intersection(&large).count() >= 31, "{small:?} {large:?}");
+}
+
 /// Lets the calling thread run on the next CPU that the process may use.
 fn move_on(allowed: &libc::cpu_set_t, cpu: &mut usize) {
     loop {
@@ -67,8 +101,8 @@ fn additions_are_exact<S: Scheme>() {
     const THREADS: u64 = 3;
     const ROUNDS: u64 = 100_000;
     let Some(rseq) = Rseq::of_libc() else { return };
-    let mut memory = S::new(possible_cpus(), true).unwrap();
-    let objects: Vec<_> = (0..8).map(|_| memory.alloc().unwrap()).collect();
+    let mut memory = S::new(possible_cpus(), Room::Own { is_lazy: true }).unwrap();
+    let objects: Vec<_> = (0..8).map(|_| memory.alloc(8).unwrap()).collect();
     let view = memory.view();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..THREADS)
@@ -121,5 +155,6 @@ for_every_scheme!(
     pointer_array PointerArray 8,
     contiguous Contiguous 8,
     offset_table OffsetTable 1,
-    interlaced Interlaced 1
+    interlaced Interlaced 1,
+    segregated Segregated 1
 );
