@@ -119,6 +119,20 @@ fn flags_are_not_read_back_either() {
     assert_eq!((unshadowed.loads, unshadowed.stores, unshadowed.modifies), (6, 6, 6));
 }
 
+/// The same amid buffers: what a driver without shadows loads more often for it, and one with them not.
+#[test]
+fn a_driver_that_switches_notifications_reads_its_flags_unless_they_are_shadowed() {
+    let workload = Workload { schedule: Schedule::Lockstep, features: Features::default(), ..Workload::default() };
+    let toggled = Workload { is_notified: true, is_toggled: true, ..workload };
+    let avail = |counts: Counts| counts.area(Side::Driver, Area::Driver);
+    let (with, without) = (avail(plain::<false>(&toggled)), avail(plain_read_back::<false>(&toggled)));
+    assert_eq!((with.loads, with.modifies), (0, 0));
+    // Off and on again for each buffer, which are alone.
+    let more = without.loads - avail(plain_read_back::<false>(&workload)).loads;
+    assert!(more.abs_diff(2 * workload.items) <= 2, "{more}");
+    assert!((with.stores - avail(plain::<false>(&workload)).stores).abs_diff(2 * workload.items) <= 2);
+}
+
 /// Only its own free list makes a driver read descriptors.
 #[test]
 fn a_private_free_list_spares_the_descriptors() {

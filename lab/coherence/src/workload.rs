@@ -1,4 +1,6 @@
-use dormouse_vring::{Chain, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split};
+use dormouse_vring::{
+    Chain, Completion, DeviceSide, DriverSide, Features, NoMemory, RingError, Segment, packed, split,
+};
 
 use super::{Counts, Memory, Side};
 
@@ -26,13 +28,23 @@ pub struct Workload {
     pub schedule: Schedule,
     /// After each publishing, a side asks whether the other wants to be notified. Both poll, and never want it.
     pub is_notified: bool,
+    /// The driver wants to be notified whenever it has taken all, until it takes the next. It polls all the same.
+    pub is_toggled: bool,
 }
 
 impl Default for Workload {
     /// 256 entries, published one by one in a stream without notifications.
     fn default() -> Workload {
         let features = Features { event_idx: true, ..Features::default() };
-        Workload { size: 256, features, items: 4096, batch: 1, schedule: Schedule::Stream, is_notified: false }
+        Workload {
+            size: 256,
+            features,
+            items: 4096,
+            batch: 1,
+            schedule: Schedule::Stream,
+            is_notified: false,
+            is_toggled: false,
+        }
     }
 }
 
@@ -82,7 +94,7 @@ pub fn run(
 ) -> Result<Counts, RingError> {
     driver.disarm_interrupt();
     device.disarm_notification();
-    let mut producer = Producer { driver, workload, phase: Phase::Take, sent: 0, back: 0, batch: 0 };
+    let mut producer = Producer { driver, workload, phase: Phase::Take, sent: 0, back: 0, batch: 0, is_armed: false };
     let mut consumer = Consumer { device, workload, phase: Phase::Take, chain: Chain::default(), batch: 0 };
     let warm_up = 2 * u64::from(workload.size);
     let idle_max = 64 * (u64::from(workload.size) + 1);
@@ -119,12 +131,27 @@ struct Producer<'a, D> {
     back: u64,
     /// Buffers added and not published.
     batch: u32,
+    /// Whether it wants to be notified.
+    is_armed: bool,
 }
 
 impl<D: DriverSide> Producer<'_, D> {
+    fn taken(&mut self) -> Result<Option<Completion>, RingError> {
+        let taken = self.driver.take_used()?;
+        if self.workload.is_toggled && taken.is_some() == self.is_armed {
+            self.is_armed = !self.is_armed;
+            if self.is_armed {
+                self.driver.arm_interrupt();
+            } else {
+                self.driver.disarm_interrupt();
+            }
+        }
+        Ok(taken)
+    }
+
     fn step(&mut self) -> Result<(), RingError> {
         match self.phase {
-            Phase::Take => match self.driver.take_used()? {
+            Phase::Take => match self.taken()? {
                 Some(completion) => {
                     assert_eq!(completion.token, self.back, "buffers come back in order");
                     self.back += 1;

@@ -3,6 +3,7 @@
 //! ```text
 //!   SHAPE_RING_BATCH       as `dormouse_lab_harness::ring` has them
 //!   RING                   noshadow, shadow            the paper's two: each buffer is published, the peer's index read each time
+//!                          noshadow-flags, shadow-flags            and the driver suppresses notifications while it takes, as drivers do
 //!                          noshadow-batch, shadow-batch            published in batches, the peer's index cached
 //!                          noshadow-private, shadow-private        and free descriptors listed in private memory
 //!                          in-order, packed, packed-in-order       as shadow-private, in other forms of queue
@@ -12,7 +13,8 @@
 //!   handed                 the same as `transfer`, while the first writes another line each time, which the second reads
 //!   handed-reread          and which the first then reads again
 //! ```
-//! A buffer is one segment to be read, which nobody reads. No ring has event indexes.
+//! A buffer is one segment to be read, which nobody reads. No ring has event indexes. Where notifications are suppressed and asked for again,
+//! both ends look after each publishing whether the other wants one, and none is sent.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -20,23 +22,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dormouse_abi::vring::RingLayout;
 use dormouse_lab_harness::ring::{self, DeviceEnd, DriverEnd, Kind, LEN, Ring, SIZE};
-use dormouse_lab_harness::{Case, Engine, Seat, seat};
+use dormouse_lab_harness::{Case, Engine, Seat, opaque, seat};
 use dormouse_lab_rings::{AdaptiveDevice, AdaptiveDriver, PlainDevice, PlainDriver, ReadBack};
 use dormouse_vring::{
     Areas, Bus, Chain, DeviceSide, Direct, DriverSide, Features, NoMemory, Part, RingError, Segment, packed, split,
 };
 
-/// Publishes in batches, or each buffer by itself.
-struct Publishing<S, const IS_EACH: bool> {
+/// Publishes in batches, or each buffer by itself. If `IS_ASKING`, an end asks whether the other wants to be notified, and a driver wants
+/// that from when it has taken all until it takes the next: before each single buffer, or each burst of them, as they come.
+struct Publishing<S, const IS_EACH: bool, const IS_ASKING: bool = false> {
     side: S,
     chain: Chain,
+    is_armed: bool,
 }
 
 fn segment(number: u64) -> [Segment; 1] {
     [Segment { addr: number, len: LEN }]
 }
 
-impl<D: DriverSide + Send, const IS_EACH: bool> DriverEnd for Publishing<D, IS_EACH> {
+impl<D: DriverSide + Send, const IS_EACH: bool, const IS_ASKING: bool> DriverEnd for Publishing<D, IS_EACH, IS_ASKING> {
     #[inline(always)]
     fn give(&mut self, number: u64) -> bool {
         if IS_EACH {
@@ -47,12 +51,26 @@ impl<D: DriverSide + Send, const IS_EACH: bool> DriverEnd for Publishing<D, IS_E
 
     #[inline(always)]
     fn give_last(&mut self, number: u64) -> bool {
-        self.side.add_and_publish(&segment(number), &[], number).is_ok()
+        let is_given = self.side.add_and_publish(&segment(number), &[], number).is_ok();
+        if IS_ASKING {
+            opaque(self.side.needs_kick().into());
+        }
+        is_given
     }
 
     #[inline(always)]
     fn take(&mut self) -> Option<u64> {
-        self.side.take_used().ok().flatten().map(|completion| completion.token)
+        let taken = self.side.take_used().ok().flatten().map(|completion| completion.token);
+        if IS_ASKING && taken.is_some() == self.is_armed {
+            self.is_armed = !self.is_armed;
+            if self.is_armed {
+                // What came meanwhile is found by the next call.
+                self.side.arm_interrupt();
+            } else {
+                self.side.disarm_interrupt();
+            }
+        }
+        taken
     }
 
     #[inline(always)]
@@ -83,15 +101,20 @@ impl<V: DeviceSide + Send, const IS_EACH: bool> DeviceEnd for Publishing<V, IS_E
 }
 
 /// A device as it was in 2015, likewise.
-struct Plain<B, const IS_CACHED: bool, const IS_EACH: bool>(PlainDevice<B, IS_CACHED>);
+struct Plain<B, const IS_CACHED: bool, const IS_EACH: bool, const IS_ASKING: bool = false>(PlainDevice<B, IS_CACHED>);
 
-impl<B: Bus + Send, const IS_CACHED: bool, const IS_EACH: bool> DeviceEnd for Plain<B, IS_CACHED, IS_EACH> {
+impl<B: Bus + Send, const IS_CACHED: bool, const IS_EACH: bool, const IS_ASKING: bool> DeviceEnd
+    for Plain<B, IS_CACHED, IS_EACH, IS_ASKING>
+{
     #[inline(always)]
     fn turn(&mut self) -> Option<u64> {
         let (id, segment) = self.0.pop().ok().flatten()?;
         self.0.push_used(id, 0);
         if IS_EACH {
             self.0.publish_used();
+            if IS_ASKING {
+                opaque(self.0.needs_interrupt().into());
+            }
         }
         Some(segment.addr)
     }
@@ -182,12 +205,12 @@ extern "C" fn width(iterations: u64, first: u64) {
         for _ in 0..4 {
             for number in &mut numbers {
                 // What comes of it the compiler does not know, so it cannot add up.
-                *number = dormouse_lab_harness::opaque(number.wrapping_add(1));
+                *number = opaque(number.wrapping_add(1));
             }
         }
     }
     for number in numbers {
-        dormouse_lab_harness::opaque(number);
+        opaque(number);
     }
 }
 
@@ -221,7 +244,7 @@ extern "C" fn hand<const IS_REREAD: bool>(iterations: u64, _: u64) {
 
 extern "C" fn empty(iterations: u64, first: u64) {
     for number in first..first.wrapping_add(iterations) {
-        dormouse_lab_harness::opaque(number);
+        opaque(number);
     }
 }
 
@@ -256,8 +279,9 @@ fn packed_bus() -> Result<Direct, RingError> {
     Ok(bus)
 }
 
-fn publishing<S, const IS_EACH: bool>(side: S) -> Publishing<S, IS_EACH> {
-    Publishing { side, chain: Chain::default() }
+fn publishing<S, const IS_EACH: bool, const IS_ASKING: bool>(side: S) -> Publishing<S, IS_EACH, IS_ASKING> {
+    // A new driver is notified.
+    Publishing { side, chain: Chain::default(), is_armed: true }
 }
 
 fn by_itself<S>(side: S) -> ByItself<S> {
@@ -295,21 +319,20 @@ macro_rules! kind {
 
 const ENTRIES: u32 = SIZE as u32;
 
-/// As it was in 2015, on a bus that reads back or not.
+/// As it was in 2015, on a bus that reads back or not: whether the peer's index is cached, each buffer is published by itself, and ends ask.
 macro_rules! plain {
-    ($kind:ident, $is_cached:literal, $is_each:literal) => {
-        plain!(@ $kind, $is_cached, $is_each, Direct, |bus| bus, |bus| bus);
+    ($kind:ident, $is:tt) => {
+        plain!(@ $kind, $is, Direct, |bus| bus, |bus| bus);
     };
-    ($kind:ident, $is_cached:literal, $is_each:literal, read_back) => {
-        plain!(@ $kind, $is_cached, $is_each, ReadBack<Direct>,
-            |bus| ReadBack::driver(bus, ENTRIES), |bus| ReadBack::device(bus, ENTRIES));
+    ($kind:ident, $is:tt, read_back) => {
+        plain!(@ $kind, $is, ReadBack<Direct>, |bus| ReadBack::driver(bus, ENTRIES), |bus| ReadBack::device(bus, ENTRIES));
     };
-    (@ $kind:ident, $is_cached:literal, $is_each:literal, $way:ty, $of_driver:expr, $of_device:expr) => {
+    (@ $kind:ident, ($is_cached:literal, $is_each:literal, $is_asking:literal), $way:ty, $of_driver:expr, $of_device:expr) => {
         kind!(
             $kind, split_bus,
-            Publishing<PlainDriver<$way, $is_cached>, $is_each>,
+            Publishing<PlainDriver<$way, $is_cached>, $is_each, $is_asking>,
             |bus| Ok(publishing(PlainDriver::new($of_driver(bus), ENTRIES, PLAIN)?)),
-            Plain<$way, $is_cached, $is_each>,
+            Plain<$way, $is_cached, $is_each, $is_asking>,
             |bus| Ok(Plain(PlainDevice::new($of_device(bus), ENTRIES)?))
         );
     };
@@ -343,10 +366,12 @@ macro_rules! adaptive {
     };
 }
 
-plain!(NoShadow, false, true, read_back);
-plain!(Shadow, false, true);
-plain!(NoShadowBatch, true, false, read_back);
-plain!(ShadowBatch, true, false);
+plain!(NoShadow, (false, true, false), read_back);
+plain!(Shadow, (false, true, false));
+plain!(NoShadowFlags, (false, true, true), read_back);
+plain!(ShadowFlags, (false, true, true));
+plain!(NoShadowBatch, (true, false, false), read_back);
+plain!(ShadowBatch, (true, false, false));
 kind!(
     NoShadowPrivate,
     split_bus,
@@ -379,6 +404,8 @@ fn prepare() -> Result<Vec<Case>, String> {
     enter! {
         NoShadow, "noshadow";
         Shadow, "shadow";
+        NoShadowFlags, "noshadow-flags";
+        ShadowFlags, "shadow-flags";
         NoShadowBatch, "noshadow-batch";
         ShadowBatch, "shadow-batch";
         NoShadowPrivate, "noshadow-private";

@@ -220,7 +220,7 @@ impl<B: Bus, const IS_CACHED: bool> DriverSide for PlainDriver<B, IS_CACHED> {
     }
 }
 
-/// The device side of such a ring, for a driver that does not want to be notified. If `IS_CACHED`, it reads the driver's index only when
+/// The device side of such a ring, which polls. If `IS_CACHED`, it reads the driver's index only when
 /// everything that it saw last is popped.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -284,5 +284,13 @@ impl<B: Bus, const IS_CACHED: bool> PlainDevice<B, IS_CACHED> {
     pub fn publish_used(&mut self) {
         // (C) pairs with (D): what the device did to the buffers, and the elements, come before.
         self.bus.store(Area::Device, INDEX, self.pushed as u16, Release);
+    }
+    /// Whether the driver wants to be notified of what was published.
+    #[inline(always)]
+    pub fn needs_interrupt(&self) -> bool {
+        // The index is stored before the driver's wish is read.
+        self.bus.fence();
+        let flags: u16 = self.bus.load(Area::Driver, FLAGS, Relaxed);
+        flags & 1 == 0
     }
 }

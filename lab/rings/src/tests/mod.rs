@@ -3,7 +3,9 @@ mod oracle;
 
 use std::sync::atomic::AtomicU8;
 
-use dormouse_vring::{Direct, packed, split};
+use dormouse_vring::{Direct, DriverSide, Features, packed, split};
+
+use crate::{PlainDevice, PlainDriver, ReadBack};
 
 #[repr(align(64))]
 struct Line(#[expect(dead_code, reason = "reached by address")] [AtomicU8; 64]);
@@ -39,5 +41,19 @@ impl Memory {
         let bus = unsafe { Direct::new(packed::contiguous(self.base(), size).unwrap()) };
         packed::init(&bus, size).unwrap();
         bus
+    }
+}
+
+#[test]
+fn a_plain_device_sees_whether_its_driver_wants_to_be_notified() {
+    let memory = Memory::new(split::size_bytes(4).unwrap());
+    let bus = memory.split_bus(4);
+    let device = PlainDevice::<_, false>::new(bus, 4).unwrap();
+    let mut driver = PlainDriver::<_, false>::new(ReadBack::driver(bus, 4), 4, Features::default()).unwrap();
+    for _ in 0..2 {
+        assert!(device.needs_interrupt());
+        driver.disarm_interrupt();
+        assert!(!device.needs_interrupt());
+        assert!(!driver.arm_interrupt(), "nothing has come");
     }
 }
