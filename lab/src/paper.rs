@@ -126,6 +126,9 @@ struct Statement {
     of: String,
     #[serde(default)]
     to: Option<String>,
+    /// Names of the places where it is looked at; none given: all.
+    #[serde(default)]
+    at: Vec<String>,
     /// Where that is if the statement is true.
     #[serde(default)]
     range: Option<[f64; 2]>,
@@ -333,8 +336,9 @@ impl Paper {
         let judged = self.statement.iter().flat_map(|statement| {
             let has_places =
                 [Some(&statement.of), statement.to.as_ref()].into_iter().flatten().any(|sum| sum.contains("{0}"));
+            let is_there = |place: &&Place| statement.at.is_empty() || statement.at.contains(&place.name);
             let places: Vec<Option<&Place>> =
-                if has_places { self.place.iter().map(Some).collect() } else { vec![None] };
+                if has_places { self.place.iter().filter(is_there).map(Some).collect() } else { vec![None] };
             places.into_iter().map(|place| statement.judge(self, place, experiment))
         });
         judged.collect()

@@ -256,10 +256,11 @@ pub(crate) fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
     notes
 }
 
-/// Leaves out the counters that the host's trial found to stay at zero.
+/// Leaves out the counters that the host's trial found to stay at zero. A counter may have a thread's name before it, and a point.
 pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
+    let is_available = |name: &str| host.counters.get(name).is_some_and(|counter| counter.told().is_some());
     for measurement in measurements {
-        measurement.counters.retain(|name, _| host.counters.get(name).is_some_and(|counter| counter.told().is_some()));
+        measurement.counters.retain(|name, _| is_available(name.rsplit('.').next().unwrap_or(name)));
     }
 }
 

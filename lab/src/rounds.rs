@@ -69,7 +69,7 @@ pub(crate) enum WarmUp {
 pub(crate) struct Samples {
     /// Nanoseconds of an iteration, one number a round.
     pub(crate) ns: Vec<f64>,
-    /// Medians of the counters, for one iteration.
+    /// Medians of the counters, for one iteration of one thread.
     pub(crate) counters: BTreeMap<String, f64>,
     /// Events that an iteration emits, or none.
     pub(crate) events_per_iteration: f64,
@@ -181,7 +181,7 @@ pub(crate) fn measure(
             faults[index].0 += timing.faults;
             faults[index].1 += timing.iterations;
             untold.extend(timing.untold);
-            for (name, count) in timing.counters {
+            for (name, count) in timing.counters.into_iter().flatten() {
                 counters[index].entry(name).or_default().push(count);
             }
         }

@@ -108,7 +108,7 @@ while read -r line; do
         count=${count%%[,\}]*}
         case $line in *'"empty"'*) events=0 ;; *) events=$count ;; esac
         sum=$((sum + events))
-        echo '{"timing":{"ns":1.0,"iterations":'$count',"events":'$events',"counters":{}}}' ;;
+        echo '{"timing":{"ns":1.0,"iterations":'$count',"events":'$events',"counters":[]}}' ;;
     *arrived*)
         echo '{"arrived":{"events":'$((sum - LOST))',"why":null}}' ;;
     esac

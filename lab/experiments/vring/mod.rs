@@ -4,17 +4,22 @@
 //! In 2015 a change to the virtio driver kept avail flags and index in private memory too, so that the producer reads no line that the
 //! consumer reads. Its author's program ran 0 to 8 % shorter for it, depending on the machine. What that is worth here, and what batched
 //! publishing, cached indexes, a private free list, prefetching and other forms of queue are worth beyond, is measured by one program.
+//! What the paper printed and said is in `paper.toml`, beside what is found here.
 //!
 //! # The picture
 //! ```text
 //!   SHAPE.RING.BATCH[.crowded|.far]
 //!     SHAPE    stream: as many buffers under way as the ring takes        lockstep: a batch there and back, then the next
-//!     RING     noshadow, shadow: as in the paper; …-batch, …-private: with what came after; in-order, packed, packed-in-order;
+//!     RING     noshadow, shadow: as in the paper; …-flags: with notifications suppressed while buffers are taken;
+//!              …-batch, …-private: with what came after; in-order, packed, packed-in-order;
 //!              adaptive, packed-adaptive: published by themselves
 //!              rtrb, array-queue, std-mpsc, index-pair: a queue for either way that is no virtqueue, whose ends trust one another
 //!     BATCH    1 4 16 64
 //!     far      while a line took long from one processor to the other (below)
 //!     crowded  while it did not, and somebody else had a share of a core (below)
+//!   long.RING.1      a run of as many buffers as the paper's runs had, in seconds; in full runs only
+//!   machine.WHAT     of the machine meanwhile: `transfer`, a line one way; `step`, 24 additions; `reread`, see below
+//!   model.RING.…     what the model counts, see below
 //! ```
 //! A cost is that of one buffer there and back. Nothing is subtracted: an empty loop would wait for nobody.
 //!
@@ -32,8 +37,12 @@
 //! # The model
 //! What each form of ring moves from cache to cache is counted as well, by a model of two caches
 //! ([`dormouse_lab_coherence`]). It stands in for the counters of cache misses where the machine has none. Which of its protocols is
-//! the machine's is measured: a line goes to and fro while one processor writes another line, which the other one reads; and again, while
-//! the first then reads that line itself. Where it waits for it, the line went over.
+//! the machine's is measured, by `machine.reread`: a line goes to and fro while one processor writes another line, which the other one reads;
+//! and again, while the first then reads that line itself. Where it waits for it, the line went over.
+//!
+//! # Counters
+//! Each thread has its own: `driver.l1d_loads`, `device.l1d_loads`, …, for one buffer. `perf stat` adds a program's threads up, as the paper's figures
+//! are; so are `stream.RING.1.l1d_loads` and so on here, of the paper's two rings, round by round.
 //!
 //! # What is verified
 //! In every loop, the sum of what came to the device and of what came back is that of what was sent.
@@ -50,13 +59,14 @@ use rand::seq::SliceRandom;
 
 use crate::engine::Engine;
 use crate::engines::{self, Engines};
+use crate::host::Availability;
 use crate::plan::{self, Axis};
 use crate::statistics::{measurement, median, ratio};
 use crate::{Experiment, Host, LabError, Measurement, Ratio, RunOptions};
 
 mod model;
 
-pub(crate) const NAME: &str = "vring";
+const NAME: &str = "vring";
 const ENGINE: &str = "dormouse-lab-engine-vring";
 
 /// What a name is made of: `stream.packed.16.far`.
@@ -64,6 +74,7 @@ const AXES: &[Axis] = &[
     Axis::plain("state"),
     Axis::plain("tool"),
     Axis::plain("batch"),
+    Axis::plain("counter"),
     Axis::without("placement", "same-socket"),
     Axis::without("circumstances", "near"),
 ];
@@ -71,9 +82,11 @@ const AXES: &[Axis] = &[
 const SHAPES: [&str; 2] = ["stream", "lockstep"];
 /// Rings of our engine, in the order in which they came to be.
 #[cfg(test)]
-const RINGS: [&str; 11] = [
+const RINGS: [&str; 13] = [
     "noshadow",
     "shadow",
+    "noshadow-flags",
+    "shadow-flags",
     "noshadow-batch",
     "shadow-batch",
     "noshadow-private",
@@ -87,8 +100,15 @@ const RINGS: [&str; 11] = [
 /// What the engine `queues` has beside them.
 #[cfg(test)]
 const PEERS: [&str; 4] = ["rtrb", "array-queue", "std-mpsc", "index-pair"];
-pub(crate) const BATCHES: [&str; 4] = ["1", "4", "16", "64"];
+const BATCHES: [&str; 4] = ["1", "4", "16", "64"];
 
+/// The paper's two, and the counters that it printed of them.
+const PAPERS: [&str; 2] = ["noshadow", "shadow"];
+const COUNTERS: [&str; 6] =
+    ["l1d_loads", "l1d_load_misses", "l1d_stores", "l1d_store_misses", "llc_loads", "llc_load_misses"];
+
+/// Buffers of a long run: as many as on the paper's Sandy Bridge.
+const LONG: u64 = 100_000_000;
 /// Buffers of a turn: so few that it is short beside the time that a virtual machine's processors stay where they are.
 const ITERATIONS: u64 = 8_000;
 /// Transfers there and back that tell how far apart they are.
@@ -162,6 +182,7 @@ struct Slot {
 struct Turn {
     /// Nanoseconds of a buffer.
     ns: f64,
+    /// By [`by_side`].
     counters: BTreeMap<String, f64>,
     around: [Probe; 2],
 }
@@ -185,6 +206,14 @@ impl Probe {
     fn circumstances(self, alone_ns: f64) -> usize {
         if self.transfer_ns / 2.0 > NEAR_NS_MAX { 2 } else { usize::from(self.step_ns > ALONE_MAX * alone_ns) }
     }
+}
+
+/// Counters of both threads, by names that tell them apart.
+fn by_side(threads: Vec<BTreeMap<String, f64>>) -> BTreeMap<String, f64> {
+    let sides = ["driver", "device"].into_iter().zip(threads);
+    let named = sides
+        .flat_map(|(side, counters)| counters.into_iter().map(move |(name, count)| (format!("{side}.{name}"), count)));
+    named.collect()
 }
 
 const CIRCUMSTANCES: [&str; 3] = ["near", "crowded", "far"];
@@ -261,7 +290,8 @@ fn measure(
                 let timing = engines.all[slot.engine].run(run(&slot.case, ITERATIONS))?;
                 let after = Probe::take(&mut engines.all[0])?;
                 if is_counted {
-                    slot.turns.push(Turn { ns: timing.ns, counters: timing.counters, around: [before, after] });
+                    let counters = by_side(timing.counters);
+                    slot.turns.push(Turn { ns: timing.ns, counters, around: [before, after] });
                 }
                 before = after;
             }
@@ -281,7 +311,7 @@ fn measure(
 }
 
 /// Figures of the slots in one of [`CIRCUMSTANCES`], as far as there are enough turns of all; as many of each, so that ratios have pairs.
-fn figures(turns: &Turns, placement: &str, at: usize, rate: Option<f64>) -> Vec<Measurement> {
+fn figures(turns: &Turns, placement: &str, at: usize, rate: Option<f64>, host: &Host) -> Vec<Measurement> {
     let alone_ns = turns.alone_ns();
     let is_so = |turn: &&Turn| turn.around.iter().all(|probe| probe.circumstances(alone_ns) == at);
     let counted: Vec<Vec<&Turn>> = turns.slots.iter().map(|slot| slot.turns.iter().filter(is_so).collect()).collect();
@@ -289,21 +319,54 @@ fn figures(turns: &Turns, placement: &str, at: usize, rate: Option<f64>) -> Vec<
     if count < TURNS_MIN {
         return Vec::new();
     }
-    let figures = turns.slots.iter().zip(counted).map(|(slot, counted)| {
+    let mut figures = Vec::new();
+    for (slot, counted) in turns.slots.iter().zip(counted) {
         let mut labels = plan::labels(&[("placement", placement), ("circumstances", CIRCUMSTANCES[at])]);
         labels.extend(slot.labels.iter().map(|(axis, value)| (axis.to_string(), value.clone())));
         let ns: Vec<f64> = counted[..count].iter().map(|turn| turn.ns).collect();
-        let mut measurement = measurement(&plan::name(AXES, &labels), "ns", &ns);
-        measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
-        measurement.labels = labels;
+        let mut cost = measurement(&plan::name(AXES, &labels), "ns", &ns);
+        cost.tsc_cycles = rate.map(|rate| cost.median * rate);
+        cost.labels = labels.clone();
         let mut counters = BTreeMap::<&String, Vec<f64>>::new();
         for (name, count) in counted.iter().flat_map(|turn| &turn.counters) {
             counters.entry(name).or_default().push(*count);
         }
-        measurement.counters = counters.into_iter().map(|(name, counts)| (name.clone(), median(&counts))).collect();
-        measurement
+        cost.counters = counters.into_iter().map(|(name, counts)| (name.clone(), median(&counts))).collect();
+        figures.push(cost);
+        let [(_, shape), (_, ring), (_, batch)] = &slot.labels;
+        if shape != SHAPES[0] || !PAPERS.contains(&ring.as_str()) || batch != BATCHES[0] {
+            continue;
+        }
+        for counter in COUNTERS {
+            let of = |turn: &&Turn| {
+                let side = |side: &str| turn.counters.get(&format!("{side}.{counter}"));
+                Some(side("driver")? + side("device")?)
+            };
+            // Of a turn that the processor had no room for there is none.
+            let counts: Option<Vec<f64>> = counted[..count].iter().map(of).collect();
+            if let Some(counts) = counts.filter(|_| host.counters.get(counter).is_some_and(Availability::is_available))
+            {
+                let mut labels = labels.clone();
+                labels.insert("counter".into(), counter.into());
+                figures.push(Measurement {
+                    labels: labels.clone(),
+                    ..measurement(&plan::name(AXES, &labels), "count", &counts)
+                });
+            }
+        }
+    }
+    figures
+}
+
+/// A run of each of the paper's rings at its scale.
+fn long(engines: &mut Engines, placement: &str) -> Result<Vec<Measurement>, LabError> {
+    let runs = PAPERS.into_iter().map(|ring| {
+        let timing = engines.all[0].run(run(&format!("stream_{ring}_1"), LONG))?;
+        let labels = plan::labels(&[("state", "long"), ("tool", ring), ("batch", "1"), ("placement", placement)]);
+        let seconds = measurement(&plan::name(AXES, &labels), "s", &[timing.ns * LONG as f64 / 1e9]);
+        Ok(Measurement { labels, counters: by_side(timing.counters), ..seconds })
     });
-    figures.collect()
+    runs.collect()
 }
 
 /// Runs the experiment.
@@ -324,11 +387,9 @@ pub fn run_vring(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         at_placement(&options, host, dir.path(), name, lasting, &mut experiment, &mut notes)?;
     }
     experiment.ratios = ratios(&experiment.measurements);
-    let (counted, measurements) = model::counts();
-    experiment.measurements.extend(measurements);
-    notes.extend(counted);
     experiment.notes = notes;
     plan::retain_available(&mut experiment.measurements, host);
+    experiment.measurements.extend(model::counts());
     Ok(experiment)
 }
 
@@ -349,6 +410,8 @@ fn at_placement(
     let rate = engines.all[0].description().tsc_cycles_per_ns;
     let processes = if options.is_quick { 2 } else { 8 };
     let turns = measure(&mut engines, lasting, processes, options.rounds_max, &format!("vring: {name}"))?;
+    let long = (0..options.rounds(0, 1)).map(|_| long(&mut engines, name)).collect::<Result<Vec<_>, _>>()?;
+    experiment.measurements.extend(long.into_iter().flatten());
     let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
     let found = engines.finish()?;
     notes.push(format!("dormouse: {} ends of ways of buffers; {}", found[0].emitted, found[0].text));
@@ -360,46 +423,35 @@ fn at_placement(
         turns.rounds
     ));
     let alone_ns = turns.alone_ns();
+    let all: Vec<&Turn> = turns.slots.iter().flat_map(|slot| &slot.turns).collect();
+    let mut said = Vec::new();
     for (at, words) in CIRCUMSTANCES.into_iter().enumerate() {
-        let is_so = |probe: &Probe| probe.circumstances(alone_ns) == at;
-        let all: Vec<&Probe> = turns.probes().filter(|probe| is_so(probe)).collect();
-        if all.is_empty() {
+        let is_so = |around: &[Probe; 2]| around.iter().all(|probe| probe.circumstances(alone_ns) == at);
+        said.push(format!("{words} {}", all.iter().filter(|turn| is_so(&turn.around)).count()));
+        experiment.measurements.extend(figures(&turns, name, at, rate, host));
+        let rereads: Vec<_> = turns.rereads.iter().filter(|(_, around)| is_so(around)).collect();
+        if rereads.len() < TURNS_MIN {
             continue;
         }
-        let measured = figures(&turns, name, at, rate);
-        let too_few = if measured.is_empty() { ", too few turns for figures" } else { "" };
-        let of = |of: fn(&Probe) -> f64| median(&all.iter().map(|probe| of(probe)).collect::<Vec<_>>());
-        notes.push(format!(
-            "{name}, {words}: a line takes {:.0} ns one way, 24 additions {:.2} ns ({} probes{too_few})",
-            of(|probe| probe.transfer_ns / 2.0),
-            of(|probe| probe.step_ns),
-            all.len()
-        ));
-        experiment.measurements.extend(measured);
-        let rereads: Vec<f64> =
-            turns.rereads.iter().filter(|(_, around)| around.iter().all(is_so)).map(|(ns, _)| *ns).collect();
-        if rereads.len() >= TURNS_MIN {
-            let labels = plan::labels(&[
-                ("state", "machine"),
-                ("tool", "reread"),
-                ("placement", name),
-                ("circumstances", CIRCUMSTANCES[at]),
-            ]);
-            let transfer_ns = of(|probe| probe.transfer_ns / 2.0);
-            notes.push(format!("{name}, {words}: {}", model::protocol(median(&rereads), transfer_ns)));
-            let measurement = measurement(&plan::name(AXES, &labels), "ns", &rereads);
+        type Of = fn(&(f64, [Probe; 2])) -> f64;
+        let of_machine: [(&str, Of); 3] = [
+            ("reread", |(ns, _)| *ns),
+            ("transfer", |(_, around)| around[1].transfer_ns / 2.0),
+            ("step", |(_, around)| around[1].step_ns),
+        ];
+        for (what, of) in of_machine {
+            let samples: Vec<f64> = rereads.iter().map(|reread| of(reread)).collect();
+            let labels = [("state", "machine"), ("tool", what), ("placement", name), ("circumstances", words)];
+            let labels = plan::labels(&labels);
+            let measurement = measurement(&plan::name(AXES, &labels), "ns", &samples);
             experiment.measurements.push(Measurement { labels, ..measurement });
         }
     }
-    let turned = turns.slots.iter().flat_map(|slot| &slot.turns);
-    let changed =
-        turned.filter(|turn| turn.around[0].circumstances(alone_ns) != turn.around[1].circumstances(alone_ns)).count();
-    if changed > 0 {
-        notes.push(format!(
-            "{name}: a hypervisor moves the processors, and others' come and go beside them; {changed} turns in which that changed do not \
-             count"
-        ));
-    }
+    notes.push(format!(
+        "{name}: of {} turns, {}; others do not count, in which that changed. There are no figures where a slot has fewer than {TURNS_MIN}",
+        all.len(),
+        said.join(", ")
+    ));
     Ok(())
 }
 
@@ -408,25 +460,26 @@ fn wrong(arrived: u64, emitted: u64) -> String {
     format!("{arrived} of {emitted} buffers came to where they were sent")
 }
 
-/// Name, numerator, denominator: rings, each compared at every batch of a list.
-const RATIOS: [(&str, &str, &str, &[&str]); 14] = [
-    ("shadow_vs_noshadow", "shadow-private", "noshadow-private", &["1", "4", "16", "64"]),
-    ("shadow_cached_vs_noshadow", "shadow-batch", "noshadow-batch", &["1", "4", "16", "64"]),
-    ("shadow_alone_vs_noshadow", "shadow", "noshadow", &["1", "4", "16", "64"]),
-    ("private_vs_cached", "shadow-private", "shadow-batch", &["1", "4", "16", "64"]),
-    ("adaptive_vs_plain", "adaptive", "shadow", &["1", "4", "16", "64"]),
-    ("packed_adaptive_vs_plain", "packed-adaptive", "shadow", &["1", "4", "16", "64"]),
-    ("packed_adaptive_vs_adaptive", "packed-adaptive", "adaptive", &["1", "4", "16", "64"]),
-    ("in_order_vs_split", "in-order", "shadow-private", &["1", "4", "16", "64"]),
-    ("packed_vs_split", "packed", "shadow-private", &["1", "4", "16", "64"]),
-    ("packed_in_order_vs_split", "packed-in-order", "shadow-private", &["1", "4", "16", "64"]),
-    ("adaptive_vs_rtrb", "adaptive", "rtrb", &["1", "4", "16", "64"]),
-    ("adaptive_vs_array_queue", "adaptive", "array-queue", &["1", "4", "16", "64"]),
-    ("adaptive_vs_std_mpsc", "adaptive", "std-mpsc", &["1", "4", "16", "64"]),
-    ("adaptive_vs_index_pair", "adaptive", "index-pair", &["1", "4", "16", "64"]),
+/// Name, numerator, denominator: rings, each compared at every batch.
+const RATIOS: [(&str, &str, &str); 15] = [
+    ("shadow_vs_noshadow", "shadow-private", "noshadow-private"),
+    ("shadow_cached_vs_noshadow", "shadow-batch", "noshadow-batch"),
+    ("shadow_alone_vs_noshadow", "shadow", "noshadow"),
+    ("shadow_flags_vs_noshadow", "shadow-flags", "noshadow-flags"),
+    ("private_vs_cached", "shadow-private", "shadow-batch"),
+    ("adaptive_vs_plain", "adaptive", "shadow"),
+    ("packed_adaptive_vs_plain", "packed-adaptive", "shadow"),
+    ("packed_adaptive_vs_adaptive", "packed-adaptive", "adaptive"),
+    ("in_order_vs_split", "in-order", "shadow-private"),
+    ("packed_vs_split", "packed", "shadow-private"),
+    ("packed_in_order_vs_split", "packed-in-order", "shadow-private"),
+    ("adaptive_vs_rtrb", "adaptive", "rtrb"),
+    ("adaptive_vs_array_queue", "adaptive", "array-queue"),
+    ("adaptive_vs_std_mpsc", "adaptive", "std-mpsc"),
+    ("adaptive_vs_index_pair", "adaptive", "index-pair"),
 ];
 
-/// Ratios of both shapes, in all circumstances; and of the one that the issue of forms is judged by, the median over batches.
+/// Ratios of both shapes, in all circumstances: at each batch, and of the means over batches.
 fn ratios(measurements: &[Measurement]) -> Vec<Ratio> {
     let find = |name: String| measurements.iter().find(|measurement| measurement.name == name);
     let mut ratios = Vec::new();
@@ -439,9 +492,9 @@ fn ratios(measurements: &[Measurement]) -> Vec<Ratio> {
             if shape != "stream" {
                 end.insert_str(0, &format!("_{shape}"));
             }
-            for (name, of, to, batches) in RATIOS {
+            for (name, of, to) in RATIOS {
                 let mut all = Vec::new();
-                for batch in batches {
+                for batch in BATCHES {
                     let of = find(format!("{shape}.{of}.{batch}{suffix}"));
                     let to = find(format!("{shape}.{to}.{batch}{suffix}"));
                     let Some((of, to)) = of.zip(to) else { continue };
@@ -471,10 +524,9 @@ mod tests {
     #[test]
     fn ratios_are_of_rings_that_there_are() {
         plan::assert_different_names(RATIOS.iter().map(|(name, ..)| *name));
-        for (_, of, to, batches) in RATIOS {
+        for (_, of, to) in RATIOS {
             assert!(RINGS.contains(&of), "{of}");
             assert!(RINGS.contains(&to) || PEERS.contains(&to), "{to}");
-            assert!(batches.iter().all(|batch| BATCHES.contains(batch)));
         }
     }
 
@@ -510,11 +562,43 @@ mod tests {
         let labels = [("state", "stream".into()), ("tool", "packed".into()), ("batch", "1".into())];
         let slots = vec![Slot { engine: 0, case: "stream_packed_1".into(), labels, turns: all }];
         let turns = Turns { slots, rereads: Vec::new(), rounds: 1 };
-        let of = |at| figures(&turns, "same-socket", at, None);
+        let of = |at| figures(&turns, "same-socket", at, None, &Host::default());
         let found = [of(0), of(1)].map(|found| (found[0].name.clone(), found[0].samples.clone()));
         let expected = [("stream.packed.1", 1.0), ("stream.packed.1.crowded", 2.0)];
         assert_eq!(found, expected.map(|(name, ns)| (name.to_string(), vec![ns; TURNS_MIN])));
         assert!(of(2).is_empty(), "too few");
+    }
+
+    #[test]
+    fn counters_of_the_papers_rings_are_both_threads_and_each_has_its_own() {
+        let near = Probe { transfer_ns: 60.0, step_ns: 2.0 };
+        let turn = |ns: f64| {
+            let threads = [1.0, 10.0].map(|count| BTreeMap::from([("l1d_loads".to_string(), count * ns)]));
+            Turn { ns, counters: by_side(threads.into()), around: [near; 2] }
+        };
+        let slot = |ring: &str| Slot {
+            engine: 0,
+            case: String::new(),
+            labels: [("state", "stream".into()), ("tool", ring.into()), ("batch", "1".into())],
+            turns: (1..=TURNS_MIN).map(|number| turn(number as f64)).collect(),
+        };
+        let turns = Turns { slots: vec![slot("shadow"), slot("packed")], rereads: Vec::new(), rounds: TURNS_MIN };
+        let mut host = Host::default();
+        let names = |host: &Host| {
+            let found = figures(&turns, "same-socket", 0, None, host);
+            found.into_iter().map(|figure| (figure.name, figure.samples[0])).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(&host),
+            [("stream.shadow.1".into(), 1.0), ("stream.packed.1".into(), 1.0)],
+            "they stay at zero"
+        );
+        host.counters.insert("l1d_loads".into(), Availability::Available);
+        assert_eq!(names(&host)[1], ("stream.shadow.1.l1d_loads".into(), 11.0));
+        let mut figures = figures(&turns, "same-socket", 0, None, &host);
+        plan::retain_available(&mut figures, &host);
+        let loads = |side: &str| figures[0].counters[&format!("{side}.l1d_loads")];
+        assert_eq!([loads("driver"), loads("device")], [3.5, 35.0]);
     }
 
     #[test]

@@ -3,12 +3,33 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware, Software};
+use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Software};
 use perf_event::{Builder, Counter};
 
-/// The counters that are asked for, by name.
-pub const COUNTERS: [&str; 6] =
-    ["cycles", "instructions", "l1d_misses", "llc_misses", "page_faults", "context_switches"];
+/// The counters that are asked for, by name. Of the caches they are those that `perf stat` prints: what user mode loads and stores, and how
+/// often the first level, or the last one, has it not.
+///
+/// A processor counts few at a time. The kernel has them take turns, which are milliseconds long: of a shorter run, some are missing.
+pub fn counters() -> Vec<(&'static str, Builder<'static>)> {
+    let cache = |which, operation, result| Builder::new(Cache { which, operation, result });
+    let l1d = |operation, result| cache(CacheId::L1D, operation, result);
+    let llc = |result| cache(CacheId::LL, CacheOp::READ, result);
+    let mut switches = Builder::new(Software::CONTEXT_SWITCHES);
+    // They happen inside the kernel.
+    switches.exclude_kernel(false);
+    vec![
+        ("cycles", Builder::new(Hardware::CPU_CYCLES)),
+        ("instructions", Builder::new(Hardware::INSTRUCTIONS)),
+        ("l1d_loads", l1d(CacheOp::READ, CacheResult::ACCESS)),
+        ("l1d_load_misses", l1d(CacheOp::READ, CacheResult::MISS)),
+        ("l1d_stores", l1d(CacheOp::WRITE, CacheResult::ACCESS)),
+        ("l1d_store_misses", l1d(CacheOp::WRITE, CacheResult::MISS)),
+        ("llc_loads", llc(CacheResult::ACCESS)),
+        ("llc_load_misses", llc(CacheResult::MISS)),
+        ("page_faults", Builder::new(Software::PAGE_FAULTS)),
+        ("context_switches", switches),
+    ]
+}
 
 /// The counters of a thread. What is refused is known by its cause and reported as such, not as zero.
 #[derive(Debug, Default)]
@@ -18,27 +39,16 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Opens those of the calling thread, user mode only where they are the processor's.
+    /// Opens those of the calling thread.
     pub fn open() -> Counters {
-        let mut counters = Counters::default();
-        let misses = |which| Cache { which, operation: CacheOp::READ, result: CacheResult::MISS };
-        counters.add(COUNTERS[0], Hardware::CPU_CYCLES, false);
-        counters.add(COUNTERS[1], Hardware::INSTRUCTIONS, false);
-        counters.add(COUNTERS[2], misses(CacheId::L1D), false);
-        counters.add(COUNTERS[3], misses(CacheId::LL), false);
-        counters.add(COUNTERS[4], Software::PAGE_FAULTS, false);
-        // Switches happen inside the kernel.
-        counters.add(COUNTERS[5], Software::CONTEXT_SWITCHES, true);
-        counters
-    }
-
-    fn add<E: Event>(&mut self, name: &'static str, event: E, in_kernel: bool) {
-        let mut builder = Builder::new(event);
-        builder.exclude_kernel(!in_kernel).exclude_hv(true);
-        match builder.build() {
-            Ok(counter) => self.open.push((name, counter)),
-            Err(error) => self.refused.push((name, cause(&error))),
+        let mut opened = Counters::default();
+        for (name, builder) in counters() {
+            match builder.build() {
+                Ok(counter) => opened.open.push((name, counter)),
+                Err(error) => opened.refused.push((name, cause(&error))),
+            }
         }
+        opened
     }
 
     /// Counters that cannot be had, with the cause.
@@ -98,14 +108,14 @@ mod tests {
 
     #[test]
     fn every_counter_counts_or_says_why_not() {
-        let mut counters = Counters::open();
-        counters.start();
+        let mut opened = Counters::open();
+        opened.start();
         let memory = vec![1u8; 64 << 10];
         std::hint::black_box(&memory);
-        let counts = counters.stop();
-        for name in COUNTERS {
-            let refused = counters.refused().iter().any(|(refused, why)| *refused == name && !why.is_empty());
-            assert!(refused != counts.contains_key(name), "{name}: {counts:?}, {:?}", counters.refused());
+        let counts = opened.stop();
+        for (name, _) in counters() {
+            let refused = opened.refused().iter().any(|(refused, why)| *refused == name && !why.is_empty());
+            assert!(refused != counts.contains_key(name), "{name}: {counts:?}, {:?}", opened.refused());
         }
     }
 }

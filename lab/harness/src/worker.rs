@@ -164,9 +164,8 @@ impl Workers {
             timing.iterations += done.iterations;
             timing.faults += done.faults;
             timing.events += done.iterations * case.events_per_iteration;
-            for (name, count) in done.counters {
-                *timing.counters.entry(name).or_default() += count / run.iterations as f64 / threads;
-            }
+            let counters = done.counters.into_iter().map(|(name, count)| (name, count / run.iterations as f64));
+            timing.counters.push(counters.collect());
         }
         Ok(timing)
     }
