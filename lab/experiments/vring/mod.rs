@@ -59,7 +59,6 @@ use rand::seq::SliceRandom;
 
 use crate::engine::Engine;
 use crate::engines::{self, Engines};
-use crate::host::Availability;
 use crate::plan::{self, Axis};
 use crate::statistics::{measurement, median, ratio};
 use crate::{Experiment, Host, LabError, Measurement, Ratio, RunOptions};
@@ -344,7 +343,8 @@ fn figures(turns: &Turns, placement: &str, at: usize, rate: Option<f64>, host: &
             };
             // Of a turn that the processor had no room for there is none.
             let counts: Option<Vec<f64>> = counted[..count].iter().map(of).collect();
-            if let Some(counts) = counts.filter(|_| host.counters.get(counter).is_some_and(Availability::is_available))
+            if let Some(counts) =
+                counts.filter(|_| host.counters.get(counter).is_some_and(|found| found.told().is_some()))
             {
                 let mut labels = labels.clone();
                 labels.insert("counter".into(), counter.into());
@@ -593,7 +593,7 @@ mod tests {
             [("stream.shadow.1".into(), 1.0), ("stream.packed.1".into(), 1.0)],
             "they stay at zero"
         );
-        host.counters.insert("l1d_loads".into(), Availability::Available);
+        host.counters.insert("l1d_loads".into(), crate::host::Fact::Told("available".into()));
         assert_eq!(names(&host)[1], ("stream.shadow.1.l1d_loads".into(), 11.0));
         let mut figures = figures(&turns, "same-socket", 0, None, &host);
         plan::retain_available(&mut figures, &host);

@@ -198,9 +198,14 @@ fn imv_has_its_tables_and_its_figures() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     // A warning, which comes before everything, may name a case.
     let at = |part: &str| stdout.find(part).unwrap_or_else(|| panic!("{part} in {stdout}"));
-    for row in ["What the paper says", "The loop: a number modulo", "two static branches", "Bytes that one site takes"] {
-        assert!(at(row) < at("
-  branch.static-branch "), "{row}");
+    for row in ["What the paper says", "The loop: a number modulo", "two static branches", "Bytes that one site takes"]
+    {
+        assert!(
+            at(row)
+                < at("
+  branch.static-branch "),
+            "{row}"
+        );
     }
     let html = std::fs::read_to_string(&html).expect("the report is written");
     for part in ["What the paper says", "The loop: a number modulo", "Every round", "Medians against sites"] {
