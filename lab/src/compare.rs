@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::host::Fact;
 use crate::intervals::{self, Figure};
+use crate::neighbours::Neighbour;
 use crate::probes::{self, Compared};
 use crate::{Experiment, Host, Report, SCHEMA};
 
@@ -242,11 +243,14 @@ fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
     // A host is JSON whatever it holds.
     let value = serde_json::to_value(host).unwrap_or_default();
     for (name, member) in value.as_object().into_iter().flatten() {
-        // The moment is another one each time, and what was measured is compared by its intervals.
-        if !["measured", "probes"].contains(&name.as_str()) {
+        // The moment is another one each time, what was measured is compared by its intervals, and neighbours are named below.
+        if !["measured", "neighbours", "probes"].contains(&name.as_str()) {
             add_facts(if name == "facts" { "" } else { name }, member, &mut facts);
         }
     }
+    let name = |one: &Neighbour| format!("`{}` {:.0} %", one.command, one.share * 100.0);
+    let names = host.neighbours.iter().take(4).map(name).collect::<Vec<_>>().join(", ");
+    facts.insert("neighbours".into(), if names.is_empty() { "none".into() } else { names });
     facts
 }
 
@@ -322,7 +326,6 @@ fn notes(a: &Report, b: &Report, differences: &[Difference]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::neighbours::Neighbour;
     use crate::statistics::measurement;
     use crate::{Measurement, Ratio};
 
@@ -375,12 +378,11 @@ mod tests {
         other.cpu_count = 2;
         other.steal_share = Fact::Told(0.25);
         other.neighbours.push(Neighbour { pid: 7, command: "yes".into(), share: 0.5, ..Neighbour::default() });
-        let neighbour = "command yes, cpu null, is_on_measured_cpu false, pid 7, share 0.500";
         let comparison = compare(&a, &report(other, COSTS));
         let expected = [
             ["cpu_count", "8", "2"],
             ["memory.thp", "madvise", "not told: the kernel has no such file"],
-            ["neighbours", "none", neighbour],
+            ["neighbours", "none", "`yes` 50 %"],
         ];
         assert_eq!(named(&comparison), expected);
     }

@@ -92,7 +92,6 @@ impl Doctor {
             writeln!(out, "{}", wrap(&text, &format!("{place}: ")))?;
         }
         print_hosts(out, &measured, &facts, ["there", "here"])?;
-        writeln!(out)?;
         here.probes.notes.iter().try_for_each(|note| writeln!(out, "{}", wrap(note, "here: ")))?;
         let text =
             if differ.is_empty() { "no difference shown".into() } else { format!("differ: {}", differ.join(", ")) };

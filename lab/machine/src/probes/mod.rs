@@ -100,10 +100,9 @@ pub fn measure(cpu: u32, count: usize, caches: [Option<u64>; 3]) -> Probes {
         if crate::allowed_cpus() != [cpu] {
             looks.note(format!("the probing thread could not be pinned to processor {cpu}"));
         }
-        let mut levels = processor::levels(&mut looks);
         for _ in 0..count {
             processor::core_clock(arch::adds, &mut looks);
-            processor::caches(&mut levels, &mut || {}, &mut looks);
+            processor::caches(&mut || {}, &mut looks);
             time::scheduler(&mut looks);
             time::clock_source(rustix::time::ClockId::Monotonic, &mut looks);
             time::interruptions(&mut looks);

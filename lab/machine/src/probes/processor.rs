@@ -43,41 +43,31 @@ fn walk(words: &[u64], at: u64, steps: usize) -> u64 {
     (0..steps).fold(at, |at, _| words[at as usize * STRIDE])
 }
 
-/// A buffer that is half of a level's cache, or memory beyond the last.
-pub(super) struct Level {
-    name: &'static str,
-    buffer: Buffer,
-    at: u64,
-}
-
-/// Buffers for all levels whose size is known.
-pub(super) fn levels(looks: &mut Looks) -> Vec<Level> {
+/// What a step of a walk at random takes, and how many bytes are read in a nanosecond, in buffers of half of each level and beyond the last.
+/// Each look has buffers of its own: where their pages lie is a part of what looks differ by. `between` comes before each sample.
+pub(super) fn caches(between: &mut dyn FnMut(), looks: &mut Looks) {
     let half = |level: usize| looks.caches[level].map(|bytes| bytes as usize / 2);
-    let sizes = [("L1", half(0)), ("L2", half(1)), ("L3", half(2)), ("memory", Some(looks.memory_bytes()))];
-    let mut level = |(name, bytes): (&'static str, Option<usize>)| {
-        let made = bytes.ok_or("the machine does not tell its size").and_then(|bytes| {
+    for (name, bytes) in [("L1", half(0)), ("L2", half(1)), ("L3", half(2)), ("memory", Some(looks.memory_bytes()))] {
+        let buffer = bytes.ok_or("the machine does not tell its size").and_then(|bytes| {
             let mut buffer = Buffer::new(bytes, true).ok_or("no memory for it")?;
             link_lines(buffer.words_mut());
             let is_there = !matches!(dormouse_backing::unbacked_os_pages(buffer.addresses()), Ok(1..));
-            is_there.then_some(Level { name, buffer, at: 0 }).ok_or("pages of its buffer are not there")
+            is_there.then_some(buffer).ok_or("pages of its buffer are not there")
         });
-        made.map_err(|cause| looks.note(format!("caches: {name} is not measured: {cause}"))).ok()
-    };
-    sizes.into_iter().filter_map(&mut level).collect()
-}
-
-/// What a step of a walk at random takes, and how many bytes are read in a nanosecond. `between` comes before each sample.
-pub(super) fn caches(levels: &mut [Level], between: &mut dyn FnMut(), looks: &mut Looks) {
-    for Level { name, buffer, at } in levels {
+        let buffer = match buffer {
+            Ok(buffer) => buffer,
+            Err(cause) => {
+                looks.note(format!("caches: {name} is not measured: {cause}"));
+                continue;
+            }
+        };
         let bytes = buffer.words().len() * 8;
         let (steps, passes) = ((2 * bytes / LINE).clamp(4096, 32 << 10), (1_usize << 20).div_ceil(bytes));
-        // What a look before has left in the caches is not this one's.
-        *at = walk(buffer.words(), *at, steps);
-        black_box(sum(buffer.words()));
+        let mut at = walk(buffer.words(), 0, bytes / LINE);
         let latencies = [(); SAMPLES].map(|()| {
             between();
             let begun = Instant::now();
-            *at = black_box(walk(buffer.words(), *at, steps));
+            at = black_box(walk(buffer.words(), at, steps));
             begun.elapsed().as_nanos() as f64 / steps as f64
         });
         let bandwidths = [(); SAMPLES].map(|()| {

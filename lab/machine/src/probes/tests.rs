@@ -79,7 +79,7 @@ fn competitors_are_found_as_scheduler_and_interruptions() {
             time::interruptions(looks);
         })
     };
-    found_in_time(&["scheduler.other_share", "interruptions.kept"], measure, || beside_competitors(measure));
+    found_in_time(&["scheduler.other", "interruptions.kept"], measure, || beside_competitors(measure));
 }
 
 #[test]
@@ -93,14 +93,13 @@ fn another_clock_is_found() {
 fn a_thrashing_neighbour_is_found_as_caches() {
     let caches = |is_thrashed: bool| {
         probes(move |looks| {
-            let mut levels = processor::levels(looks);
             let mut other = memory::Buffer::new(looks.memory_bytes(), true).expect("memory");
             // Drives everything that the probes have in the caches out of them, on their own processor.
             let mut thrash = || {
                 let lines = other.words_mut().iter_mut().step_by(8).filter(|_| is_thrashed);
                 lines.for_each(|word| *word = word.wrapping_add(1));
             };
-            processor::caches(&mut levels, &mut thrash, looks);
+            processor::caches(&mut thrash, looks);
         })
     };
     // Which of them is found depends on what the machine tells of its caches; what is in memory anyway is no proof.

@@ -26,11 +26,11 @@ fn shares() -> [f64; SAMPLES] {
 
 /// Shares by policy, and how late a thread wakes from a timer.
 pub(super) fn scheduler(looks: &mut Looks) {
-    looks.add("scheduler.other_share", "share", &shares());
+    looks.add("scheduler.other", "share", &shares());
     for (name, policy) in [("fifo", libc::SCHED_FIFO), ("rr", libc::SCHED_RR)] {
         // A thread of its own, so that this one stays what it is.
         match on_processor(looks.cpu, move || set_scheduler(policy, 1).map(|()| shares())) {
-            Some(Ok(samples)) => looks.add(&format!("scheduler.{name}_share"), "share", &samples),
+            Some(Ok(samples)) => looks.add(&format!("scheduler.{name}"), "share", &samples),
             Some(Err(error)) => looks.note(format!("scheduler: SCHED_{} not available: {error}", name.to_uppercase())),
             None => {}
         }
