@@ -10,15 +10,8 @@
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   /* The plotting library reads tags and entities in text. */
   const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-  /* Broken where parts of a name end. */
-  const broken = (text, length) => {
-    const lines = [""];
-    for (const part of text.split(/(?<=[._, -])/)) {
-      if (lines.at(-1) && (lines.at(-1) + part).length > length) lines.push("");
-      lines[lines.length - 1] += part;
-    }
-    return lines.map(plain).join("<br>");
-  };
+  /* What is longer is cut off; tables have all of it. */
+  const short = (text, length) => plain(text.length > length ? `${text.slice(0, length - 1)}…` : text);
   const rounded = (value) => Number(value.toPrecision(3));
 
   /* Ticks of a logarithmic axis: equal steps within a narrow range, else 1, 2, 5 of each decade, or powers of ten alone. */
@@ -39,7 +32,7 @@
 
   /* The axis of values, and where values stand on it: on a logarithmic one, what is not above its end stands at its end. */
   const valueAxis = ({ rows, isLog, reference, values }) => {
-    const title = { text: plain(values) };
+    const title = { text: short(values, 40) };
     if (!isLog) return { axis: { type: "linear", rangemode: "tozero", title }, place: (value) => value };
     const above = rows.map(({ value }) => value).concat(reference ?? []).filter((value) => value > 0);
     const high = Math.max(...rows.flatMap(({ value, ci95 }) => ci95 ?? [value]), ...above) * 1.3;
@@ -52,7 +45,7 @@
     arrayminus: rows.map(({ value, ci95 }) => (ci95 ? Math.max(0, place(value) - place(ci95[0])) : 0)),
   });
   const marks = { type: "scatter", hovertemplate: "%{customdata}<extra></extra>" };
-  const hover = ({ name, said }) => `${broken(name, 40)}<br>${plain(said)}`;
+  const hover = ({ name, said }) => `${short(name, 60)}<br>${plain(said)}`;
 
   /* A figure by kind: traces, and the two axes. */
   const kinds = {
@@ -73,12 +66,12 @@
         const own = rows.filter((row) => row.series === name), color = colour(`c${index % SYMBOLS.length}`);
         return {
           ...marks, mode: "lines+markers", x: own.map(({ x }) => x), y: own.map(({ value }) => place(value)), customdata: own.map(hover),
-          name: broken(name, isNarrow ? 40 : 100), error_y: bars(own, place, color), line: { color, width: 2 },
+          name: short(name, isNarrow ? 38 : 100), error_y: bars(own, place, color), line: { color, width: 2 },
           marker: { color, symbol: SYMBOLS[index % SYMBOLS.length], size: 8 },
         };
       });
-      const ticks = { tickmode: "array", tickvals: steps.map((_, x) => x), ticktext: steps.map(plain), zeroline: false };
-      const xaxis = { ...ticks, title: { text: plain(table.axis) }, range: [-0.3, steps.length - 0.7] };
+      const ticks = { tickmode: "array", tickvals: steps.map((_, x) => x), ticktext: steps.map((step) => short(step, 12)), zeroline: false };
+      const xaxis = { ...ticks, title: { text: short(table.axis, 40) }, range: [-0.3, steps.length - 0.7] };
       return { traces, xaxis, yaxis, series };
     },
     rounds: ({ rows, values, axis, reference }, _, isInOrder) => {
@@ -98,8 +91,8 @@
           },
         };
       });
-      const byOrder = { title: { text: plain(axis) }, rangemode: "tozero" };
-      const bySize = { title: { text: plain(values) }, range: [-reference * 1.04, reference * 1.04], zeroline: true };
+      const byOrder = { title: { text: short(axis, 40) }, rangemode: "tozero" };
+      const bySize = { title: { text: short(values, 40) }, range: [-reference * 1.04, reference * 1.04], zeroline: true };
       return { traces, xaxis: isInOrder ? byOrder : bySize, names: rows.map(({ name }) => name) };
     },
   };
@@ -126,11 +119,11 @@
       layout.height = pitch * (names.length - 0.4 + top) + 56;
       layout.yaxis = {
         ...base, range: [names.length - 0.4, -top], tickmode: "array", tickvals: names.map((_, row) => row), zeroline: false,
-        ticktext: names.map((name) => broken(name, 44)), showticklabels: !isNarrow, fixedrange: true, color: font.color,
+        ticktext: names.map((name) => short(name, 56)), showticklabels: !isNarrow, fixedrange: true, color: font.color,
       };
       /* On a phone, the name of a row is above it. */
       layout.annotations = isNarrow ? names.map((name, row) => ({
-        text: plain(name.length > 52 ? `${name.slice(0, 51)}…` : name), x: 0, xref: "paper", xanchor: "left", y: row - 0.48, yref: "y",
+        text: short(name, 46), x: 0, xref: "paper", xanchor: "left", y: row - 0.48, yref: "y",
         yanchor: "middle", showarrow: false, font: { ...font, size: 11 }, bgcolor: colour("paper"), borderpad: 0,
       })) : [];
       if (table.kind === "intervals" && table.reference) {

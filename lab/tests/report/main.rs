@@ -49,11 +49,10 @@ fn text_and_page_say_the_same() {
         }
     }
     let in_a_fold = ["Counters, for each iteration", "Machine", "Experiments"];
+    let words: String = text.split_whitespace().collect();
+    let is_told = |title: &&str| words.contains(&title.replace("&#39;", "'").replace(' ', ""));
     let titles = between(&html, "role=\"region\" aria-label=\"", "\"");
-    assert!(
-        titles.len() > 10 && titles.iter().all(|title| text.contains(title) || in_a_fold.contains(title)),
-        "{titles:?}"
-    );
+    assert!(titles.len() > 10 && titles.iter().all(|title| is_told(title) || in_a_fold.contains(title)), "{titles:?}");
     assert!(text.find("WARNING") < text.find("Ratios"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
 }
