@@ -32,7 +32,7 @@
 
   /* The axis of values, and where values stand on it: on a logarithmic one, what is not above its end stands at its end. */
   const valueAxis = ({ rows, isLog, reference, values }) => {
-    const title = { text: short(values, 40) };
+    const title = { text: short(values, 24) };
     if (!isLog) return { axis: { type: "linear", rangemode: "tozero", title }, place: (value) => value };
     const above = rows.map(({ value }) => value).concat(reference ?? []).filter((value) => value > 0);
     const high = Math.max(...rows.flatMap(({ value, ci95 }) => ci95 ?? [value]), ...above) * 1.3;
