@@ -1,7 +1,7 @@
-//! The codec of the experiment `zero-page`: one process, one frame buffer in `.bss`, frames of growing sizes.
+//! The codec of the experiment `zero-page`: one process, one frame buffer, frames of growing sizes.
 //!
 //! ```text
-//!   dormouse-lab-engine-pages ORDER       ORDER and what is printed: JSON, see `dormouse_lab_harness::pages`
+//!   dormouse-lab-engine-pages REQUEST     REQUEST and what is printed: JSON, see `dormouse_lab_harness::pages`
 //!
 //!   processor, policy ─▶ advice ─▶ state of the buffer ─▶ for each size: passes, each with its time and its faults ─▶ census
 //! ```
@@ -12,16 +12,24 @@
 //! Times are of `CLOCK_MONOTONIC`, which costs some 30 ns; the shortest frame takes several microseconds.
 
 use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
+use std::sync::Barrier;
 use std::time::Instant;
 
+use dormouse_backing::maps;
 use dormouse_backing::page_table::{PageKind, PageTable};
 use dormouse_lab_harness::pages::{
-    BUFFER_BYTES_MAX, Census, Frame, HUGE_PAGE_BYTES, Order, Outcome, Part, Scheduling, State, Thp,
+    BUFFER_BYTES_MAX, Census, Frame, HUGE_PAGE_BYTES, Memory, Order, Outcome, Part, Request, Scheduling, State, Thp,
 };
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
 
 /// The frame buffer, with room to begin where a huge page may.
 struct Buffer(UnsafeCell<[u64; (BUFFER_BYTES_MAX + HUGE_PAGE_BYTES) / 8]>);
@@ -31,12 +39,28 @@ unsafe impl Sync for Buffer {}
 
 static BUFFER: Buffer = Buffer(UnsafeCell::new([0; (BUFFER_BYTES_MAX + HUGE_PAGE_BYTES) / 8]));
 
-/// The first `bytes` of the buffer. A slice of them would be one of memory that the next advice may change.
-fn frame(bytes: usize) -> *mut [u64] {
-    let first = BUFFER.0.get().cast::<u8>();
-    let start = first.wrapping_add(first.addr().next_multiple_of(HUGE_PAGE_BYTES) - first.addr());
+/// A frame buffer of so many bytes. A slice of them would be one of memory that the next advice may change.
+fn buffer(memory: Memory, bytes: usize) -> io::Result<*mut [u64]> {
+    let (room, access) = (bytes + HUGE_PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE);
+    let first = match memory {
+        Memory::Bss => BUFFER.0.get().cast(),
+        // SAFETY: where there is room, so that nothing else is replaced.
+        Memory::Anonymous => unsafe { mmap_anonymous(std::ptr::null_mut(), room, access, MapFlags::PRIVATE) }?,
+        Memory::DevZeroPrivate | Memory::DevZeroShared => {
+            let file = std::fs::File::options().read(true).write(true).open("/dev/zero")?;
+            let flags = if memory == Memory::DevZeroShared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+            // SAFETY: as above, and nobody else has this mapping, also where it is a shared one.
+            unsafe { mmap(std::ptr::null_mut(), room, access, flags, file, 0) }?
+        }
+    };
+    let start = first.cast::<u8>().wrapping_add(first.addr().next_multiple_of(HUGE_PAGE_BYTES) - first.addr());
     // The compiler is not to know that nobody has written it.
-    std::ptr::slice_from_raw_parts_mut(black_box(start).cast(), bytes / 8)
+    Ok(std::ptr::slice_from_raw_parts_mut(black_box(start).cast(), bytes / 8))
+}
+
+/// The first `bytes` of a buffer.
+fn frame(buffer: *mut [u64], bytes: usize) -> *mut [u64] {
+    std::ptr::slice_from_raw_parts_mut(buffer.cast(), bytes / 8)
 }
 
 fn read(words: &[u64]) -> u64 {
@@ -77,18 +101,43 @@ fn decode(words: &[u64]) -> u64 {
     sum as u64
 }
 
-fn work(part: Part, frame: *mut [u64]) -> u64 {
-    match part {
+/// Pixels in a line of a frame that is decoded, a byte each.
+const LINE: usize = 1024;
+
+/// A frame of Motion JPEG, as large as this when it is decoded: slopes and a little noise.
+fn compressed(bytes: usize) -> Result<Vec<u8>, String> {
+    let height = u16::try_from(bytes / LINE).map_err(|_| format!("no frame has {bytes} bytes"))?;
+    let pixels: Vec<u8> =
+        (0..bytes).map(|at| ((at % LINE) / 8 + at / LINE + ((at * 2_654_435_761) >> 13) % 16) as u8).collect();
+    let mut data = Vec::new();
+    let encoder = jpeg_encoder::Encoder::new(&mut data, 80);
+    encoder.encode(&pixels, LINE as u16, height, jpeg_encoder::ColorType::Luma).map_err(|error| error.to_string())?;
+    Ok(data)
+}
+
+fn decompress(data: &[u8], frame: *mut [u64]) -> Result<(), String> {
+    let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::Luma);
+    let pixels = std::ptr::slice_from_raw_parts_mut(frame.cast::<u8>(), 8 * frame.len());
+    // SAFETY: inside the buffer, which is memory of zeroes from the start, and nobody else has it.
+    let pixels = unsafe { &mut *pixels };
+    JpegDecoder::new_with_options(ZCursor::new(data), options).decode_into(pixels).map_err(|error| format!("{error:?}"))
+}
+
+/// One pass; `data` is what a codec decodes.
+fn work(part: Part, frame: *mut [u64], data: &[u8]) -> Result<u64, String> {
+    Ok(match part {
         // SAFETY: inside the buffer, and nobody writes it meanwhile.
         Part::Read => read(unsafe { &*frame }),
         // SAFETY: as above.
         Part::Decode => decode(unsafe { &*frame }),
         Part::Write => {
+            // Zeroes: what is read later is the same, whether it was written or not.
             // SAFETY: inside the buffer, and nobody else has it.
-            unsafe { &mut *frame }.fill(black_box(0x0101_0101_0101_0101));
+            unsafe { &mut *frame }.fill(black_box(0));
             0
         }
-    }
+        Part::Codec => decompress(data, frame).map(|()| 0)?,
+    })
 }
 
 /// Faults of this thread so far.
@@ -149,8 +198,22 @@ fn advise(frame: *mut [u64], advice: libc::c_int) -> io::Result<()> {
 /// Passes over a frame: the first, and others until they have read as much as this together, within bounds.
 const PASSES_BYTES: usize = 128 << 20;
 
-fn passes(bytes: usize) -> usize {
-    1 + (PASSES_BYTES / bytes).clamp(3, 16)
+fn passes(part: Part, bytes: usize) -> usize {
+    1 + if part == Part::Codec { 3 } else { (PASSES_BYTES / bytes).clamp(3, 16) }
+}
+
+/// Microseconds since 1970.
+fn time_of_day() -> f64 {
+    let mut now = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    // SAFETY: writes one structure of that type.
+    unsafe { libc::gettimeofday(&raw mut now, std::ptr::null_mut()) };
+    now.tv_sec as f64 * 1e6 + now.tv_usec as f64
+}
+
+fn pin(cpu: usize) -> io::Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu % CpuSet::MAX_CPU);
+    Ok(sched_setaffinity(None, &cpus)?)
 }
 
 fn run(order: &Order) -> Result<Outcome, String> {
@@ -158,56 +221,168 @@ fn run(order: &Order) -> Result<Outcome, String> {
     if order.sizes.iter().any(|bytes| *bytes == 0 || bytes % 4096 != 0) || whole > BUFFER_BYTES_MAX {
         return Err(format!("frames are whole pages, up to {BUFFER_BYTES_MAX} bytes"));
     }
-    let mut refused = Vec::new();
-    let mut try_to = |what: &str, result: io::Result<()>| {
+    let mut refused = BTreeMap::new();
+    let mut try_to = |axis: &str, what: &str, result: io::Result<()>| {
         if let Err(error) = result {
-            refused.push(format!("{what}: {error}"));
+            refused.insert(axis.to_string(), format!("{what}: {error}"));
         }
     };
-    let mut cpus = CpuSet::new();
-    cpus.set(order.cpu as usize % CpuSet::MAX_CPU);
-    try_to("to be pinned", sched_setaffinity(None, &cpus).map_err(io::Error::from));
-    try_to(order.policy.as_str(), schedule(order.policy));
-    let all = frame(whole);
+    try_to("cpu", "to be pinned", pin(order.cpu as usize));
+    try_to("policy", order.policy.as_str(), schedule(order.policy));
+    let all = buffer(order.memory, whole).map_err(|error| format!("{}: {error}", order.memory.as_str()))?;
     match order.thp {
-        Thp::Never => try_to("MADV_NOHUGEPAGE", advise(all, libc::MADV_NOHUGEPAGE)),
+        // Without huge pages the advice is refused, and pages are small all the same.
+        Thp::Never if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() => {}
+        Thp::Never => try_to("thp", "MADV_NOHUGEPAGE", advise(all, libc::MADV_NOHUGEPAGE)),
         Thp::Unasked => {}
-        Thp::Asked => try_to("MADV_HUGEPAGE", advise(all, libc::MADV_HUGEPAGE)),
+        Thp::Asked => try_to("thp", "MADV_HUGEPAGE", advise(all, libc::MADV_HUGEPAGE)),
     }
     match order.state {
         State::Never => {}
-        State::Written => _ = work(Part::Write, all),
-        State::PopulateRead => try_to("MADV_POPULATE_READ", advise(all, libc::MADV_POPULATE_READ)),
-        State::PopulateWrite => try_to("MADV_POPULATE_WRITE", advise(all, libc::MADV_POPULATE_WRITE)),
+        State::Written => _ = work(Part::Write, all, &[])?,
+        State::PopulateRead => try_to("state", "MADV_POPULATE_READ", advise(all, libc::MADV_POPULATE_READ)),
+        State::PopulateWrite => try_to("state", "MADV_POPULATE_WRITE", advise(all, libc::MADV_POPULATE_WRITE)),
+        State::ReadFromDevZero => try_to("state", "/dev/zero", fill_from_dev_zero(all)),
     }
     let table = PageTable::of(None).map_err(|error| error.to_string())?;
     // Code and stack are there before they are timed; none of it belongs to the buffer.
     let mut small = [0; 2 * BLOCK];
-    black_box(work(order.part, &raw mut small));
-    black_box((Instant::now().elapsed(), faults()));
+    let data = if order.part == Part::Codec { compressed(8 * small.len())? } else { Vec::new() };
+    black_box(work(order.part, &raw mut small, &data)?);
+    black_box((Instant::now().elapsed(), time_of_day(), faults()));
     let mut frames = Vec::new();
     for &bytes in &order.sizes {
-        let frame = frame(bytes);
-        let (mut ns, mut counts) = (Vec::with_capacity(32), Vec::with_capacity(32));
-        for _ in 0..passes(bytes) {
+        let frame = frame(all, bytes);
+        let data = if order.part == Part::Codec { compressed(bytes)? } else { Vec::new() };
+        let [mut ns, mut ns_by_time_of_day] = [const { Vec::new() }; 2];
+        let mut counts = Vec::with_capacity(32);
+        ns.reserve(32);
+        ns_by_time_of_day.reserve(32);
+        for _ in 0..passes(order.part, bytes) {
             let before = faults();
+            let begun_of_day = time_of_day();
             let begun = Instant::now();
-            black_box(work(order.part, frame));
+            black_box(work(order.part, frame, &data)?);
             ns.push(begun.elapsed().as_nanos() as f64);
+            ns_by_time_of_day.push((time_of_day() - begun_of_day) * 1e3);
             counts.push(faults() - before);
         }
         let census = census(&table, frame).map_err(|error| error.to_string())?;
-        frames.push(Frame { bytes, ns, faults: counts, census });
+        frames.push(Frame { bytes, ns, ns_by_time_of_day, faults: counts, census });
     }
     Ok(Outcome { refused, frames, sees_zero: table.way().sees_zero() })
 }
 
+fn fill_from_dev_zero(frame: *mut [u64]) -> io::Result<()> {
+    let bytes = std::ptr::slice_from_raw_parts_mut(frame.cast::<u8>(), 8 * frame.len());
+    // SAFETY: inside the buffer, which is memory of zeroes from the start, and nobody else has it.
+    std::fs::File::open("/dev/zero")?.read_exact(unsafe { &mut *bytes })
+}
+
+/// Bytes that each thread touches at once, and how often.
+const TOUCHED_BYTES: usize = 4 << 20;
+const TOUCHED_TIMES: usize = 8;
+
+/// Touches memory page by page and gives it back, again and again. Nanoseconds of this thread's CPU time for a page.
+fn touch(is_written: bool, start: &Barrier) -> io::Result<f64> {
+    let all = buffer(Memory::Anonymous, TOUCHED_BYTES);
+    let all = all.and_then(|all| advise(all, libc::MADV_NOHUGEPAGE).map(|()| all));
+    // Whoever fails does so after all have met, or the others would wait for ever.
+    start.wait();
+    let all = all?;
+    let page_bytes = dormouse_backing::os_page_size();
+    let pages = TOUCHED_BYTES / page_bytes;
+    let pass = || {
+        for page in 0..pages {
+            let word = all.cast::<u64>().wrapping_add(page * page_bytes / 8);
+            if is_written {
+                // SAFETY: inside the buffer, which this thread has for itself.
+                unsafe { word.write_volatile(1) };
+            } else {
+                // SAFETY: as above.
+                black_box(unsafe { word.read_volatile() });
+            }
+        }
+        advise(all, libc::MADV_DONTNEED)
+    };
+    // The first makes the page table, which stays.
+    pass()?;
+    let now = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    };
+    let begun = now();
+    (0..TOUCHED_TIMES).try_for_each(|_| pass())?;
+    Ok((now() - begun) / (TOUCHED_TIMES * pages) as f64)
+}
+
+fn touch_at_once(threads: usize, is_written: bool) -> io::Result<f64> {
+    let allowed = sched_getaffinity(None)?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    let start = Barrier::new(threads);
+    let costs: Vec<io::Result<f64>> = std::thread::scope(|scope| {
+        let spawn = |index: usize| {
+            let (start, cpu) = (&start, cpus[index % cpus.len()]);
+            scope.spawn(move || {
+                let pinned = pin(cpu);
+                touch(is_written, start).and_then(|cost| pinned.map(|()| cost))
+            })
+        };
+        let threads: Vec<_> = (0..threads).map(spawn).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread died"))))
+            .collect()
+    });
+    let costs: Vec<f64> = costs.into_iter().collect::<io::Result<_>>()?;
+    Ok(costs.iter().sum::<f64>() / threads as f64)
+}
+
+/// Mappings of the zero page, small or huge, in every process whose page table may be read.
+fn zero_mappings() -> io::Result<Option<f64>> {
+    let mut count = 0;
+    let pids =
+        std::fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    for pid in pids {
+        // Others' processes need root, and some end meanwhile.
+        let Ok((maps, table)) =
+            maps::read(pid).and_then(|maps| Ok((maps, PageTable::of(Some(pid)).map_err(io::Error::other)?)))
+        else {
+            continue;
+        };
+        if !table.way().sees_zero() {
+            return Ok(None);
+        }
+        for map in maps.iter().filter(|map| map.inode == 0 && !map.is_shared()) {
+            let _ = table.runs(map.range.clone(), &mut |run| {
+                if run.kind.is(PageKind::PRESENT.and(PageKind::ZERO)) {
+                    let page_bytes =
+                        if run.kind.is(PageKind::HUGE) { HUGE_PAGE_BYTES } else { dormouse_backing::os_page_size() };
+                    count += (run.range.end - run.range.start).div_ceil(page_bytes as u64);
+                }
+            });
+        }
+    }
+    Ok(Some(count as f64))
+}
+
+fn answer(request: &Request) -> Result<String, String> {
+    let failed = |error: io::Error| error.to_string();
+    let text = match request {
+        Request::Frames(order) => serde_json::to_string(&run(order)?),
+        Request::Touch { threads, is_written } => {
+            serde_json::to_string(&touch_at_once(*threads, *is_written).map_err(failed)?)
+        }
+        Request::Machine => serde_json::to_string(&zero_mappings().map_err(failed)?),
+    };
+    text.map_err(|error| error.to_string())
+}
+
 fn main() -> ExitCode {
-    let order = std::env::args().nth(1).ok_or_else(|| "usage: dormouse-lab-engine-pages ORDER".to_string());
-    let order = order.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
-    let outcome = order.and_then(|order| run(&order));
-    match outcome.and_then(|outcome| serde_json::to_string(&outcome).map_err(|error| error.to_string())) {
-        // Who ordered it may be gone.
+    let request = std::env::args().nth(1).ok_or_else(|| "usage: dormouse-lab-engine-pages REQUEST".to_string());
+    let request = request.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+    match request.and_then(|request| answer(&request)) {
+        // Who asked may be gone.
         Ok(text) => writeln!(io::stdout(), "{text}").map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
         Err(error) => {
             eprintln!("dormouse-lab-engine-pages: {error}");

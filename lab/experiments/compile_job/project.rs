@@ -1,7 +1,7 @@
 //! The project that is built: a copy in memory, make, and what make makes of it.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,10 @@ pub(crate) struct Project {
     /// Files that are there before anything is built.
     sources: Vec<PathBuf>,
     goals: Vec<String>,
-    job_count: usize,
+    /// Jobs of make at once; as many as there are CPUs if nobody says another number.
+    pub(crate) job_count: usize,
+    /// What make is run under: a program and its arguments, or nothing.
+    pub(crate) under: Vec<OsString>,
 }
 
 /// A build.
@@ -112,7 +115,7 @@ impl Project {
         copy_tree(source, dir.path())
             .map_err(|error| LabError::Project(format!("cannot copy {}: {error}", source.display())))?;
         let job_count = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut project = Project { dir, sources: Vec::new(), goals: Vec::new(), job_count };
+        let mut project = Project { dir, sources: Vec::new(), goals: Vec::new(), job_count, under: Vec::new() };
         project.clean();
         project.sources = files(project.dir.path()).map_err(failed)?;
         if let Some(count) = file_count_max {
@@ -149,8 +152,13 @@ impl Project {
     }
 
     fn make(&self) -> Command {
-        let mut make = Command::new("make");
-        make.arg("-C").arg(self.dir.path()).stdin(Stdio::null());
+        self.make_under(&[])
+    }
+
+    fn make_under(&self, under: &[OsString]) -> Command {
+        let mut words = under.iter().map(OsString::as_os_str).chain([OsStr::new("make")]);
+        let mut make = Command::new(words.next().unwrap_or_default());
+        make.args(words).arg("-C").arg(self.dir.path()).stdin(Stdio::null());
         for name in VARIABLES_REMOVED {
             make.env_remove(name);
         }
@@ -180,7 +188,7 @@ impl Project {
         let said = self.dir.path().with_extension("said");
         let system = |error| LabError::System { what: "cannot keep what make says", error };
         let output = fs::File::create(&said).map_err(system)?;
-        let mut make = self.make();
+        let mut make = self.make_under(&self.under);
         make.arg(format!("-j{}", self.job_count))
             .args(&self.goals)
             .envs(environment.iter().map(|(name, value)| (name, value)));

@@ -1,11 +1,29 @@
 //! What the engine of the experiment `zero-page` is asked, and what it answers: one run of its codec, in a process of its own.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a huge page, on x86-64 and on AArch64 with small ones of 4 KiB.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes that the largest frame may have.
 pub const BUFFER_BYTES_MAX: usize = 256 << 20;
+
+/// What the engine can be asked.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// Frames; the answer is an [`Outcome`].
+    Frames(Order),
+    /// Threads that touch memory and give it back, all at once; the answer is nanoseconds of CPU time for a page, their mean.
+    Touch {
+        /// How many; each thread has memory of its own.
+        threads: usize,
+        /// Whether each page is written; otherwise read, which maps the zero page.
+        is_written: bool,
+    },
+    /// Mappings of the zero page in all processes that may be looked at; the answer is a number, or none where it cannot be told from memory.
+    Machine,
+}
 
 /// A run. Names of what there is are those of labels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +32,8 @@ pub struct Order {
     pub cpu: u32,
     /// How the kernel schedules it.
     pub policy: Scheduling,
+    /// What the frame buffer is.
+    pub memory: Memory,
     /// What the kernel is advised of huge pages for the frame buffer.
     pub thp: Thp,
     /// What was done to the frame buffer before the first frame.
@@ -22,6 +42,20 @@ pub struct Order {
     pub part: Part,
     /// Bytes of the frames, one after the other; each frame begins at the buffer's first byte. What they share is touched once.
     pub sizes: Vec<usize>,
+}
+
+/// What the frame buffer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Memory {
+    /// An array in .bss.
+    Bss,
+    /// A mapping without a file, `MAP_PRIVATE`.
+    Anonymous,
+    /// `/dev/zero`, mapped `MAP_PRIVATE`.
+    DevZeroPrivate,
+    /// `/dev/zero`, mapped `MAP_SHARED`.
+    DevZeroShared,
 }
 
 /// A scheduling policy of Linux (sched(7)).
@@ -52,7 +86,7 @@ pub enum Thp {
     Asked,
 }
 
-/// What was done to the frame buffer, an array in .bss, before the first frame.
+/// What was done to the frame buffer before the first frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -64,6 +98,8 @@ pub enum State {
     PopulateRead,
     /// `MADV_POPULATE_WRITE`.
     PopulateWrite,
+    /// It was filled by `read(2)` of `/dev/zero`.
+    ReadFromDevZero,
 }
 
 /// What is done to a frame.
@@ -76,6 +112,8 @@ pub enum Part {
     Decode,
     /// It is written, word by word.
     Write,
+    /// A frame of Motion JPEG is decoded into it, by a decoder of others.
+    Codec,
 }
 
 macro_rules! names {
@@ -91,16 +129,18 @@ macro_rules! names {
 
 names! {
     Scheduling: Other "other" Batch "batch" Idle "idle" Fifo "fifo" Rr "rr";
+    Memory: Bss "bss" Anonymous "anonymous" DevZeroPrivate "dev-zero-private" DevZeroShared "dev-zero-shared";
     Thp: Never "never" Unasked "unasked" Asked "asked";
-    State: Never "never-written" Written "written" PopulateRead "populate-read" PopulateWrite "populate-write";
-    Part: Read "read" Decode "decode" Write "write";
+    State: Never "never-written" Written "written" PopulateRead "populate-read" PopulateWrite "populate-write"
+        ReadFromDevZero "read-from-dev-zero";
+    Part: Read "read" Decode "decode" Write "write" Codec "codec";
 }
 
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What could not be had as it was asked for, with the cause: the processor, the policy, the advice, the populating.
-    pub refused: Vec<String>,
+    /// What could not be had as it was asked for: `cpu`, `policy`, `thp` or `state`, with the cause.
+    pub refused: BTreeMap<String, String>,
     /// The frames, in the order of their sizes.
     pub frames: Vec<Frame>,
     /// Whether [`Census::zero`] can be told here.
@@ -114,6 +154,8 @@ pub struct Frame {
     pub bytes: usize,
     /// How long each pass took.
     pub ns: Vec<f64>,
+    /// The same by `gettimeofday`, which counts whole microseconds.
+    pub ns_by_time_of_day: Vec<f64>,
     /// Faults in each, of this thread: those that needed no disk, and those that did.
     pub faults: Vec<u64>,
     /// What the frame's pages were after the last.

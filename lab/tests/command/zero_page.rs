@@ -1,16 +1,16 @@
-//! `dormouse lab run zero-page`: frames are read from the page that the kernel says, with as many faults as pages, and the verdict is there.
+//! `dormouse lab run zero-page`: frames are read from the page that the kernel says, with as many faults as pages, and the paper is judged.
 
 use std::process::Command;
 
-use dormouse_lab::{Measurement, Report};
+use dormouse_lab::{Measurement, Report, Verdict};
 
 use crate::common::{LAB, succeed};
 
 #[test]
-fn zero_page_has_its_census_its_faults_and_its_verdict() {
+fn zero_page_has_its_census_its_faults_and_its_paper() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
-    let output = succeed(Command::new(LAB).args(["run", "zero-page", "--quick", "--rounds", "2", "--json"]).arg(&json));
+    let output = succeed(Command::new(LAB).args(["run", "zero-page", "--quick", "--rounds", "1", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
@@ -55,6 +55,24 @@ fn zero_page_has_its_census_its_faults_and_its_verdict() {
         let ratio = experiment.ratios.iter().find(|ratio| ratio.name == name).unwrap_or_else(|| panic!("no {name}"));
         assert!(ratio.value.is_finite() && ratio.ci95.is_none_or(|[low, high]| low <= high), "{ratio:?}");
     }
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("read, small pages, never-written") && text.contains("verdict: "), "{text}");
+    // /dev/zero is memory without a file where it is private, and a file of its own where it is shared.
+    for (memory, has_zero) in [("anonymous", true), ("dev-zero-private", true), ("dev-zero-shared", false)] {
+        let [_, zero, _, small, _] = frame(&format!("read.never-written.later.at-once.{memory}"));
+        let (expected, other) = if has_zero && sees_zero { (zero, small) } else { (small, zero) };
+        assert_eq!((expected, other), (whole, 0.0), "{memory}");
+    }
+    // A decoder leaves memory behind, whatever was there before.
+    for state in ["never-written", "populate-write"] {
+        let [unbacked, zero, _, small, _] = frame(&format!("codec.{state}.later"));
+        assert!(unbacked == 0.0 && zero == 0.0 && small > 0.0, "{state}");
+    }
+    for name in ["touch.zero.one", "touch.private.four-each-cpu", "slowdown.zero.each-cpu"] {
+        assert!(find(name).median > 0.0, "{name}");
+    }
+    // One round is no interval.
+    assert!(!experiment.statements.is_empty());
+    for judged in &experiment.statements {
+        assert!(matches!(judged.verdict, Verdict::CannotBeTold | Verdict::NotMeasured), "{judged:?}");
+    }
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Chen (2008)"));
 }
