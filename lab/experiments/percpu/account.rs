@@ -5,7 +5,7 @@
 //!     every process: two counters for each block, 10,000 samples a second of its main thread
 //!                                        │
 //!      memory of all processes ◀─────────┘   the counters; ticks, ticks within the accounting, blocks
-//!   share = ticks within ÷ ticks            each less that of the way `none`, which shares nothing
+//!   share = ticks within ÷ ticks            each less that of the way `none`, which is called and does nothing
 //!   time  = the build's
 //! ```
 
