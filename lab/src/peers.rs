@@ -52,12 +52,16 @@ pub struct Peer {
 }
 
 /// Their names, which are those of their programs, and the experiment that they are in.
-const PEERS: [(&str, &str, &[PeerMode], Reader); 10] = [
+const PEERS: [(&str, &str, &[PeerMode], Reader); 14] = [
     ("lttng-ust", "event", &[PeerMode::Overwrite, PeerMode::Discard], Reader::Lttng),
     ("tracy", "event", &[PeerMode::Overwrite], Reader::Engine),
     ("fastrace", "event", &[PeerMode::Overwrite], Reader::Engine),
     ("tracing", "event", &[PeerMode::Overwrite], Reader::Engine),
+    ("tracing-ring", "event", &[PeerMode::Overwrite], Reader::Ring),
+    ("tracing-flight-recorder", "event", &[PeerMode::Overwrite], Reader::Ring),
     ("perfetto", "event", &[PeerMode::Overwrite], Reader::Ring),
+    ("perfetto-recorder", "event", &[PeerMode::Overwrite], Reader::Ring),
+    ("uprobe", "event", &[PeerMode::Overwrite], Reader::Ring),
     ("usdt", "event", &[PeerMode::Overwrite], Reader::None),
     ("static-keys", "imv", &[PeerMode::Overwrite], Reader::Engine),
     ("thread-local-crate", "percpu", &[PeerMode::Overwrite], Reader::Engine),

@@ -17,9 +17,21 @@ use anyhow::{Context, Result, bail};
 use crate::run::{self, cargo, line, succeed};
 use crate::system::{self, BABELTRACE2, CC, CPP, LTTNG, LTTNG_UST, SDT};
 
-/// Engines in Rust, cheapest to build first. Their packages are called `dormouse-lab-peer-NAME`.
-const RUST: [&str; 8] =
-    ["static-keys", "thread-local-crate", "fast-counter", "queues", "fastrace", "tracing", "tracy", "perfetto"];
+/// Engines in Rust, cheapest to build first. Their programs are called `dormouse-lab-peer-NAME`.
+const RUST: [&str; 12] = [
+    "static-keys",
+    "thread-local-crate",
+    "fast-counter",
+    "queues",
+    "uprobe",
+    "fastrace",
+    "tracing",
+    "tracing-ring",
+    "tracing-flight-recorder",
+    "perfetto-recorder",
+    "tracy",
+    "perfetto",
+];
 
 /// Engines in C: name, source, the Debian package whose version is theirs, libraries.
 const C: [(&str, &str, &str, &[&str]); 2] =
@@ -143,11 +155,11 @@ fn build_rust(what: &[&str], target: &Path) -> Result<()> {
 }
 
 fn build_rust_peer(name: &str, is_built: bool, target: &Path) -> Result<PathBuf> {
-    let package = format!("dormouse-lab-peer-{name}");
+    let program = format!("dormouse-lab-peer-{name}");
     if !is_built {
-        build_rust(&["--package", &package], target)?;
+        build_rust(&["--bin", &program], target)?;
     }
-    Ok(target.join("peers/release").join(package))
+    Ok(target.join("peers/release").join(program))
 }
 
 fn build_c(name: &str, source: &str, package: &str, libraries: &[&str], target: &Path) -> Result<PathBuf> {

@@ -407,7 +407,7 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
 }
 
 /// Name, numerator, denominator.
-const RATIOS: [(&str, &str, &str); 30] = [
+const RATIOS: [(&str, &str, &str); 35] = [
     ("armed_vs_floor", "dormouse.armed.u64", "floor.armed.u64"),
     ("armed_ints3_vs_floor", "dormouse.armed.ints3", "floor.armed.ints3"),
     ("armed_str32_vs_floor", "dormouse.armed.str32", "floor.armed.str32"),
@@ -424,7 +424,11 @@ const RATIOS: [(&str, &str, &str); 30] = [
     ("armed_vs_tracy_zone", "dormouse.armed.none", "tracy.armed.zone"),
     ("armed_vs_fastrace", "dormouse.armed.none", "fastrace.armed.none"),
     ("armed_vs_tracing", "dormouse.armed.u64", "tracing.armed.u64"),
+    ("armed_vs_tracing_ring", "dormouse.armed.u64", "tracing-ring.armed.u64"),
+    ("armed_vs_tracing_flight_recorder", "dormouse.armed.u64", "tracing-flight-recorder.armed.u64"),
     ("armed_vs_perfetto", "dormouse.armed.u64", "perfetto.armed.u64"),
+    ("armed_vs_perfetto_recorder", "dormouse.armed.u64", "perfetto-recorder.armed.u64"),
+    ("armed_vs_uprobe", "dormouse.armed.u64", "uprobe.armed.u64"),
     ("armed_2_threads_vs_1", "dormouse.armed.u64.2-threads", "dormouse.armed.u64"),
     ("overwrite_vs_discard_event", "dormouse.armed.u64", "dormouse.armed.u64.discard"),
     ("lttng_ust_2_threads_vs_1", "lttng-ust.armed.u64.2-threads", "lttng-ust.armed.u64"),
@@ -438,6 +442,7 @@ const RATIOS: [(&str, &str, &str); 30] = [
     ("variable_linear_vs_random_walk", "variable.dormant.u64.linear-L2", "variable.dormant.u64.L2"),
     ("dormant_vs_tracing", "dormouse.dormant.u64", "tracing.dormant.u64"),
     ("dormant_vs_usdt", "dormouse.dormant.u64", "usdt.dormant.u64"),
+    ("dormant_vs_uprobe", "dormouse.dormant.u64", "uprobe.dormant.u64"),
 ];
 
 #[cfg(test)]

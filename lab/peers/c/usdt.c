@@ -2,8 +2,7 @@
  * Engine `usdt`: statically defined tracepoints of SystemTap's <sys/sdt.h>, dormant.
  *
  * A site is one nop and an ELF note that names it and says where its arguments are; the arguments are computed whether or not
- * anybody listens. No semaphore guards them. Arming is left out: a probe becomes a uprobe, which takes root, a tracer and a trap
- * into the kernel for each event, and no container has it.
+ * anybody listens. No semaphore guards them. Arming is left out: a probe becomes a uprobe, which the engine `uprobe` measures.
  *
  * Source: sys/sdt.h of systemtap-sdt-dev; https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation.
  */

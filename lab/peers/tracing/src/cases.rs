@@ -1,0 +1,93 @@
+//! The cases of the engines for the tracing crate: events at level INFO, and the same events at level DEBUG, which the level in force
+//! leaves out.
+
+use dormouse_lab_harness::Case;
+use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, each, each_site, flat, sites, text};
+use tracing::Level;
+
+/// What is recorded.
+pub const LEVEL: Level = Level::INFO;
+
+extern "C" fn armed_none(iterations: u64, first: u64) {
+    each(iterations, first, |_| tracing::event!(Level::INFO, "none"));
+}
+
+extern "C" fn armed_u64(iterations: u64, first: u64) {
+    each(iterations, first, |number| tracing::event!(Level::INFO, number, "u64"));
+}
+
+extern "C" fn armed_ints3(iterations: u64, first: u64) {
+    each(iterations, first, |number| {
+        tracing::event!(Level::INFO, a = number, b = -(number as i64), c = number as u32, "ints3");
+    });
+}
+
+extern "C" fn armed_str32(iterations: u64, first: u64) {
+    each(iterations, first, |number| tracing::event!(Level::INFO, text = text(number), "str32"));
+}
+
+extern "C" fn dormant_u64(iterations: u64, first: u64) {
+    each(iterations, first, |number| tracing::event!(Level::DEBUG, number, "u64"));
+}
+
+/// A function of its own, with an event of its own.
+macro_rules! site {
+    ($level:ident, $number:expr) => {{
+        #[inline(never)]
+        fn site(value: u64) {
+            // Its number is in it, so that no two are the same function; the empty sites have theirs too.
+            std::hint::black_box(value ^ $number);
+            tracing::event!(Level::$level, number = value, "site");
+        }
+        site
+    }};
+}
+
+macro_rules! armed_site {
+    ($a:literal $b:literal $c:literal) => {
+        site!(INFO, $a * 100 + $b * 10 + $c)
+    };
+}
+
+macro_rules! dormant_site {
+    ($a:literal $b:literal $c:literal) => {
+        site!(DEBUG, $a * 100 + $b * 10 + $c)
+    };
+}
+
+static ARMED_SITES: Sites = sites!(armed_site);
+static DORMANT_SITES: Sites = sites!(dormant_site);
+
+extern "C" fn armed_sites_10(iterations: u64, first: u64) {
+    each_site::<10>(iterations, first, flat(&ARMED_SITES));
+}
+
+extern "C" fn armed_sites_1000(iterations: u64, first: u64) {
+    each_site::<1000>(iterations, first, flat(&ARMED_SITES));
+}
+
+extern "C" fn dormant_sites_10(iterations: u64, first: u64) {
+    each_site::<10>(iterations, first, flat(&DORMANT_SITES));
+}
+
+extern "C" fn dormant_sites_1000(iterations: u64, first: u64) {
+    each_site::<1000>(iterations, first, flat(&DORMANT_SITES));
+}
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![EMPTY];
+    cases.extend(EMPTY_SITES_CASES);
+    cases.extend([
+        Case { name: "armed_none", run: armed_none, events_per_iteration: 1 },
+        Case { name: "armed_u64", run: armed_u64, events_per_iteration: 1 },
+        Case { name: "armed_ints3", run: armed_ints3, events_per_iteration: 1 },
+        Case { name: "armed_str32", run: armed_str32, events_per_iteration: 1 },
+        Case { name: "armed_sites_10", run: armed_sites_10, events_per_iteration: 1 },
+        Case { name: "armed_sites_1000", run: armed_sites_1000, events_per_iteration: 1 },
+        Case { name: "dormant_u64", run: dormant_u64, events_per_iteration: 0 },
+        Case { name: "dormant_sites_10", run: dormant_sites_10, events_per_iteration: 0 },
+        Case { name: "dormant_sites_1000", run: dormant_sites_1000, events_per_iteration: 0 },
+    ]);
+    cases
+}
