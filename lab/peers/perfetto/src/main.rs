@@ -10,13 +10,14 @@
 //! make the same call below a lock of the process, and allocate for the list of arguments, for each argument's name and for the
 //! pointers to them. Told to run `armed_u64` 2,000 times in a row, on a virtual machine of two processors that others used as well (AMD EPYC,
 //! Linux 6.18, 2026-11-25), an event took 264 ns by the macros and 180 ns by the call in the quickest of 31 runs; with two
-//! threads 828 and 252 ns in the median, for the lock.
+//! threads 828 and 252 ns in the median.
 //!
 //! # Where the time goes
 //! `perf record -e cpu-clock` of this engine, 2,250,000 events of `armed_u64`, same machine and day: 19 % in the service thread; in the
 //! thread that records 22 % in `memmove`, 14 % in the tables of interned names, 10 % in reading the clock, the rest in encoding and the
-//! writer's packets. Each chunk of 4 KiB that is full wakes the service thread, one switch in some 200 events. Where no other processor is free
-//! that thread runs in the writer's place: then the same event took 0.5 to 3 microseconds. The C interface has no way to commit chunks in batches or
+//! writer's packets. Each chunk of 4 KiB that is full wakes the service thread, one switch in some 200 events. In the
+//! same runs of 225,000 events, which others interrupted, an event took 0.24 to 0.9 microseconds, and by the macros 0.33 to 3.1; the slowest
+//! had the fewest switches, so it was not the service thread that they waited for. The C interface has no way to commit chunks in batches or
 //! to ask for larger ones (`producer_abi.h`); the C++ interface's arguments have both.
 //!
 //! # Cases
