@@ -61,6 +61,9 @@ struct Run {
     /// At most N rounds of each case: a few show that it works, and say nothing of what it costs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
+    /// Print what papers say, ratios and peers, and not each measurement
+    #[arg(long)]
+    brief: bool,
     /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -160,7 +163,8 @@ impl Run {
             writable(file)?;
         }
         let report = dormouse_lab::run(&names, &options)?;
-        write!(out, "{}", report::text(&report))?;
+        let text = if self.brief { report::brief(&report) } else { report::text(&report) };
+        write!(out, "{text}")?;
         if let Some(file) = &self.json {
             write(file, &serde_json::to_string_pretty(&report)?)?;
         }

@@ -26,7 +26,7 @@ use std::fmt::Write;
 use dormouse_terminal::style::wrap;
 use serde_json::Value;
 
-use crate::experiments::EXPERIMENTS;
+use crate::experiments::{self, EXPERIMENTS, Known};
 use crate::grid::{Grid, escaped};
 use crate::{Experiment, Report, Verdict};
 use blocks::{Block, is_warning, of_experiment, of_paper};
@@ -42,10 +42,35 @@ const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 
 
 /// A report for a terminal.
 pub fn text(report: &Report) -> String {
-    let experiments = report.experiments.iter();
-    let experiments =
-        experiments.map(|e| format!("\n{}\n{}", e.name, of_experiment(e).iter().map(block_text).collect::<String>()));
-    format!("{}\n{}", report.host, experiments.collect::<String>())
+    written(report, of_experiment)
+}
+
+/// The same in short: of each experiment what a paper says or, without one, its ratios and its first table, and who its peers were.
+pub fn brief(report: &Report) -> String {
+    written(report, |experiment| {
+        let has_paper = experiments::find(&experiment.name).is_some_and(Known::has_paper);
+        let mut blocks: Vec<Block> = of_experiment(experiment);
+        let heading = |wanted: &[&str]| {
+            let is_it = |block: &Block| matches!(block, Block::Heading(heading) if wanted.contains(&heading.as_str()));
+            blocks.iter().position(is_it).unwrap_or(blocks.len())
+        };
+        let end = if has_paper {
+            heading(&["Ratios", "Measurements"])
+        } else {
+            let from = heading(&["Measurements"]);
+            let table = blocks[from..].iter().position(|block| matches!(block, Block::Grid(..)));
+            table.map_or(blocks.len(), |table| from + table + 1)
+        };
+        blocks.truncate(end);
+        let peers = experiment.notes.iter().filter(|note| note.starts_with("peer ")).cloned().collect();
+        blocks.push(Block::List(peers));
+        blocks
+    })
+}
+
+fn written(report: &Report, blocks: impl Fn(&Experiment) -> Vec<Block>) -> String {
+    let experiment = |e: &Experiment| format!("\n{}\n{}", e.name, blocks(e).iter().map(block_text).collect::<String>());
+    format!("{}\n{}", report.host, report.experiments.iter().map(experiment).collect::<String>())
 }
 
 fn block_text(block: &Block) -> String {

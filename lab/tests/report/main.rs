@@ -36,6 +36,17 @@ fn plots(html: &str) -> Vec<Value> {
 }
 
 #[test]
+fn in_short_there_is_what_a_paper_says_or_ratios_and_one_table() {
+    let full = fixture::full();
+    let (text, brief) = (report::text(&full), report::brief(&full));
+    let [of_event, of_builds] = brief.split("\ncompile-job\n").collect::<Vec<_>>()[..] else { panic!("{brief}") };
+    assert!(full.experiments[0].ratios.iter().all(|ratio| of_event.contains(&ratio.name)), "{of_event}");
+    assert!(of_event.contains("Medians, ns: plain case") && !of_event.contains("Medians, ns: threads"), "{of_event}");
+    assert!(of_builds.contains("Statements") && !of_builds.contains("Measurements"), "{of_builds}");
+    assert!(brief.lines().count() < text.lines().count(), "{brief}");
+}
+
+#[test]
 fn text_and_page_say_the_same() {
     let full = fixture::full();
     let (html, text) = (html(&full), report::text(&full));
