@@ -120,7 +120,7 @@ pub struct RunOptions {
     pub policy: Policy,
     /// Whether the tools that people use are measured too.
     pub has_peers: bool,
-    /// The project that `compile-job` builds; see [`find_project`] for where it is looked for otherwise.
+    /// The project that `compile-job` builds; see [`experiments::find_project`] for where it is looked for otherwise.
     pub project: Option<PathBuf>,
 }
 

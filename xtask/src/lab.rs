@@ -27,6 +27,9 @@ pub(crate) struct Lab {
     /// A few seconds for each in place of minutes; wider intervals
     #[arg(long)]
     pub(crate) quick: bool,
+    /// At most N rounds of each case: six show that it works, with intervals, and say little of what it costs
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u32>,
     /// Also write the results as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -85,6 +88,9 @@ impl Lab {
             command.args(TOUR).args(["--quick", "--brief"]);
         } else if self.quick {
             command.arg("--quick");
+        }
+        if let Some(rounds) = self.rounds {
+            command.args(["--rounds", &rounds.to_string()]);
         }
         for (option, file) in [("--json", self.json), ("--html", self.html)] {
             if let Some(file) = file {
