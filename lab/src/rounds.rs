@@ -73,10 +73,6 @@ pub(crate) struct Samples {
     pub(crate) counters: BTreeMap<String, f64>,
     /// Events that an iteration emits, or none.
     pub(crate) events_per_iteration: f64,
-    /// Page faults amid all rounds that count.
-    pub(crate) faults: u64,
-    /// Iterations of these.
-    pub(crate) iterations: u64,
 }
 
 /// What all rounds came to.
@@ -157,7 +153,6 @@ pub(crate) fn measure(
     let mut ns = vec![Vec::with_capacity(rounds); slots.len()];
     let mut counters: Vec<BTreeMap<String, Vec<f64>>> = vec![BTreeMap::new(); slots.len()];
     let mut events_per_iteration = vec![0.0; slots.len()];
-    let mut faults = vec![(0, 0); slots.len()];
     let mut untold = BTreeSet::new();
     bar.set_message(what.to_string());
     for (round, is_counted) in turns(rounds, processes) {
@@ -178,8 +173,6 @@ pub(crate) fn measure(
             }
             ns[index].push(timing.ns);
             events_per_iteration[index] = timing.events as f64 / timing.iterations as f64;
-            faults[index].0 += timing.faults;
-            faults[index].1 += timing.iterations;
             untold.extend(timing.untold);
             for (name, count) in timing.counters.into_iter().flatten() {
                 counters[index].entry(name).or_default().push(count);
@@ -190,12 +183,8 @@ pub(crate) fn measure(
     bar.finish_and_clear();
     let mut rounds = sum_up(ns, counters, warm_up);
     rounds.untold = untold;
-    for (samples, (events, (faults, iterations))) in
-        rounds.samples.iter_mut().zip(events_per_iteration.into_iter().zip(faults))
-    {
+    for (samples, events) in rounds.samples.iter_mut().zip(events_per_iteration) {
         samples.events_per_iteration = events;
-        samples.faults = faults;
-        samples.iterations = iterations;
     }
     Ok(rounds)
 }

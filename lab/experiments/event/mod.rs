@@ -27,7 +27,7 @@ use dormouse_lab_harness::{Run, Walk};
 use crate::engine::{Engine, engine_path};
 use crate::engines::{self, Engines, Start};
 use crate::peers::{PeerMode, Verification};
-use crate::plan::{self, Planned};
+use crate::plan::{self, Axis, Plan, slot};
 use crate::rounds::{self, Slot, Turn, WarmUp};
 use crate::statistics::measurement;
 use crate::{Experiment, Host, LabError, Labels, Measurement, RunOptions};
@@ -81,12 +81,6 @@ enum Width {
     Plain,
 }
 
-/// All slots of the experiment.
-#[derive(Default)]
-struct Plan {
-    planned: Vec<Planned>,
-}
-
 /// One combination of the axes.
 #[derive(Debug, Clone, Copy)]
 struct Point<'a> {
@@ -97,94 +91,105 @@ struct Point<'a> {
 
 const HOT: Point<'static> = Point { threads: 1, pressure: "hot", walk: Walk::None };
 
-impl Plan {
-    /// Adds a case, and its base where that is not there yet. A case that the engine does not have is left out.
-    fn add(&mut self, engines: &[Engine], tool: &Tool, case: &str, base: &str, point: Point<'_>, effort: Effort) {
-        if !engines[tool.engine].has(case) || !engines[tool.engine].has(base) {
+/// `tool.state.fields`, and what departs from the plain case: `dormouse.armed.u64.2-threads`, `dormouse.dormant.u64.L2`.
+const AXES: &[Axis] = &[
+    Axis::plain("tool"),
+    Axis::plain("state"),
+    Axis::plain("fields"),
+    Axis { name: "threads", silent: "1", shown: "{}-threads" },
+    Axis::without("pressure", "hot"),
+    Axis { name: "sites", silent: "1", shown: "{}-sites" },
+    Axis::without("mode", "overwrite"),
+];
+
+/// Cases of the plain circumstances, each with its empty loop; what an engine does not have is left out.
+const CASES: [(&str, &str); 11] = [
+    ("armed_none", "empty"),
+    ("armed_ints3", "empty"),
+    ("armed_zone", "empty"),
+    ("dormant_u64", "empty"),
+    ("rdtsc", "empty"),
+    ("load_u64", "empty"),
+    ("armed_str32", "empty_str32"),
+    ("floor_str32", "empty_str32"),
+    ("floor_none", "empty"),
+    ("floor_u64", "empty"),
+    ("floor_ints3", "empty"),
+];
+
+/// Adds what a tool goes through.
+fn add_tool(
+    plan: &mut Plan,
+    engines: &[Engine],
+    tool: &Tool,
+    walks: &[(&'static str, Walk)],
+    cpus: usize,
+    effort: Effort,
+) {
+    let has = |case: &str| engines[tool.engine].has(case);
+    let mut add = |case: &str, base: &str, point: Point<'_>| {
+        let base = if has(base) { base } else { "empty" };
+        if !has(case) || !has(base) {
             return;
         }
-        let base = self.slot(tool, base, None, point, effort);
-        self.slot(tool, case, Some(base), point, effort);
-    }
-
-    fn slot(&mut self, tool: &Tool, case: &str, base: Option<usize>, point: Point<'_>, effort: Effort) -> usize {
-        let labels = labels(tool, case, point);
-        let name = name(&labels);
-        if let Some(index) = self.planned.iter().position(|planned| planned.name == name) {
-            return index;
-        }
-        let turn = match (point.walk, point.pressure) {
+        let turn = Turn::Lasting(match (point.walk, point.pressure) {
             (Walk::None, _) => effort.hot,
             (_, "L3") => effort.coldest,
             _ => effort.cold,
+        });
+        let mut add = |case, base| {
+            let slot = Slot { threads: point.threads, ..slot(tool.engine, case, point.walk, turn) };
+            let labels = labels(tool, case, point);
+            let pairs: Vec<(&str, &str)> = labels.iter().map(|(axis, value)| (axis.as_str(), value.as_str())).collect();
+            plan.add(engines, slot, &pairs, base)
         };
-        let turn = Turn::Lasting(turn);
-        let (engine, threads, walk) = (tool.engine, point.threads, point.walk);
-        let slot = Slot { engine, case: case.into(), threads, walk, turn, beside: None };
-        self.planned.push(Planned { slot, name, labels, base, per_iteration: 1 });
-        self.planned.len() - 1
+        let base = add(base, None);
+        add(case, base);
+    };
+    add("armed_u64", "empty", HOT);
+    if cpus > 1 {
+        add("armed_u64", "empty", Point { threads: 2, ..HOT });
     }
-
-    /// What a tool goes through.
-    fn tool(&mut self, engines: &[Engine], tool: &Tool, walks: &[(&'static str, Walk)], cpus: usize, effort: Effort) {
-        let mut add = |case: &str, base: &str, point| self.add(engines, tool, case, base, point, effort);
-        add("armed_u64", "empty", HOT);
-        if cpus > 1 {
-            add("armed_u64", "empty", Point { threads: 2, ..HOT });
+    if tool.width == Width::Plain {
+        return;
+    }
+    CASES.iter().for_each(|(case, base)| add(case, base, HOT));
+    if cpus > 1 {
+        ["dormant_u64", "floor_u64"].iter().for_each(|case| add(case, "empty", Point { threads: 2, ..HOT }));
+    }
+    for (pressure, walk) in walks {
+        let point = Point { threads: 1, pressure, walk: *walk };
+        let (is_full, is_ours) = (tool.width == Width::Full, tool.name == "dormouse");
+        let is_wanted = match *pressure {
+            "L1" => is_full || !effort.is_quick,
+            "L2" => true,
+            "L3" => is_ours || is_full && !effort.is_quick,
+            _ => is_ours,
+        };
+        if !is_wanted {
+            continue;
         }
-        if tool.width == Width::Plain {
-            return;
+        ["armed_u64", "dormant_u64", "load_u64", "floor_u64"].iter().for_each(|case| add(case, "empty", point));
+        // Over many sites, what a single one owes to where the linker put it evens out.
+        if *pressure == "L2" || *pressure == "L3" && !effort.is_quick {
+            add("dormant_sites_1000", "empty_sites_1000", point);
         }
-        for case in ["armed_none", "armed_ints3", "armed_zone", "dormant_u64", "rdtsc", "load_u64"] {
-            add(case, "empty", HOT);
-        }
-        for case in ["armed_str32", "floor_str32"] {
-            let base = if engines[tool.engine].has("empty_str32") { "empty_str32" } else { "empty" };
-            add(case, base, HOT);
-        }
-        for case in ["floor_none", "floor_u64", "floor_ints3"] {
-            add(case, "empty", HOT);
-        }
-        if cpus > 1 {
-            for case in ["dormant_u64", "floor_u64"] {
-                add(case, "empty", Point { threads: 2, ..HOT });
-            }
-        }
-        for (pressure, walk) in walks {
-            let point = Point { threads: 1, pressure, walk: *walk };
-            let (is_full, is_ours) = (tool.width == Width::Full, tool.name == "dormouse");
-            let is_wanted = match *pressure {
-                "L1" => is_full || !effort.is_quick,
-                "L2" => true,
-                "L3" => is_ours || is_full && !effort.is_quick,
-                _ => is_ours,
-            };
-            if !is_wanted {
-                continue;
-            }
-            for case in ["armed_u64", "dormant_u64", "load_u64", "floor_u64"] {
-                add(case, "empty", point);
-            }
-            // Over many sites, what a single one owes to where the linker put it evens out.
-            if *pressure == "L2" || *pressure == "L3" && !effort.is_quick {
-                add("dormant_sites_1000", "empty_sites_1000", point);
-            }
-        }
-        for count in ["10", "1000"] {
-            for state in ["dormant", "armed"] {
-                add(&format!("{state}_sites_{count}"), &format!("empty_sites_{count}"), HOT);
-            }
+    }
+    // In a quick run there is no time for those of every peer.
+    if effort.is_quick && tool.width == Width::Peer {
+        return;
+    }
+    for count in ["10", "1000"] {
+        for state in ["dormant", "armed"] {
+            add(&format!("{state}_sites_{count}"), &format!("empty_sites_{count}"), HOT);
         }
     }
 }
 
 /// What a slot is of. A case's name is `STATE_FIELDS` or `STATE_sites_COUNT`.
 fn labels(tool: &Tool, case: &str, point: Point<'_>) -> Labels {
-    let (state, fields) = case.split_once('_').unwrap_or((case, "none"));
-    let (fields, sites) = match fields.strip_prefix("sites_") {
-        Some(count) => ("u64", count),
-        None => (fields, "1"),
-    };
+    let (state, fields) = case.split_once('_').unwrap_or((case, if case == "empty" { "" } else { "none" }));
+    let (fields, sites) = fields.strip_prefix("sites_").map_or((fields, "1"), |count| ("u64", count));
     let (tool_name, state) = match state {
         "floor" => ("floor", "armed"),
         "rdtsc" => ("rdtsc", "armed"),
@@ -192,6 +197,7 @@ fn labels(tool: &Tool, case: &str, point: Point<'_>) -> Labels {
         _ => (tool.name.as_str(), state),
     };
     let threads = point.threads.to_string();
+    let mode = tool.mode.filter(|_| tool_name == tool.name).unwrap_or_default();
     let all = [
         ("tool", tool_name),
         ("state", state),
@@ -199,35 +205,9 @@ fn labels(tool: &Tool, case: &str, point: Point<'_>) -> Labels {
         ("threads", &threads),
         ("pressure", point.pressure),
         ("sites", sites),
+        ("mode", mode),
     ];
-    let mode = tool.mode.filter(|_| tool_name == tool.name).map(|mode| ("mode", mode));
-    all.into_iter().chain(mode).map(|(key, value)| (key.to_string(), value.to_string())).collect()
-}
-
-/// `tool.state.fields`, and what departs from the plain case: `dormouse.armed.u64.2-threads`, `dormouse.dormant.u64.L2`.
-fn name(labels: &Labels) -> String {
-    let get = |key: &str| labels.get(key).map_or("", String::as_str);
-    let mut name = format!("{}.{}", get("tool"), get("state"));
-    if get("state") != "empty" || get("fields") != "none" {
-        name = format!("{name}.{}", get("fields"));
-    }
-    let mut add = |text: &str| name = format!("{name}.{text}");
-    match get("threads") {
-        "1" => {}
-        threads => add(&format!("{threads}-threads")),
-    }
-    match get("pressure") {
-        "hot" => {}
-        pressure => add(pressure),
-    }
-    match get("sites") {
-        "1" => {}
-        sites => add(&format!("{sites}-sites")),
-    }
-    if get("mode") == "discard" {
-        add("discard");
-    }
-    name
+    all.into_iter().filter(|(_, value)| !value.is_empty()).map(|(axis, value)| (axis.into(), value.into())).collect()
 }
 
 /// How records are written.
@@ -271,25 +251,6 @@ fn record_path_faults(engines: &mut Engines, is_quick: bool) -> Result<Vec<Measu
     let sum = measurements.iter().map(|measurement| measurement.median).sum();
     measurements.insert(0, measurement("record_path_faults", "faults", &[sum]));
     Ok(measurements)
-}
-
-/// Says how many page faults came amid what was timed of each tool's armed cases.
-fn faults_of_tools(plan: &[Planned], rounds: &rounds::Rounds) -> String {
-    let mut tools: Vec<(String, u64, u64)> = Vec::new();
-    for (planned, samples) in plan.iter().zip(&rounds.samples) {
-        let label = |name: &str| planned.labels.get(name).map_or("", String::as_str);
-        if label("state") != "armed" || matches!(label("tool"), "floor" | "rdtsc") {
-            continue;
-        }
-        let name = [label("tool"), label("mode")].join(" ").trim().to_string();
-        match tools.iter_mut().find(|tool| tool.0 == name) {
-            Some(tool) => (tool.1, tool.2) = (tool.1 + samples.faults, tool.2 + samples.iterations),
-            None => tools.push((name, samples.faults, samples.iterations)),
-        }
-    }
-    let tools: Vec<String> =
-        tools.iter().map(|(name, faults, events)| format!("{name} {faults} in {events}")).collect();
-    format!("page faults amid the timed iterations of armed cases: {}", tools.join(", "))
 }
 
 /// A process of our engine, in a session of its own.
@@ -359,9 +320,9 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     }
     notes.extend(engines.shortcomings(host));
     let walks = plan::walks(host);
-    let mut plan = Plan::default();
+    let mut plan = Plan::new(AXES);
     for tool in &tools {
-        plan.tool(&engines.all, tool, &walks, cpus.len(), effort);
+        add_tool(&mut plan, &engines.all, tool, &walks, cpus.len(), effort);
     }
     // The floor's cases are in our engine; each is measured once, by the engine that is in no session.
     plan.planned.retain(|planned| planned.slot.engine != FLOOR);
@@ -372,13 +333,10 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
             planned.slot.engine = floor.engine;
         }
     }
-    let slots: Vec<Slot> = plan.planned.iter().map(|planned| planned.slot.clone()).collect();
     let (count, processes) = (options.rounds(10, 80), rounds::processes(options.is_quick));
-    let rounds = rounds::measure(&mut engines, &slots, count, processes, WarmUp::Cut, "event")?;
-
+    let measured = plan.measure(&mut engines, count, processes, WarmUp::Cut, "event")?;
     let faults = record_path_faults(&mut engines, options.is_quick)?;
 
-    let rate = engines.all[0].description().tsc_cycles_per_ns;
     let peers: Vec<(&str, usize)> = engines.peers.iter().map(|peer| (peer.name, peer.engine)).collect();
     let found = engines.finish()?;
     notes.extend(peers.into_iter().map(|(name, engine)| found[engine].note(name)));
@@ -389,18 +347,16 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
     notes.push(format!(
         "each cost is less the empty loop of its engine in the same round; {} rounds{}, {processes} processes of each engine, processors \
          {cpus:?}",
-        count - rounds.warm_up,
-        if rounds.warm_up > 0 { format!(" after {} of warm-up", rounds.warm_up) } else { String::new() }
+        count - measured.warm_up,
+        if measured.warm_up > 0 { format!(" after {} of warm-up", measured.warm_up) } else { String::new() }
     ));
-    notes.push(faults_of_tools(&plan.planned, &rounds));
     notes.push(format!(
         "record_path_faults: the kernel's count (getrusage) amid {FAULTS_OF} events of each kind{}",
         if options.is_quick { ", a tenth of that by atomics" } else { "" }
     ));
-    notes.extend(plan::noise(&rounds, &plan.planned));
-    let costs = plan::costs(&plan.planned, &rounds);
-    let mut measurements = plan::measurements(&plan.planned, &rounds, &costs, rate);
-    let ratios = plan::ratios(RATIOS, &plan.planned, &costs, &mut notes);
+    notes.extend(measured.noise);
+    let ratios = plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes);
+    let mut measurements = measured.measurements;
     plan::retain_available(&mut measurements, host);
     measurements.extend(faults);
     Ok(Experiment { name: "event".into(), measurements, ratios, notes, ..Experiment::default() })
@@ -452,7 +408,7 @@ mod tests {
     #[test]
     fn names_say_what_departs_from_the_plain_case() {
         let tool = Tool { name: "dormouse".into(), mode: Some("overwrite"), engine: 0, width: Width::Full };
-        let of = |case: &str, point| name(&labels(&tool, case, point));
+        let of = |case: &str, point| plan::name(AXES, &labels(&tool, case, point));
         assert_eq!(of("armed_u64", HOT), "dormouse.armed.u64");
         assert_eq!(of("empty", HOT), "dormouse.empty");
         assert_eq!(of("empty_str32", HOT), "dormouse.empty.str32");
@@ -461,7 +417,7 @@ mod tests {
         assert_eq!(of("rdtsc", HOT), "rdtsc.armed.none");
         assert_eq!(of("load_u64", HOT), "variable.dormant.u64");
         let discard = Tool { mode: Some("discard"), ..tool };
-        assert_eq!(name(&labels(&discard, "armed_u64", HOT)), "dormouse.armed.u64.discard");
+        assert_eq!(plan::name(AXES, &labels(&discard, "armed_u64", HOT)), "dormouse.armed.u64.discard");
     }
 
     #[test]
