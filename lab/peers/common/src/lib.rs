@@ -9,7 +9,7 @@
 use std::hint::black_box;
 
 pub use dormouse_lab_harness::{COUNTS, report};
-use dormouse_lab_harness::{Case, opaque};
+use dormouse_lab_harness::{Case, Loop, opaque};
 
 pub mod counters;
 
@@ -121,6 +121,19 @@ extern "C" fn empty_sites_10(iterations: u64, first: u64) {
 
 extern "C" fn empty_sites_1000(iterations: u64, first: u64) {
     each_site::<1000>(iterations, first, flat(&EMPTY_SITES));
+}
+
+/// A case of an engine of `event`: one event an iteration if its name begins with `armed`, none otherwise.
+pub fn case(name: &'static str, run: Loop) -> Case {
+    Case { name, run, events_per_iteration: name.starts_with("armed").into() }
+}
+
+/// Cases that are called as their functions are: `cases![armed_u64, dormant_u64]`.
+#[macro_export]
+macro_rules! cases {
+    ($($run:ident),+) => {
+        [$($crate::case(stringify!($run), $run)),+]
+    };
 }
 
 /// The loop without anything.

@@ -25,8 +25,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dormouse_lab_harness::{Case, Engine};
-use dormouse_lab_peer::{EMPTY, each, report, text, version};
+use dormouse_lab_harness::Engine;
+use dormouse_lab_peer::{EMPTY, cases, each, report, text, version};
 use fastrace::Span;
 use fastrace::collector::{Config, Reporter, SpanContext, SpanRecord};
 use fastrace::local::{LocalParentGuard, LocalSpan};
@@ -143,14 +143,8 @@ fn arrived() -> Result<u64, String> {
 
 fn main() -> ExitCode {
     fastrace::set_reporter(Counting, Config::default().report_interval(Duration::from_millis(100)));
-    let cases = vec![
-        EMPTY,
-        Case { name: "armed_none", run: armed_none, events_per_iteration: 1 },
-        Case { name: "armed_u64", run: armed_u64, events_per_iteration: 1 },
-        Case { name: "armed_ints3", run: armed_ints3, events_per_iteration: 1 },
-        Case { name: "armed_str32", run: armed_str32, events_per_iteration: 1 },
-        Case { name: "dormant_u64", run: dormant_u64, events_per_iteration: 0 },
-    ];
+    let mut cases = vec![EMPTY];
+    cases.extend(cases![armed_none, armed_u64, armed_ints3, armed_str32, dormant_u64]);
     dormouse_lab_harness::main(&Engine {
         name: "fastrace",
         version: version("fastrace"),

@@ -23,8 +23,8 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dormouse_lab_harness::{Case, Engine};
-use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, each, each_site, flat, report, sites, text, version};
+use dormouse_lab_harness::Engine;
+use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, cases, each, each_site, flat, report, sites, text, version};
 use perfetto_recorder::{
     EVENTS_PER_ARG, EVENTS_PER_SPAN, ThreadTraceData, TraceBuilder, current_thread_reserve, scope,
 };
@@ -179,14 +179,7 @@ fn main() -> ExitCode {
     }
     let mut cases = vec![EMPTY];
     cases.extend(EMPTY_SITES_CASES);
-    cases.extend([
-        Case { name: "armed_none", run: armed_none, events_per_iteration: 1 },
-        Case { name: "armed_u64", run: armed_u64, events_per_iteration: 1 },
-        Case { name: "armed_ints3", run: armed_ints3, events_per_iteration: 1 },
-        Case { name: "armed_str32", run: armed_str32, events_per_iteration: 1 },
-        Case { name: "armed_sites_10", run: armed_sites_10, events_per_iteration: 1 },
-        Case { name: "armed_sites_1000", run: armed_sites_1000, events_per_iteration: 1 },
-    ]);
+    cases.extend(cases![armed_none, armed_u64, armed_ints3, armed_str32, armed_sites_10, armed_sites_1000]);
     let (name, version) = ("perfetto-recorder", version("perfetto-recorder"));
     dormouse_lab_harness::main(&Engine { name, version, cases, arrived: Some(arrived) })
 }

@@ -8,17 +8,14 @@
 //!
 //! Events are what the C interface's macro `PERFETTO_TE` expands to: arguments on the stack, one call. The macros of the Rust crate
 //! make the same call below a lock of the process, and allocate for the list of arguments, for each argument's name and for the
-//! pointers to them. Told to run `armed_u64` 2,000 times in a row, on a virtual machine of two processors that others used as well (AMD EPYC,
-//! Linux 6.18, 2026-11-25), an event took 264 ns by the macros and 180 ns by the call in the quickest of 31 runs; with two
-//! threads 828 and 252 ns in the median.
+//! pointers to them.
 //!
 //! # Where the time goes
-//! `perf record -e cpu-clock` of this engine, 2,250,000 events of `armed_u64`, same machine and day: 19 % in the service thread; in the
-//! thread that records 22 % in `memmove`, 14 % in the tables of interned names, 10 % in reading the clock, the rest in encoding and the
-//! writer's packets. Each chunk of 4 KiB that is full wakes the service thread, one switch in some 200 events. In the
-//! same runs of 225,000 events, which others interrupted, an event took 0.24 to 0.9 microseconds, and by the macros 0.33 to 3.1; the slowest
-//! had the fewest switches, so it was not the service thread that they waited for. The C interface has no way to commit chunks in batches or
-//! to ask for larger ones (`producer_abi.h`); the C++ interface's arguments have both.
+//! `perf record -e cpu-clock` of this engine, told to run `armed_u64` 2,250,000 times (AMD EPYC, a virtual machine of two processors that others
+//! used as well, Linux 6.18, 2026-11-25): 19 % in the service thread; in the thread that records 22 % in `memmove`, 14 % in the tables of
+//! interned names, 10 % in reading the clock, the rest in encoding and the writer's packets. Each chunk of 4 KiB that is full wakes the
+//! service thread. The C interface has no way to commit chunks in batches or to ask for larger ones (`producer_abi.h`); the C++
+//! interface's arguments have both.
 //!
 //! # Cases
 //! One event is one packet. Fields are debug annotations; the interface has no other kind for values of an application's own.
@@ -37,8 +34,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dormouse_lab_harness::{Case, Engine};
-use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, each, each_site, flat, report, sites, text, version};
+use dormouse_lab_harness::Engine;
+use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, cases, each, each_site, flat, report, sites, text, version};
 use perfetto_sdk::heap_buffer::HeapBuffer;
 use perfetto_sdk::pb_decoder::{PbDecoder, PbDecoderField};
 use perfetto_sdk::pb_msg::{PbMsg, PbMsgWriter};
@@ -303,14 +300,14 @@ fn main() -> ExitCode {
     }
     let mut cases = vec![EMPTY];
     cases.extend(EMPTY_SITES_CASES);
-    cases.extend([
-        Case { name: "armed_none", run: armed_none, events_per_iteration: 1 },
-        Case { name: "armed_u64", run: armed_u64, events_per_iteration: 1 },
-        Case { name: "armed_ints3", run: armed_ints3, events_per_iteration: 1 },
-        Case { name: "armed_str32", run: armed_str32, events_per_iteration: 1 },
-        Case { name: "dormant_u64", run: dormant_u64, events_per_iteration: 0 },
-        Case { name: "dormant_sites_10", run: dormant_sites_10, events_per_iteration: 0 },
-        Case { name: "dormant_sites_1000", run: dormant_sites_1000, events_per_iteration: 0 },
+    cases.extend(cases![
+        armed_none,
+        armed_u64,
+        armed_ints3,
+        armed_str32,
+        dormant_u64,
+        dormant_sites_10,
+        dormant_sites_1000
     ]);
     let version = format!("{} (C++ of perfetto-sdk-sys {})", version("perfetto-sdk"), version("perfetto-sdk-sys"));
     dormouse_lab_harness::main(&Engine { name: "perfetto", version, cases, arrived: Some(arrived) })

@@ -2,7 +2,7 @@
 //! leaves out.
 
 use dormouse_lab_harness::Case;
-use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, each, each_site, flat, sites, text};
+use dormouse_lab_peer::{EMPTY, EMPTY_SITES_CASES, Sites, cases, each, each_site, flat, sites, text};
 use tracing::Level;
 
 /// What is recorded.
@@ -78,16 +78,16 @@ extern "C" fn dormant_sites_1000(iterations: u64, first: u64) {
 pub fn cases() -> Vec<Case> {
     let mut cases = vec![EMPTY];
     cases.extend(EMPTY_SITES_CASES);
-    cases.extend([
-        Case { name: "armed_none", run: armed_none, events_per_iteration: 1 },
-        Case { name: "armed_u64", run: armed_u64, events_per_iteration: 1 },
-        Case { name: "armed_ints3", run: armed_ints3, events_per_iteration: 1 },
-        Case { name: "armed_str32", run: armed_str32, events_per_iteration: 1 },
-        Case { name: "armed_sites_10", run: armed_sites_10, events_per_iteration: 1 },
-        Case { name: "armed_sites_1000", run: armed_sites_1000, events_per_iteration: 1 },
-        Case { name: "dormant_u64", run: dormant_u64, events_per_iteration: 0 },
-        Case { name: "dormant_sites_10", run: dormant_sites_10, events_per_iteration: 0 },
-        Case { name: "dormant_sites_1000", run: dormant_sites_1000, events_per_iteration: 0 },
+    cases.extend(cases![
+        armed_none,
+        armed_u64,
+        armed_ints3,
+        armed_str32,
+        armed_sites_10,
+        armed_sites_1000,
+        dormant_u64,
+        dormant_sites_10,
+        dormant_sites_1000
     ]);
     cases
 }

@@ -21,8 +21,8 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use dormouse_lab_harness::{Case, Engine};
-use dormouse_lab_peer::{EMPTY, each, report};
+use dormouse_lab_harness::Engine;
+use dormouse_lab_peer::{EMPTY, case, cases, each, report};
 use memmap2::{MmapOptions, MmapRaw};
 use perf_event::events::Software;
 use perf_event::{Builder, Counter, SampleFlag};
@@ -171,13 +171,9 @@ fn arrived() -> Result<u64, String> {
 
 fn main() -> ExitCode {
     let probes = probes().map_err(|error| format!("not permitted here: {error}"));
-    let mut cases = vec![EMPTY, Case { name: "dormant_u64", run: dormant_u64, events_per_iteration: 0 }];
+    let mut cases = vec![EMPTY, case("dormant_u64", dormant_u64)];
     if probes.is_ok() {
-        cases.extend([
-            Case { name: "armed_none", run: armed_none, events_per_iteration: 1 },
-            Case { name: "armed_u64", run: armed_u64, events_per_iteration: 1 },
-            Case { name: "armed_ints3", run: armed_ints3, events_per_iteration: 1 },
-        ]);
+        cases.extend(cases![armed_none, armed_u64, armed_ints3]);
     }
     if let Ok(mut slot) = PROBES.lock() {
         *slot = probes;
