@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::engines::Engines;
 use crate::rounds::{self, Rounds, Slot, Turn, WarmUp};
 use crate::statistics::{measurement, outlier_share, ratio};
-use crate::{Host, LabError, Labels, Measurement, Ratio};
+use crate::{Experiment, Host, LabError, Labels, Measurement, Ratio};
 
 /// A slot, what it is of, and which slot is its empty loop.
 #[derive(Debug)]
@@ -129,6 +129,53 @@ impl Plan {
     }
 }
 
+/// Measures what `plan_of` plans without memory pressure, and then what it plans with it (`true`): in one and the same rounds the latter would
+/// leave nothing warm for the former. A plan without slots is left out.
+///
+/// # Errors
+/// See [`LabError`].
+pub(crate) fn warm_and_cold(
+    engines: &mut Engines,
+    name: &str,
+    rounds: usize,
+    processes: usize,
+    plan_of: impl Fn(&Engines, bool) -> Plan,
+) -> Result<Vec<(Plan, Measured)>, LabError> {
+    let mut parts = Vec::new();
+    for (is_cold, part) in [(false, "warm"), (true, "cold")] {
+        let plan = plan_of(engines, is_cold);
+        if !plan.planned.is_empty() {
+            let measured = plan.measure(engines, rounds, processes, WarmUp::Cut, &format!("{name}: {part}"))?;
+            parts.push((plan, measured));
+        }
+    }
+    Ok(parts)
+}
+
+/// How many rounds at the beginning of each part were warm-up, in words.
+pub(crate) fn warm_ups(parts: &[(Plan, Measured)]) -> String {
+    parts.iter().map(|(_, measured)| measured.warm_up.to_string()).collect::<Vec<_>>().join(" and ")
+}
+
+/// The experiment that parts come to: their figures, and those ratios of a list whose both sides are of one part.
+pub(crate) fn experiment(
+    name: &str,
+    parts: Vec<(Plan, Measured)>,
+    list: &[(&str, &str, &str)],
+    notes: Vec<String>,
+    host: &Host,
+) -> Experiment {
+    let mut experiment = Experiment { name: name.into(), notes, ..Experiment::default() };
+    for (plan, measured) in parts {
+        let ratios = ratios(list.iter().copied(), &plan.planned, &measured.costs, &mut experiment.notes);
+        experiment.ratios.extend(ratios);
+        experiment.notes.extend(measured.noise);
+        experiment.measurements.extend(measured.measurements);
+    }
+    retain_available(&mut experiment.measurements, host);
+    experiment
+}
+
 /// Sizes of walks over L1, L2 and L3, in sizes of the cache. Once around would do against a cache that forgets the line that was used
 /// longest ago; today's keep a line that was used twice against several that were used once. More is too slow for L3.
 const WALK_FACTORS: [u64; 3] = [4, 4, 2];
@@ -160,7 +207,7 @@ fn walks_over(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
 }
 
 /// What each slot costs, round by round: less its empty loop, for one of what it measures.
-pub(crate) fn costs(planned: &[Planned], rounds: &Rounds) -> Vec<Vec<f64>> {
+fn costs(planned: &[Planned], rounds: &Rounds) -> Vec<Vec<f64>> {
     let cost = |(planned, samples): (&Planned, &crate::rounds::Samples)| {
         let events = if samples.events_per_iteration > 0.0 { samples.events_per_iteration } else { 1.0 };
         let share = 1.0 / (events * f64::from(planned.per_iteration));
@@ -179,12 +226,7 @@ pub(crate) fn costs(planned: &[Planned], rounds: &Rounds) -> Vec<Vec<f64>> {
 }
 
 /// Figures of all slots. `rate` is the timestamp counter's, in cycles of a nanosecond.
-pub(crate) fn measurements(
-    planned: &[Planned],
-    rounds: &Rounds,
-    costs: &[Vec<f64>],
-    rate: Option<f64>,
-) -> Vec<Measurement> {
+fn measurements(planned: &[Planned], rounds: &Rounds, costs: &[Vec<f64>], rate: Option<f64>) -> Vec<Measurement> {
     let figures = planned.iter().zip(&rounds.samples).zip(costs).map(|((planned, samples), costs)| {
         let mut measurement = measurement(&planned.name, "ns", costs);
         measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
@@ -197,7 +239,7 @@ pub(crate) fn measurements(
 
 /// The ratios of a list, each a name, a numerator and a denominator, as far as both were measured. One whose denominator
 /// cannot be told from zero is a note.
-pub(crate) fn ratios<'a>(
+fn ratios<'a>(
     list: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
     planned: &[Planned],
     costs: &[Vec<f64>],
@@ -222,7 +264,7 @@ const SPREAD_MAX: f64 = 1.15;
 const OUTLIERS_MAX: f64 = 0.1;
 
 /// What the rounds' spread says about the machine.
-pub(crate) fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
+fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
     let mut notes: Vec<String> = rounds.untold.iter().map(|line| format!("memory: {line}")).collect();
     let remedy = "end other programs, choose another processor with --cpu, or try --policy fifo";
     if rounds.is_unsteady {

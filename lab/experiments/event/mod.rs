@@ -354,12 +354,9 @@ pub fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment, LabErr
         "record_path_faults: the kernel's count (getrusage) amid {FAULTS_OF} events of each kind{}",
         if options.is_quick { ", a tenth of that by atomics" } else { "" }
     ));
-    notes.extend(measured.noise);
-    let ratios = plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes);
-    let mut measurements = measured.measurements;
-    plan::retain_available(&mut measurements, host);
-    measurements.extend(faults);
-    Ok(Experiment { name: "event".into(), measurements, ratios, notes, ..Experiment::default() })
+    let mut experiment = plan::experiment("event", vec![(plan, measured)], &RATIOS, notes, host);
+    experiment.measurements.extend(faults);
+    Ok(experiment)
 }
 
 /// Name, numerator, denominator.

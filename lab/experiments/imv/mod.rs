@@ -237,14 +237,17 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
     let walks = plan::walks_or_note(host, &mut notes);
 
     let (quick, processes) = (usize::from(options.is_quick), rounds::processes(options.is_quick));
-    let plan = loops(&engines.all);
-    let of_loops = plan.measure(&mut engines, LOOP_RUNS[quick], processes, WarmUp::Keep, "imv: loop")?;
-    let plan = getppid(&engines.all, &walks, options.is_quick);
-    let of_getppid = plan.measure(&mut engines, GETPPID_RUNS[quick], processes, WarmUp::Keep, "imv: getppid")?;
-    let has_two = cpus.len() > 1;
-    let plan = costs(&engines.all, &walks, has_two, options.is_quick);
-    let rounds = options.rounds(16, 80);
-    let of_costs = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, "imv: costs")?;
+    let (has_two, rounds) = (cpus.len() > 1, options.rounds(16, 80));
+    let mut parts = Vec::new();
+    for (plan, rounds, warm_up, of) in [
+        (loops(&engines.all), LOOP_RUNS[quick], WarmUp::Keep, "imv: loop"),
+        (getppid(&engines.all, &walks, options.is_quick), GETPPID_RUNS[quick], WarmUp::Keep, "imv: getppid"),
+        (costs(&engines.all, &walks, has_two, options.is_quick), rounds, WarmUp::Cut, "imv: costs"),
+    ] {
+        let measured = plan.measure(&mut engines, rounds, processes, warm_up, of)?;
+        parts.push((plan, measured));
+    }
+    let warm_up = parts[2].1.warm_up;
 
     let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
     let found = engines.finish()?;
@@ -253,26 +256,19 @@ pub fn run_imv(options: &RunOptions, host: &Host) -> Result<Experiment, LabError
     notes.push(format!(
         "costs of branches and values are less the empty loop of their engine in the same round; {} rounds{}, {processes} processes of each engine, processors \
          {cpus:?}",
-        rounds - of_costs.warm_up,
-        if of_costs.warm_up > 0 { format!(" after {} of warm-up", of_costs.warm_up) } else { String::new() }
+        rounds - warm_up,
+        if warm_up > 0 { format!(" after {warm_up} of warm-up") } else { String::new() }
     ));
     notes.push(format!("the loop's buffer that no cache holds has {} MiB", memory >> 20));
-    let ratios = plan::ratios(RATIOS, &plan.planned, &of_costs.costs, &mut notes);
-    let mut measurements = Vec::new();
-    for measured in [of_loops, of_getppid, of_costs] {
-        notes.extend(measured.noise);
-        measurements.extend(measured.measurements);
-    }
-    plan::retain_available(&mut measurements, host);
+    let mut experiment = plan::experiment("imv", parts, &RATIOS, notes, host);
     match footprint() {
-        Ok(counts) => measurements.extend(counts),
-        Err(why) => notes.push(format!("bytes of code and data not counted: {why}")),
+        Ok(counts) => experiment.measurements.extend(counts),
+        Err(why) => experiment.notes.push(format!("bytes of code and data not counted: {why}")),
     }
     if let Some(right) = found[0].arrived.filter(|_| has_two) {
         let wrong = found[0].emitted - right;
-        measurements.push(exact("wrong-answers.static-branch", "answers", wrong as f64));
+        experiment.measurements.push(exact("wrong-answers.static-branch", "answers", wrong as f64));
     }
-    let experiment = Experiment { name: "imv".into(), measurements, ratios, notes, ..Experiment::default() };
     Ok(experiment)
 }
 

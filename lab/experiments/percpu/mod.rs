@@ -35,7 +35,7 @@ use dormouse_lab_harness::Walk;
 use crate::engines::{self, Engines};
 use crate::peers::Verification;
 use crate::plan::{self, Axis, Plan, slot};
-use crate::rounds::{self, Slot, Turn, WarmUp};
+use crate::rounds::{self, Slot, Turn};
 use crate::{Experiment, Host, LabError, RunOptions};
 
 const ENGINE: &str = "dormouse-lab-engine-percpu";
@@ -148,12 +148,9 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
     let walks = plan::walks_or_note(host, &mut notes);
 
     let (rounds, processes) = (options.rounds(12, 80), rounds::processes(options.is_quick));
-    let mut parts = Vec::new();
-    for (is_cold, of) in [(false, "percpu: warm"), (true, "percpu: cold")] {
-        let plan = costs(&engines, &walks, cpus.len(), options.is_quick, is_cold);
-        let measured = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, of)?;
-        parts.push((plan, measured));
-    }
+    let parts = plan::warm_and_cold(&mut engines, "percpu", rounds, processes, |engines, is_cold| {
+        costs(engines, &walks, cpus.len(), options.is_quick, is_cold)
+    })?;
 
     let peers: Vec<&str> = engines.peers.iter().map(|peer| peer.name).collect();
     let found = engines.finish()?;
@@ -161,22 +158,15 @@ pub fn run_percpu(options: &RunOptions, host: &Host) -> Result<Experiment, LabEr
     notes.extend(peers.iter().zip(&found[1..]).map(|(name, found)| format!("peer {name}: {}", additions(found))));
     notes.push(format!(
         "each cost is one addition's, less the loop of its engine that adds nothing, in the same round; {rounds} rounds without memory \
-         pressure and as many with it, {} and {} of them warm-up; {processes} processes of each engine for either; processors {cpus:?}",
-        parts[0].1.warm_up, parts[1].1.warm_up
+         pressure and as many with it, {} of them warm-up; {processes} processes of each engine for either; processors {cpus:?}",
+        plan::warm_ups(&parts)
     ));
     notes.push(format!(
         "`all` threads are {}, one on each processor of this run; `of-32` is memory for 32 processors, used by those that there are",
         cpus.len()
     ));
-    let mut experiment = Experiment { name: "percpu".into(), ..Experiment::default() };
-    for (plan, measured) in parts {
-        experiment.ratios.extend(plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes));
-        notes.extend(measured.noise);
-        experiment.measurements.extend(measured.measurements);
-    }
-    experiment.notes = notes;
+    let mut experiment = plan::experiment("percpu", parts, &RATIOS, notes, host);
     account::run(options, &mut experiment)?;
-    plan::retain_available(&mut experiment.measurements, host);
     Ok(experiment)
 }
 

@@ -35,7 +35,7 @@ use dormouse_lab_harness::Walk;
 use crate::engine::Engine;
 use crate::engines::{self, Engines};
 use crate::plan::{self, Axis, Plan, slot};
-use crate::rounds::{self, Turn, WarmUp};
+use crate::rounds::{self, Turn};
 use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 const NAME: &str = "relay-write";
@@ -125,14 +125,9 @@ pub fn run_relay_write(options: &RunOptions, host: &Host) -> Result<Experiment, 
     let walks = plan::walks_or_note(host, &mut notes);
 
     let (rounds, processes) = (options.rounds(12, 80), rounds::processes(options.is_quick));
-    let mut parts = Vec::new();
-    for (is_cold, of) in [(false, "relay-write: warm"), (true, "relay-write: cold")] {
-        let plan = costs(&engines.all, &walks, options.is_quick, is_cold);
-        if !plan.planned.is_empty() {
-            let measured = plan.measure(&mut engines, rounds, processes, WarmUp::Cut, of)?;
-            parts.push((plan, measured));
-        }
-    }
+    let parts = plan::warm_and_cold(&mut engines, NAME, rounds, processes, |engines, is_cold| {
+        costs(&engines.all, &walks, options.is_quick, is_cold)
+    })?;
 
     let found = engines.finish()?;
     notes.push(format!("dormouse: {} records written; {}", found[0].emitted, found[0].text));
@@ -140,23 +135,15 @@ pub fn run_relay_write(options: &RunOptions, host: &Host) -> Result<Experiment, 
         notes.push(format!("stores of 32-bit programs not available: {why}"));
         Vec::new()
     });
-    let warm_up: Vec<String> = parts.iter().map(|(_, measured)| measured.warm_up.to_string()).collect();
     notes.push(format!(
         "each cost is one record's, less the loop that writes nothing, in the same round; {rounds} rounds of each part, {} of them \
          warm-up; {processes} processes of the engine for either; processors {cpus:?}",
-        warm_up.join(" and ")
+        plan::warm_ups(&parts)
     ));
-    let mut experiment = Experiment { name: NAME.into(), ..Experiment::default() };
-    for (plan, measured) in parts {
-        experiment.ratios.extend(plan::ratios(RATIOS, &plan.planned, &measured.costs, &mut notes));
-        notes.extend(measured.noise);
-        experiment.measurements.extend(measured.measurements);
-    }
+    let mut experiment = plan::experiment(NAME, parts, &RATIOS, notes, host);
     experiment.measurements.extend(of_32_bits);
     let entries = found[0].text.rsplit_once(ENTRIES).and_then(|(_, count)| count.parse().ok());
     experiment.measurements.extend(entries.map(|count| Measurement::exact("list.entries-walked", "count", count)));
-    experiment.notes = notes;
-    plan::retain_available(&mut experiment.measurements, host);
     Ok(experiment)
 }
 
