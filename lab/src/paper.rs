@@ -11,11 +11,12 @@
 //! counter of a measurement. Rounds are paired, so that what disturbs a round cancels.
 //!
 //! # Limits
-//! An interval is that of a median of this run. What no run of the lab measures has its reason in the paper's file.
+//! An interval is that of a median of this run. Rounds of different parts of an experiment have nothing in common that could cancel;
+//! they are drawn together all the same. What no run of the lab measures has its reason in the paper's file.
 
 use serde::Deserialize;
 
-use crate::grid::Grid;
+use crate::grid::{Grid, interval, number};
 use crate::result::{Judged, Verdict};
 use crate::statistics::{self, ROUNDS_MIN, Uncertain, median_ci95};
 use crate::{Experiment, Measurement};
@@ -219,10 +220,11 @@ fn paired(a: Series, b: Series, of: impl Fn(f64, f64) -> f64) -> Series {
     }
 }
 
-/// A value with its interval; the interval is missing where nothing was repeated.
+/// A value with its interval; the interval is missing where nothing was repeated, and has no width where the value is exact.
 struct Value {
     value: f64,
     ci95: Option<[f64; 2]>,
+    is_exact: bool,
 }
 
 /// `of` over `to`, or `of` alone.
@@ -231,23 +233,27 @@ fn value(experiment: &Experiment, of: &str, to: Option<&str>) -> Result<Value, L
     let Some(to) = to else {
         let value = statistics::median(&of.rounds);
         let ci95 = if of.is_exact { Some([value; 2]) } else { median_ci95(&of.rounds) };
-        return Ok(Value { value, ci95 });
+        return Ok(Value { value, ci95, is_exact: of.is_exact });
     };
     let to = sum(experiment, to)?;
     if of.is_exact && to.is_exact {
         let value = of.rounds.first().zip(to.rounds.first()).map_or(f64::NAN, |(of, to)| of / to);
-        return if value.is_finite() { Ok(Value { value, ci95: Some([value; 2]) }) } else { Err(Lack::Zero) };
+        return if value.is_finite() {
+            Ok(Value { value, ci95: Some([value; 2]), is_exact: true })
+        } else {
+            Err(Lack::Zero)
+        };
     }
     let count = of.rounds.len().min(to.rounds.len());
     if count < ROUNDS_MIN {
         return Err(Lack::Rounds(count));
     }
     // A difference below that is negative would turn the statement round.
-    if statistics::quantile(&to.rounds, 0.5) <= 0.0 {
+    if statistics::median(&to.rounds) <= 0.0 {
         return Err(Lack::Zero);
     }
     let ratio = statistics::ratio("", &of.rounds, &to.rounds).ok_or(Lack::Zero)?;
-    Ok(Value { value: ratio.value, ci95: ratio.ci95 })
+    Ok(Value { value: ratio.value, ci95: ratio.ci95, is_exact: false })
 }
 
 fn range_text([from, to]: [f64; 2]) -> String {
@@ -260,13 +266,9 @@ fn range_text([from, to]: [f64; 2]) -> String {
 }
 
 /// `0.500 [0.480, 0.520]`
-fn interval_text(value: f64, ci95: Option<[f64; 2]>) -> String {
-    let number = crate::grid::number;
-    match ci95 {
-        Some([low, high]) if low == high => format!("{} (exact)", number(value)),
-        Some([low, high]) => format!("{} [{}, {}]", number(value), number(low), number(high)),
-        None => format!("{} (too few rounds)", number(value)),
-    }
+fn interval_text(value: f64, ci95: Option<[f64; 2]>, is_exact: bool) -> String {
+    let (value, interval) = (number(value), interval(ci95, is_exact));
+    if interval.starts_with('[') { format!("{value} {interval}") } else { format!("{value} ({interval})") }
 }
 
 impl Statement {
@@ -292,6 +294,7 @@ impl Statement {
             there: self.paper.as_ref().map(Number::to_string).unwrap_or_default(),
             value: None,
             ci95: None,
+            is_exact: false,
             verdict: Verdict::NotMeasured,
             why: String::new(),
         };
@@ -301,10 +304,10 @@ impl Statement {
             return judged;
         };
         match value(experiment, &of, to.as_deref()) {
-            Ok(Value { value, ci95 }) => {
-                (judged.value, judged.ci95) = (Some(value), ci95);
+            Ok(Value { value, ci95, is_exact }) => {
+                (judged.value, judged.ci95, judged.is_exact) = (Some(value), ci95, is_exact);
                 judged.verdict = ci95.map_or(Verdict::CannotBeTold, |ci95| verdict(ci95, range));
-                judged.why = format!("{}; true if {}", interval_text(value, ci95), range_text(range));
+                judged.why = format!("{}; true if {}", interval_text(value, ci95, is_exact), range_text(range));
             }
             Err(Lack::Missing(name)) => {
                 judged.why = absent(format!("{name} is not among the measurements of this run"))
@@ -396,9 +399,9 @@ fn here(experiment: &Experiment, text: &str, factor: f64) -> String {
     let factor = if to.is_some() { 1.0 } else { factor };
     value(experiment, of, to).map_or_else(
         |_| "–".into(),
-        |Value { value, ci95 }| match ci95 {
-            Some([low, high]) if low < high => crate::grid::number(value * factor),
-            ci95 => interval_text(value * factor, ci95),
+        |Value { value, ci95, is_exact }| match ci95 {
+            Some(_) if !is_exact => number(value * factor),
+            ci95 => interval_text(value * factor, ci95, is_exact),
         },
     )
 }
@@ -410,7 +413,6 @@ fn here_with_error(experiment: &Experiment, text: &str, factor: f64) -> String {
         Some((a, b)) => of(a).and_then(|a| Ok(a / of(b)?)),
         None => of(text).map(|value| value * factor),
     };
-    let number = crate::grid::number;
     here.map_or_else(|_| "–".into(), |here| format!("{} ± {}", number(here.mean), number(here.stddev)))
 }
 
@@ -431,7 +433,7 @@ pub fn grid(judged: &[Judged]) -> Grid {
         let is_first = one.place.is_empty();
         let once = |text: &String| if is_first { text.clone() } else { String::new() };
         let here = match (one.verdict, one.value) {
-            (_, Some(value)) => interval_text(value, one.ci95),
+            (_, Some(value)) => interval_text(value, one.ci95, one.is_exact),
             (Verdict::NotMeasured | Verdict::CannotBeTold, None) => one.why.clone(),
             (_, None) => String::new(),
         };

@@ -94,6 +94,9 @@ pub struct Judged {
     /// Its 95 % interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
+    /// Whether it is a count that is the same each time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_exact: bool,
     /// What follows.
     pub verdict: Verdict,
     /// Why.

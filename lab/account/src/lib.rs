@@ -462,8 +462,8 @@ unsafe fn interrupted(context: *const libc::ucontext_t) -> (usize, usize) {
     {
         let at = machine.gregs[libc::REG_RIP as usize] as usize;
         let top = machine.gregs[libc::REG_RSP as usize] as usize;
-        // A thread of libc's always has a stack below its top word.
-        // SAFETY: the top word of the interrupted stack.
+        // SAFETY: the stack pointer of an interrupted thread points into its stack, whose word it may read; code that has none of its own (which
+        // moves the register elsewhere) is not in a build's compilers.
         (at, unsafe { core::ptr::with_exposed_provenance::<usize>(top).read_unaligned() })
     }
     #[cfg(target_arch = "aarch64")]
@@ -471,7 +471,7 @@ unsafe fn interrupted(context: *const libc::ucontext_t) -> (usize, usize) {
 }
 
 fn process() -> u64 {
-    // SAFETY: getpid(2).
+    // SAFETY: it takes nothing, writes nothing, and cannot fail: getpid(2).
     unsafe { libc::getpid() as u64 }
 }
 
@@ -483,7 +483,7 @@ fn prepare(ledger: &Ledger, way: &Way) -> Result<(), c_int> {
     let rseq = Rseq::of_libc().ok_or(libc::ENOSYS)?;
     // SAFETY: the constructor runs once, before anybody is sent to read it.
     unsafe { RSEQ.0.get().cast::<Rseq>().write(rseq) };
-    // SAFETY: sysconf(3).
+    // SAFETY: it takes a number and writes nothing: sysconf(3).
     let [pages, page_bytes] = [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|of| unsafe { libc::sysconf(of) });
     LIMIT_BYTES.store(pages.saturating_mul(page_bytes), Ordering::Relaxed);
     if ledger.owner.compare_exchange(0, process(), Ordering::Relaxed, Ordering::Relaxed).is_ok() {

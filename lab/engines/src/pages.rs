@@ -49,7 +49,7 @@ fn buffer(memory: Memory, bytes: usize) -> io::Result<*mut [u64]> {
         Memory::DevZeroPrivate | Memory::DevZeroShared => {
             let file = std::fs::File::options().read(true).write(true).open("/dev/zero")?;
             let flags = if memory == Memory::DevZeroShared { MapFlags::SHARED } else { MapFlags::PRIVATE };
-            // SAFETY: as above, and nobody else has this mapping, also where it is a shared one.
+            // SAFETY: where there is room, so that nothing else is replaced; nobody else has this mapping, also where it is a shared one.
             unsafe { mmap(std::ptr::null_mut(), room, access, flags, file, 0) }?
         }
     };
@@ -128,7 +128,7 @@ fn work(part: Part, frame: *mut [u64], data: &[u8]) -> Result<u64, String> {
     Ok(match part {
         // SAFETY: inside the buffer, and nobody writes it meanwhile.
         Part::Read => read(unsafe { &*frame }),
-        // SAFETY: as above.
+        // SAFETY: inside the buffer, and nobody writes it meanwhile.
         Part::Decode => decode(unsafe { &*frame }),
         Part::Write => {
             // Zeroes: what is read later is the same, whether it was written or not.
@@ -299,7 +299,7 @@ fn touch(is_written: bool, start: &Barrier) -> io::Result<f64> {
                 // SAFETY: inside the buffer, which this thread has for itself.
                 unsafe { word.write_volatile(1) };
             } else {
-                // SAFETY: as above.
+                // SAFETY: inside the buffer, which this thread has for itself.
                 black_box(unsafe { word.read_volatile() });
             }
         }

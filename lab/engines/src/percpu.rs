@@ -136,7 +136,7 @@ struct ThreadLocal(*const Locals);
 
 // SAFETY: made, used and dropped by one thread.
 unsafe impl Send for ThreadLocal {}
-// SAFETY: as above.
+// SAFETY: made, used and dropped by one thread.
 unsafe impl Sync for ThreadLocal {}
 
 impl Way for ThreadLocal {

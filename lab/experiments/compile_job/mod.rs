@@ -15,7 +15,7 @@
 //!                       products, compared                lttng-ust-dormant  + LTTng's library, no session
 //!                                                         lttng-ust          + a session that keeps the last events
 //! ```
-//! In full runs, Desnoyers's (2009) steps besides, where `cargo xtask lab` has built them: `armed-overwrite-memcpy`, our library
+//! In full runs, Desnoyers's (2009) steps besides, where `cargo xtask lab compile-job` has built them: `armed-overwrite-memcpy`, our library
 //! with the fields copied by a called memcpy, and `armed-overwrite-specialised`, by a called function's single stores;
 //! `armed-overwrite` writes them inlined. [`VARIANTS`] are in the directory `variants` beside this program, or where
 //! [`ENV_VARIANTS`] says. Then builds of their own that are sampled: `profile.WAY` is the share of samples in our library.
@@ -217,7 +217,7 @@ pub fn run_compile_job(options: &CompileJobOptions) -> Result<Experiment, LabErr
     if let Some(dir) = &options.variants
         && let Some(way) = WAYS.iter().find(|way| way.variant.is_some() && !is_there(way))
     {
-        notes.push(format!("{}: not built in {}; `cargo xtask lab` does so", way.name, dir.display()));
+        notes.push(format!("{}: not built in {}; `cargo xtask lab compile-job` does so", way.name, dir.display()));
     }
     let ways: Vec<&Way> = WAYS
         .iter()

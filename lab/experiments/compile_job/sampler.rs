@@ -35,7 +35,7 @@ impl Ledger {
 
 /// The library, and the memory of a build.
 pub(crate) struct Sampler {
-    library: PathBuf,
+    path: PathBuf,
     memory: File,
 }
 
@@ -55,7 +55,7 @@ impl Sampler {
     /// # Errors
     /// There is no memory to be had.
     pub(crate) fn find() -> Result<Option<Sampler>, LabError> {
-        let with_memory = |library| memory().map(|memory| Sampler { library, memory });
+        let with_memory = |path| memory().map(|memory| Sampler { path, memory });
         find_part(LIBRARY).map(with_memory).transpose()
     }
 
@@ -73,9 +73,9 @@ impl Sampler {
         if first.is_some() {
             libraries.push(":");
         }
-        libraries.push(&self.library);
-        let path = format!("/proc/{}/fd/{}", std::process::id(), self.memory.as_raw_fd());
-        Ok([("LD_PRELOAD", libraries), ("DORMOUSE_ACCOUNT", way.into()), ("DORMOUSE_ACCOUNT_FILE", path.into())])
+        libraries.push(&self.path);
+        let shared = format!("/proc/{}/fd/{}", std::process::id(), self.memory.as_raw_fd());
+        Ok([("LD_PRELOAD", libraries), ("DORMOUSE_ACCOUNT", way.into()), ("DORMOUSE_ACCOUNT_FILE", shared.into())])
     }
 
     /// What the build came to, or why its processes could not be sampled.
@@ -108,7 +108,7 @@ mod tests {
         let whole = ledger([8, 2, 5, 1, 0, 0, 7]).unwrap();
         assert_eq!((whole.ticks, whole.crossings, whole.refusals, whole.share()), (8, 5, 7, 0.25));
         assert!(ledger([8, 2, 5, 1, 1, libc::EACCES as u64, 0]).is_err_and(|why| why.contains("denied")));
-        let sampler = Sampler { library: PathBuf::new(), memory: memory().unwrap() };
+        let sampler = Sampler { path: PathBuf::new(), memory: memory().unwrap() };
         assert_eq!(sampler.read().unwrap(), Err("no process was sampled".into()), "nobody has written it");
     }
 }

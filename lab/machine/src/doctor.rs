@@ -20,6 +20,7 @@ use Mark::{Note, Ok, Warning};
 pub fn examine() -> Host {
     let mut host = Host::read();
     let neighbours = Neighbours::watch(&[std::process::id()], &[]);
+    // A second of what they do is what is asked for.
     std::thread::sleep(Duration::from_secs(1));
     host.absorb(&neighbours.stop());
     host

@@ -375,6 +375,7 @@ mod tests {
             let (wanted, deadline) = (self.ticks() + ticks, Instant::now() + Duration::from_secs(600));
             while self.ticks() < wanted {
                 assert!(Instant::now() < deadline, "`yes` got no processor for ten minutes");
+                // Nobody tells when a process has had its time: it is looked up, and not so often that looking takes it.
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

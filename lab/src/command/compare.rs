@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use dormouse_lab::Report;
 use dormouse_lab::compare::{Comparison, DifferentFact, compare, load};
-use dormouse_lab::grid::{Grid, number};
+use dormouse_lab::grid::{self, Grid, number};
 use dormouse_lab::probes::Compared;
 use dormouse_terminal::Output;
 use dormouse_terminal::style::{BOLD, wrap};
@@ -47,8 +47,8 @@ impl Compare {
     }
 }
 
-fn interval([low, high]: [f64; 2]) -> String {
-    format!("[{}, {}]", number(low), number(high))
+fn interval(ci95: [f64; 2]) -> String {
+    grid::interval(Some(ci95), false)
 }
 
 fn head(cells: &[&str]) -> Vec<String> {

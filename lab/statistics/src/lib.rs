@@ -276,7 +276,7 @@ mod tests {
 
     /// Figures of the kernel's documentation of immediate values (2008), with its own results.
     #[test]
-    fn errors_propagate_as_in_the_first_seed() {
+    fn errors_propagate_as_in_the_tables_of_2008() {
         let memory = Uncertain { mean: 644.09, stddev: 11.39 };
         let cache = Uncertain { mean: 88.16, stddev: 1.35 };
         let added = memory - cache;
