@@ -24,11 +24,11 @@ pub(crate) fn begin() -> u64 {
     // follows waits for the reading (Intel SDM and AMD APM, RDTSC).
     // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_mfence() };
-    // SAFETY: as above.
+    // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_lfence() };
     // SAFETY: user programs may read the counter under Linux.
     let cycles = unsafe { _rdtsc() };
-    // SAFETY: as above.
+    // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_lfence() };
     cycles
 }
@@ -42,7 +42,7 @@ pub(crate) fn end() -> u64 {
     // The instruction waits for all earlier ones by itself, whether or not `lfence` does on this processor.
     // SAFETY: every x86-64 processor of the last fifteen years has it, under Linux for user programs; `processor` is ours.
     let cycles = unsafe { __rdtscp(&mut processor) };
-    // SAFETY: as in `begin`.
+    // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_lfence() };
     cycles
 }

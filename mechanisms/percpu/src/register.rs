@@ -153,11 +153,11 @@ mod machine {
             return None;
         }
         Some(Libc {
-            // SAFETY: the caller's word; <sys/rseq.h> declares it so.
+            // SAFETY: the caller's word; <sys/rseq.h> declares it `unsigned int`.
             size_bytes: unsafe { size.cast::<c_uint>().read() },
-            // SAFETY: likewise.
+            // SAFETY: the caller's word; <sys/rseq.h> declares it `ptrdiff_t`, which is as wide as `isize`.
             offset: unsafe { offset.cast::<isize>().read() },
-            // SAFETY: likewise.
+            // SAFETY: the caller's word; <sys/rseq.h> declares it `unsigned int`.
             flags: unsafe { flags.cast::<c_uint>().read() },
         })
     }

@@ -272,7 +272,7 @@ fn records_are_written_or_go_the_slow_way() {
     let other = core::ptr::from_ref(other);
     let gone = Site { session: other, ..site() };
     let mut written = (0..100).map(|_| {
-        // SAFETY: as before; the word holds another session.
+        // SAFETY: the stream of processor 0, where the thread is; the source is an array; the session that the site names lives on.
         unsafe { rseq_write_at(gone, &record, Form::Context, last, 1) }
     });
     assert_eq!(written.find(|written| *written != Written::Aborted), Some(Written::Gone));

@@ -151,7 +151,7 @@ struct Shared {
 
 // SAFETY: what is under test: loom checks that a buffer has one owner at a time.
 unsafe impl Send for Shared {}
-// SAFETY: likewise.
+// SAFETY: what is under test: loom checks that no two threads are at a buffer at once.
 unsafe impl Sync for Shared {}
 
 impl Shared {

@@ -8,14 +8,14 @@ use core::ffi::c_int;
 pub(crate) fn errno() -> c_int {
     // SAFETY: the address of the thread's own errno.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: it is valid while the thread lives, and no other thread is given it.
     unsafe { place.read() }
 }
 
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: the address of the thread's own errno.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: it is valid while the thread lives, and no other thread is given it.
     unsafe { place.write(errno) };
 }
 

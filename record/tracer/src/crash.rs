@@ -103,7 +103,7 @@ impl Hook {
         if is_installed {
             return Ok(());
         }
-        // SAFETY: as for `former`.
+        // SAFETY: a struct of integers, a set of bits and a pointer that may be null: zeroes are a valid one.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = ours as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;

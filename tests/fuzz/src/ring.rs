@@ -620,7 +620,7 @@ fn packed(input: &Input, memory: &Memory, features: Features, tables: Option<Ind
     let [driver, device] = [true, false].map(|is_driver| Checked { memory, is_driver });
     let mut driver: packed::Driver<_> = packed::Driver::new(driver, memory.size, features).expect("a ring");
     if let Some(tables) = tables {
-        // SAFETY: as in `split`.
+        // SAFETY: they fit into a page of the driver's memory, which is accessed atomically.
         unsafe { driver.use_indirect(tables) }.expect("negotiated");
     }
     let device: packed::Device<_> = packed::Device::new(device, memory.size, features).expect("a ring");

@@ -432,7 +432,7 @@ impl Bench {
             4 => before ^ noise.value & 0xFFFF,
             _ => noise.value,
         };
-        // SAFETY: as above.
+        // SAFETY: a word of the memory, and there is one thread.
         unsafe { word.write(after) };
         self.is_honest = false;
     }

@@ -79,7 +79,7 @@ impl Copying for Bytewise {
             // SAFETY: below `len`, so readable by the caller's word.
             let byte = unsafe { source.wrapping_add(at).read() };
             // Volatile: the compiler would make a call of memcpy of the loop.
-            // SAFETY: likewise writable.
+            // SAFETY: below `len`, so writable by the caller's word.
             unsafe { target.wrapping_add(at).write_volatile(byte) };
         }
     }

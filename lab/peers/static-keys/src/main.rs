@@ -129,7 +129,7 @@ fn toggle(key: &StaticFalseKey, sites: &[ToggledSite], iterations: u64, first: u
         // SAFETY: initialised in `main`; no other thread enables or disables, nor runs in this program's text meanwhile.
         unsafe { key.enable() };
         let is_taken = site(number);
-        // SAFETY: as above.
+        // SAFETY: initialised in `main`; no other thread enables or disables, nor runs in this program's text meanwhile.
         unsafe { key.disable() };
         RIGHT.fetch_add(u64::from(is_taken && !site(number)), Ordering::Relaxed);
     }

@@ -25,9 +25,9 @@ pub unsafe fn copy_bytes(target: *mut u8, source: *const u8, len: usize) {
     // One word of type `T` that begins `$at` bytes on.
     macro_rules! word {
         ($type:ty, $at:expr) => {{
-            // SAFETY: each arm reads below `len` alone, which is readable by the caller's word.
+            // SAFETY: each arm reads below `len` alone, so it is readable by the caller's word.
             let word = unsafe { source.wrapping_add($at).cast::<$type>().read_unaligned() };
-            // SAFETY: likewise writable.
+            // SAFETY: below `len`, so writable by the caller's word.
             unsafe { target.wrapping_add($at).cast::<$type>().write_unaligned(word) };
         }};
     }

@@ -26,7 +26,7 @@ struct Budget {
 
 // SAFETY: what is under test: loom checks that a page has one owner at a time.
 unsafe impl Send for Budget {}
-// SAFETY: likewise.
+// SAFETY: what is under test: loom checks that no two threads are at a page at once.
 unsafe impl Sync for Budget {}
 
 impl Budget {

@@ -474,11 +474,11 @@ fn wait(pid: libc::pid_t) {
 }
 
 fn grandchild(events: u64) {
-    // SAFETY: as for the child.
+    // SAFETY: the grandchild calls only what is allowed after a fork: events, _exit.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         emit_steps(GRANDCHILD, events);
-        // SAFETY: as for the child.
+        // SAFETY: ends the grandchild without running exit handlers of the program that it is forked from.
         unsafe { libc::_exit(0) };
     }
     wait(pid);
