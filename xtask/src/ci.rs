@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::lab::{self, Lab};
+use crate::lab;
 use crate::run::{self, LAB, WORKSPACES, cargo, succeed};
 use crate::test::Test;
 use crate::{demo, fuzz, headers, peers, test};
@@ -56,6 +56,7 @@ fn format() -> Result<()> {
 
 /// Builds the tracers that the lab compares with. One that cannot be had here is no failure; what is ours in it has to be clean.
 fn peers() -> Result<()> {
+    run::build_harness()?;
     if peers::build()?.is_empty() {
         peers::lint()?;
     }
@@ -64,9 +65,9 @@ fn peers() -> Result<()> {
     succeed(cargo(["test", "--quiet", "--workspace", "--test", "peers"]).args(["--manifest-path", LAB]))
 }
 
-/// Runs every experiment once, quickly: that they work, not what they measure, is asked here.
+/// Runs every experiment once, quickly, as the tests have built them, with every peer.
 fn lab() -> Result<()> {
-    Lab { all: true, quick: true, rounds: Some(6), ..Lab::default() }.run()
+    lab::trial()
 }
 
 /// Runs every step and prints a table.

@@ -11,7 +11,7 @@ use crate::system::{self, CC, MAKE};
 use crate::{lua, peers, test};
 
 /// What to run.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask lab                    two minutes, once it is built: what the five papers say and whether it is so here, and the cost of an
@@ -64,6 +64,22 @@ const VARIANTS: [(&str, &str); 2] =
 /// What a newcomer sees: an experiment for each paper, and the event itself.
 const TOUR: [&str; 6] = ["imv", "percpu", "relay-write", "vring", "zero-page", "event"];
 
+/// `dormouse-lab run` as built with a profile, with a project to build.
+fn command(profile: &str) -> Result<Command> {
+    let target = run::target_dir()?;
+    let project = target.join("lab/lua");
+    lua::fetch(&project)?;
+    let mut command = Command::new(target.join(profile).join("dormouse-lab"));
+    command.arg("run").env("DORMOUSE_LAB_PROJECT", &project);
+    Ok(command)
+}
+
+/// Runs every experiment as the tests have built it, beside the peers that are built: that they work, not what they measure, is asked.
+pub(crate) fn trial() -> Result<()> {
+    let peers = run::target_dir()?.join("release/peers");
+    succeed(command("debug")?.args(["--quick", "--rounds", "6"]).env("DORMOUSE_LAB_PEERS", peers))
+}
+
 impl Lab {
     /// The task.
     pub(crate) fn run(self) -> Result<()> {
@@ -74,16 +90,14 @@ impl Lab {
             peers::build_installed()?;
         } else {
             test::tools()?;
+            run::build_lab()?;
             peers::build()?;
         }
         if !self.quick && (self.all || self.experiments.iter().any(|name| name == "compile-job")) {
             variants()?;
         }
-        let target = run::target_dir()?;
-        let project = target.join("lab/lua");
-        lua::fetch(&project)?;
-        let mut command = Command::new(target.join("release/dormouse-lab"));
-        command.arg("run").args(&self.experiments).env("DORMOUSE_LAB_PROJECT", &project);
+        let mut command = command("release")?;
+        command.args(&self.experiments);
         if is_tour {
             command.args(TOUR).args(["--quick", "--brief"]);
         } else if self.quick {

@@ -45,6 +45,7 @@ pub(crate) const MANIFEST: &str = "lab/peers/Cargo.toml";
 /// # Errors
 /// See [`build`]; with `is_strict` also that a peer could not be built.
 pub(crate) fn run(is_strict: bool) -> Result<()> {
+    run::build_lab()?;
     let failed = build()?;
     if is_strict && !failed.is_empty() {
         bail!("not built: {}", failed.join(", "));
@@ -63,14 +64,13 @@ pub(crate) fn lint() -> Result<()> {
 }
 
 /// Installs what is missing where that is possible, builds every peer, and prints a line for each. Returns those that it could
-/// not build.
+/// not build. Those in C need the harness, so it is built before.
 ///
 /// # Errors
-/// The harness does not build, or files cannot be written.
+/// Files cannot be written.
 pub(crate) fn build() -> Result<Vec<&'static str>> {
     let optional = |tool: system::Tool| system::Tool { is_required: false, ..tool };
     system::ensure(&[optional(CC), optional(CPP), BABELTRACE2, LTTNG, LTTNG_UST, SDT])?;
-    run::build_lab()?;
     let target = run::target_dir()?;
     let dir = target.join("release/peers");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -78,22 +78,31 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
     // Together they need their common dependencies once, and one's C++ is compiled beside the others. Only if that fails is each asked
     // for alone, to learn which it is and why: cargo then chooses other features for what macros depend on, and builds that again.
     let started = Instant::now();
-    let are_built = build_rust(&["--workspace", "--keep-going"], &target).is_ok();
+    let timed = |name: &'static str, build: &dyn Fn() -> Result<PathBuf>| {
+        let started = Instant::now();
+        let result = build();
+        (name, started.elapsed(), result)
+    };
+    let (are_built, in_c) = std::thread::scope(|scope| {
+        let in_c = scope.spawn(|| {
+            C.map(|(name, source, package, libraries)| {
+                timed(name, &|| build_c(name, source, package, libraries, &target))
+            })
+        });
+        (build_rust(&["--workspace", "--keep-going"], &target).is_ok(), in_c.join().expect("a build does not panic"))
+    });
     if are_built {
         println!("peers in Rust built, {:.1} s", started.elapsed().as_secs_f64());
     }
-    let results = RUST.iter().map(|name| (*name, Instant::now(), build_rust_peer(name, are_built, &target)));
-    let results = results.chain(C.iter().map(|(name, source, package, libraries)| {
-        (*name, Instant::now(), build_c(name, source, package, libraries, &target))
-    }));
-    for (name, started, result) in results {
+    let in_rust = RUST.into_iter().map(|name| timed(name, &|| build_rust_peer(name, are_built, &target)));
+    for (name, took, result) in in_rust.chain(in_c) {
         let why = dir.join(format!("{name}.why"));
         // Neither an old program nor an old reason is to be taken for this build's.
         let _ = fs::remove_file(&why);
         match result {
             Ok(program) => {
                 install(&program, &dir.join(name))?;
-                println!("peer {name:10} built, {:.1} s", started.elapsed().as_secs_f64());
+                println!("peer {name:10} built, {:.1} s", took.as_secs_f64());
             }
             Err(error) => {
                 let _ = fs::remove_file(dir.join(name));

@@ -80,6 +80,16 @@ pub(crate) fn build_lab() -> Result<()> {
     succeed(&mut cargo(["build", "--quiet", "--release", "--workspace", "--manifest-path", LAB]))
 }
 
+/// Builds the harness of the lab's peers alone.
+///
+/// # Errors
+/// It does not build.
+pub(crate) fn build_harness() -> Result<()> {
+    succeed(
+        cargo(["build", "--quiet", "--release", "--package", "dormouse-lab-harness"]).args(["--manifest-path", LAB]),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use cargo_metadata::{Message, MetadataCommand};
 
 use crate::aarch64;
 use crate::load::Load;
-use crate::run::{WORKSPACES, cargo, line, root, target_dir};
+use crate::run::{LAB, WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
     self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG,
     STORAGE_DAEMON, Tool, VALGRIND,
@@ -36,6 +36,9 @@ const TOOLS: [Tool; 17] = [
     aarch64::QEMU,
     aarch64::CROSS_CC,
 ];
+
+/// Parts of the product's tests that run at the same time, since many of them wait: about as long each.
+const PARTS: [&[&str]; 3] = [&["--test", "[a-k]*"], &["--lib", "--bins", "--test", "[l-z]*"], &["--doc"]];
 
 /// Which tests, how often, and beside what.
 #[derive(Debug, Default, clap::Args)]
@@ -213,20 +216,24 @@ impl Test {
             if packages.is_empty() != self.packages.is_empty() || targets.is_empty() != self.targets.is_empty() {
                 continue;
             }
-            let mut tests = cargo(["test", "--no-fail-fast", "--manifest-path", manifest]);
-            if packages.is_empty() {
-                tests.arg("--workspace");
+            let is_whole = packages.is_empty() && targets.is_empty();
+            let parts: &[&[&str]] = if is_whole && manifest != LAB { &PARTS } else { &[&[]] };
+            for kinds in parts {
+                let mut tests = cargo(["test", "--no-fail-fast", "--manifest-path", manifest]);
+                if packages.is_empty() {
+                    tests.arg("--workspace");
+                }
+                tests.args(packages.iter().flat_map(|package| ["--package", package.as_str()]));
+                tests.args(targets.iter().flat_map(|target| ["--test", target.as_str()])).args(*kinds);
+                tests.arg("--").args(&self.filters);
+                tests.envs(self.variable);
+                // Those that run other packages' programs need not build them.
+                tests.env("DORMOUSE_BUILT", "1");
+                if is_required {
+                    tests.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
+                }
+                commands.push(tests);
             }
-            tests.args(packages.into_iter().flat_map(|package| ["--package", package]));
-            tests.args(targets.into_iter().flat_map(|target| ["--test", target]));
-            tests.arg("--").args(&self.filters);
-            tests.envs(self.variable);
-            // Those that run other packages' programs need not build them.
-            tests.env("DORMOUSE_BUILT", "1");
-            if is_required {
-                tests.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
-            }
-            commands.push(tests);
         }
         tally.run_together(commands)?;
         if is_all {
