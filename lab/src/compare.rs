@@ -1,4 +1,4 @@
-//! Two results beside each other: which figures differ and how sure that is, which facts of the hosts differ, and what was measured of both machines.
+//! Two results beside each other: which figures differ and how sure that is, and in what their machines and runs differ.
 //!
 //! ```text
 //!   A.json ─┐  figures of the same name ──▶ difference, ratio, 95 % intervals, p ──Holm──▶ verdict
@@ -8,282 +8,173 @@
 //! A figure is *slower* or *faster* when both hold: its 95 % interval excludes zero, and the probability of such a
 //! difference by chance, corrected by Holm's method for all the figures compared, is below 5 %.
 //!
-//! # Limits
-//! The intervals are those of two runs. Runs of one machine differ too, by the layout of memory for instance: repeat both before believing
-//! a small difference. That a fact differs does not say that it matters.
+//! Runs of one machine differ too, by the layout of memory for instance: repeat both before believing a small difference. That a fact
+//! differs does not say that it matters.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 
+use anyhow::anyhow;
+use dormouse_terminal::style::wrap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::host::Fact;
+use crate::grid::{Grid, interval, number};
+use crate::host::{Cache, Fact};
 use crate::intervals::{self, Figure};
 use crate::neighbours::Neighbour;
 use crate::probes::{self, Compared};
-use crate::{Experiment, Host, Report, SCHEMA};
+use crate::{Host, Report, SCHEMA};
 
 /// What a difference must be improbable by, after Holm's correction.
 const ALPHA: f64 = 0.05;
-
-/// Why a result cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum CompareError {
-    /// The file.
-    #[error("cannot read {path}: {error}; give a file that `dormouse lab run EXPERIMENT --json FILE` wrote")]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// Its text.
-    #[error("{path} is no result: {reason}; make one with `dormouse lab run EXPERIMENT --json {path}`")]
-    NoResult {
-        /// Its path.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
+/// The verdict where chance would explain it.
+const NO_DIFFERENCE: &str = "no_difference_shown";
 
 /// Reads a result.
 ///
 /// # Errors
-/// See [`CompareError`].
-pub fn load(path: &Path) -> Result<Report, CompareError> {
-    let text = std::fs::read(path).map_err(|error| CompareError::Read { path: path.into(), error })?;
-    let no_result = |error: serde_json::Error| CompareError::NoResult { path: path.into(), reason: error.to_string() };
-    serde_json::from_slice(&text).map_err(no_result)
-}
-
-/// How B's figure stands to A's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// B takes longer, or does less in a time.
-    Slower,
-    /// B takes less time, or does more in it.
-    Faster,
-    /// B's figure is higher; it is no time.
-    Higher,
-    /// B's figure is lower; it is no time.
-    Lower,
-    /// Chance would explain it.
-    NoDifferenceShown,
-}
-
-impl Verdict {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Slower => "slower",
-            Verdict::Faster => "faster",
-            Verdict::Higher => "higher",
-            Verdict::Lower => "lower",
-            Verdict::NoDifferenceShown => "no difference shown",
-        }
-    }
-
-    fn of(unit: &str, difference: f64) -> Verdict {
-        let is_time = ["ns", "us", "µs", "ms", "s", "cycles"].contains(&unit);
-        match (is_time, unit.ends_with("/s"), difference > 0.0) {
-            (true, _, true) | (_, true, false) => Verdict::Slower,
-            (true, _, false) | (_, true, true) => Verdict::Faster,
-            (.., true) => Verdict::Higher,
-            (.., false) => Verdict::Lower,
-        }
-    }
-}
-
-/// A figure that both results have.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Difference {
-    /// The experiment.
-    pub experiment: String,
-    /// The measurement or ratio.
-    pub name: String,
-    /// Its unit; empty for ratios.
-    pub unit: String,
-    /// A's median.
-    pub a: f64,
-    /// B's median.
-    pub b: f64,
-    /// B − A.
-    pub difference: f64,
-    /// Its 95 % interval.
-    pub difference_ci95: [f64; 2],
-    /// B / A, unless one of them may be nothing.
-    pub ratio: Option<f64>,
-    /// Its 95 % interval.
-    pub ratio_ci95: Option<[f64; 2]>,
-    /// Probability of such a difference by chance, by itself.
-    pub p: f64,
-    /// The same, corrected for all the figures compared.
-    pub p_corrected: f64,
-    /// What may be said.
-    pub verdict: Verdict,
-}
-
-/// A fact of the hosts or the runs that is not the same.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DifferentFact {
-    /// Its name.
-    pub fact: String,
-    /// What A says.
-    pub a: String,
-    /// What B says.
-    pub b: String,
+/// The file cannot be read, or is no result; the text says how to make one.
+pub fn load(path: &Path) -> anyhow::Result<Report> {
+    let shown = path.display();
+    let remedy = format!("make one with `dormouse lab run EXPERIMENT --json {shown}`");
+    let text = std::fs::read(path).map_err(|error| anyhow!("cannot read the result {shown}: {error}; {remedy}"))?;
+    serde_json::from_slice(&text).map_err(|error| anyhow!("{shown} is no result: {error}; {remedy}"))
 }
 
 /// Two results beside each other.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Comparison {
-    /// Version of this layout.
-    pub schema: u32,
-    /// Figures that both have, in A's order.
-    pub differences: Vec<Difference>,
-    /// Figures that A alone has: `experiment: name`.
-    pub only_in_a: Vec<String>,
-    /// Figures that B alone has.
-    pub only_in_b: Vec<String>,
-    /// Facts that differ, by name.
-    pub facts: Vec<DifferentFact>,
-    /// What was measured of both machines beside the experiments.
-    pub measured: Vec<Compared>,
-    /// What a reader has to know.
-    pub notes: Vec<String>,
+#[derive(Debug, Serialize)]
+pub struct Comparison<'a> {
+    schema: u32,
+    /// In A's order.
+    differences: Vec<Difference<'a>>,
+    only_in_a: Vec<String>,
+    only_in_b: Vec<String>,
+    facts: Vec<DifferentFact>,
+    /// Of both machines.
+    measured: Vec<Compared>,
+    notes: Vec<String>,
+}
+
+/// A figure that both have.
+#[derive(Debug, Default, Serialize)]
+struct Difference<'a> {
+    experiment: &'a str,
+    name: &'a str,
+    /// Ratios have none.
+    unit: &'a str,
+    a: f64,
+    b: f64,
+    /// B − A.
+    difference: f64,
+    difference_ci95: [f64; 2],
+    /// B / A, unless one of them may be nothing.
+    ratio: Option<f64>,
+    ratio_ci95: Option<[f64; 2]>,
+    /// Probability of such a difference by chance: by itself, and corrected for all the figures compared.
+    p: f64,
+    p_corrected: f64,
+    verdict: &'static str,
+}
+
+/// A fact of the hosts or the runs that is not the same.
+#[derive(Debug, Serialize)]
+struct DifferentFact {
+    fact: String,
+    a: String,
+    b: String,
+}
+
+/// All figures of a result, by experiment, name and unit: figures of two units are two figures.
+fn figures(report: &Report) -> impl Iterator<Item = ([&str; 3], Figure<'_>)> {
+    report.experiments.iter().flat_map(|of| {
+        let measurements = of.measurements.iter();
+        let measurements = measurements.map(|m| ([&*of.name, &*m.name, &*m.unit], Figure::of_measurement(m)));
+        measurements.chain(of.ratios.iter().map(|ratio| ([&*of.name, &*ratio.name, ""], Figure::of_ratio(ratio))))
+    })
+}
+
+fn shown(name: &str, unit: &str) -> String {
+    if unit.is_empty() { name.into() } else { format!("{name} ({unit})") }
+}
+
+/// What a difference means: a time that is longer is slower, and so is less that is done in a time.
+fn verdict(unit: &str, difference: f64) -> &'static str {
+    let is_time = ["ns", "us", "µs", "ms", "s", "cycles"].contains(&unit);
+    match (is_time, unit.ends_with("/s"), difference > 0.0) {
+        (true, _, true) | (_, true, false) => "slower",
+        (true, _, false) | (_, true, true) => "faster",
+        (.., true) => "higher",
+        (.., false) => "lower",
+    }
 }
 
 /// Compares B with A.
-pub fn compare(a: &Report, b: &Report) -> Comparison {
-    let mut differences = Vec::new();
-    let mut add = |experiment: &str, name: &str, unit: &str, x: Figure<'_>, y: Figure<'_>| {
+pub fn compare<'a>(a: &'a Report, b: &'a Report) -> Comparison<'a> {
+    let mut figures_of_b: BTreeMap<[&str; 3], Figure> = figures(b).collect();
+    let alone = |[experiment, name, unit]: [&str; 3]| format!("{experiment}: {}", shown(name, unit));
+    let (mut differences, mut only_in_a): (Vec<Difference>, Vec<String>) = (Vec::new(), Vec::new());
+    for ([experiment, name, unit], x) in figures(a) {
+        let Some(y) = figures_of_b.remove(&[experiment, name, unit]) else {
+            only_in_a.push(alone([experiment, name, unit]));
+            continue;
+        };
         // What is no number in a result is written as null.
-        if !(x.value.is_finite() && y.value.is_finite()) {
-            return;
-        }
-        let compared = intervals::compare(x, y);
-        differences.push(Difference {
-            experiment: experiment.into(),
-            name: name.into(),
-            unit: unit.into(),
-            a: x.value,
-            b: y.value,
-            difference: compared.difference,
-            difference_ci95: compared.difference_ci95,
-            ratio: compared.ratio.map(|(ratio, _)| ratio),
-            ratio_ci95: compared.ratio.map(|(_, interval)| interval),
-            p: compared.p,
-            p_corrected: 1.0,
-            verdict: Verdict::NoDifferenceShown,
-        });
-    };
-    for (x, y) in pairs(&a.experiments, &b.experiments, |experiment| &experiment.name) {
-        for (m, n) in pairs(&x.measurements, &y.measurements, |m| &m.name).filter(|(m, n)| m.unit == n.unit) {
-            add(&x.name, &m.name, &m.unit, Figure::of_measurement(m), Figure::of_measurement(n));
-        }
-        for (r, s) in pairs(&x.ratios, &y.ratios, |ratio| &ratio.name) {
-            add(&x.name, &r.name, "", Figure::of_ratio(r), Figure::of_ratio(s));
+        if x.value.is_finite() && y.value.is_finite() {
+            let intervals::Compared { difference, difference_ci95, ratio, p } = intervals::compare(x, y);
+            let ((ratio, ratio_ci95), a, b) = (ratio.unzip(), x.value, y.value);
+            let figure = Difference { experiment, name, unit, a, b, p, ..Difference::default() };
+            differences.push(Difference { difference, difference_ci95, ratio, ratio_ci95, ..figure });
         }
     }
-    let corrected = intervals::holm(&differences.iter().map(|difference| difference.p).collect::<Vec<_>>());
-    for (difference, p) in differences.iter_mut().zip(corrected) {
-        difference.p_corrected = p;
-        let [low, high] = difference.difference_ci95;
-        if p < ALPHA && (low > 0.0 || high < 0.0) {
-            difference.verdict = Verdict::of(&difference.unit, difference.difference);
-        }
+    let corrected = intervals::holm(&differences.iter().map(|one| one.p).collect::<Vec<_>>());
+    for (one, p) in differences.iter_mut().zip(corrected) {
+        let [low, high] = one.difference_ci95;
+        let is_told = p < ALPHA && (low > 0.0 || high < 0.0);
+        one.verdict = if is_told { verdict(one.unit, one.difference) } else { NO_DIFFERENCE };
+        one.p_corrected = p;
     }
-    let (names_a, names_b) = (names(a), names(b));
+    // What one of them does not have, being of another version, is no difference.
+    let missing = Fact::<String>::default().to_string();
+    let is_told = |text: &String| !text.is_empty() && *text != missing;
+    let mut facts_of_b = facts_of_run(b);
+    let facts = facts_of_run(a).into_iter().filter_map(|(fact, a)| {
+        let b = facts_of_b.remove(&fact)?;
+        (a != b && is_told(&a) && is_told(&b)).then_some(DifferentFact { fact, a, b })
+    });
     Comparison {
         schema: SCHEMA,
-        only_in_a: names_a.difference(&names_b).cloned().collect(),
-        only_in_b: names_b.difference(&names_a).cloned().collect(),
-        facts: [different_facts(&a.host, &b.host), different(&facts_of_run(a), &facts_of_run(b))].concat(),
+        only_in_a,
+        only_in_b: figures_of_b.into_keys().map(alone).collect(),
+        facts: facts.collect(),
         measured: probes::compare(&a.host.probes, &b.host.probes),
         notes: notes(a, b, &differences),
         differences,
     }
 }
 
-/// Those of the same name, in A's order.
-fn pairs<'a, T>(a: &'a [T], b: &'a [T], name: fn(&T) -> &String) -> impl Iterator<Item = (&'a T, &'a T)> {
-    a.iter().filter_map(move |x| Some((x, b.iter().find(|y| name(y) == name(x))?)))
-}
-
-/// The unit is part of the name: figures of two units are two figures.
-fn names(report: &Report) -> BTreeSet<String> {
-    let of = |experiment: &Experiment| {
-        let measurements =
-            experiment.measurements.iter().map(|m| format!("{}: {} ({})", experiment.name, m.name, m.unit));
-        let ratios = experiment.ratios.iter().map(|ratio| format!("{}: {}", experiment.name, ratio.name));
-        measurements.chain(ratios).collect::<Vec<_>>()
-    };
-    report.experiments.iter().flat_map(of).collect()
-}
-
-/// All that two hosts say otherwise, by name; what one of them does not have, being of another version, is no difference.
-pub fn different_facts(a: &Host, b: &Host) -> Vec<DifferentFact> {
-    different(&facts_of_host(a), &facts_of_host(b))
-}
-
-fn different(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<DifferentFact> {
-    let missing = Fact::<String>::default().to_string();
-    let is_told = |text: &String| !text.is_empty() && *text != missing;
-    let both = a.iter().filter_map(|(fact, a)| Some((fact, a, b.get(fact)?)));
-    both.filter(|(_, a, b)| a != b && is_told(a) && is_told(b))
-        .map(|(fact, a, b)| DifferentFact { fact: fact.clone(), a: a.clone(), b: b.clone() })
-        .collect()
-}
-
-fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
-    let mut facts = BTreeMap::new();
-    // A host is JSON whatever it holds.
-    let value = serde_json::to_value(host).unwrap_or_default();
-    for (name, member) in value.as_object().into_iter().flatten() {
-        // The moment is another one each time, what was measured is compared by its intervals, and neighbours are named below.
-        if !["measured", "neighbours", "probes"].contains(&name.as_str()) {
-            add_facts(if name == "facts" { "" } else { name }, member, &mut facts);
-        }
-    }
+/// All that a host says, but for the moment, which is another one each time, and what was measured, which has intervals.
+pub(crate) fn facts_of_host(host: &Host) -> BTreeMap<String, String> {
+    let cache = |c: &Cache| format!("L{} {} {} KiB, CPUs {}", c.level, c.kind, c.size_bytes >> 10, c.shared_cpus);
+    let caches = host.caches.clone().map(|caches| caches.iter().map(cache).collect::<Vec<_>>().join("; "));
     let name = |one: &Neighbour| format!("`{}` {:.0} %", one.command, one.share * 100.0);
-    let names = host.neighbours.iter().take(4).map(name).collect::<Vec<_>>().join(", ");
-    facts.insert("neighbours".into(), if names.is_empty() { "none".into() } else { names });
+    let neighbours = host.neighbours.iter().take(4).map(name).collect::<Vec<_>>().join(", ");
+    let neighbours = if neighbours.is_empty() { "none".into() } else { neighbours };
+    let mut facts: BTreeMap<String, String> =
+        [("caches".into(), caches.to_string()), ("neighbours".into(), neighbours)].into();
+    facts.extend(host.counters.iter().map(|(name, state)| (format!("counters.{name}"), state.to_string())));
+    facts.extend(host.facts.iter().map(|(name, fact)| (name.clone(), fact.to_string())));
+    // A host is an object, whatever it holds.
+    let members = serde_json::to_value(host).ok().and_then(|host| host.as_object().cloned()).unwrap_or_default();
+    let is_plain = |name: &str, value: &Value| !(value.is_object() || value.is_array() || name == "measured");
+    let plain = members.into_iter().filter(|(name, value)| is_plain(name, value));
+    facts.extend(plain.map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), String::from))));
     facts
 }
 
-fn add_facts(path: &str, value: &Value, facts: &mut BTreeMap<String, String>) {
-    match value.as_object() {
-        Some(members) if !members.contains_key("not_told") => {
-            for (name, member) in members {
-                add_facts(format!("{path}.{name}").trim_start_matches('.'), member, facts);
-            }
-        }
-        _ => _ = facts.insert(path.into(), text(value)),
-    }
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.is_empty() => "none".into(),
-        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join("; "),
-        Value::Object(members) => match members.get("not_told") {
-            Some(cause) => format!("not told: {}", text(cause)),
-            None => {
-                members.iter().map(|(name, member)| format!("{name} {}", text(member))).collect::<Vec<_>>().join(", ")
-            }
-        },
-        Value::Number(number) if number.is_f64() => format!("{:.3}", number.as_f64().unwrap_or(f64::NAN)),
-        other => other.to_string(),
-    }
-}
-
-/// How it was measured: labels, and rounds.
+/// What is to be known of a run: its host, and labels and rounds of what it measured.
 fn facts_of_run(report: &Report) -> BTreeMap<String, String> {
-    let mut facts = BTreeMap::new();
+    let mut facts = facts_of_host(&report.host);
     for experiment in &report.experiments {
         for m in &experiment.measurements {
             let name = format!("{}: {}", experiment.name, m.name);
@@ -296,128 +187,128 @@ fn facts_of_run(report: &Report) -> BTreeMap<String, String> {
 }
 
 fn notes(a: &Report, b: &Report, differences: &[Difference]) -> Vec<String> {
-    let mut notes = Vec::new();
-    let count = differences.iter().filter(|one| one.verdict != Verdict::NoDifferenceShown).count();
-    if differences.is_empty() {
+    let mut notes = b.host.probes.notes.clone();
+    let (count, all) = (differences.iter().filter(|one| one.verdict != NO_DIFFERENCE).count(), differences.len());
+    if all > 0 {
+        notes.push(format!("{count} of {all} figures differ; each verdict is corrected for all of them (Holm, 5 %)"));
+        notes.push("run each again before believing a small difference: intervals are of these two runs".into());
+    } else if !(a.experiments.is_empty() && b.experiments.is_empty()) {
         notes.push("the results have no figure in common; compare results of the same experiments".into());
-    } else {
-        let all = differences.len();
-        notes.push(format!(
-            "{count} of {all} figures differ; each such verdict is corrected for all of them (Holm, 5 %)"
-        ));
     }
-    if count > 0 {
-        notes.push("intervals are of these two runs: run each again before believing a small difference".into());
-    }
-    for (side, report) in [("A", a), ("B", b)] {
+    for (side, report, other) in [("A", a, b), ("B", b, a)] {
         if report.schema != SCHEMA {
             notes.push(format!("{side} has layout {}, and this version knows {SCHEMA}", report.schema));
         }
-    }
-    for (x, y) in pairs(&a.experiments, &b.experiments, |experiment| &experiment.name) {
-        for (side, these, those) in [("A", &x.notes, &y.notes), ("B", &y.notes, &x.notes)] {
-            let missing = these.iter().filter(|note| !those.contains(note));
-            notes.extend(missing.map(|note| format!("only {side} says, of {}: {note}", x.name)));
+        for experiment in &report.experiments {
+            let Some(other) = other.experiments.iter().find(|other| other.name == experiment.name) else { continue };
+            let missing = experiment.notes.iter().filter(|note| !other.notes.contains(note));
+            notes.extend(missing.map(|note| format!("only {side} says, of {}: {note}", experiment.name)));
         }
     }
     notes
+}
+
+impl Comparison<'_> {
+    /// What of both machines was measured otherwise: caches, scheduler.
+    pub fn differing(&self) -> Vec<&str> {
+        let mut subjects: Vec<&str> = self.measured.iter().filter(|one| one.differs).map(Compared::subject).collect();
+        subjects.dedup();
+        subjects
+    }
+
+    /// For a terminal, with what the two are called, and their hosts.
+    pub fn text(&self, sides: [(&str, &Host); 2]) -> String {
+        let hosts = sides.map(|(side, host)| wrap(&format!("{}, {host}", host.measured), &format!("{side}: ")) + "\n");
+        let [(a, _), (b, _)] = sides;
+        let between = |ci95: [f64; 2]| interval(Some(ci95), false);
+        let mut grids = Vec::new();
+        for figures in self.differences.chunk_by(|a, b| a.experiment == b.experiment) {
+            let row = |one: &Difference| {
+                let name = shown(one.name, one.unit);
+                let [a, b, difference] = [one.a, one.b, one.difference].map(number);
+                let ratio = one.ratio.map(number).unwrap_or_default();
+                let intervals = [Some(one.difference_ci95), one.ratio_ci95].map(|ci95| ci95.map(between));
+                let [ci95, ratio_ci95] = intervals.map(Option::unwrap_or_default);
+                let (p, verdict) = (format!("{:.3}", one.p_corrected), one.verdict.replace('_', " "));
+                vec![name, a, b, difference, ci95, ratio, ratio_ci95, p, verdict]
+            };
+            let head = [figures[0].experiment, a, b, "difference", "95 %", "ratio", "95 %", "p", ""];
+            grids.push(Grid::new(&head, figures.iter().map(row)));
+        }
+        let measured = self.measured.iter().map(|one| {
+            let name = shown(&one.figure.replace(['.', '_'], " "), &one.unit);
+            let [there, here, ratio] = [one.there, one.here, one.ratio].map(number);
+            vec![name, there, here, ratio, between(one.ratio_ci95), one.verdict()]
+        });
+        grids.push(Grid::new(&["measured of both", a, b, "ratio", "95 %", ""], measured));
+        let facts = self.facts.iter().map(|one| vec![one.fact.clone(), one.a.clone(), one.b.clone()]);
+        grids.push(Grid::new(&["facts that differ", a, b], facts));
+        let only = [(a, &self.only_in_a), (b, &self.only_in_b)].into_iter().filter(|(_, only)| !only.is_empty());
+        let only = only.map(|(side, only)| wrap(&only.join(", "), &format!("only in {side}: ")));
+        let lines = only.chain(self.notes.iter().map(|note| wrap(note, "note: "))).map(|line| line + "\n").collect();
+        let parts = grids.iter().map(Grid::text).chain([lines]).filter(|part| !part.is_empty());
+        hosts.concat() + &parts.map(|part| format!("\n{part}")).collect::<String>()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::statistics::measurement;
-    use crate::{Measurement, Ratio};
+    use crate::{Experiment, Ratio};
 
-    fn host() -> Host {
-        let facts = [("memory.thp", "madvise"), ("processor.governor", "performance")];
-        let facts = facts.map(|(name, value)| (name.to_string(), Fact::Told(value.to_string()))).into();
-        Host { cpu: "Some Core 9".into(), cpu_count: 8, facts, load: "0.20".into(), ..Host::default() }
-    }
-
-    fn figure(name: &str, center: f64) -> Measurement {
-        let samples: Vec<f64> = (0..30).map(|round| center * (1.0 + f64::from(round % 7) * 0.004)).collect();
-        measurement(name, "ns", &samples)
-    }
-
-    fn report(host: Host, costs: [f64; 3]) -> Report {
-        let measurements = ["empty_loop", "dormant", "armed"].into_iter().zip(costs);
-        let measurements = measurements.map(|(name, cost)| figure(name, cost)).collect();
-        let experiment = Experiment { name: "event".into(), measurements, ..Experiment::default() };
-        Report { schema: SCHEMA, host, experiments: vec![experiment] }
-    }
-
-    const COSTS: [f64; 3] = [1.0, 0.4, 30.0];
-
-    fn named(comparison: &Comparison) -> Vec<[&str; 3]> {
-        comparison.facts.iter().map(|fact| [fact.fact.as_str(), &fact.a, &fact.b]).collect()
+    fn report(costs: [f64; 3]) -> Report {
+        let figure = |(name, cost): (&str, f64)| {
+            let rounds = (0..30).map(|round| cost * (1.0 + f64::from(round % 7) * 0.004));
+            measurement(name, "ns", &rounds.collect::<Vec<_>>())
+        };
+        let measurements = ["empty_loop", "dormant", "armed"].into_iter().zip(costs).map(figure).collect();
+        let experiments = vec![Experiment { name: "event".into(), measurements, ..Experiment::default() }];
+        let facts = [("memory.thp".into(), Fact::Told("madvise".into()))].into();
+        Report { schema: SCHEMA, host: Host { cpu_count: 8, facts, ..Host::default() }, experiments }
     }
 
     #[test]
     fn verdicts_go_by_the_unit() {
-        let comparison = compare(&report(host(), COSTS), &report(host(), [1.0, 0.2, 60.0]));
-        let verdicts: Vec<Verdict> = comparison.differences.iter().map(|difference| difference.verdict).collect();
-        assert_eq!(verdicts, [Verdict::NoDifferenceShown, Verdict::Faster, Verdict::Slower]);
-        let [_, _, armed] = &comparison.differences[..] else { panic!("three figures") };
+        let (a, b) = (report([1.0, 0.4, 30.0]), report([1.0, 0.2, 60.0]));
+        let differences = compare(&a, &b).differences;
+        let verdicts: Vec<&str> = differences.iter().map(|one| one.verdict).collect();
+        assert_eq!(verdicts, [NO_DIFFERENCE, "faster", "slower"]);
+        let armed = &differences[2];
         assert!(armed.ratio.is_some_and(|ratio| (ratio - 2.0).abs() < 1e-9), "{armed:?}");
         assert!(armed.difference_ci95[0] > 25.0 && armed.difference_ci95[1] < 35.0, "{armed:?}");
-        let units = ["events/s", "ns", "count"].map(|unit| [1.0, -1.0].map(|change| Verdict::of(unit, change)));
-        assert_eq!(units[0], [Verdict::Faster, Verdict::Slower]);
-        assert_eq!(units[1], [Verdict::Slower, Verdict::Faster]);
-        assert_eq!(units[2], [Verdict::Higher, Verdict::Lower]);
+        assert_eq!([1.0, -1.0].map(|change| verdict("events/s", change)), ["faster", "slower"]);
+        assert_eq!([1.0, -1.0].map(|change| verdict("count", change)), ["higher", "lower"]);
     }
 
     #[test]
-    fn facts_that_differ_are_listed_and_no_others() {
-        let a = report(host(), COSTS);
-        assert_eq!(named(&compare(&a, &a)), [[""; 3]; 0]);
-        let mut other = host();
-        other.facts.insert("memory.thp".into(), Fact::NotTold("the kernel has no such file".into()));
-        other.facts.insert("memory.new".into(), Fact::Told("only here".into()));
-        other.measured = "another day".into();
-        other.cpu_count = 2;
-        other.steal_share = Fact::Told(0.25);
-        other.neighbours.push(Neighbour { pid: 7, command: "yes".into(), share: 0.5, ..Neighbour::default() });
-        let comparison = compare(&a, &report(other, COSTS));
+    fn what_differs_is_listed_and_nothing_else() {
+        let (a, mut b) = (report([1.0; 3]), report([1.0; 3]));
+        let same = compare(&a, &a);
+        assert!(same.facts.is_empty() && same.only_in_a.is_empty() && same.only_in_b.is_empty(), "{same:?}");
+        b.host.facts.insert("memory.thp".into(), Fact::NotTold("the kernel has no such file".into()));
+        b.host.facts.insert("memory.new".into(), Fact::Told("only here".into()));
+        (b.schema, b.host.measured, b.host.cpu_count) = (2, "another day".into(), 2);
+        b.host.neighbours.push(Neighbour { command: "yes".into(), share: 0.5, ..Neighbour::default() });
+        let experiment = &mut b.experiments[0];
+        experiment.measurements.remove(2);
+        experiment.measurements.iter_mut().for_each(|m| m.n = 20);
+        experiment.ratios.push(Ratio { name: "armed_vs_lttng_ust".into(), value: f64::NAN, ..Ratio::default() });
+        experiment.notes.push("the thread could not be pinned".into());
+        let comparison = compare(&a, &b);
+        let facts: Vec<[&str; 3]> = comparison.facts.iter().map(|one| [&*one.fact, &one.a, &one.b]).collect();
         let expected = [
             ["cpu_count", "8", "2"],
+            ["event: rounds", "30", "20"],
             ["memory.thp", "madvise", "not told: the kernel has no such file"],
             ["neighbours", "none", "`yes` 50 %"],
         ];
-        assert_eq!(named(&comparison), expected);
-    }
-
-    #[test]
-    fn what_only_one_has_is_said() {
-        let (a, mut b) = (report(host(), COSTS), report(host(), COSTS));
-        let experiment = &mut b.experiments[0];
-        experiment.measurements.remove(2);
-        experiment.ratios.push(Ratio { name: "armed_vs_lttng_ust".into(), ..Ratio::default() });
-        experiment.notes.push("the thread could not be pinned".into());
-        experiment.measurements.iter_mut().for_each(|m| m.n = 20);
-        let comparison = compare(&a, &b);
+        assert_eq!(facts, expected);
         assert_eq!(comparison.only_in_a, ["event: armed (ns)"]);
         assert_eq!(comparison.only_in_b, ["event: armed_vs_lttng_ust"]);
-        assert!(comparison.notes.contains(&"only B says, of event: the thread could not be pinned".to_string()));
-        assert_eq!(named(&comparison), [["event: rounds", "30", "20"]]);
-    }
-
-    #[test]
-    fn what_is_no_result_is_refused_with_its_cause() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("a.json");
-        assert!(load(&path).is_err_and(|error| error.to_string().contains("cannot read")));
-        for text in ["", "[]", "{\"schema\": 1}", "\u{0}"] {
-            std::fs::write(&path, text).expect("written");
-            let error = load(&path).map(|_| ()).expect_err("no result").to_string();
-            assert!(error.contains("a.json is no result") && error.contains("dormouse lab run"), "{error}");
-        }
-        let text = r#"{"schema": 2, "host": {"cpu": "Old", "governor": "a"}, "experiments": [{"name": "event", "measurements": [],
-            "ratios": [{"name": "r", "value": null, "ci95": [0, 1]}]}]}"#;
-        std::fs::write(&path, text).expect("written");
-        let old = load(&path).expect("a result of another version");
-        let comparison = compare(&old, &old);
-        assert_eq!(comparison.differences, [], "a ratio to nothing is no figure");
-        assert!(comparison.notes.iter().any(|note| note.starts_with("A has layout 2")), "{:?}", comparison.notes);
+        let [.., layout, pinned] = &comparison.notes[..] else { panic!("two notes") };
+        assert_eq!(layout, "B has layout 2, and this version knows 1");
+        assert_eq!(pinned, "only B says, of event: the thread could not be pinned");
+        assert_eq!(compare(&b, &b).differences.len(), 2, "a ratio to nothing is no figure");
     }
 }

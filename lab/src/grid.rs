@@ -44,12 +44,27 @@ pub fn interval(ci95: Option<[f64; 2]>, is_exact: bool) -> String {
     }
 }
 
-/// What a column holds.
-#[derive(Clone, Copy, PartialEq)]
+/// Text within HTML, also within a quoted attribute.
+pub fn escaped(text: &str) -> String {
+    // The zero is no character of HTML.
+    let of = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;"), ('\0', "\u{fffd}")];
+    of.into_iter().fold(text.to_string(), |text, (character, escape)| text.replace(character, escape))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Figures,
     Sentences,
     Words,
+}
+
+/// A column in which there is something: its head, and below it the cells of all rows.
+struct Column<'a> {
+    kind: Kind,
+    cells: Vec<&'a str>,
+    /// For a terminal, in characters; and how narrow it can be made.
+    width: usize,
+    width_min: usize,
 }
 
 fn count(text: &str) -> usize {
@@ -63,72 +78,52 @@ fn broken(cell: &str, width: usize) -> Vec<String> {
     textwrap::wrap(cell.trim_start(), options).into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// Text within HTML, also within a quoted attribute.
-pub fn escaped(text: &str) -> String {
-    // The zero is no character of HTML.
-    let of = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;"), ('\0', "\u{fffd}")];
-    of.into_iter().fold(text.to_string(), |text, (character, escape)| text.replace(character, escape))
-}
-
 impl Grid {
     /// Rows under heads.
     pub fn new(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Grid {
         Grid { head: head.iter().map(ToString::to_string).collect(), rows: rows.into_iter().collect() }
     }
 
-    /// The columns in which there is something: what they hold, and of each line its cells. The first line has the heads.
-    fn filled(&self) -> (Vec<Kind>, Vec<Vec<&str>>) {
-        let mut kinds = Vec::new();
-        let mut lines = vec![Vec::new(); self.rows.len() + 1];
-        for (column, head) in self.head.iter().enumerate() {
-            let cells = self.rows.iter().map(|row| row.get(column).map_or("", String::as_str));
-            let texts = || cells.clone().map(str::trim).filter(|cell| !cell.is_empty());
-            let is_figure =
-                |cell: &str| cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit() || c == '–');
-            if texts().next().is_some() {
-                kinds.push(match () {
-                    () if texts().any(|cell| count(cell) > FIGURE_WIDTH && cell.contains(' ')) => Kind::Sentences,
-                    () if texts().all(is_figure) => Kind::Figures,
-                    () => Kind::Words,
-                });
-                lines
-                    .iter_mut()
-                    .zip(std::iter::once(head.as_str()).chain(cells))
-                    .for_each(|(line, cell)| line.push(cell));
-            }
+    fn columns(&self) -> Vec<Column<'_>> {
+        let starts_figure = |start: char| start.is_ascii_digit() || start == '–';
+        let mut columns = Vec::new();
+        for (index, head) in self.head.iter().enumerate() {
+            let below = self.rows.iter().map(|row| row.get(index).map_or("", String::as_str));
+            let cells: Vec<&str> = std::iter::once(head.as_str()).chain(below).collect();
+            let texts: Vec<&str> = cells[1..].iter().map(|cell| cell.trim()).filter(|cell| !cell.is_empty()).collect();
+            let kind = match () {
+                () if texts.is_empty() => continue,
+                () if texts.iter().any(|cell| count(cell) > FIGURE_WIDTH && cell.contains(' ')) => Kind::Sentences,
+                () if texts.iter().all(|cell| cell.trim_start_matches('-').starts_with(starts_figure)) => Kind::Figures,
+                () => Kind::Words,
+            };
+            let words = cells.iter().flat_map(|cell| cell.split_whitespace()).map(count).max().unwrap_or(0);
+            let width_min = words.max(if kind == Kind::Sentences { SENTENCES_WIDTH } else { 0 });
+            let below = cells[1..].iter().map(|cell| count(cell)).max().unwrap_or(0);
+            let width = below.min(COLUMN_WIDTH).max(count(head).min(HEAD_WIDTH)).max(width_min);
+            columns.push(Column { kind, cells, width, width_min });
         }
-        (kinds, lines)
+        columns
     }
 
     /// For a terminal: columns as wide as their cells, sentences broken.
     pub fn text(&self) -> String {
-        let (kinds, lines) = self.filled();
-        let longest =
-            |column: usize, of: fn(&str) -> usize| lines.iter().map(|line| of(line[column])).max().unwrap_or(0);
-        let word = |cell: &str| cell.split_whitespace().map(count).max().unwrap_or(0);
-        let least = |column: usize| {
-            longest(column, word).max(if kinds[column] == Kind::Sentences { SENTENCES_WIDTH } else { 0 })
-        };
-        let width = |column: usize| {
-            let cells = lines.iter().skip(1).map(|line| count(line[column])).max().unwrap_or(0).min(COLUMN_WIDTH);
-            cells.max(count(lines[0][column]).min(HEAD_WIDTH)).max(least(column))
-        };
-        let mut widths: Vec<usize> = (0..kinds.len()).map(width).collect();
+        let mut columns = self.columns();
         // The widest gives way first.
-        while widths.iter().map(|width| width + 2).sum::<usize>() > WIDTH {
-            let others = widths.iter_mut().enumerate().filter(|(column, width)| **width > least(*column));
-            let Some((_, width)) = others.max_by_key(|(_, width)| **width) else { break };
-            *width -= 1;
+        while columns.iter().map(|column| column.width + 2).sum::<usize>() > WIDTH {
+            let others = columns.iter_mut().filter(|column| column.width > column.width_min);
+            let Some(widest) = others.max_by_key(|column| column.width) else { break };
+            widest.width -= 1;
         }
         let mut text = String::new();
-        for line in &lines {
-            let cells: Vec<Vec<String>> = line.iter().zip(&widths).map(|(cell, width)| broken(cell, *width)).collect();
+        for row in 0..=self.rows.len() {
+            let cells: Vec<_> = columns.iter().map(|column| broken(column.cells[row], column.width)).collect();
             for index in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
-                let parts = cells.iter().zip(&kinds).zip(&widths).map(|((parts, kind), width)| {
+                let line = columns.iter().zip(&cells).map(|(Column { kind, width, .. }, parts)| {
                     let part = parts.get(index).map_or("", String::as_str);
                     if *kind == Kind::Figures { format!("  {part:>width$}") } else { format!("  {part:width$}") }
                 });
-                text.push_str(parts.collect::<String>().trim_end());
+                text += line.collect::<String>().trim_end();
                 text.push('\n');
             }
         }
@@ -137,48 +132,49 @@ impl Grid {
 
     /// For a document.
     pub fn markdown(&self) -> String {
-        let (kinds, lines) = self.filled();
-        let cell = |cell: &&str| {
+        let columns = self.columns();
+        let cell = |cell: &str| {
             let mark = if cell.starts_with(' ') { "↳ " } else { "" };
             format!(" {mark}{} |", cell.trim().replace('|', "\\|").replace('<', "&lt;").replace('\n', " "))
         };
-        let mut lines: Vec<String> = lines.iter().map(|line| line.iter().map(cell).collect()).collect();
-        lines.insert(1, kinds.iter().map(|kind| if *kind == Kind::Figures { " ---: |" } else { " --- |" }).collect());
+        let line = |row: usize| columns.iter().map(|column| cell(column.cells[row])).collect::<String>();
+        let mut lines: Vec<String> = (0..=self.rows.len()).map(line).collect();
+        let rule = |column: &Column<'_>| if column.kind == Kind::Figures { " ---: |" } else { " --- |" };
+        lines.insert(1, columns.iter().map(rule).collect());
         lines.iter().map(|line| format!("|{line}\n")).collect()
     }
 
     /// For a browser: a table in a box of its own, whose rows are cards on a phone where it has sentences.
     pub fn html(&self, label: &str) -> String {
-        let (kinds, lines) = self.filled();
-        let place = |kind| kinds.iter().position(|other| *other == kind);
+        let columns = self.columns();
+        let place = |kind| columns.iter().position(|column| column.kind == kind);
         let name = place(Kind::Sentences).or(place(Kind::Words)).unwrap_or(0);
-        let row = |(number, line): (usize, &Vec<&str>)| {
-            let cell = |(column, cell): (usize, &&str)| {
-                let kind = match kinds[column] {
-                    Kind::Figures => "figures",
-                    Kind::Sentences => "sentences",
-                    Kind::Words => "words",
-                };
-                let inner = if cell.starts_with(' ') { " inner" } else { "" };
-                let name_class = if column == name { " name" } else { "" };
-                let (text, head) = (escaped(cell.trim()), escaped(lines[0][column]));
-                // Long names break where their parts end.
-                let text = if column == name { text.replace('.', ".<wbr>").replace('_', "_<wbr>") } else { text };
-                let (tag, scope) = match number {
+        let row = |row: usize| {
+            let cell = |(index, column): (usize, &Column<'_>)| {
+                let cell = column.cells[row];
+                let mut class = format!("{:?}", column.kind).to_lowercase();
+                let (mut text, head) = (escaped(cell.trim()), escaped(column.cells[0]));
+                class += if cell.starts_with(' ') { " inner" } else { "" };
+                if index == name {
+                    class += " name";
+                    // Long names break where their parts end.
+                    text = text.replace('.', ".<wbr>").replace('_', "_<wbr>");
+                }
+                let (tag, scope) = match row {
                     0 => ("th", " scope=\"col\""),
-                    _ if column == name => ("th", " scope=\"row\""),
+                    _ if index == name => ("th", " scope=\"row\""),
                     _ => ("td", ""),
                 };
-                format!("<{tag}{scope} class=\"{kind}{inner}{name_class}\" data-head=\"{head}\">{text}</{tag}>")
+                format!("<{tag}{scope} class=\"{class}\" data-head=\"{head}\">{text}</{tag}>")
             };
-            let row = format!("<tr>{}</tr>", line.iter().enumerate().map(cell).collect::<String>());
-            if number == 0 { format!("<thead>{row}</thead>\n") } else { row + "\n" }
+            let cells: String = columns.iter().enumerate().map(cell).collect();
+            if row == 0 { format!("<thead><tr>{cells}</tr></thead>\n") } else { format!("<tr>{cells}</tr>\n") }
         };
         format!(
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n<table{}>{}</table>\n</div>",
             escaped(label),
-            if kinds.contains(&Kind::Sentences) { " class=\"cards\"" } else { "" },
-            lines.iter().enumerate().map(row).collect::<String>()
+            if place(Kind::Sentences).is_some() { " class=\"cards\"" } else { "" },
+            (0..=self.rows.len()).map(row).collect::<String>()
         )
     }
 }
@@ -200,28 +196,20 @@ mod tests {
         assert_eq!(text.lines().nth(1).unwrap().find("x < 2"), Some(column), "{text}");
         assert!(text.lines().count() >= 4 && text.lines().all(|line| line.chars().count() < 90), "{text}");
         assert!(text.ends_with("    in\n") && !text.contains("nothing"), "{text}");
-    }
-
-    #[test]
-    fn a_wide_table_is_made_narrow() {
         let cells: Vec<String> = (0..9).map(|column| format!("{column}00.0 of some of these")).collect();
-        let text = Grid::new(&[""; 9], [cells]).text();
-        assert!(text.lines().count() > 2 && text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        let wide = Grid::new(&[""; 9], [cells]).text();
+        assert!(wide.lines().count() > 2 && wide.lines().all(|line| line.chars().count() <= WIDTH), "{wide}");
     }
 
     #[test]
     fn no_cell_ends_its_row() {
-        let markdown = grid().markdown();
-        assert!(
-            markdown.contains("x &lt; 2 \\| 3 |\n|  | ↳ in |") && markdown.contains("\n| ---: | --- | --- |\n"),
-            "{markdown}"
-        );
-        let html = grid().html("x");
-        assert!(
-            html.contains(">x &lt; 2 | 3</td>")
-                && html.contains("class=\"sentences inner name\" data-head=\"statement\">in</th>"),
-            "{html}"
-        );
+        let (markdown, html) = (grid().markdown(), grid().html("x"));
+        for part in ["x &lt; 2 \\| 3 |\n|  | ↳ in |", "\n| ---: | --- | --- |\n"] {
+            assert!(markdown.contains(part), "{markdown}");
+        }
+        for part in [">x &lt; 2 | 3</td>", "class=\"sentences inner name\" data-head=\"statement\">in</th>"] {
+            assert!(html.contains(part), "{html}");
+        }
     }
 
     #[test]

@@ -1,66 +1,34 @@
 //! The lab: experiments that measure what a mechanism costs on the machine at hand, and say how sure that is.
 //!
-//! # The problem
-//! A figure that somebody measured once, on another machine, with another load, proves nothing. An experiment here is a
-//! program that anybody can run again; it measures the alternatives in turn (A B A B …) in one run, reports medians with
-//! their spread, and states costs as differences from the empty loop of the same round.
-//!
-//! # The picture
 //! ```text
-//!   event, imv: cases × axes         compile_job: ways to build a project
+//!   experiments: cases × axes        compile_job: ways to build a project
 //!     │                                   │
 //!     ├── sessions of ours; peers, lttng ─┤         each verified by counts: arrived + lost = emitted
 //!     ▼                                   │
-//!   rounds ◀── lines of JSON ──▶ engines  │         every case once a round, in an order drawn anew
+//!    plan  ◀── lines of JSON ──▶ engines  │         every case once a round, in an order drawn anew
 //!     │ samples                           │ samples
 //!     ▼                                   ▼
-//!   statistics ───────────────────────▶ result ◀── host, neighbours: the machine, and who disturbed it
-//!                                         ├─▶ report                  to be read
+//!   statistics ───────────────────────▶ result ◀── lab/machine: facts, who disturbed it, what it does to figures
+//!                                         ├─▶ report, paper, grid     to be read
 //!                                         └─▶ compare                 with another result
 //! ```
-//! An engine is a process of its own, pinned, which times its own loops; all of them, whatever tracer they are for, are made
-//! of one harness, the crate `dormouse-lab-harness`.
-//!
-//! # What there is
-//! | module | what is in it |
-//! | --- | --- |
-//! | [`experiments`] | a folder for each: what is measured, and the paper that it grew out of |
-//! | [`paper`] | a paper's figures and statements beside what was measured, judged by one rule |
-//! | [`grid`] | a table, for a terminal, a browser, a document |
-//! | `engine`, `engines` | driving an engine; all of an experiment's, with its peers', from their start to the count of their events |
-//! | `rounds` | every case in turn, in an order drawn anew for each round |
-//! | `plan` | from what is measured to figures: labels, walks, costs beyond empty loops |
-//! | [`peers`], [`lttng`] | other tracers: their engines, their sessions, their own counts |
-//! | `lab/statistics` | medians, intervals, ratios of pairs, warm-up, outliers |
-//! | `lab/machine` | the machine: its facts, who disturbed it, what it does to figures, what all that means |
-//! | `lab/engines`, `lab/harness` | the engines, and what they are made of |
-//! | `result`, [`report`] | results as JSON; as text, as a page with plots, as what they say to papers |
-//! | [`compare`] | what differs between two results, their machines and runs |
-//!
-//! # Limits
-//! A figure is a median over rounds; its 95 % interval, by bootstrap, speaks of this run on this machine. Costs are wall-clock
-//! time by the timestamp counter, of loops that do little else. `lab/METHODOLOGY.md` says what figures mean, `lab/BIAS.md` where they
-//! may mislead.
-//!
-//! # Source
-//! Named beside each method in [`statistics`] and [`compare`].
+//! An engine is a process of its own, pinned, which times its own loops; all of them are made of one harness, `dormouse-lab-harness`.
+//! `lab/METHODOLOGY.md` says what figures mean, `lab/BIAS.md` where they may mislead.
 
 // Who calls says what there is to say.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod compare;
-mod engine;
-mod engines;
+pub mod engine;
+pub mod engines;
 #[path = "../experiments/mod.rs"]
 pub mod experiments;
 pub mod grid;
 pub mod lttng;
 pub mod paper;
-pub mod peers;
 mod plan;
 pub mod report;
 mod result;
-mod rounds;
 
 use std::path::PathBuf;
 

@@ -1,22 +1,63 @@
-//! From slots to figures: what a slot is of, what its cost is less, and what is said of the rounds.
+//! What is measured, from slots to figures: every round has each slot once, in an order drawn anew.
+//!
+//! ```text
+//!   round 1    B  D  A  C          a slot: one case of one engine, a number of threads, a walk
+//!   round 2    C  A  B  D          so the machine's moods fall on all alike, and no slot always
+//!   round 3    …                   follows the same other one
+//! ```
+//! How many iterations a slot has is found out beforehand, so that each lasts about as long. The rounds are shared out among several
+//! processes of each engine (`engines`); the first round of all but the first of them is not counted, since it pays for pages and code.
 
-use dormouse_lab_harness::Walk;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use dormouse_lab_harness::{Run, Timing, Walk};
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
 
 use crate::engine::Engine;
 use crate::engines::Engines;
-use crate::rounds::{self, Rounds, Slot, Turn, WarmUp};
-use crate::statistics::{measurement, outlier_share, ratio};
+use crate::statistics::{self, measurement, median, outlier_share, quantile, ratio};
 use crate::{Experiment, Host, LabError, Labels, Measurement, Ratio};
 
-/// A slot, what it is of, and which slot is its empty loop.
-#[derive(Debug)]
-pub(crate) struct Planned {
-    pub(crate) slot: Slot,
-    pub(crate) name: String,
-    pub(crate) labels: Labels,
-    pub(crate) base: Option<usize>,
-    /// How many of what is measured one iteration has, or each of its events.
-    pub(crate) per_iteration: u32,
+/// What is measured once a round.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) engine: usize,
+    pub(crate) case: String,
+    pub(crate) threads: usize,
+    /// What comes before each iteration.
+    pub(crate) walk: Walk,
+    pub(crate) turn: Turn,
+    /// A case that one more thread runs meanwhile.
+    pub(crate) beside: Option<String>,
+}
+
+/// How much one turn of a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It lasts about so long.
+    Lasting(Duration),
+    /// So many iterations, because a figure elsewhere is of so many. Where all turns are so, no round is thrown away as warm-up.
+    Of(u64),
+}
+
+/// A slot of one thread with nobody beside it.
+pub(crate) fn slot(engine: usize, case: &str, walk: Walk, turn: Turn) -> Slot {
+    Slot { engine, case: case.into(), threads: 1, walk, turn, beside: None }
+}
+
+impl Slot {
+    fn run(&self, iterations: u64) -> Run {
+        let (case, beside) = (self.case.clone(), self.beside.clone());
+        Run { case, iterations, threads: self.threads, walk: self.walk, beside }
+    }
+
+    fn is_lasting(&self) -> bool {
+        matches!(self.turn, Turn::Lasting(_))
+    }
 }
 
 /// A label that is part of a measurement's name.
@@ -54,24 +95,39 @@ pub(crate) fn name(axes: &[Axis], labels: &Labels) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// A slot of one thread with nobody beside it.
-pub(crate) fn slot(engine: usize, case: &str, walk: Walk, turn: Turn) -> Slot {
-    Slot { engine, case: case.into(), threads: 1, walk, turn, beside: None }
+/// A slot, what it is of, and what its turns came to.
+pub(crate) struct Planned {
+    slot: Slot,
+    pub(crate) name: String,
+    labels: Labels,
+    /// Which slot is its empty loop.
+    base: Option<usize>,
+    /// How many of what is measured one iteration has, or each of its events.
+    per_iteration: u32,
+    samples: Samples,
+}
+
+#[derive(Default)]
+struct Samples {
+    /// Of a turn.
+    iterations: u64,
+    /// Nanoseconds of an iteration, one number a round.
+    ns: Vec<f64>,
+    /// Counters for one iteration of one thread.
+    counters: BTreeMap<String, Vec<f64>>,
+    events_per_iteration: f64,
 }
 
 /// What is measured in one go.
-#[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) planned: Vec<Planned>,
     axes: &'static [Axis],
 }
 
-/// What a plan came to.
 pub(crate) struct Measured {
-    pub(crate) costs: Vec<Vec<f64>>,
     pub(crate) measurements: Vec<Measurement>,
-    pub(crate) noise: Vec<String>,
-    pub(crate) warm_up: usize,
+    /// How it was measured, and what disturbed it.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Plan {
@@ -79,7 +135,18 @@ impl Plan {
         Plan { planned: Vec::new(), axes }
     }
 
-    /// Adds a slot, unless it is there or the engine has no such case. Returns its place.
+    /// Adds a slot, unless it is there. Returns its place.
+    pub(crate) fn push(&mut self, slot: Slot, pairs: &[(&str, &str)], base: Option<usize>) -> usize {
+        let labels = labels(pairs);
+        let name = name(self.axes, &labels);
+        let found = self.planned.iter().position(|planned| planned.name == name);
+        found.unwrap_or_else(|| {
+            self.planned.push(Planned { slot, name, labels, base, per_iteration: 1, samples: Samples::default() });
+            self.planned.len() - 1
+        })
+    }
+
+    /// The same, unless the engine has no such case.
     pub(crate) fn add(
         &mut self,
         engines: &[Engine],
@@ -87,17 +154,8 @@ impl Plan {
         pairs: &[(&str, &str)],
         base: Option<usize>,
     ) -> Option<usize> {
-        let beside = slot.beside.as_ref();
-        if !engines[slot.engine].has(&slot.case) || beside.is_some_and(|case| !engines[slot.engine].has(case)) {
-            return None;
-        }
-        let labels = labels(pairs);
-        let name = name(self.axes, &labels);
-        let found = self.planned.iter().position(|planned| planned.name == name);
-        found.or_else(|| {
-            self.planned.push(Planned { slot, name, labels, base, per_iteration: 1 });
-            Some(self.planned.len() - 1)
-        })
+        let has_all = slot.beside.iter().chain([&slot.case]).all(|case| engines[slot.engine].has(case));
+        has_all.then(|| self.push(slot, pairs, base))
     }
 
     pub(crate) fn per_iteration(&mut self, index: Option<usize>, count: u32) {
@@ -106,150 +164,244 @@ impl Plan {
         }
     }
 
-    /// Measures all slots in turn, by so many processes of each engine. `of` says what, while it lasts.
-    ///
-    /// # Errors
-    /// See [`LabError`].
-    pub(crate) fn measure(
-        &self,
+    /// Measures all slots in turn. `of` says what, while it lasts.
+    pub(crate) fn measure(self, engines: &mut Engines, rounds: usize, of: &str) -> Result<Measured, LabError> {
+        self.measure_by(engines, rounds, of, |_, engine, run| engine.run(run))
+    }
+
+    /// The same, with each turn taken by `take`, which is told the measurement's name.
+    pub(crate) fn measure_by(
+        mut self,
         engines: &mut Engines,
         rounds: usize,
-        processes: usize,
-        warm_up: WarmUp,
         of: &str,
+        mut take: impl FnMut(&str, &mut Engine, Run) -> Result<Timing, LabError>,
     ) -> Result<Measured, LabError> {
-        let slots: Vec<Slot> = self.planned.iter().map(|planned| planned.slot.clone()).collect();
-        let rounds = rounds::measure(engines, &slots, rounds, processes, warm_up, of)?;
-        let costs = costs(&self.planned, &rounds);
+        let bar = progress(of, rounds + 1).with_message("sizing");
+        for Planned { slot, samples, .. } in &mut self.planned {
+            samples.iterations = iterations(&mut engines.all[slot.engine], slot)?;
+        }
+        bar.inc(1);
+        bar.set_message("rounds");
+        let (mut random, mut untold) = (SmallRng::from_os_rng(), BTreeSet::new());
+        let mut order: Vec<usize> = (0..self.planned.len()).collect();
+        let processes = processes(engines.options.is_quick);
+        for (round, is_counted) in turns(rounds, processes) {
+            if !is_counted {
+                engines.renew()?;
+            }
+            order.shuffle(&mut random);
+            for &index in &order {
+                let Planned { slot, name, samples, .. } = &mut self.planned[index];
+                // Never quite the same length: nothing that recurs can keep step with it.
+                let varied = if slot.is_lasting() { samples.iterations / 16 } else { 0 };
+                let run = slot.run(samples.iterations - random.random_range(0..=varied));
+                let timing = take(name, &mut engines.all[slot.engine], run)?;
+                if !is_counted {
+                    continue;
+                }
+                samples.ns.push(timing.ns);
+                samples.events_per_iteration = timing.events as f64 / timing.iterations as f64;
+                untold.extend(timing.untold);
+                for (name, count) in timing.counters.into_iter().flatten() {
+                    samples.counters.entry(name).or_default().push(count);
+                }
+            }
+            bar.set_position(round as u64 + 2);
+        }
+        bar.finish_and_clear();
+        let may_cut = self.planned.iter().any(|planned| planned.slot.is_lasting());
+        let ns: Vec<&[f64]> = self.planned.iter().map(|planned| &*planned.samples.ns).collect();
+        let (warm_up, unsteady) = mood(&ns, may_cut);
+        for planned in &mut self.planned {
+            planned.samples.ns.drain(..warm_up);
+        }
+        let untold = untold.into_iter().map(|line| format!("memory: {line}"));
+        let how = format!(
+            "each cost is less the empty loop, where there is one, of its engine in the same round; {rounds} rounds, {warm_up} of them \
+             warm-up; {processes} processes of each engine; processors {:?}",
+            engines.options.cpus
+        );
+        let notes = [how].into_iter().chain(untold).chain(unsteady).chain(self.outliers());
+        let notes = notes.map(|note| format!("{note} ({of})")).collect();
         let rate = engines.all[0].description().tsc_cycles_per_ns;
-        let measurements = measurements(&self.planned, &rounds, &costs, rate);
-        let noise = noise(&rounds, &self.planned);
-        let noise = noise.into_iter().map(|note| format!("{note} ({of})")).collect();
-        Ok(Measured { costs, measurements, noise, warm_up: rounds.warm_up })
+        let measurements = self.planned.iter().map(|planned| self.figures(planned, rate)).collect();
+        Ok(Measured { measurements, notes })
+    }
+
+    /// What a slot costs, round by round, less its empty loop, for one of what it measures. `rate` is the timestamp counter's, in cycles of
+    /// a nanosecond.
+    fn figures(&self, planned: &Planned, rate: Option<f64>) -> Measurement {
+        let Planned { name, labels, base, samples, .. } = planned;
+        let base = base.map(|base| &self.planned[base].samples.ns);
+        // Without an empty loop it is the time of a loop, whatever that emits.
+        let events = Some(samples.events_per_iteration).filter(|events| base.is_some() && *events > 0.0).unwrap_or(1.0);
+        let share = 1.0 / (events * f64::from(planned.per_iteration));
+        let cost = |(round, ns): (usize, &f64)| (ns - base.map_or(0.0, |base| base[round])) * share;
+        let costs: Vec<f64> = samples.ns.iter().enumerate().map(cost).collect();
+        let counters = samples.counters.iter().map(|(name, counts)| (name.clone(), median(counts))).collect();
+        let figures = measurement(name, "ns", &costs);
+        let tsc_cycles = rate.map(|rate| figures.median * rate);
+        Measurement { tsc_cycles, labels: labels.clone(), counters, ..figures }
+    }
+
+    /// A note, if the rounds of some slots lie far off.
+    fn outliers(&self) -> Option<String> {
+        let shares = self.planned.iter().map(|planned| (outlier_share(&planned.samples.ns), &planned.name));
+        let shares: Vec<_> = shares.filter(|(share, _)| *share > OUTLIERS_MAX).collect();
+        let (share, name) = shares.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(format!(
+            "outliers: in {} of {} cases more than a tenth of the rounds lie far off, most in {name} ({:.0} %); medians bear that, \
+             means do not; {REMEDY}",
+            shares.len(),
+            self.planned.len(),
+            share * 100.0
+        ))
     }
 }
 
-/// Measures what `plan_of` plans without memory pressure, and then what it plans with it (`true`): in one and the same rounds the latter would
-/// leave nothing warm for the former. A plan without slots is left out.
-///
-/// # Errors
-/// See [`LabError`].
+/// A bar of what is measured, which is drawn where standard error is a terminal.
+pub(crate) fn progress(what: &str, len: usize) -> ProgressBar {
+    let template = format!("{what} {{wide_bar}} {{pos}}/{{len}} {{msg:17}} {{eta:>4}} left");
+    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(len as u64).with_style(style)
+}
+
+/// The order of a round: a permutation drawn from its number.
+pub(crate) fn order(len: usize, round: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..len).collect();
+    order.shuffle(&mut SmallRng::seed_from_u64(round.into()));
+    order
+}
+
+/// Iterations that a turn's length is guessed from: hot at most, unless fewer take as long as this, and under memory pressure.
+const PROBE_HOT: u64 = 2_000;
+const PROBE_NS: f64 = 50_000.0;
+const PROBE_COLD: u64 = 4;
+/// Bounds of a turn's iterations.
+const HOT: [u64; 2] = [1, 4_000_000];
+const COLD: [u64; 2] = [8, 4_000];
+
+/// How many iterations a turn is to have. The first time pays for pages and code.
+fn iterations(engine: &mut Engine, slot: &Slot) -> Result<u64, LabError> {
+    let lasting = match slot.turn {
+        Turn::Of(iterations) => return engine.run(slot.run(iterations.min(PROBE_HOT))).map(|_| iterations),
+        Turn::Lasting(time) => time.as_nanos() as f64,
+    };
+    let is_hot = slot.walk == Walk::None;
+    let (mut probe, [least, most]) = if is_hot { (1, HOT) } else { (PROBE_COLD, COLD) };
+    engine.run(slot.run(probe))?;
+    let each = loop {
+        let started = Instant::now();
+        let timing = engine.run(slot.run(probe))?;
+        if !is_hot {
+            // The walks are not in the timing.
+            break started.elapsed().as_nanos() as f64 / probe as f64;
+        }
+        if probe == PROBE_HOT || timing.ns * probe as f64 >= PROBE_NS {
+            break timing.ns;
+        }
+        probe = (probe * 10).min(PROBE_HOT);
+    };
+    Ok(((lasting / each.max(0.01)) as u64).clamp(least, most))
+}
+
+/// Processes of each engine that the rounds are shared out among.
+pub(crate) fn processes(is_quick: bool) -> usize {
+    if is_quick { 2 } else { 8 }
+}
+
+/// The rounds, and before those that a further process begins with one that is not counted.
+fn turns(rounds: usize, processes: usize) -> impl Iterator<Item = (usize, bool)> {
+    let each = rounds.div_ceil(processes.max(1)).max(1);
+    (0..rounds).flat_map(move |round| {
+        let is_first = round > 0 && round.is_multiple_of(each);
+        is_first.then_some((round, false)).into_iter().chain([(round, true)])
+    })
+}
+
+/// Difference between the halves of the rounds beyond which there is no steady state.
+const DRIFT_MAX: f64 = 0.1;
+/// Spread of the rounds above which a reader is warned.
+const SPREAD_MAX: f64 = 1.15;
+/// Share of outliers above which a reader is warned.
+const OUTLIERS_MAX: f64 = 0.1;
+const REMEDY: &str = "end other programs, choose another processor with --cpu, or try --policy fifo";
+
+/// How many rounds at the beginning are warm-up, if they may be cut, and notes if the others are not steady: by what all slots took in
+/// each round, together, since one slot's own noise would look like warm-up now and then.
+fn mood(ns: &[&[f64]], may_cut: bool) -> (usize, Vec<String>) {
+    let rounds = ns.first().map_or(0, |ns| ns.len());
+    let medians: Vec<f64> = ns.iter().map(|ns| median(ns)).collect();
+    let mood = |round: usize| {
+        let relative = ns.iter().zip(&medians).filter(|(_, median)| **median > 0.0);
+        median(&relative.map(|(ns, median)| ns[round] / median).collect::<Vec<_>>())
+    };
+    let moods: Vec<f64> = (0..rounds).map(mood).collect();
+    let warm_up = if may_cut { statistics::warm_up(&moods) } else { 0 };
+    let moods = &moods[warm_up..];
+    let (first, second) = moods.split_at(moods.len() / 2);
+    let mut notes = Vec::new();
+    if (median(second) / median(first) - 1.0).abs() > DRIFT_MAX {
+        notes.push(format!(
+            "not steady: the second half of the rounds took another time than the first; {REMEDY}, and run again"
+        ));
+    }
+    let spread = quantile(moods, 0.95) / quantile(moods, 0.05);
+    if spread > SPREAD_MAX {
+        let percent = (spread - 1.0) * 100.0;
+        notes.push(format!(
+            "not steady: everything took {percent:.0} % longer in the slowest rounds than in the quickest; {REMEDY}"
+        ));
+    }
+    (warm_up, notes)
+}
+
+/// Measures what `plan_of` plans without memory pressure, and then what it plans with it (`true`): in one and the same rounds the latter
+/// would leave nothing warm for the former. A plan without slots is left out.
 pub(crate) fn warm_and_cold(
     engines: &mut Engines,
     name: &str,
     rounds: usize,
-    processes: usize,
     plan_of: impl Fn(&Engines, bool) -> Plan,
-) -> Result<Vec<(Plan, Measured)>, LabError> {
+) -> Result<Vec<Measured>, LabError> {
     let mut parts = Vec::new();
     for (is_cold, part) in [(false, "warm"), (true, "cold")] {
         let plan = plan_of(engines, is_cold);
         if !plan.planned.is_empty() {
-            let measured = plan.measure(engines, rounds, processes, WarmUp::Cut, &format!("{name}: {part}"))?;
-            parts.push((plan, measured));
+            parts.push(plan.measure(engines, rounds, &format!("{name}: {part}"))?);
         }
     }
     Ok(parts)
 }
 
-/// How many rounds at the beginning of each part were warm-up, in words.
-pub(crate) fn warm_ups(parts: &[(Plan, Measured)]) -> String {
-    parts.iter().map(|(_, measured)| measured.warm_up.to_string()).collect::<Vec<_>>().join(" and ")
-}
-
 /// The experiment that parts come to: their figures, and those ratios of a list whose both sides are of one part.
 pub(crate) fn experiment(
     name: &str,
-    parts: Vec<(Plan, Measured)>,
-    list: &[(&str, &str, &str)],
+    parts: Vec<Measured>,
+    list: &[Named],
     notes: Vec<String>,
     host: &Host,
 ) -> Experiment {
     let mut experiment = Experiment { name: name.into(), notes, ..Experiment::default() };
-    for (plan, measured) in parts {
-        let ratios = ratios(list.iter().copied(), &plan.planned, &measured.costs, &mut experiment.notes);
-        experiment.ratios.extend(ratios);
-        experiment.notes.extend(measured.noise);
-        experiment.measurements.extend(measured.measurements);
+    for Measured { measurements, notes } in parts {
+        experiment.ratios.extend(ratios(list, &measurements, &mut experiment.notes));
+        experiment.notes.extend(notes);
+        experiment.measurements.extend(measurements);
     }
     retain_available(&mut experiment.measurements, host);
     experiment
 }
 
-/// Sizes of walks over L1, L2 and L3, in sizes of the cache. Once around would do against a cache that forgets the line that was used
-/// longest ago; today's keep a line that was used twice against several that were used once. More is too slow for L3.
-const WALK_FACTORS: [u64; 3] = [4, 4, 2];
+/// A ratio of measurements: its name, what it is of, and what that is divided by.
+pub(crate) type Named = (&'static str, &'static str, &'static str);
 
-/// The walks of this machine, by label.
-pub(crate) fn walks(host: &Host) -> Vec<(&'static str, Walk)> {
-    walks_over(host.caches_bytes())
-}
-
-/// The same; that there are none that matter is a note.
-pub(crate) fn walks_or_note(host: &Host, notes: &mut Vec<String>) -> Vec<(&'static str, Walk)> {
-    let walks = walks(host);
-    if walks.iter().all(|(label, _)| *label != "L2") {
-        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
-    }
-    walks
-}
-
-fn walks_over(caches: [Option<u64>; 3]) -> Vec<(&'static str, Walk)> {
-    let mut walks: Vec<_> = ["L1", "L2", "L3"]
-        .into_iter()
-        .zip(caches.into_iter().zip(WALK_FACTORS))
-        .filter_map(|(label, (size, factor))| Some((label, Walk::Random { bytes: size? * factor })))
-        .collect();
-    if let Some(size) = caches[1] {
-        walks.push(("linear-L2", Walk::Linear { bytes: size * WALK_FACTORS[1] }));
-    }
-    walks
-}
-
-/// What each slot costs, round by round: less its empty loop, for one of what it measures.
-fn costs(planned: &[Planned], rounds: &Rounds) -> Vec<Vec<f64>> {
-    let cost = |(planned, samples): (&Planned, &crate::rounds::Samples)| {
-        let events = if samples.events_per_iteration > 0.0 { samples.events_per_iteration } else { 1.0 };
-        let share = 1.0 / (events * f64::from(planned.per_iteration));
-        match planned.base {
-            Some(base) => samples
-                .ns
-                .iter()
-                .zip(&rounds.samples[base].ns)
-                .map(|(with, without)| (with - without) * share)
-                .collect(),
-            // The time of a loop, whatever it emits.
-            None => samples.ns.iter().map(|ns| ns / f64::from(planned.per_iteration)).collect(),
-        }
-    };
-    planned.iter().zip(&rounds.samples).map(cost).collect()
-}
-
-/// Figures of all slots. `rate` is the timestamp counter's, in cycles of a nanosecond.
-fn measurements(planned: &[Planned], rounds: &Rounds, costs: &[Vec<f64>], rate: Option<f64>) -> Vec<Measurement> {
-    let figures = planned.iter().zip(&rounds.samples).zip(costs).map(|((planned, samples), costs)| {
-        let mut measurement = measurement(&planned.name, "ns", costs);
-        measurement.tsc_cycles = rate.map(|rate| measurement.median * rate);
-        measurement.labels = planned.labels.clone();
-        measurement.counters = samples.counters.clone();
-        measurement
-    });
-    figures.collect()
-}
-
-/// The ratios of a list, each a name, a numerator and a denominator, as far as both were measured. One whose denominator
-/// cannot be told from zero is a note.
-fn ratios<'a>(
-    list: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
-    planned: &[Planned],
-    costs: &[Vec<f64>],
-    notes: &mut Vec<String>,
-) -> Vec<Ratio> {
-    let cost =
-        |name: &str| planned.iter().position(|planned| planned.name == name).map(|index| costs[index].as_slice());
+/// Those of a list of which both sides were measured. One whose denominator cannot be told from zero is a note.
+pub(crate) fn ratios(list: &[Named], measurements: &[Measurement], notes: &mut Vec<String>) -> Vec<Ratio> {
+    let samples = |name: &str| Some(&measurements.iter().find(|found| found.name == name)?.samples);
     let mut ratios = Vec::new();
     for (name, of, to) in list {
-        let (Some(a), Some(b)) = (cost(of), cost(to)) else { continue };
+        let Some((a, b)) = samples(of).zip(samples(to)) else { continue };
         match ratio(name, a, b) {
             Some(ratio) => ratios.push(ratio),
             None => notes.push(format!("{name}: no ratio, since the cost of {to} cannot be told from zero")),
@@ -258,51 +410,31 @@ fn ratios<'a>(
     ratios
 }
 
-/// Spread of the rounds above which a reader is warned.
-const SPREAD_MAX: f64 = 1.15;
-/// Share of outliers above which a reader is warned.
-const OUTLIERS_MAX: f64 = 0.1;
+/// Walks over L1, L2 and L3, as large as so many times the cache. Once around would do against a cache that forgets the line that was used
+/// longest ago; today's keep a line that was used twice against several that were used once. More is too slow for L3.
+const WALKS: [(&str, u64); 3] = [("L1", 4), ("L2", 4), ("L3", 2)];
 
-/// What the rounds' spread says about the machine.
-fn noise(rounds: &Rounds, planned: &[Planned]) -> Vec<String> {
-    let mut notes: Vec<String> = rounds.untold.iter().map(|line| format!("memory: {line}")).collect();
-    let remedy = "end other programs, choose another processor with --cpu, or try --policy fifo";
-    if rounds.is_unsteady {
-        notes.push(format!(
-            "not steady: the second half of the rounds took another time than the first; {remedy}, and run again"
-        ));
+/// The walks of this machine, by label; that there are none that matter is a note.
+pub(crate) fn walks_or_note(host: &Host, notes: &mut Vec<String>) -> Vec<(&'static str, Walk)> {
+    let sizes = WALKS.into_iter().zip(host.caches_bytes());
+    let sizes = sizes.filter_map(|((label, factor), size)| Some((label, size? * factor)));
+    let linear = sizes.clone().filter(|(label, _)| *label == "L2");
+    if linear.clone().next().is_none() {
+        notes.push("memory pressure not available: the machine does not tell the size of its L2".into());
     }
-    if rounds.spread > SPREAD_MAX {
-        let percent = (rounds.spread - 1.0) * 100.0;
-        notes.push(format!(
-            "not steady: everything took {percent:.0} % longer in the slowest rounds than in the quickest; {remedy}"
-        ));
-    }
-    let mut shares: Vec<_> = rounds
-        .samples
-        .iter()
-        .zip(planned)
-        .map(|(samples, planned)| (outlier_share(&samples.ns), &planned.name))
-        .filter(|(share, _)| *share > OUTLIERS_MAX)
-        .collect();
-    shares.sort_by(|a, b| b.0.total_cmp(&a.0));
-    if let Some((share, name)) = shares.first() {
-        notes.push(format!(
-            "outliers: in {} of {} cases more than a tenth of the rounds lie far off, most in {name} ({:.0} %); medians bear that, \
-             means do not; {remedy}",
-            shares.len(),
-            planned.len(),
-            share * 100.0
-        ));
-    }
-    notes
+    let linear = linear.map(|(_, bytes)| ("linear-L2", Walk::Linear { bytes }));
+    sizes.map(|(label, bytes)| (label, Walk::Random { bytes })).chain(linear).collect()
+}
+
+/// Whether a counter counts here, by the host's trial.
+pub(crate) fn is_available(host: &Host, counter: &str) -> bool {
+    host.counters.get(counter).is_some_and(|counter| counter.told().is_some())
 }
 
 /// Leaves out the counters that the host's trial found to stay at zero. A counter may have a thread's name before it, and a point.
 pub(crate) fn retain_available(measurements: &mut [Measurement], host: &Host) {
-    let is_available = |name: &str| host.counters.get(name).is_some_and(|counter| counter.told().is_some());
     for measurement in measurements {
-        measurement.counters.retain(|name, _| is_available(name.rsplit('.').next().unwrap_or(name)));
+        measurement.counters.retain(|name, _| is_available(host, name.rsplit('.').next().unwrap_or(name)));
     }
 }
 
@@ -320,8 +452,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walks_are_made_for_the_caches_that_are_known() {
-        let walks = walks_over([Some(32 << 10), None, Some(1 << 20)]);
-        assert_eq!(walks, [("L1", Walk::Random { bytes: 128 << 10 }), ("L3", Walk::Random { bytes: 2 << 20 })]);
+    fn warm_up_is_found_and_a_series_that_climbs_all_the_time_is_unsteady() {
+        let of = |series: fn(f64) -> f64, may_cut| {
+            let series: Vec<f64> = (0..40).map(|round| series(f64::from(round))).collect();
+            let twice: Vec<f64> = series.iter().map(|ns| 2.0 * ns).collect();
+            let (warm_up, notes) = mood(&[&series, &twice], may_cut);
+            (warm_up, notes.len())
+        };
+        let warm = |round: f64| if round < 5.0 { 9.0 } else { 5.0 + 0.01 * (round % 3.0) };
+        assert_eq!(of(warm, true), (8, 0), "two batches of four");
+        assert_eq!(of(warm, false), (0, 1));
+        assert_eq!(of(|round: f64| 100.0 + round * round, true).1, 2);
+        assert_eq!((mood(&[&[], &[]], true), mood(&[], true)), ((0, vec![]), (0, vec![])));
+    }
+
+    #[test]
+    fn rounds_are_shared_out_among_processes() {
+        for (rounds, processes, further) in
+            [(80, 8, vec![10, 20, 30, 40, 50, 60, 70]), (9, 2, vec![5]), (20, 1, vec![])]
+        {
+            let (counted, others): (Vec<_>, Vec<_>) = turns(rounds, processes).partition(|(_, is_counted)| *is_counted);
+            assert!(counted.into_iter().map(|(round, _)| round).eq(0..rounds), "{rounds} by {processes}");
+            assert!(others.into_iter().map(|(round, _)| round).eq(further), "{rounds} by {processes}");
+        }
+        assert!(turns(10, 2).skip(5).take(2).eq([(5, false), (5, true)]), "first the one that is not counted");
+        assert_eq!(turns(0, 8).count(), 0);
     }
 }

@@ -1,12 +1,4 @@
-//! What a run comes to, in memory and as JSON.
-//!
-//! ```text
-//!   Report ── schema, host, experiments ──▶ Experiment ── measurements, ratios, notes
-//!                                              │
-//!                                              ├─▶ Measurement   figures of one case, its labels, and its rounds
-//!                                              └─▶ Ratio         two costs measured in the same rounds
-//! ```
-//! Readers of the JSON ignore members that they do not know.
+//! What a run comes to, in memory and as JSON. Readers of the JSON ignore members that they do not know.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +20,9 @@ pub struct Report {
 pub struct Experiment {
     /// Its name.
     pub name: String,
-    /// The figures.
+    /// Figures of one case each, with its labels and its rounds.
     pub measurements: Vec<Measurement>,
-    /// The ratios.
+    /// Of two costs measured in the same rounds.
     pub ratios: Vec<Ratio>,
     /// What the paper that it grew out of says, and whether that is so here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +33,7 @@ pub struct Experiment {
 }
 
 /// What this machine says to a statement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// The whole interval is in the range.
     #[serde(rename = "holds")]
@@ -53,24 +45,19 @@ pub enum Verdict {
     #[serde(rename = "cannot be told")]
     CannotBeTold,
     /// Nothing to judge by.
+    #[default]
     #[serde(rename = "not measured")]
     NotMeasured,
 }
 
-impl Verdict {
-    /// In words.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::Holds => "holds",
-            Verdict::DoesNotHold => "does not hold",
-            Verdict::CannotBeTold => "cannot be told",
-            Verdict::NotMeasured => "not measured",
-        }
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.serialize(f)
     }
 }
 
 /// A statement that was judged, at one place.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// How the paper is cited.
     pub paper: String,

@@ -2,13 +2,13 @@
 //!
 //! Peers are looked for in `DORMOUSE_LAB_PEERS`, or where `cargo xtask peers` puts them.
 
-use std::io::{BufRead, BufReader, Write};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::process::Stdio;
 
-use dormouse_lab::peers::{self, Peer, Prepared};
-use dormouse_lab_harness::{Answer, Arrived, Request, Run, Walk};
+use dormouse_lab::RunOptions;
+use dormouse_lab::engine::Engine;
+use dormouse_lab::engines::{DIRECTORY, PEERS, Peer, Start};
+use dormouse_lab_harness::{Run, Walk};
 use dormouse_testing::{Lack, skip, skip_part, write_script};
 
 /// Few enough that a peer's ring keeps them all.
@@ -21,26 +21,19 @@ const SILENT: [&str; 3] = ["empty", "dormant", "branch"];
 fn dir() -> PathBuf {
     let target = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.parent()?.parent()?.to_path_buf()));
     let built = target.unwrap_or_default().join("release/peers");
-    std::env::var_os(peers::DIRECTORY).map_or(built, PathBuf::from)
+    std::env::var_os(DIRECTORY).map_or(built, PathBuf::from)
 }
 
 /// Drives a peer's engine through each of its cases. Panics when it does not answer as it has to, or when an event is not accounted for.
-fn check(peer: &Peer, name: &str, prepared: Prepared) {
-    let (mut command, prepared) = prepared.into_parts();
-    let mut engine = command.args(["--cpus", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut input = engine.stdin.take().unwrap();
-    let mut output = BufReader::new(engine.stdout.take().unwrap()).lines();
-    let mut ask = |request: Request| -> Answer {
-        writeln!(input, "{}", serde_json::to_string(&request).unwrap()).unwrap();
-        let line = output.next().unwrap_or_else(|| panic!("{name} ended")).unwrap();
-        serde_json::from_str(&line).unwrap()
-    };
-    let Answer::Description(description) = ask(Request::Describe) else { panic!("{name} says not who it is") };
-    assert_eq!(description.name, peer.name());
+fn check(peer: &Peer, name: &str, (command, count): Start) {
+    let options = RunOptions { cpus: vec![0], ..RunOptions::new(true) };
+    let mut engine = Engine::start(command, &options).unwrap();
+    let description = engine.description().clone();
+    assert_eq!(description.name, peer.name);
     assert!(!description.version.is_empty() && description.version != "?", "{name}: {description:?}");
     // What others are compared with; nothing is subtracted where threads wait for one another.
     let has_empty = description.cases.iter().any(|case| case.starts_with("empty"));
-    assert!(has_empty || peer.experiment() == "vring", "{name}: {description:?}");
+    assert!(has_empty || peer.experiment == "vring", "{name}: {description:?}");
     let mut emitted = 0;
     for case in &description.cases {
         // As a whole, and iteration by iteration.
@@ -49,35 +42,29 @@ fn check(peer: &Peer, name: &str, prepared: Prepared) {
         let iterations = if is_toggled { [5, 5] } else { [ITERATIONS, 100] };
         for (walk, iterations) in [Walk::None, Walk::Linear { bytes: 4096 }].into_iter().zip(iterations) {
             let run = Run { case: case.clone(), iterations, threads: 1, walk, beside: None };
-            let Answer::Timing(timing) = ask(Request::Run(run)) else { panic!("{name} does not run {case}") };
+            let timing = engine.run(run).unwrap();
             let has_events = !SILENT.iter().any(|start| case.starts_with(start));
             assert_eq!(timing.events > 0, has_events, "{name}: {case}: {timing:?}");
             emitted += timing.events;
         }
     }
-    let arrived = match ask(Request::Arrived) {
-        Answer::Arrived(arrived) => arrived,
-        _ => Arrived { events: None, why: None },
-    };
-    let verification = prepared.finish(emitted, &arrived);
+    let verification = count(engine).unwrap();
     println!("{}", verification.note(name));
-    assert!(verification.holds(), "{verification:?}");
+    assert!(verification.holds() && verification.emitted == emitted, "{verification:?}");
     // So few are all there, whatever the mode.
     assert_eq!(verification.arrived.unwrap_or(0), emitted, "{verification:?}");
-    drop(input);
-    assert!(engine.wait().unwrap().success(), "{name}");
 }
 
 #[test]
 fn every_event_of_every_case_arrives() {
     let dir = dir();
     let (mut missing, mut arrived_count) = (Vec::new(), 0);
-    for peer in peers::all_in(&dir) {
+    for peer in PEERS {
         for mode in peer.modes() {
-            let name = format!("{} ({mode:?})", peer.name());
+            let name = format!("{} ({mode:?})", peer.name);
             let scratch = tempfile::tempdir().unwrap();
-            match peer.prepare(*mode, scratch.path()) {
-                Ok(prepared) => check(&peer, &name, prepared),
+            match peer.start(*mode, &dir, scratch.path()) {
+                Ok(start) => check(&peer, &name, start),
                 Err(why) => {
                     missing.push((name, why));
                     continue;
@@ -122,10 +109,9 @@ fn an_event_that_does_not_arrive_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("tracing");
         write_script(&program, &STAND_IN.replace("LOST", &format!("({lost})")));
-        let peers = peers::all_in(dir.path());
-        let peer = peers.iter().find(|peer| peer.name() == "tracing").unwrap();
-        let prepared = peer.prepare(peer.modes()[0], dir.path()).unwrap();
-        let checked = std::panic::catch_unwind(AssertUnwindSafe(|| check(peer, "stand-in", prepared)));
+        let peer = PEERS.into_iter().find(|peer| peer.name == "tracing").unwrap();
+        let start = peer.start(peer.modes()[0], dir.path(), dir.path()).unwrap();
+        let checked = std::panic::catch_unwind(AssertUnwindSafe(|| check(&peer, "stand-in", start)));
         assert_eq!(checked.is_ok(), is_fine, "{lost} lost");
     }
 }

@@ -2,45 +2,56 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::io::Seek;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
+use std::{fs, io};
+
+use tempfile::TempDir;
 
 use crate::LabError;
-
-/// Where directories in memory are made.
-const IN_MEMORY: &str = "/dev/shm";
 
 /// Variables that would have a build traced, or answer differently.
 const VARIABLES_REMOVED: [&str; 5] = ["LD_PRELOAD", "DORMOUSE_SESSION", "DORMOUSE_LISTEN", "MAKEFLAGS", "MAKELEVEL"];
 
-/// Whether make finds something to do there.
-pub(crate) fn has_makefile(dir: &Path) -> bool {
-    ["GNUmakefile", "makefile", "Makefile"].iter().any(|name| dir.join(name).is_file())
+/// Variables of a build.
+pub(crate) type Environment = Vec<(&'static str, OsString)>;
+
+/// A directory in `place`, or, where that is refused, in the one for temporary files.
+pub(crate) fn directory_in(place: &str) -> Result<TempDir, LabError> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("dormouse-lab-");
+    let made = builder.tempdir_in(place).or_else(|_| builder.tempdir());
+    made.map_err(|error| LabError::System { what: "cannot make a directory; set TMPDIR", error })
 }
 
-/// Whether a directory's file system is in memory.
-pub(crate) fn is_in_memory(dir: &Path) -> bool {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    const RAMFS_MAGIC: i64 = 0x8584_58F6;
-    rustix::fs::statfs(dir).is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&stat.f_type))
+/// A directory's path, and where its file system is.
+pub(crate) fn place(dir: &Path) -> String {
+    // tmpfs and ramfs, as statfs(2) tells them.
+    let is_in_memory = rustix::fs::statfs(dir).is_ok_and(|stat| [0x0102_1994, 0x8584_58F6].contains(&stat.f_type));
+    format!("{} ({})", dir.display(), if is_in_memory { "in memory" } else { "on disk" })
 }
 
-/// Processor time that this process has used, user and system, seconds.
-pub(crate) fn own_cpu_s() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+/// User and system time, in seconds, of this process (`RUSAGE_SELF`), or of its children that have ended and their descendants
+/// (`RUSAGE_CHILDREN`).
+fn cpu_s(of: libc::c_int) -> f64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: room for the answer; with these arguments it does not fail (getrusage(2)).
+    unsafe { libc::getrusage(of, usage.as_mut_ptr()) };
+    // SAFETY: all zeroes is a valid `rusage`, and so is what the kernel has written over them.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// A copy of the project, removed in the end.
-#[derive(Debug)]
 pub(crate) struct Project {
-    dir: tempfile::TempDir,
+    dir: TempDir,
     /// Files that are there before anything is built.
     sources: Vec<PathBuf>,
-    goals: Vec<String>,
+    goals: Vec<PathBuf>,
     /// Jobs of make at once; as many as there are CPUs if nobody says another number.
     pub(crate) job_count: usize,
     /// What make is run under: a program and its arguments, or nothing.
@@ -48,206 +59,139 @@ pub(crate) struct Project {
 }
 
 /// A build.
-#[derive(Debug)]
 pub(crate) struct Build {
     pub(crate) wall_s: f64,
     /// User and system time of make and all its descendants.
     pub(crate) cpu_s: f64,
+    /// The same of this process meanwhile.
+    pub(crate) owner_s: f64,
     pub(crate) products: Products,
 }
 
 /// Files that a build has made, with a hash of each; `None` for one that need not be the same every time.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Products(BTreeMap<PathBuf, Option<u64>>);
 
 impl Products {
     /// What two builds of the same have in common.
     pub(crate) fn reference(a: &Products, b: &Products) -> Products {
-        let same = |(path, hash): (&PathBuf, &Option<u64>)| {
-            (path.clone(), hash.filter(|hash| b.0.get(path) == Some(&Some(*hash))))
-        };
-        Products(a.0.iter().map(same).collect())
+        let common = |path: &PathBuf, hash: &Option<u64>| hash.filter(|_| b.0.get(path) == Some(hash));
+        Products(a.0.iter().map(|(path, hash)| (path.clone(), common(path, hash))).collect())
     }
 
     pub(crate) fn describe(&self) -> String {
-        let count = self.0.values().flatten().count();
-        let differ = self.0.len() - count;
-        let rest =
-            if differ > 0 { format!("; {differ} differ from build to build by themselves") } else { String::new() };
-        format!("every build makes the same {count} files, byte for byte{rest}")
+        let (all, same) = (self.0.len(), self.0.values().flatten().count());
+        format!("every build makes the same {same} files, byte for byte; {} others differ by themselves", all - same)
     }
 
-    /// Whether a build has made what the reference has.
-    ///
-    /// # Errors
-    /// [`LabError::Project`] names the first file that is not the same.
+    /// Whether a build has made what this reference has; the error names the first file that is not the same.
     pub(crate) fn compare(&self, other: &Products, way: &str) -> Result<(), LabError> {
-        let differs = |path: &Path| {
-            LabError::Project(format!("built {way}, {} is not what it is without a library", path.display()))
+        let differs = |path: &&PathBuf| match (self.0.get(*path), other.0.get(*path)) {
+            (Some(None), Some(_)) => false,
+            (expected, found) => expected != found,
         };
-        if let Some(path) = other.0.keys().find(|path| !self.0.contains_key(*path)) {
-            return Err(differs(path));
-        }
-        for (path, hash) in &self.0 {
-            match other.0.get(path) {
-                Some(found) if hash.is_none() || found == hash => {}
-                _ => return Err(differs(path)),
-            }
-        }
-        Ok(())
+        self.0.keys().chain(other.0.keys()).find(differs).map_or(Ok(()), |path| {
+            Err(LabError::Project(format!("built {way}, {} is not what it is without a library", path.display())))
+        })
     }
 }
 
 impl Project {
     /// Copies a project into memory, or into the directory for temporary files. With `file_count_max`, so many of its C files
-    /// are what is built.
-    ///
-    /// # Errors
-    /// It cannot be copied.
+    /// are what is built, of those that make can build one by one.
     pub(crate) fn copy(source: &Path, file_count_max: Option<usize>) -> Result<Project, LabError> {
-        let prefix = || {
-            let mut builder = tempfile::Builder::new();
-            builder.prefix("dormouse-lab-");
-            builder
-        };
-        let failed = |error| LabError::System { what: "cannot make a directory to build in; set TMPDIR", error };
-        let dir = prefix().tempdir_in(IN_MEMORY).or_else(|_| prefix().tempdir()).map_err(failed)?;
-        copy_tree(source, dir.path())
-            .map_err(|error| LabError::Project(format!("cannot copy {}: {error}", source.display())))?;
+        let dir = directory_in("/dev/shm")?;
+        let failed = |error: io::Error| LabError::Project(format!("cannot copy {}: {error}", source.display()));
+        // What is no source (version control) stays behind.
+        for path in files(source).map_err(failed)?.iter().filter(|path| !path.starts_with(".git")) {
+            let target = dir.path().join(path);
+            let made = fs::create_dir_all(target.parent().unwrap_or(dir.path()));
+            made.and_then(|()| fs::copy(source.join(path), target)).map_err(failed)?;
+        }
         let job_count = std::thread::available_parallelism().map_or(1, usize::from);
         let mut project = Project { dir, sources: Vec::new(), goals: Vec::new(), job_count, under: Vec::new() };
-        project.clean();
+        // A project without this goal is built from what is there.
+        project.can_make("-s", "clean".as_ref());
         project.sources = files(project.dir.path()).map_err(failed)?;
         if let Some(count) = file_count_max {
-            project.goals = project.goals_of_files(count);
+            let sources = project.sources.iter().filter(|path| path.extension() == Some(OsStr::new("c")));
+            let objects = sources.map(|path| path.with_extension("o"));
+            project.goals = objects.filter(|object| project.can_make("-n", object)).take(count).collect();
         }
         Ok(project)
     }
 
-    /// Objects of the first C files that make knows how to build by themselves.
-    fn goals_of_files(&self, count: usize) -> Vec<String> {
-        let is_source = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "c");
-        let objects = self.sources.iter().filter(is_source).map(|path| path.with_extension("o"));
-        let objects = objects.filter_map(|path| path.to_str().map(str::to_owned));
-        let can_build = |goal: &String| {
-            let mut make = self.make();
-            make.args(["-n", goal]).stdout(Stdio::null()).stderr(Stdio::null());
-            make.status().is_ok_and(|status| status.success())
-        };
-        objects.filter(can_build).take(count).collect()
-    }
-
     pub(crate) fn describe(&self, source: &Path) -> String {
-        let what = match self.goals.len() {
-            0 => "all".to_owned(),
-            count => format!("{count} files"),
-        };
-        let place = if is_in_memory(self.dir.path()) { "in memory" } else { "on disk" };
-        format!(
-            "builds {what} of {}, copied to {} ({place}), make -j{}",
-            source.display(),
-            self.dir.path().display(),
-            self.job_count
-        )
+        let what = if self.goals.is_empty() { "all".into() } else { format!("{} files", self.goals.len()) };
+        let (source, place) = (source.display(), place(self.dir.path()));
+        format!("builds {what} of {source}, copied to {place}, make -j{}", self.job_count)
     }
 
+    /// make in the copy's directory.
     fn make(&self) -> Command {
-        self.make_under(&[])
-    }
-
-    fn make_under(&self, under: &[OsString]) -> Command {
-        let mut words = under.iter().map(OsString::as_os_str).chain([OsStr::new("make")]);
+        let mut words = self.under.iter().cloned().chain(["make".into(), "-C".into(), self.dir.path().into()]);
         let mut make = Command::new(words.next().unwrap_or_default());
-        make.args(words).arg("-C").arg(self.dir.path()).stdin(Stdio::null());
+        make.args(words).stdin(Stdio::null()).stdout(Stdio::null());
         for name in VARIABLES_REMOVED {
             make.env_remove(name);
         }
         make
     }
 
-    /// Removes what a build has made: as the project does it, and then whatever else is there.
-    fn clean(&self) {
-        // A project without such a goal is cleaned all the same, below.
-        let _ = self.make().args(["-s", "clean"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        if self.sources.is_empty() {
-            return;
-        }
-        for path in files(self.dir.path()).unwrap_or_default() {
-            if self.sources.binary_search(&path).is_err() {
-                let _ = fs::remove_file(self.dir.path().join(path));
-            }
-        }
+    /// Runs make with an option, and tells whether it succeeds.
+    fn can_make(&self, option: &str, goal: &Path) -> bool {
+        let status = self.make().arg(option).arg(goal).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
     }
 
-    /// Builds the project from its sources, with variables in make's environment.
-    ///
-    /// # Errors
-    /// make cannot be run, or does not succeed.
+    /// Builds the project from its sources, with variables in make's environment. What is made is looked at, and removed. An error
+    /// says what make says.
     pub(crate) fn build<V: AsRef<OsStr>>(&self, environment: &[(&str, V)]) -> Result<Build, LabError> {
-        self.clean();
-        let said = self.dir.path().with_extension("said");
-        let system = |error| LabError::System { what: "cannot keep what make says", error };
-        let output = fs::File::create(&said).map_err(system)?;
-        let mut make = self.make_under(&self.under);
-        make.arg(format!("-j{}", self.job_count))
-            .args(&self.goals)
-            .envs(environment.iter().map(|(name, value)| (name, value)));
-        make.stdout(output.try_clone().map_err(system)?).stderr(output);
+        let system = |what| move |error| LabError::System { what, error };
+        // Without a name, so that it is no product.
+        let mut said = tempfile::tempfile_in(self.dir.path()).map_err(system("cannot keep what make says"))?;
+        let mut make = self.make();
+        make.arg(format!("-j{}", self.job_count)).args(&self.goals);
+        make.envs(environment.iter().map(|(name, value)| (name, value)));
+        make.stderr(said.try_clone().map_err(system("cannot keep what make says"))?);
+        // No other child is waited for meanwhile.
+        let cpu_before = [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].map(cpu_s);
         let started = Instant::now();
-        let child = make.spawn().map_err(|error| {
+        let status = make.status().map_err(|error| {
             LabError::Project(format!("cannot run make: {error}; install it (apt-get install make gcc)"))
         })?;
-        let (succeeded, cpu_s) = wait(child.id()).map_err(|error| LabError::System { what: "wait for make", error })?;
         let wall_s = started.elapsed().as_secs_f64();
-        let text = fs::read_to_string(&said).unwrap_or_default();
-        let _ = fs::remove_file(&said);
-        if !succeeded {
-            let last: Vec<&str> = text.lines().rev().take(3).collect();
-            let last = last.into_iter().rev().collect::<Vec<_>>().join(" / ");
+        let owner_s = cpu_s(libc::RUSAGE_SELF) - cpu_before[0];
+        let cpu_s = cpu_s(libc::RUSAGE_CHILDREN) - cpu_before[1];
+        if !status.success() {
+            let text = said.rewind().and_then(|()| io::read_to_string(said)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = lines[lines.len().saturating_sub(3)..].join(" / ");
             return Err(LabError::Project(format!("make fails: {last}")));
         }
-        let products =
-            self.products().map_err(|error| LabError::System { what: "cannot read what make has made", error })?;
+        let products = self.take_products().map_err(system("cannot read what make has made"))?;
         if products.0.is_empty() {
             return Err(LabError::Project("make has made nothing; name a project that its Makefile builds".into()));
         }
-        Ok(Build { wall_s, cpu_s, products })
+        Ok(Build { wall_s, cpu_s, owner_s, products })
     }
 
-    fn products(&self) -> std::io::Result<Products> {
+    /// What a build has made, which is removed.
+    fn take_products(&self) -> io::Result<Products> {
         let made = files(self.dir.path())?.into_iter().filter(|path| self.sources.binary_search(path).is_err());
-        let hashed = made.map(|path| {
-            let mut hasher = DefaultHasher::new();
-            fs::read(self.dir.path().join(&path))?.hash(&mut hasher);
-            Ok((path, Some(hasher.finish())))
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        let taken = made.map(|path| {
+            let file = self.dir.path().join(&path);
+            let hash = hasher.hash_one(fs::read(&file)?);
+            fs::remove_file(file)?;
+            Ok((path, Some(hash)))
         });
-        hashed.collect::<std::io::Result<_>>().map(Products)
+        taken.collect::<io::Result<_>>().map(Products)
     }
-}
-
-/// Waits for a child; whether it succeeded, and the processor time of it and its descendants, in seconds.
-fn wait(pid: u32) -> std::io::Result<(bool, f64)> {
-    let mut status = 0;
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    loop {
-        // SAFETY: a child of ours, which nobody else waits for, and places for both answers (wait4(2)).
-        if unsafe { libc::wait4(pid as libc::pid_t, &mut status, 0, usage.as_mut_ptr()) } >= 0 {
-            break;
-        }
-        let error = std::io::Error::last_os_error();
-        if error.kind() != std::io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    // SAFETY: all zeroes is a valid `rusage`, and wait4 has filled it.
-    let usage = unsafe { usage.assume_init() };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    let succeeded = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-    Ok((succeeded, seconds(usage.ru_utime) + seconds(usage.ru_stime)))
 }
 
 /// Files below a directory, relative to it, sorted.
-fn files(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut left = vec![PathBuf::new()];
     while let Some(below) = left.pop() {
@@ -262,28 +206,15 @@ fn files(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Copies files and directories; what is no source (version control) stays behind.
-fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
-    for path in files(from)?.iter().filter(|path| !path.starts_with(".git")) {
-        let target = to.join(path);
-        if let Some(dir) = target.parent() {
-            fs::create_dir_all(dir)?;
-        }
-        fs::copy(from.join(path), target)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn products(files: &[(&str, u64)]) -> Products {
-        Products(files.iter().map(|(path, hash)| (PathBuf::from(path), Some(*hash))).collect())
-    }
-
     #[test]
     fn what_differs_by_itself_is_not_compared() {
+        let products = |files: &[(&str, u64)]| {
+            Products(files.iter().map(|(path, hash)| (PathBuf::from(path), Some(*hash))).collect())
+        };
         let reference = Products::reference(&products(&[("a.o", 1), ("b.o", 2)]), &products(&[("a.o", 1), ("b.o", 3)]));
         assert!(reference.compare(&products(&[("a.o", 1), ("b.o", 9)]), "x").is_ok());
         assert!(reference.compare(&products(&[("a.o", 2), ("b.o", 2)]), "x").is_err());

@@ -1,11 +1,5 @@
 //! Experiment `flight-recorder`: what writers pay for snapshots, and how many bytes an event takes on disk.
 //!
-//! # The problem
-//! A flight recorder is read while it is written. A snapshot stops no writer and takes nothing from it but what processors
-//! share: caches, the way to memory, and the processor itself where there is none to spare. How much that is, only writers that
-//! go on can tell.
-//!
-//! # The picture
 //! ```text
 //!   session (overwrite, 16 MiB) ── owner's threads: any processor but the writer's
 //!     │        │
@@ -17,148 +11,142 @@
 //! A cost is that of one event, less the empty loop of the same round. With two writers on two processors the owner has none of
 //! its own: what it takes is in the figure.
 //!
-//! `disk_bytes_per_event` is the size of a trace's streams over the events in it, of an event with one `u64`: ours with process
-//! and thread in each record and without, and that of LTTng-UST without contexts, each in discard mode. Metadata and indices do
-//! not count. It is a count, the same each time but for how full the last pages are.
+//! `disk_bytes_per_event` is the size of a trace's streams over the events in it: ours with process and thread in each record and
+//! without, and that of LTTng-UST without contexts.
 //!
-//! # What is verified
 //! Each snapshot has events and is whole; the session's last events are in its trace; on disk, what arrived and what was lost
 //! is what was emitted.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::rc::Rc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use dormouse_abi::record::RecordKind;
-use dormouse_consumer::{Mode, Options, Session, Take, ask_for_snapshot};
-use dormouse_lab_harness::{Run, Walk};
+use dormouse_consumer::{Mode, Options, Session, Snapshot, Take, ask_for_snapshot};
+use dormouse_lab_harness::{Run, Timing, Walk};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::engine::{Engine, engine_path};
-use crate::experiments::compile_job::{order, progress};
-use crate::experiments::event::verified;
-use crate::peers::{self, PeerMode};
-use crate::plan::labels;
+use crate::engine::Engine;
+use crate::engines::{Engines, LTTNG_UST, Start, directory};
+use crate::experiments::event::{DISCARD_BUDGET_BYTES, in_session, session_options};
+use crate::plan::{self, Axis, Plan, Slot, Turn, slot};
 use crate::statistics::{measurement, ratio};
-use crate::{Experiment, Host, LabError, Measurement, RunOptions, rounds};
+use crate::{Experiment, Host, LabError, Measurement, RunOptions};
 
 const NAME: &str = "flight-recorder";
-/// Our engine, which is that of `event`.
-const ENGINE: &str = "dormouse-lab-engine";
 /// What `dormouse record` takes by default.
 const OVERWRITE_BUDGET_BYTES: u64 = 16 << 20;
-/// Holds all that is emitted in one go.
-const DISCARD_BUDGET_BYTES: u64 = 64 << 20;
 /// From the beginning of one snapshot to that of the next.
 const PERIOD: Duration = Duration::from_millis(100);
+/// Iterations by which the length of a turn is found.
+const PROBE: u64 = 500_000;
 
-/// How much is measured.
-#[derive(Debug, Clone, Copy)]
-struct Effort {
-    rounds: u32,
-    processes: u32,
-    /// Of a turn: several periods of snapshots, or in a hurry one.
-    turn: Duration,
-    /// Traces whose bytes are counted, and events in each.
-    traces: u32,
-    events: u64,
-}
+/// Name, numerator, denominator.
+const RATIOS: [(&str, &str, &str); 2] = [
+    ("snapshot_writer_slowdown", "dormouse.armed.u64.snapshots", "dormouse.armed.u64"),
+    ("snapshot_writer_slowdown_2_threads", "dormouse.armed.u64.snapshots.2-threads", "dormouse.armed.u64.2-threads"),
+];
 
-impl Effort {
-    fn new(options: &RunOptions) -> Effort {
-        let processes = rounds::processes(options.is_quick) as u32;
-        let rounds = options.rounds(6, 40) as u32;
-        if options.is_quick {
-            Effort { rounds, processes, turn: PERIOD, traces: 1, events: 200_000 }
-        } else {
-            Effort { rounds, processes, turn: 6 * PERIOD, traces: 5, events: 1_000_000 }
-        }
-    }
-}
+const AXES: &[Axis] = &[
+    Axis::plain("tool"),
+    Axis::plain("state"),
+    Axis { name: "snapshots", silent: "none", shown: "snapshots" },
+    Axis { name: "threads", silent: "1", shown: "{}-threads" },
+];
 
-/// What is timed once a round.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Slot {
-    case: &'static str,
-    threads: usize,
-    has_snapshots: bool,
-}
-
-impl Slot {
-    fn name(self) -> String {
-        let snapshots = if self.has_snapshots { ".snapshots" } else { "" };
-        let threads = if self.threads == 1 { String::new() } else { format!(".{}-threads", self.threads) };
-        format!("dormouse.{}{snapshots}{threads}", if self.case == "empty" { "empty" } else { "armed.u64" })
-    }
-}
-
-/// Empty, without snapshots, and with them, for each number of threads.
-fn slots(cpu_count: usize) -> Vec<Slot> {
-    let of = |threads| {
-        [("empty", false), ("armed_u64", false), ("armed_u64", true)].map(|(case, has_snapshots)| Slot {
-            case,
-            threads,
-            has_snapshots,
-        })
-    };
-    (1..=cpu_count.min(2)).flat_map(of).collect()
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// See [`LabError`]. That LTTng is not to be had is no error but a note.
-pub fn run_flight_recorder(options: &RunOptions, _: &Host) -> Result<Experiment, LabError> {
-    let effort = Effort::new(options);
+/// Runs the experiment. That LTTng is not to be had is no error but a note.
+pub(super) fn run_flight_recorder(options: &RunOptions, host: &Host) -> Result<Experiment, LabError> {
     let dir = tempfile::tempdir().map_err(|error| LabError::System { what: "temporary directory", error })?;
-    let mut experiment = Experiment { name: NAME.into(), ..Experiment::default() };
-    writers(options, effort, dir.path(), &mut experiment)?;
-    bytes_on_disk(options, effort, dir.path(), &mut experiment)?;
+    let mut experiment = writers(options, host, dir.path())?;
+    bytes_on_disk(options, dir.path(), &mut experiment)?;
     Ok(experiment)
 }
 
-/// How a session is set up.
-fn session_options(dir: PathBuf, mode: Mode, budget_bytes: u64) -> Options {
-    Options {
-        budget_bytes,
-        mode,
-        patterns: vec!["lab:armed*".into()],
-        command_line: ENGINE.into(),
-        ..Options::new(dir)
+fn armed(threads: usize, iterations: u64) -> Run {
+    Run { case: "armed_u64".into(), iterations, threads, walk: Walk::None, beside: None }
+}
+
+/// Empty, without snapshots, and with them, for each number of threads.
+fn slots(cpu_count: usize, iterations: u64) -> Plan {
+    let mut plan = Plan::new(AXES);
+    for threads in 1..=cpu_count.min(2) {
+        let mut add = |case, state, snapshots, base| {
+            let slot = Slot { threads, ..slot(0, case, Walk::None, Turn::Of(iterations)) };
+            let threads = threads.to_string();
+            let pairs = [("tool", "dormouse"), ("state", state), ("threads", &threads), ("snapshots", snapshots)];
+            plan.push(slot, &pairs, base)
+        };
+        let empty = Some(add("empty", "empty", "none", None));
+        add("armed_u64", "armed", "none", empty);
+        add("armed_u64", "armed", "100-ms", empty);
     }
+    for planned in &mut plan.planned {
+        planned.name = planned.name.replace("armed", "armed.u64");
+    }
+    plan
 }
 
-/// A process of our engine in a session.
-fn engine_in(session: &Session, options: &RunOptions) -> Result<Engine, LabError> {
-    let mut command = Command::new(engine_path(ENGINE)?);
-    command.env("DORMOUSE_SESSION", session.socket());
-    Engine::start(command, &options.cpus, options.policy.as_str())
-}
-
-fn run(engine: &mut Engine, case: &str, threads: usize, iterations: u64) -> Result<f64, LabError> {
-    let run = Run { case: case.into(), iterations, threads, walk: Walk::None, beside: None };
-    Ok(engine.run(run)?.ns)
-}
-
-/// Iterations with which an armed turn of any slot lasts about so long, or longer.
-fn turn_iterations(engine: &mut Engine, slots: &[Slot], turn: Duration) -> Result<u64, LabError> {
+/// The writers' part.
+fn writers(options: &RunOptions, host: &Host, dir: &Path) -> Result<Experiment, LabError> {
+    let cpus = &options.cpus;
+    let mut engines = Engines::new(options)?;
+    // Where the session of the present process is asked.
+    let socket = Rc::new(RefCell::new(PathBuf::new()));
+    let (of_session, of_cpus) = (Rc::clone(&socket), cpus.clone());
+    engines.add(move |dir| {
+        let options = session_options(dir, Mode::Overwrite, OVERWRITE_BUDGET_BYTES);
+        let session = beside_the_writer(&of_cpus, || Ok(Session::create(&options)?))?;
+        *of_session.borrow_mut() = session.socket().into();
+        in_session(session, options)
+    })?;
+    // With so many iterations an armed turn of any slot lasts about so long, or longer. The first time pays for pages and code.
+    let turn = if options.is_quick { PERIOD } else { 6 * PERIOD };
     let mut least_ns = f64::MAX;
-    for slot in slots.iter().filter(|slot| slot.case != "empty" && !slot.has_snapshots) {
-        // The first time pays for pages and code.
-        run(engine, slot.case, slot.threads, PROBE)?;
-        least_ns = least_ns.min(run(engine, slot.case, slot.threads, PROBE)?);
+    for threads in [1, 1, 2, 2].into_iter().filter(|threads| *threads <= cpus.len()) {
+        least_ns = least_ns.min(engines.all[0].run(armed(threads, PROBE))?.ns);
     }
-    Ok((turn.as_nanos() as f64 / least_ns.max(1.0)) as u64 + 1)
+    let slots = slots(cpus.len(), (turn.as_nanos() as f64 / least_ns.max(1.0)) as u64 + 1);
+    let mut taken = Vec::new();
+    let take_turn = |name: &str, engine: &mut Engine, run: Run| {
+        if !name.contains("snapshots") {
+            return engine.run(run);
+        }
+        // A snapshot of a session without events would not be whole.
+        if engine.emitted == 0 {
+            engine.run(armed(1, PROBE))?;
+        }
+        let snapshots = || amid_snapshots(engine, run, &socket.borrow(), &dir.join("snapshot"), &mut taken);
+        beside_the_writer(cpus, snapshots)
+    };
+    let measured = slots.measure_by(&mut engines, options.rounds(6, 40), NAME, take_turn)?;
+    let mut notes = Vec::new();
+    engines.finish(host, &mut notes)?;
+    let sum = |of: fn(&Snapshot) -> u64| taken.iter().map(|(snapshot, _)| of(snapshot)).sum::<u64>();
+    let (count, missed) = (taken.len() as u64, sum(|snapshot| snapshot.pages_missed));
+    if count == 0 {
+        return Err(LabError::Engine("no snapshot was taken".into()));
+    }
+    notes.push(format!(
+        "{count} snapshots of a session of {} MiB, {:.1} ms each on average, {} events each; {missed} of {} pages were overwritten before \
+         they could be copied",
+        OVERWRITE_BUDGET_BYTES >> 20,
+        taken.iter().map(|(_, lasted)| lasted.as_secs_f64()).sum::<f64>() * 1e3 / count as f64,
+        sum(|snapshot| snapshot.events) / count,
+        sum(|snapshot| snapshot.bytes.div_ceil(64 << 10)) + missed,
+    ));
+    notes.push(format!(
+        "turns of {} ms; writers on processors {:?}, the session's owner on {}",
+        turn.as_millis(),
+        &cpus[..cpus.len().min(2)],
+        if cpus.len() > 1 { format!("{:?}", &cpus[1..]) } else { "the same, for there is no other".into() },
+    ));
+    Ok(plan::experiment(NAME, vec![measured], &RATIOS, notes, host))
 }
 
-/// Iterations by which the length of a turn is found.
-const PROBE: u64 = 50_000;
-
-/// Keeps the threads that `make` starts off the first writer's processor.
-fn beside_the_writer<T>(cpus: &[u32], make: impl FnOnce() -> Result<T, LabError>) -> Result<T, LabError> {
+/// Keeps this thread, and those that it starts, off the first writer's processor meanwhile.
+fn beside_the_writer<T>(cpus: &[u32], work: impl FnOnce() -> Result<T, LabError>) -> Result<T, LabError> {
     let failed = |error: rustix::io::Errno| LabError::System { what: "processors", error: error.into() };
     let before = sched_getaffinity(None).map_err(failed)?;
     let mut others = CpuSet::new();
@@ -167,213 +155,38 @@ fn beside_the_writer<T>(cpus: &[u32], make: impl FnOnce() -> Result<T, LabError>
     if cpus.len() > 1 {
         sched_setaffinity(None, &others).map_err(failed)?;
     }
-    let made = make();
+    let done = work();
     sched_setaffinity(None, &before).map_err(failed)?;
-    made
+    done
 }
 
-/// The writers' part.
-fn writers(options: &RunOptions, effort: Effort, dir: &Path, experiment: &mut Experiment) -> Result<(), LabError> {
-    let slots = slots(options.cpus.len());
-    let mut samples: Vec<Vec<f64>> = vec![Vec::new(); slots.len()];
-    let mut taken = Totals::default();
-    let progress = progress(NAME, (effort.rounds + effort.processes) as usize);
-    for process in 0..effort.processes {
-        let own_dir = dir.join(format!("writers-{process}"));
-        std::fs::create_dir(&own_dir).map_err(|error| LabError::System { what: "temporary directory", error })?;
-        let (session, snapshotter) = beside_the_writer(&options.cpus, || {
-            let session =
-                Session::create(&session_options(own_dir.join("trace"), Mode::Overwrite, OVERWRITE_BUDGET_BYTES))?;
-            let snapshotter = Snapshotter::start(session.socket(), own_dir.join("snapshot"))?;
-            Ok((session, snapshotter))
-        })?;
-        let mut engine = engine_in(&session, options)?;
-        let iterations = turn_iterations(&mut engine, &slots, effort.turn)?;
-        let own_rounds = (process..effort.rounds).step_by(effort.processes as usize).count() as u32;
-        // The first of each process pays for pages and code, and does not count.
-        for round in 0..=own_rounds {
-            for index in order(slots.len(), process * effort.rounds + round) {
-                let Slot { case, threads, has_snapshots } = slots[index];
-                let turn = has_snapshots.then(|| snapshotter.begin());
-                let ns = run(&mut engine, case, threads, iterations)?;
-                drop(turn);
-                if round > 0 {
-                    samples[index].push(ns);
-                }
-            }
-            progress.inc(1);
-        }
-        taken.add(snapshotter.end()?);
-        let emitted = engine.emitted();
-        engine.finish()?;
-        verified(&session.finish(), Mode::Overwrite, emitted)?;
-        let _ = std::fs::remove_dir_all(&own_dir);
-    }
-    progress.finish_and_clear();
-    if taken.count == 0 {
-        return Err(LabError::Engine("no snapshot was taken".into()));
-    }
-    let less_empty = |index: usize| -> Vec<f64> {
-        let base = slots.iter().position(|slot| slot.case == "empty" && slot.threads == slots[index].threads);
-        let base = &samples[base.unwrap_or(index)];
-        samples[index].iter().zip(base).map(|(with, without)| with - without).collect()
-    };
-    for (index, slot) in slots.iter().enumerate() {
-        let is_empty = slot.case == "empty";
-        let costs = if is_empty { samples[index].clone() } else { less_empty(index) };
-        let threads = slot.threads.to_string();
-        let labels = labels(&[
-            ("tool", "dormouse"),
-            ("state", if is_empty { "empty" } else { "armed" }),
-            ("threads", &threads),
-            ("snapshots", if slot.has_snapshots { "100-ms" } else { "none" }),
-        ]);
-        experiment.measurements.push(Measurement { labels, ..measurement(&slot.name(), "ns", &costs) });
-        if slot.has_snapshots {
-            let without = slots.iter().position(|other| *other == Slot { has_snapshots: false, ..*slot });
-            let name = if slot.threads == 1 { SLOWDOWN.into() } else { format!("{SLOWDOWN}_{threads}_threads") };
-            experiment.ratios.extend(ratio(&name, &costs, &less_empty(without.unwrap_or(index))));
-        }
-    }
-    let Totals { count, events, pages_missed, pages, busy_ns } = taken;
-    experiment.notes.push(format!(
-        "{count} snapshots of a session of {} MiB, {:.1} ms each on average, {} events each; {pages_missed} of {} pages were overwritten \
-         before they could be copied",
-        OVERWRITE_BUDGET_BYTES >> 20,
-        busy_ns as f64 / count as f64 / 1e6,
-        events / count,
-        pages + pages_missed,
-    ));
-    experiment.notes.push(format!(
-        "each cost is less the empty loop in the same round; {} rounds by {} processes, turns of {} ms; writers on processors {:?}, the \
-         session's owner on {}",
-        effort.rounds,
-        effort.processes,
-        effort.turn.as_millis(),
-        &options.cpus[..options.cpus.len().min(2)],
-        if options.cpus.len() > 1 { format!("{:?}", &options.cpus[1..]) } else { "the same, for there is no other".into() },
-    ));
-    Ok(())
-}
-
-const SLOWDOWN: &str = "snapshot_writer_slowdown";
-
-/// Asks for snapshots while it is told to.
-struct Snapshotter {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<Totals, String>>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    is_wanted: AtomicBool,
-    is_over: AtomicBool,
-    /// Held while snapshots are taken.
-    stretch: Mutex<()>,
-}
-
-/// What all snapshots came to.
-#[derive(Debug, Clone, Copy, Default)]
-struct Totals {
-    count: u64,
-    events: u64,
-    pages: u64,
-    pages_missed: u64,
-    busy_ns: u64,
-}
-
-impl Totals {
-    fn add(&mut self, other: Totals) {
-        self.count += other.count;
-        self.events += other.events;
-        self.pages += other.pages;
-        self.pages_missed += other.pages_missed;
-        self.busy_ns += other.busy_ns;
-    }
-}
-
-/// As long as it lives, snapshots are taken; when it is dropped, the last has been.
-struct Turn<'a>(&'a Snapshotter);
-
-impl Snapshotter {
-    fn start(session: &Path, dir: PathBuf) -> Result<Snapshotter, LabError> {
-        let shared = Arc::new(Shared::default());
-        let (session, of_thread) = (session.to_path_buf(), Arc::clone(&shared));
-        let run = move || take_all(&session, &dir, &of_thread);
-        let thread = std::thread::Builder::new().name("snapshots".into()).spawn(run);
-        let thread = thread.map_err(|error| LabError::System { what: "thread", error })?;
-        Ok(Snapshotter { shared, thread: Some(thread) })
-    }
-
-    fn wake(&self) {
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
-        }
-    }
-
-    fn begin(&self) -> Turn<'_> {
-        self.shared.is_wanted.store(true, Ordering::Relaxed);
-        self.wake();
-        Turn(self)
-    }
-
-    fn end(mut self) -> Result<Totals, LabError> {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        self.wake();
-        let ended = self.thread.take().map(JoinHandle::join);
-        match ended {
-            Some(Ok(Ok(totals))) => Ok(totals),
-            Some(Ok(Err(why))) => Err(LabError::Engine(why)),
-            _ => Err(LabError::Engine("the thread that takes snapshots has failed".into())),
-        }
-    }
-}
-
-impl Drop for Snapshotter {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        self.wake();
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.shared.is_wanted.store(false, Ordering::Relaxed);
-        self.0.wake();
-        // Who gets the lock finds the last snapshot taken, and its thread asks again before it takes another.
-        drop(self.0.shared.stretch.lock());
-    }
-}
-
-fn take_all(session: &Path, dir: &Path, shared: &Shared) -> Result<Totals, String> {
-    let mut totals = Totals::default();
+/// Takes a turn, and snapshots of a session meanwhile, with the time of each. When it returns, the last is complete.
+fn amid_snapshots(
+    engine: &mut Engine,
+    run: Run,
+    session: &Path,
+    dir: &Path,
+    taken: &mut Vec<(Snapshot, Duration)>,
+) -> Result<Timing, LabError> {
     let wanted = Take { dir: Some(dir.into()), trigger: NAME.into(), ..Take::default() };
-    while !shared.is_over.load(Ordering::Relaxed) {
-        if !shared.is_wanted.load(Ordering::Relaxed) {
-            std::thread::park();
-            continue;
-        }
-        let _stretch = shared.stretch.lock();
-        while shared.is_wanted.load(Ordering::Relaxed) {
+    std::thread::scope(|scope| {
+        let (sender, over) = mpsc::channel();
+        scope.spawn(move || sender.send(engine.run(run)));
+        loop {
             let begun = Instant::now();
             let snapshot = ask_for_snapshot(session, &wanted)?;
-            totals.add(Totals {
-                count: 1,
-                events: snapshot.events,
-                pages: snapshot.bytes.div_ceil(64 << 10),
-                pages_missed: snapshot.pages_missed,
-                busy_ns: begun.elapsed().as_nanos() as u64,
-            });
             if snapshot.events == 0 || snapshot.pages_refused > 0 {
-                return Err(format!("a snapshot is not whole: {snapshot:?}"));
+                return Err(LabError::Engine(format!("a snapshot is not whole: {snapshot:?}")));
             }
-            std::fs::remove_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-            while begun.elapsed() < PERIOD && shared.is_wanted.load(Ordering::Relaxed) {
-                std::thread::park_timeout(PERIOD.saturating_sub(begun.elapsed()));
+            taken.push((snapshot, begun.elapsed()));
+            std::fs::remove_dir_all(dir).map_err(|error| LabError::System { what: "temporary directory", error })?;
+            match over.recv_timeout(PERIOD.saturating_sub(begun.elapsed())) {
+                Ok(timing) => return timing,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(error) => return Err(LabError::Engine(error.to_string())),
             }
         }
-    }
-    Ok(totals)
+    })
 }
 
 /// Kinds of records of ours, and the ratio to LTTng-UST's, which has no contexts either unless it is asked for them.
@@ -383,98 +196,61 @@ const RECORDS: [(RecordKind, &str); 2] =
 const BURST: u64 = 20_000;
 
 /// The bytes' part.
-fn bytes_on_disk(
-    options: &RunOptions,
-    effort: Effort,
-    dir: &Path,
-    experiment: &mut Experiment,
-) -> Result<(), LabError> {
-    let mut ours: Vec<Vec<f64>> = vec![Vec::new(); RECORDS.len()];
-    let mut theirs = Vec::new();
+fn bytes_on_disk(options: &RunOptions, dir: &Path, experiment: &mut Experiment) -> Result<(), LabError> {
+    let (traces, events) = if options.is_quick { (1, 200_000) } else { (5, 1_000_000) };
+    let bytes = |start: Start| bytes_per_event(start, options, events);
+    let (mut ours, mut theirs) = ([Vec::new(), Vec::new()], Vec::new());
     let mut why_not = (!options.has_peers).then(|| "not wanted".to_string());
-    for number in 0..effort.traces {
-        for ((record, _), samples) in RECORDS.iter().zip(&mut ours) {
-            samples.push(own_bytes(options, effort, *record, &dir.join(format!("bytes-{}-{number}", record.name())))?);
+    for _ in 0..traces {
+        for ((record, _), samples) in RECORDS.into_iter().zip(&mut ours) {
+            samples.push(bytes(with_records(record, dir)?)?);
         }
         if why_not.is_none() {
-            match lttng_bytes(options, effort, dir) {
+            match LTTNG_UST.start(Mode::Discard, &directory(), dir).and_then(bytes) {
                 Ok(bytes) => theirs.push(bytes),
                 Err(error) => why_not = Some(error.to_string()),
             }
         }
     }
+    let figures = |pairs: &[(&str, &str)], samples: &[f64]| {
+        let labels = plan::labels(&[pairs, &[("state", "on-disk")]].concat());
+        let of = plan::name(&[Axis::plain("tool"), Axis::plain("record")], &labels);
+        Measurement { labels, ..measurement(&format!("disk_bytes_per_event.{of}"), "bytes", samples) }
+    };
     for ((record, name), samples) in RECORDS.iter().zip(&ours) {
-        let labels = labels(&[("tool", "dormouse"), ("state", "on-disk"), ("record", record.name())]);
-        let of = format!("disk_bytes_per_event.dormouse.{}", record.name());
-        experiment.measurements.push(Measurement { labels, ..measurement(&of, "bytes", samples) });
+        experiment.measurements.push(figures(&[("tool", "dormouse"), ("record", record.name())], samples));
         experiment.ratios.extend(ratio(name, samples, &theirs));
     }
     match why_not {
         Some(why) => experiment.notes.push(format!("peer lttng-ust not available: {why}")),
-        None => {
-            let labels = labels(&[("tool", "lttng-ust"), ("state", "on-disk")]);
-            let of = "disk_bytes_per_event.lttng-ust";
-            experiment.measurements.push(Measurement { labels, ..measurement(of, "bytes", &theirs) });
-        }
+        None => experiment.measurements.push(figures(&[("tool", "lttng-ust")], &theirs)),
     }
     experiment.notes.push(format!(
-        "bytes of {} traces each, of {} events with one u64, in discard mode, without metadata and indices: counts, whose intervals say \
-         nothing of other machines' noise, for there is none in them",
-        effort.traces, effort.events
+        "bytes of {traces} traces each, of {events} events with one u64, in discard mode, without metadata and indices: counts, whose \
+         intervals say nothing of other machines' noise, for there is none in them"
     ));
     Ok(())
 }
 
-/// Emits the events, a burst at a time.
-fn emit(engine: &mut Engine, events: u64) -> Result<(), LabError> {
-    for _ in 0..events.div_ceil(BURST) {
-        run(engine, "armed_u64", 1, BURST)?;
-    }
-    Ok(())
-}
-
-fn own_bytes(options: &RunOptions, effort: Effort, context: RecordKind, dir: &Path) -> Result<f64, LabError> {
-    let of_session = session_options(dir.into(), Mode::Discard, DISCARD_BUDGET_BYTES);
+/// Our engine in discard mode.
+fn with_records(context: RecordKind, dir: &Path) -> Result<Start, LabError> {
     // Its class alone: an engine has a thousand more, and the first 31 that are armed get the ids of which records are smallest. LTTng-UST
     // has as few small ids, and gives this class one of them.
     let patterns = vec!["lab:armed_u64".into()];
-    let session = Session::create(&Options { context, patterns, ..of_session })?;
-    let mut engine = engine_in(&session, options)?;
-    emit(&mut engine, effort.events)?;
-    let emitted = engine.emitted();
-    engine.finish()?;
-    let summary = session.finish();
-    verified(&summary, Mode::Discard, emitted)?;
-    let _ = std::fs::remove_dir_all(dir);
-    Ok(summary.bytes as f64 / summary.events.max(1) as f64)
+    let of_session = session_options(dir, Mode::Discard, DISCARD_BUDGET_BYTES);
+    let of_session = Options { context, patterns, ..of_session };
+    in_session(Session::create(&of_session)?, of_session)
 }
 
-fn lttng_bytes(options: &RunOptions, effort: Effort, dir: &Path) -> Result<f64, LabError> {
-    let unknown = || LabError::Peer("there is no such peer".into());
-    let peer = peers::all("event", true).into_iter().find(|peer| peer.name() == "lttng-ust").ok_or_else(unknown)?;
-    let (command, prepared) = peer.prepare(PeerMode::Discard, dir)?.into_parts();
-    let mut engine = Engine::start(command, &options.cpus, options.policy.as_str())?;
-    emit(&mut engine, effort.events)?;
-    let (emitted, answer) = (engine.emitted(), engine.arrived()?);
-    let (found, bytes) = prepared.finish_with_bytes(emitted, &answer);
-    engine.finish()?;
-    match (found.arrived, bytes) {
-        (Some(arrived), Some(bytes)) if found.holds() && arrived > 0 => Ok(bytes as f64 / arrived as f64),
-        _ => Err(LabError::Peer(found.note("lttng-ust"))),
+/// Has a process emit so many events. Returns what one of them takes in its trace.
+fn bytes_per_event((command, count): Start, options: &RunOptions, events: u64) -> Result<f64, LabError> {
+    let mut engine = Engine::start(command, options)?;
+    for _ in 0..events.div_ceil(BURST) {
+        engine.run(armed(1, BURST))?;
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_have_different_names_and_bases() {
-        let slots = slots(4);
-        let names: Vec<String> = slots.iter().map(|slot| slot.name()).collect();
-        crate::plan::assert_different_names(names.iter().map(String::as_str));
-        assert_eq!(names[2], "dormouse.armed.u64.snapshots");
-        assert_eq!(names[5], "dormouse.armed.u64.snapshots.2-threads");
-        assert_eq!(super::slots(1).len(), 3);
+    let found = count(engine)?;
+    match found.arrived {
+        Some(arrived) if found.holds() && arrived > 0 => Ok(found.bytes as f64 / arrived as f64),
+        _ => Err(LabError::Peer(found.note(LTTNG_UST.name))),
     }
 }

@@ -8,106 +8,85 @@
 //! ```
 //! Devices are those of `dormouse_vring`. MESI and MOESI move the same lines; `migratory` has them go over to whoever reads them.
 
-use dormouse_lab_coherence::{Counts, Memory, Protocol, Side, Workload, run, run_packed, run_split};
+use dormouse_lab_coherence::{Counts, Memory, Protocol, Side, Workload, run, run_packed};
 use dormouse_lab_rings::{PlainDriver, ReadBack};
-use dormouse_vring::{Area, Bus, DriverSide, Features, RingError, split};
+use dormouse_vring::{Area, Bus, Features, RingError, split};
 
-use super::PAPERS;
+use super::{BATCHES, PAPERS, SIDES};
 use crate::Measurement;
 use crate::plan::labels;
 
-/// Published at a time, as in [`super::BATCHES`].
-const BATCHES: [u32; 4] = [1, 4, 16, 64];
-
 /// Protocols that differ in what moves, and how names end.
 const PROTOCOLS: [(Protocol, &str); 2] = [(Protocol::Mesi, ""), (Protocol::Migratory, ".migratory")];
-
-/// How a queue of the experiment's size and kind is driven through the model.
 type Drive = fn(&Workload) -> Result<Counts, RingError>;
 
-/// Rings, as the engine has them: whether in order, and whether with notifications that are suppressed and asked for again.
+/// Rings, as the engine has them: whether in order, whether with notifications that are suppressed and asked for again, and how to drive it.
 const RINGS: [(&str, bool, bool, Drive); 9] = [
-    ("noshadow", false, false, plain_read_back),
-    ("shadow", false, false, plain),
-    ("noshadow-flags", false, true, plain_read_back),
-    ("shadow-flags", false, true, plain),
-    ("noshadow-private", false, false, read_back),
-    ("shadow-private", false, false, run_split),
-    ("in-order", true, false, run_split),
+    ("noshadow", false, false, run_split::<true, false>),
+    ("shadow", false, false, run_split::<true, true>),
+    ("noshadow-flags", false, true, run_split::<true, false>),
+    ("shadow-flags", false, true, run_split::<true, true>),
+    ("noshadow-private", false, false, run_split::<false, false>),
+    ("shadow-private", false, false, run_split::<false, true>),
+    ("in-order", true, false, run_split::<false, true>),
     ("packed", false, false, run_packed),
     ("packed-in-order", true, false, run_packed),
 ];
 
-fn driven(
-    memory: &Memory,
-    mut driver: impl DriverSide,
-    bus: impl Bus,
-    workload: &Workload,
-) -> Result<Counts, RingError> {
-    let mut device = split::Device::new(bus, workload.size, workload.features)?;
-    run(memory, &mut driver, &mut device, workload)
-}
-
-fn plain(workload: &Workload) -> Result<Counts, RingError> {
+/// By the driver of 2015 or by today's, with a shadow or without.
+fn run_split<const IS_PLAIN: bool, const HAS_SHADOW: bool>(workload: &Workload) -> Result<Counts, RingError> {
     let memory = Memory::split(workload.size)?;
-    let driver = PlainDriver::<_, false>::new(memory.view(Side::Driver), workload.size, workload.features)?;
-    driven(&memory, driver, memory.view(Side::Device), workload)
+    let [driver, device] = Side::ALL.map(|side| memory.view(side));
+    if HAS_SHADOW {
+        return run_on::<IS_PLAIN>(&memory, [driver, device], workload);
+    }
+    let ways = [ReadBack::driver(driver, workload.size), ReadBack::device(device, workload.size)];
+    run_on::<IS_PLAIN>(&memory, ways, workload)
 }
 
-/// Both ways to a ring's memory without a shadow.
-fn ways<'a>(memory: &'a Memory, size: u32) -> [ReadBack<impl Bus + use<'a>>; 2] {
-    [ReadBack::driver(memory.view(Side::Driver), size), ReadBack::device(memory.view(Side::Device), size)]
-}
-
-fn plain_read_back(workload: &Workload) -> Result<Counts, RingError> {
-    let memory = Memory::split(workload.size)?;
-    let [driver, device] = ways(&memory, workload.size);
-    driven(&memory, PlainDriver::<_, false>::new(driver, workload.size, workload.features)?, device, workload)
-}
-
-fn read_back(workload: &Workload) -> Result<Counts, RingError> {
-    let memory = Memory::split(workload.size)?;
-    let [driver, device] = ways(&memory, workload.size);
-    driven(&memory, split::Driver::new(driver, workload.size, workload.features)?, device, workload)
+fn run_on<const IS_PLAIN: bool>(memory: &Memory, ways: [impl Bus; 2], of: &Workload) -> Result<Counts, RingError> {
+    let [driver, device] = ways;
+    let mut device = split::Device::new(device, of.size, of.features)?;
+    if IS_PLAIN {
+        run(memory, &mut PlainDriver::<_, false>::new(driver, of.size, of.features)?, &mut device, of)
+    } else {
+        run(memory, &mut split::Driver::new(driver, of.size, of.features)?, &mut device, of)
+    }
 }
 
 /// All that is counted.
 pub(super) fn counts() -> Vec<Measurement> {
     let mut all = Vec::new();
-    for (ring, in_order, is_toggled, drive) in RINGS {
-        for batch in BATCHES {
-            let features = Features { in_order, ..Features::default() };
-            let workload = Workload { features, batch, is_toggled, is_notified: is_toggled, ..Workload::default() };
-            // The sizes are the model's own: there is no error to be had.
-            let Ok(counts) = drive(&workload) else { continue };
-            let mut add = |what: &str, unit: &str, count: f64| {
-                let labels = labels(&[("state", "model"), ("tool", ring), ("batch", &batch.to_string())]);
-                let name = format!("model.{ring}.{batch}{what}");
-                all.push(Measurement { labels, ..Measurement::exact(&name, unit, count) });
-            };
+    let rings = RINGS.into_iter().flat_map(|ring| BATCHES.map(|batch| (ring, batch)));
+    for ((ring, in_order, is_toggled, drive), batch) in rings {
+        let features = Features { in_order, ..Features::default() };
+        let workload = Workload { features, batch, is_toggled, is_notified: is_toggled, ..Workload::default() };
+        // The sizes are the model's own: there is no error to be had.
+        let Ok(counts) = drive(&workload) else { continue };
+        let mut add = |what: &str, unit: &str, count: f64| {
+            let labels = labels(&[("state", "model"), ("tool", ring), ("batch", &batch.to_string())]);
+            let name = format!("model.{ring}.{batch}{what}");
+            all.push(Measurement { labels, ..Measurement::exact(&name, unit, count) });
+        };
+        for (protocol, end) in PROTOCOLS {
+            add(end, "lines", counts.transfers_per_item(protocol));
+        }
+        let each = |count: u64| count as f64 / counts.items as f64;
+        if batch == 1 && !ring.starts_with("packed") {
+            add(".avail-loads", "count", each(counts.area(Side::Driver, Area::Driver).loads));
+        }
+        if batch > 1 || !PAPERS.contains(&ring) {
+            continue;
+        }
+        for (side, name) in Side::ALL.into_iter().zip(SIDES) {
+            let tally = counts.side(side);
+            add(&format!(".{name}.loads"), "count", each(tally.loads));
+            add(&format!(".{name}.stores"), "count", each(tally.stores));
             for (protocol, end) in PROTOCOLS {
-                add(end, "lines", counts.transfers_per_item(protocol));
-            }
-            if batch > 1 {
-                continue;
-            }
-            let each = |count: u64| count as f64 / counts.items as f64;
-            if !ring.starts_with("packed") {
-                add(".avail-loads", "count", each(counts.area(Side::Driver, Area::Driver).loads));
-            }
-            for (side, name) in [(Side::Driver, "driver"), (Side::Device, "device")] {
-                if !PAPERS.contains(&ring) {
-                    continue;
-                }
-                let tally = counts.side(side);
-                add(&format!(".{name}.loads"), "count", each(tally.loads));
-                add(&format!(".{name}.stores"), "count", each(tally.stores));
-                for (protocol, end) in PROTOCOLS {
-                    let moves = tally.moves(protocol);
-                    add(&format!(".{name}.load-misses{end}"), "lines", each(moves.load_misses));
-                    // A line that is there and not for this side alone is a miss of a store too.
-                    add(&format!(".{name}.store-misses{end}"), "lines", each(moves.store_misses + moves.upgrades));
-                }
+                let moves = tally.moves(protocol);
+                add(&format!(".{name}.load-misses{end}"), "lines", each(moves.load_misses));
+                // A line that is there and not for this side alone is a miss of a store too.
+                add(&format!(".{name}.store-misses{end}"), "lines", each(moves.store_misses + moves.upgrades));
             }
         }
     }
@@ -121,6 +100,7 @@ mod tests {
     #[test]
     fn the_shadow_spares_the_producer_all_loads_of_the_avail_line() {
         let counts = counts();
+        crate::plan::assert_different_names(counts.iter().map(|measurement| measurement.name.as_str()));
         let of = |name: &str| {
             let found = counts.iter().find(|measurement| measurement.name == format!("model.{name}"));
             found.unwrap_or_else(|| panic!("{name}")).median
@@ -130,9 +110,7 @@ mod tests {
         }
         assert!(of("noshadow.1.avail-loads") > 2.0);
         assert!(of("noshadow-flags.1.avail-loads") > of("noshadow.1.avail-loads"));
-        let sides = ["driver", "device"].map(|side| of(&format!("shadow.1.{side}.load-misses")));
+        let sides = SIDES.map(|side| of(&format!("shadow.1.{side}.load-misses")));
         assert!(sides.iter().all(|misses| *misses > 0.0) && sides.iter().sum::<f64>() <= of("shadow.1"), "{sides:?}");
-        let names: std::collections::BTreeSet<_> = counts.iter().map(|measurement| &measurement.name).collect();
-        assert_eq!(names.len(), counts.len(), "no name comes twice");
     }
 }

@@ -110,7 +110,7 @@ pub struct Run {
 }
 
 /// What an engine says of itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// The tracer.
     pub name: String,

@@ -7,13 +7,14 @@
 //!                            warning   figures suffer, or tracing does
 //! ```
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use dormouse_doctor::{Finding, Mark, tracing_works};
 use dormouse_doctor::{Findings, Tracing};
 
-use crate::host::{Fact, Host};
-use crate::neighbours::Neighbours;
+use crate::host::{Cache, Host};
+use crate::neighbours::{Neighbour, Neighbours};
 use Mark::{Note, Ok, Warning};
 
 /// Reads the machine and watches its neighbours for a second.
@@ -33,236 +34,154 @@ pub fn examine_and_measure() -> Host {
     host
 }
 
-/// How much a fact matters, what it means, and what to do.
-type Say = (Mark, &'static str, &'static str);
-
-/// One or the other.
-fn either(is: bool, so: Say, not: Say) -> Say {
-    if is { so } else { not }
+/// Adds findings by a table: `in` a group a fact, its value, and what it means; then lines `condition => mark, remedy`. The first line
+/// whose condition holds counts; where none does, the fact is ok.
+macro_rules! judge {
+    ($findings:ident: $(
+        in $group:literal $fact:literal: $value:expr, $meaning:literal;
+        $($is:expr => $mark:ident, $remedy:literal;)*
+    )+) => {$(
+        let says: &[(bool, Mark, &str)] = &[$(($is, $mark, $remedy),)* (true, Ok, "")];
+        if let Some((_, mark, remedy)) = says.iter().find(|say| say.0) {
+            $findings.add($group, $fact, *mark, $value, $meaning, remedy);
+        }
+    )+};
 }
 
 /// Judges every fact, in groups.
 pub fn diagnose(host: &Host) -> Vec<Finding> {
     let mut findings = Findings::default();
-    processor(host, &mut findings);
-    clock(host, &mut findings);
-    kernel(host, &mut findings);
-    memory(host, &mut findings);
-    permissions(host, &mut findings);
+    let fact = |name: &str| host.fact(name);
+    let is = |name: &str, value: &str| fact(name).told().is_some_and(|told| told == value);
+    let is_told = |name: &str| fact(name).told().is_some();
+    let cache = |one: &Cache| format!("L{} {} {} KiB", one.level, one.kind, one.size_bytes >> 10);
+    let caches = host.caches.clone().map(|caches| caches.iter().map(cache).collect::<Vec<_>>().join(", "));
+    let mitigations = host.facts.iter().filter(|(name, _)| name.starts_with("mitigations."));
+    let mitigations = mitigations.filter(|(_, state)| state.to_string().starts_with("Mitigation")).count();
+    let is_loaded = host.load.parse::<f64>().is_ok_and(|load| load > 0.5 * host.cpu_count as f64);
+    let name = |one: &Neighbour| format!("`{}` (pid {}) {:.0} %", one.command, one.pid, one.share * 100.0);
+    let neighbours = host.neighbours.iter().take(4).map(name).collect::<Vec<_>>().join(", ");
+    let steal = host.steal_share.clone().map(|share| format!("{:.1} %", share * 100.0));
+    let clock = host.clock_source.as_str();
+    judge! { findings:
+        in "processor" "model": format!("{}; caches: {caches}", host.cpu),
+            "Figures in nanoseconds are of this processor and its caches alone; ratios travel further.";
+        in "processor" "processors": format!("{} of {}, sockets: {}, NUMA nodes: {}, isolated: {}, without tick: {}",
+            fact("processor.allowed"), fact("processor.online"), fact("processor.sockets"),
+            fact("processor.numa_nodes"), fact("processor.isolated"), fact("processor.nohz_full")),
+            "With one, the measured program and the session owner take turns. Nobody else runs on isolated ones.";
+            host.cpu_count < 2 => Warning, "Give the machine a second one.";
+        in "processor" "SMT": format!("threads of a core: {}", fact("processor.threads_per_core")),
+            "A busy sibling takes its part of the measured thread's core.";
+            !is("processor.threads_per_core", "1") => Note,
+                "For figures, keep the sibling idle, or: echo off | sudo tee /sys/devices/system/cpu/smt/control";
+        in "processor" "governor": fact("processor.governor"),
+            "Unless it is `performance`, the frequency follows the load: first rounds are slow, and figures spread.";
+            !is_told("processor.governor") => Note, "Ratios can be trusted more than times.";
+            !is("processor.governor", "performance") => Warning, "sudo cpupower frequency-set -g performance";
+        in "processor" "turbo": format!("cpufreq/boost: {}; intel_pstate/no_turbo: {}", fact("processor.boost"),
+            fact("processor.intel_no_turbo")), "With it a core is faster while it is cool and its neighbours idle.";
+            !is("processor.boost", "0") && !is("processor.intel_no_turbo", "1") => Note,
+                "For figures that repeat: echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost (intel_pstate: \
+                 echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo)";
+        in "processor" "hypervisor": fact("processor.hypervisor"),
+            "Under one, a page walk takes more steps, and other machines may take time that only steal shows.";
+            host.virtualised => Note, "For figures to publish, use a machine without hypervisor; ratios are good here.";
+        in "clock" "source": clock,
+            "With tsc, or a page that the hypervisor shares, reading the time takes no system call; else it does.";
+            clock.starts_with("not told") => Note, "";
+            ["kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter"].contains(&clock) => Note, "";
+            clock != "tsc" => Warning,
+                "If available_clocksource beside it names tsc: echo tsc | sudo tee /sys/devices/system/clocksource/\
+                 clocksource0/current_clocksource; else `dmesg | grep -i tsc` says why not.";
+        in "clock" "timestamp counter": format!("constant: {}, nonstop: {}, MHz: {}", fact("clock.tsc_constant"),
+            fact("clock.tsc_nonstop"), fact("clock.tsc_mhz")),
+            "If it is both, events take their time from it in one instruction; else by clock_gettime, which is slower.";
+            !is_told("clock.tsc_constant") => Note, "";
+            !is("clock.tsc_constant", "yes") || !is("clock.tsc_nonstop", "yes") => Warning,
+                "In a virtual machine, let the hypervisor show the invariant counter (QEMU: -cpu host,+invtsc).";
+        in "kernel" "release": format!("{}; options: {}; mitigations: {mitigations}", host.kernel,
+            fact("kernel.options")), "Faults, scheduling and system calls cost what it makes them cost.";
+        in "kernel" "load": format!("{} for {} processors", host.load, host.cpu_count),
+            "How busy others have kept the machine in the last minute.";
+            is_loaded => Warning, "Wait until it is quiet; the lab names whoever disturbs a run.";
+        in "kernel" "neighbours": if neighbours.is_empty() { "none above 5 %" } else { neighbours.as_str() },
+            "Shares of a processor in the last second. They take time and caches from what is measured.";
+            !neighbours.is_empty() => Warning, "Stop them, or measure on a processor that they leave alone.";
+        in "kernel" "steal": steal,
+            "The share of the last second in which the hypervisor ran other machines on these processors.";
+            host.steal_share.told().is_some_and(|share| *share >= 0.01) => Warning, "Measure when the host is quiet.";
+        in "kernel" "control group": format!("processor time {}, memory {}, processors {}", fact("limits.cpu"),
+            fact("limits.memory"), fact("limits.cpuset")),
+            "A group that has used its quota of time stands still for the rest of each period.";
+            is_told("limits.cpu") && !is("limits.cpu", "none") => Warning,
+                "Measure outside of the container, or without its limit (docker: no --cpus).";
+        in "memory" "huge pages": format!("transparent: {}, shared memory: {}, this process: {}", fact("memory.thp"),
+            fact("memory.thp_shmem"), fact("memory.thp_process")),
+            "They change what first touches and TLB misses cost: compare results of one setting.";
+            is("memory.thp_process", "disabled") => Note,
+                "Look for THP_enabled: 0 in /proc/PID/status of the parents, and start from another one.";
+            !is_told("memory.thp") || is("memory.thp", "always") => Note, "";
+        in "memory" "PAGEMAP_SCAN": fact("tracing.pagemap_scan"),
+            "By it, measurements on memory that nobody wrote are found out: such memory is one page of zeroes.";
+            !is("tracing.pagemap_scan", "available") => Note, "Linux 6.7 or later has it.";
+        in "permissions" "real-time scheduling": fact("fifo_scheduling"),
+            "With it a measured thread may run before all others (SCHED_FIFO), else it takes its turn.";
+            !is("fifo_scheduling", "available") => Note,
+                "Raise the limit (ulimit -r 1; /etc/security/limits.conf: rtprio), or add CAP_SYS_NICE.";
+    }
+    counters(host, &mut findings);
     dormouse_doctor::diagnose(&Tracing::read(), &mut findings);
     findings.0
 }
 
-/// Adds findings of a group.
-fn adder(findings: &mut Findings, group: &'static str) -> impl FnMut(&str, &dyn ToString, Say) {
-    move |fact, value, (mark, meaning, remedy)| findings.add(group, fact, mark, value.to_string(), meaning, remedy)
-}
-
-fn processor(host: &Host, findings: &mut Findings) {
-    let mut add = adder(findings, "processor");
-    let fact = |name: &str| host.fact(&format!("processor.{name}"));
-    add("model", &host.cpu, (Ok, "Figures in nanoseconds are of this processor alone; ratios travel further.", ""));
-    let so =
-        (Warning, "The measured program and the session owner take turns on one.", "Give the machine a second one.");
-    let say = either(host.cpu_count < 2, so, (Ok, "The measured program can have a processor to itself.", ""));
-    let [allowed, online, sockets] = ["allowed", "online", "sockets"].map(fact);
-    let nodes = fact("numa_nodes");
-    add("processors", &format!("{allowed} of {online}, {sockets} sockets, NUMA nodes {nodes}"), say);
-    let caches = host.caches.clone().map(|caches| {
-        let cache =
-            |c: &crate::host::Cache| format!("L{} {} {} KiB", c.level, c.kind.to_lowercase(), c.size_bytes >> 10);
-        caches.iter().map(cache).collect::<Vec<_>>().join(", ")
-    });
-    let mark = if caches.told().is_some() { Ok } else { Note };
-    add("caches", &caches, (mark, "Cases under pressure on memory are cut to these sizes.", ""));
-    let remedy = "For figures, keep the sibling idle, or: echo off | sudo tee /sys/devices/system/cpu/smt/control";
-    let threads = fact("threads_per_core");
-    let say = match threads.told().map(String::as_str) {
-        Some("1") => (Ok, "No sibling takes part of a core.", ""),
-        Some(_) => (Note, "A busy sibling takes its part of the measured thread's core.", remedy),
-        None => (Note, "Siblings may or may not share the measured core.", ""),
-    };
-    add("SMT", &format!("threads of a core: {threads}"), say);
-    let governor = fact("governor");
-    let spread = "The frequency follows the load, so the first rounds run slow and figures spread.";
-    let say = match governor.told().map(String::as_str) {
-        Some("performance") => (Ok, "The core does not wait for load before it runs at speed.", ""),
-        Some(_) => (Warning, spread, "sudo cpupower frequency-set -g performance"),
-        None => (Note, "Whether the frequency moved during a run cannot be seen; trust ratios more than times.", ""),
-    };
-    add("governor", &governor, say);
-    let remedy = "For figures that repeat: echo 0 | sudo tee /sys/devices/system/cpu/cpufreq/boost (intel_pstate: \
-        echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo)";
-    let on = (Note, "Where it is on, a core is faster while it is cool and its neighbours idle.", remedy);
-    let [boost, no_turbo] = ["boost", "intel_no_turbo"].map(fact);
-    let is = |fact: &Fact<String>, value: &str| fact.told().is_some_and(|told| told == value);
-    let say = either(is(&boost, "0") || is(&no_turbo, "1"), (Ok, "The core keeps its nominal frequency.", ""), on);
-    add("turbo", &format!("cpufreq/boost: {boost}; intel_pstate/no_turbo: {no_turbo}"), say);
-    let remedy = "For figures to publish, use a machine without hypervisor; ratios are good here.";
-    let so = (Note, "A page walk takes more steps, and other machines may take time that only steal shows.", remedy);
-    add("hypervisor", &fact("hypervisor"), either(host.virtualised, so, (Ok, "The machine is its own.", "")));
-    let so = (Ok, "Others may be scheduled on any processor. Medians bear that, extremes do not.", "");
-    let not = (Ok, "Nobody else is scheduled on isolated ones: measure there with --cpu.", "");
-    let isolated = fact("isolated");
-    let say = either(isolated.told().is_none_or(|cpus| cpus == "none"), so, not);
-    add("isolated", &format!("{isolated}; without tick: {}", fact("nohz_full")), say);
-}
-
-fn clock(host: &Host, findings: &mut Findings) {
-    let mut add = adder(findings, "clock");
-    let remedy = "If available_clocksource beside it names tsc: echo tsc | sudo tee \
-        /sys/devices/system/clocksource/clocksource0/current_clocksource; else `dmesg | grep -i tsc` says why not.";
-    let say = match host.clock_source.as_str() {
-        "tsc" => (Ok, "Reading the time takes no system call.", ""),
-        "kvm-clock" | "hyperv_clocksource_tsc_page" | "arch_sys_counter" => {
-            (Note, "The time is read without a system call, but not from the timestamp counter alone.", "")
-        }
-        source if source.starts_with("not told") => (Note, "What reading the time costs is not known.", ""),
-        _ => (Warning, "Each reading of the time is a system call, with hpet and acpi_pm of a slow device.", remedy),
-    };
-    add("source", &host.clock_source, say);
-    let [constant, nonstop, mhz] = ["constant", "nonstop", "mhz"].map(|name| host.fact(&format!("clock.tsc_{name}")));
-    let remedy = "In a virtual machine, let the hypervisor show the invariant counter (QEMU: -cpu host,+invtsc).";
-    let dear = "Events take their time from clock_gettime instead, which costs more.";
-    let say = match (constant.told().map(String::as_str), nonstop.told().map(String::as_str)) {
-        (Some("yes"), Some("yes")) => (Ok, "Events take their time from it, in one instruction.", ""),
-        (None, _) => (Note, dear, ""),
-        _ => (Warning, dear, remedy),
-    };
-    add("timestamp counter", &format!("constant: {constant}, nonstop: {nonstop}, MHz: {mhz}"), say);
-}
-
-fn kernel(host: &Host, findings: &mut Findings) {
-    let mut add = adder(findings, "kernel");
-    let release = format!("{}; options: {}", host.kernel, host.fact("kernel.options"));
-    add("release", &release, (Ok, "Faults, scheduling and system calls cost what this kernel makes them cost.", ""));
-    let mitigations = || host.facts.iter().filter(|(name, _)| name.starts_with("mitigations."));
-    let counts = ["Mitigation", "Vulnerable", "Not affected"].map(|start| {
-        let count = mitigations().filter(|(_, state)| state.to_string().starts_with(start)).count();
-        format!("{start}: {count}")
-    });
-    let meaning = "They make system calls, faults and switches dearer. An event that is recorded does none of these.";
-    add("mitigations", &counts.join(", "), (Note, meaning, ""));
-    let remedy = "Wait until it is quiet; the lab names whoever disturbs a run.";
-    let loaded = (Warning, "Others have been working here in the last minute.", remedy);
-    let is_loaded = host.load.parse::<f64>().is_ok_and(|load| load > 0.5 * host.cpu_count as f64);
-    let say = either(is_loaded, loaded, (Ok, "The machine has been quiet in the last minute.", ""));
-    add("load", &format!("{} for {} processors", host.load, host.cpu_count), say);
-    let name = |n: &crate::neighbours::Neighbour| format!("`{}` (pid {}) {:.0} %", n.command, n.pid, n.share * 100.0);
-    let names = host.neighbours.iter().take(4).map(name).collect::<Vec<_>>().join(", ");
-    let remedy = "Stop them for a measurement, or measure on a processor that they leave alone.";
-    let (value, say) = match names.as_str() {
-        "" => ("none above 5 % of a processor", (Ok, "For the last second nobody took much of a processor.", "")),
-        names => (names, (Warning, "They take time and caches from what is measured.", remedy)),
-    };
-    add("neighbours", &value, say);
-    let meaning = "The share of the last second in which the hypervisor ran other machines on these processors.";
-    let stolen = (Warning, meaning, "Measure when the host is quiet, or on one of your own.");
-    let is_stolen = host.steal_share.told().is_some_and(|share| *share >= 0.01);
-    let share = host.steal_share.clone().map(|share| format!("{:.1} %", share * 100.0));
-    add("steal", &share, either(is_stolen, stolen, (Ok, meaning, "")));
-    let [cpu, memory, cpuset] = ["cpu", "memory", "cpuset"].map(|name| host.fact(&format!("limits.{name}")));
-    let meaning = "A group that has used its quota stands still for the rest of each period.";
-    let limited = (Warning, meaning, "Measure outside of the container, or without its limit (docker: no --cpus).");
-    let is_limited = cpu.told().is_some_and(|limit| limit != "none");
-    let say = either(is_limited, limited, (Ok, "No quota stops a run in between.", ""));
-    add("control group", &format!("processor time {cpu}, memory {memory}, processors {cpuset}"), say);
-}
-
-fn memory(host: &Host, findings: &mut Findings) {
-    let mut add = adder(findings, "memory");
-    let fact = |name: &str| host.fact(&format!("memory.{name}"));
-    add("size", &fact("total"), (Ok, "A session takes its --budget of it, 16 MiB unless said otherwise.", ""));
-    let [thp, shmem, process] = ["thp", "thp_shmem", "thp_process"].map(fact);
-    let meaning =
-        "Somebody disabled huge pages for this process and all that it starts: memory-bound programs run slower.";
-    let remedy = "Look for THP_enabled: 0 in /proc/PID/status of the parents, and start from another one.";
-    let mark = if thp.told().is_none_or(|thp| thp == "always") { Note } else { Ok };
-    let not = (mark, "They change what first touches and TLB misses cost: compare results of one setting.", "");
-    let is_disabled = process.told().is_some_and(|state| state == "disabled");
-    let value = format!("transparent: {thp}, shared memory: {shmem}, this process: {process}");
-    add("huge pages", &value, either(is_disabled, (Note, meaning, remedy), not));
-    let level = host.fact("kernel.address_randomisation").map(|level| format!("level {level}"));
-    add(
-        "address randomisation",
-        &level,
-        (Ok, "Code and data lie elsewhere in each run, which moves some figures.", ""),
-    );
-    let scan = host.fact("tracing.pagemap_scan");
-    let so = (Ok, "Measurements on memory that nobody wrote, which is one page of zeroes, are found out.", "");
-    let not =
-        (Note, "A benchmark may read the one page of zeroes over and over unnoticed.", "Linux 6.7 or later has it.");
-    add("PAGEMAP_SCAN", &scan, either(scan.told().is_some_and(|scan| scan == "available"), so, not));
-}
-
-fn permissions(host: &Host, findings: &mut Findings) {
-    let mut add = adder(findings, "permissions");
-    // Those with one cause in one finding.
-    let with = |cause: Option<&str>| {
-        let names =
-            host.counters.iter().filter(|(_, state)| state.cause() == cause).map(|(name, _)| name.replace('_', " "));
-        names.collect::<Vec<_>>().join(", ")
-    };
-    let mut causes: Vec<&str> = host.counters.values().filter_map(Fact::cause).collect();
-    causes.sort_unstable();
-    causes.dedup();
-    let mark = if causes.is_empty() { Ok } else { Note };
-    let meaning = "The lab shows what an iteration takes in these, beside its time.";
-    add("counters", &format!("available: {}", with(None)), (mark, meaning, ""));
-    let remedies = [
-        (
-            "perf_event_paranoid",
-            "sudo sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON; in a container, allow perf_event_open too.",
-        ),
-        ("virtual machine", "Let the hypervisor give it a PMU (libvirt: <pmu state='on'/>; clouds: a metal instance)."),
-        ("NMI watchdog", "sudo sysctl kernel.nmi_watchdog=0, and stop other profilers."),
-    ];
-    for cause in causes {
-        let remedy = remedies.iter().find(|(word, _)| cause.contains(word)).map_or("", |(_, remedy)| remedy);
-        let say = (Note, "Without them, causes have to be guessed from times.", remedy);
-        add("counters that are missing", &format!("{}: {cause}", with(Some(cause))), say);
+/// Counters, those with one cause in one finding.
+fn counters(host: &Host, findings: &mut Findings) {
+    let remedy = "Where they are not permitted: sudo sysctl kernel.perf_event_paranoid=1, or CAP_PERFMON; in a \
+        container, allow perf_event_open. Where the hypervisor hides them: let it show a PMU (libvirt: \
+        <pmu state='on'/>; clouds: a metal instance). Where others hold them: sudo sysctl kernel.nmi_watchdog=0.";
+    let mut by_cause: BTreeMap<Option<&str>, Vec<String>> = BTreeMap::new();
+    for (name, state) in &host.counters {
+        by_cause.entry(state.cause()).or_default().push(name.replace('_', " "));
     }
-    let fifo = host.fact("fifo_scheduling");
-    let remedy = "Raise the limit (ulimit -r 1; /etc/security/limits.conf: rtprio), or add CAP_SYS_NICE.";
-    let so = (Ok, "A measured thread may run before all others (SCHED_FIFO).", "");
-    let not = (Note, "A measured thread takes its turn with all others.", remedy);
-    add("real-time scheduling", &fifo, either(fifo.told().is_some_and(|fifo| fifo == "available"), so, not));
+    for (cause, names) in by_cause {
+        let names = names.join(", ");
+        let (fact, mark, value, remedy) = match cause {
+            None => ("counters", Ok, format!("available: {names}"), ""),
+            Some(cause) => ("counters that are missing", Note, format!("{names}: {cause}"), remedy),
+        };
+        let meaning = "The lab shows what an iteration takes in these; without them, causes are guessed from times.";
+        findings.add("permissions", fact, mark, value, meaning, remedy);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn find<'a>(findings: &'a [Finding], fact: &str) -> &'a Finding {
-        findings.iter().find(|finding| finding.fact == fact).unwrap_or_else(|| panic!("no finding on {fact}"))
-    }
+    use crate::host::Fact;
 
     #[test]
     fn settings_are_judged() {
-        let mut host = Host { cpu_count: 4, clock_source: "tsc".into(), load: "0.10".into(), ..Host::default() };
         let told = |text: &str| Fact::Told(text.to_string());
+        let mut host = Host { cpu_count: 4, clock_source: "tsc".into(), load: "0.10".into(), ..Host::default() };
         host.facts.insert("processor.governor".into(), told("performance"));
         host.facts.insert("limits.cpu".into(), told("none"));
+        let find = |host: &Host, fact: &str| {
+            let found = diagnose(host).into_iter().find(|finding| finding.fact == fact);
+            found.unwrap_or_else(|| panic!("no finding on {fact}"))
+        };
         let facts = ["governor", "source", "load", "control group", "steal", "neighbours"];
-        let findings = diagnose(&host);
-        facts.iter().for_each(|fact| assert_eq!(find(&findings, fact).mark, Ok, "{fact}"));
+        facts.iter().for_each(|fact| assert_eq!(find(&host, fact).mark, Ok, "{fact}"));
         host.facts.insert("processor.governor".into(), told("powersave"));
         host.facts.insert("limits.cpu".into(), told("0.50 processors (50000 of 100000 µs)"));
         (host.clock_source, host.load, host.steal_share) = ("hpet".into(), "9.00".into(), Fact::Told(0.2));
-        host.neighbours.push(crate::neighbours::Neighbour { command: "yes".into(), share: 0.9, ..Default::default() });
+        host.neighbours.push(Neighbour { command: "yes".into(), share: 0.9, ..Neighbour::default() });
+        facts.iter().for_each(|fact| assert_eq!(find(&host, fact).mark, Warning, "{fact}"));
         let cause = "not permitted: kernel.perf_event_paranoid is 4, or a sandbox forbids it";
         host.counters.insert("cycles".into(), Fact::NotTold(cause.into()));
-        let findings = diagnose(&host);
-        for fact in facts {
-            assert!(find(&findings, fact).mark == Warning && find(&findings, fact).remedy.is_some(), "{fact}");
-        }
-        let missing = find(&findings, "counters that are missing");
-        assert!(missing.remedy.as_ref().is_some_and(|remedy| remedy.contains("perf_event_paranoid=1")), "{missing:?}");
-    }
-
-    #[test]
-    fn every_warning_has_a_remedy_here_too() {
-        for finding in diagnose(&Host::read()) {
+        let missing = find(&host, "counters that are missing");
+        assert!(missing.remedy.is_some_and(|remedy| remedy.contains("perf_event_paranoid=1")));
+        for finding in [diagnose(&host), diagnose(&Host::read())].concat() {
             assert!(finding.mark != Warning || finding.remedy.is_some(), "{finding:?}");
             assert!(!finding.value.is_empty() && !finding.meaning.is_empty(), "{finding:?}");
         }

@@ -4,56 +4,42 @@
 //!   Told(value)      JSON: the value itself
 //!   NotTold(cause)   JSON: {"not_told": "cause"}
 //! ```
-//! A member that is missing, or that another version wrote in another form, is [`Fact::NotTold`] and says which: results of other machines
-//! and versions load.
+//! A member that is missing, or that another version wrote in another form, is [`Fact::NotTold`] and says which.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 
 /// A property of the machine that may be hidden.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, from = "Value", bound(deserialize = "T: DeserializeOwned"))]
 pub enum Fact<T> {
     /// Its value.
     Told(T),
     /// Why there is none, in words.
-    NotTold(String),
+    NotTold(#[serde(serialize_with = "cause_to_json")] String),
 }
 
 impl<T> Fact<T> {
     /// The value, if there is one.
     pub fn told(&self) -> Option<&T> {
-        match self {
-            Fact::Told(value) => Some(value),
-            Fact::NotTold(_) => None,
-        }
+        if let Fact::Told(value) = self { Some(value) } else { None }
     }
 
     /// Why there is none.
     pub fn cause(&self) -> Option<&str> {
-        match self {
-            Fact::Told(_) => None,
-            Fact::NotTold(cause) => Some(cause),
-        }
+        if let Fact::NotTold(cause) = self { Some(cause) } else { None }
     }
 
     /// Another form of the value; the cause stays.
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Fact<U> {
-        self.and_then(|value| Fact::Told(form(value)))
-    }
-
-    /// A further step that may fail too.
-    pub fn and_then<U>(self, step: impl FnOnce(T) -> Fact<U>) -> Fact<U> {
         match self {
-            Fact::Told(value) => step(value),
+            Fact::Told(value) => Fact::Told(form(value)),
             Fact::NotTold(cause) => Fact::NotTold(cause),
         }
-    }
-
-    /// The value, or a fact that says `cause`.
-    pub fn from_option(value: Option<T>, cause: impl FnOnce() -> String) -> Fact<T> {
-        value.map_or_else(|| Fact::NotTold(cause()), Fact::Told)
     }
 }
 
@@ -72,51 +58,22 @@ impl<T: fmt::Display> fmt::Display for Fact<T> {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct Cause {
-    not_told: String,
-}
-
-impl<T: Serialize> Serialize for Fact<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Fact::Told(value) => value.serialize(serializer),
-            Fact::NotTold(cause) => Cause { not_told: cause.clone() }.serialize(serializer),
-        }
+impl<T> From<Result<T, String>> for Fact<T> {
+    fn from(read: Result<T, String>) -> Fact<T> {
+        read.map_or_else(Fact::NotTold, Fact::Told)
     }
 }
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Fact<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fact<T>, D::Error> {
-        let value = serde_json::Value::deserialize(deserializer)?;
+impl<T: DeserializeOwned> From<Value> for Fact<T> {
+    fn from(value: Value) -> Fact<T> {
         // The cause first: a `T` all of whose members have defaults would take it for a value.
-        if let Ok(Cause { not_told }) = Cause::deserialize(&value) {
-            return Ok(Fact::NotTold(not_told));
+        if let Some(cause) = value.get("not_told").and_then(Value::as_str) {
+            return Fact::NotTold(cause.into());
         }
-        Ok(match T::deserialize(&value) {
-            Ok(told) => Fact::Told(told),
-            Err(_) => Fact::NotTold(format!("another version wrote it as {value}")),
-        })
+        T::deserialize(&value).map_err(|_| format!("another version wrote it as {value}")).into()
     }
 }
 
-/// Reads any member: one that another version wrote in another form is the default.
-pub(crate) fn tolerant<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(reader: D) -> Result<T, D::Error> {
-    let value = serde_json::Value::deserialize(reader)?;
-    Ok(T::deserialize(value).unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_and_causes_survive_json_and_another_form_says_so() {
-        let read = |text: &str| serde_json::from_str::<Fact<u64>>(text).expect("a fact reads anything");
-        for fact in [Fact::Told(7_u64), Fact::NotTold("no such file".into())] {
-            assert_eq!(read(&serde_json::to_string(&fact).expect("facts are JSON")), fact);
-        }
-        assert_eq!(serde_json::to_string(&Fact::Told(7)).expect("JSON"), "7");
-        assert_eq!(read("\"seven\"").cause(), Some("another version wrote it as \"seven\""));
-    }
+fn cause_to_json<S: Serializer>(cause: &str, writer: S) -> Result<S::Ok, S::Error> {
+    BTreeMap::from([("not_told", cause)]).serialize(writer)
 }

@@ -18,31 +18,31 @@ pub mod probes;
 
 pub use host::Host;
 pub use neighbours::Neighbours;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The processors that this process may use; none where the kernel does not tell.
 fn allowed_cpus() -> Vec<u32> {
-    let allowed = rustix::thread::sched_getaffinity(None).ok();
-    let is_allowed = |cpu: &u32| allowed.as_ref().is_some_and(|set| set.is_set(*cpu as usize));
-    (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(is_allowed).collect()
+    let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU as u32).filter(|cpu| allowed.is_set(*cpu as usize)).collect()
 }
 
-/// Keeps the calling thread on these processors, where there are any and that is allowed: who wants to know asks for its affinity.
-fn keep_on(cpus: &[u32]) {
-    let mut set = rustix::thread::CpuSet::new();
-    cpus.iter().filter(|cpu| (**cpu as usize) < rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
-    if !cpus.is_empty() {
-        let _ = rustix::thread::sched_setaffinity(None, &set);
+/// Keeps the calling thread on a processor, where that is allowed: who wants to know asks for its affinity.
+fn keep_on(cpu: u32) {
+    let mut set = CpuSet::new();
+    if (cpu as usize) < CpuSet::MAX_CPU {
+        set.set(cpu as usize);
     }
+    // An empty set is refused too.
+    let _ = sched_setaffinity(None, &set);
 }
 
-/// The processors that this process may use, in the order in which they are measured on: all but the first come first, since that one has most
-/// interrupts to serve.
+/// The processors that this process may use, in the order in which they are measured on: the first comes last, since it has most interrupts
+/// to serve.
 pub fn cpus() -> Vec<u32> {
     let mut cpus = allowed_cpus();
-    if cpus.is_empty() {
-        cpus.push(0);
+    match cpus.len() {
+        0 => cpus.push(0),
+        _ => cpus.rotate_left(1),
     }
-    let first = 1.min(cpus.len() - 1);
-    cpus.rotate_left(first);
     cpus
 }

@@ -7,32 +7,19 @@
 //!   .stop() ────────────▶ the same                     after ──▶ what each process took: ours (roots, descendants) │ others
 //!                                                             └─▶ Findings: neighbours, unnamed share, steal ──▶ notes, Host::absorb
 //! ```
-//! What processes took that are not there at the end is seen in sums alone: busy time of the CPUs, less ours, less that of the others that
-//! were seen. The parent to whose account the kernel adds most of it is named.
-//!
-//! # Limits
-//! The kernel counts busy time by ticks on many machines, so shares below a few per cent mean nothing and are not told. Other containers'
-//! processes cannot be named. A descendant of ours that has lost its parent counts as a neighbour. A process is said to be on the CPU on
-//! which it was last.
-//!
-//! # Source
-//! `proc(5)`: `/proc/PID/stat`, `/proc/stat`.
+//! What processes took that are not there at the end is seen in sums alone: busy time of the CPUs, less that of all that were seen.
+//! The kernel counts busy time by ticks on many machines, so small shares are not told. Other containers' processes cannot be named.
+//! A descendant of ours that has lost its parent counts as a neighbour. Source: `proc(5)`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fact::{Fact, tolerant};
+use crate::fact::Fact;
 
 /// Share of one processor from which on a process is told of.
 const NAMED_SHARE_MIN: f64 = 0.05;
-/// The same for sums, which ticks make coarse.
-const UNNAMED_SHARE_MIN: f64 = 0.10;
-/// So many neighbours have a note of their own.
-const NOTE_COUNT_MAX: usize = 5;
-/// Share of the processors' time from which on a hypervisor's taking is told of.
-const STEAL_SHARE_MIN: f64 = 0.01;
 
 /// A process that is none of ours.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -45,7 +32,6 @@ pub struct Neighbour {
     /// Share of one processor while the run lasted; with several threads it may exceed 1.
     pub share: f64,
     /// The processor that it ran on last.
-    #[serde(deserialize_with = "tolerant")]
     pub cpu: Option<u32>,
     /// Whether that is one of those measured on.
     pub is_on_measured_cpu: bool,
@@ -58,60 +44,45 @@ pub struct Findings {
     pub neighbours: Vec<Neighbour>,
     /// Share of one processor that processes took that were never seen, or outside of this container.
     pub unnamed_share: Fact<f64>,
-    /// The process whose short-lived children took most of that.
-    pub unnamed_parent: Option<String>,
     /// Share of the measured processors' time (of all, if none is given) that the hypervisor gave to others.
     pub steal_share: Fact<f64>,
     /// Share of one processor that interrupts took.
     pub interrupt_share: Fact<f64>,
-    /// Processors that would be free.
-    pub quiet_cpus: Vec<u32>,
 }
 
 impl Findings {
-    fn without(cause: &str) -> Findings {
-        let [unnamed_share, steal_share, interrupt_share] = [(); 3].map(|()| Fact::NotTold(cause.into()));
-        Findings { unnamed_share, steal_share, interrupt_share, ..Findings::default() }
-    }
-
     /// One line for each thing that a reader has to know, with its remedy. Nothing to tell, no lines.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes: Vec<String> = self.neighbours.iter().take(NOTE_COUNT_MAX).map(|one| self.note(one)).collect();
-        let rest: f64 = self.neighbours.iter().skip(NOTE_COUNT_MAX).map(|neighbour| neighbour.share).sum();
-        if rest > 0.0 {
-            let count = self.neighbours.len() - NOTE_COUNT_MAX;
-            notes.push(format!("noisy neighbours: {count} more took {:.0} % of a processor together", rest * 100.0));
+        let named = |one: &Neighbour| {
+            let Neighbour { pid, command, share, cpu, is_on_measured_cpu } = one;
+            let end = match cpu {
+                Some(cpu) if *is_on_measured_cpu => {
+                    format!(", on processor {cpu}, which is measured; stop it, or choose another with --cpu")
+                }
+                Some(cpu) => {
+                    format!(", on processor {cpu}; it shares caches and memory with what is measured; stop it")
+                }
+                None => "; stop it".into(),
+            };
+            format!("noisy neighbour: `{command}` (pid {pid}) took {:.0} % of a processor{end}", share * 100.0)
+        };
+        // More of them say no more.
+        let mut notes: Vec<String> = self.neighbours.iter().take(5).map(named).collect();
+        // Ticks make the sums of one processor coarse.
+        for (share, least, subject, rest) in [
+            (&self.unnamed_share, 0.10, "noisy neighbours: processes too short-lived to name took", "of a processor"),
+            (&self.steal_share, 0.01, "steal: the hypervisor gave", "of the processors' time to other machines"),
+            (
+                &self.interrupt_share,
+                0.10,
+                "interrupts took",
+                "of a processor; /proc/irq/NUMBER/smp_affinity moves them",
+            ),
+        ] {
+            let share = share.told().filter(|share| **share >= least);
+            notes.extend(share.map(|share| format!("{subject} {:.1} % {rest}", share * 100.0)));
         }
-        let parent = self.unnamed_parent.as_ref().map(|parent| format!(", mostly children of {parent}"));
-        let mut add = |share: &Fact<f64>, least: f64, text: &dyn Fn(f64) -> String| {
-            notes.extend(share.told().filter(|share| **share >= least).map(|share| text(share * 100.0)));
-        };
-        add(&self.unnamed_share, UNNAMED_SHARE_MIN, &|percent| {
-            let parent = parent.as_deref().unwrap_or_default();
-            format!(
-                "noisy neighbours: {percent:.0} % of a processor was used by processes too short-lived to name{parent}"
-            )
-        });
-        add(&self.steal_share, STEAL_SHARE_MIN, &|percent| {
-            format!("steal: the hypervisor gave {percent:.1} % of the processors' time to other machines")
-        });
-        add(&self.interrupt_share, UNNAMED_SHARE_MIN, &|percent| {
-            format!("interrupts took {percent:.0} % of a processor; /proc/irq/NUMBER/smp_affinity_list moves them")
-        });
         notes
-    }
-
-    fn note(&self, neighbour: &Neighbour) -> String {
-        let Neighbour { pid, command, share, cpu, is_on_measured_cpu } = neighbour;
-        let place = match cpu {
-            Some(cpu) if *is_on_measured_cpu => format!(", on processor {cpu}, which is measured"),
-            Some(cpu) => format!(", on processor {cpu}; it shares caches and memory with what is measured"),
-            None => String::new(),
-        };
-        let choice = self.quiet_cpus.first().filter(|_| *is_on_measured_cpu);
-        let choice = choice.map(|cpu| format!(" or choose another with --cpu {cpu}")).unwrap_or_default();
-        let percent = share * 100.0;
-        format!("noisy neighbour: `{command}` (pid {pid}) took {percent:.0} % of a processor{place}; stop it{choice}")
     }
 }
 
@@ -135,71 +106,47 @@ impl Neighbours {
     /// Looks again. What could not be seen has its cause in the findings.
     pub fn stop(self) -> Findings {
         let elapsed = self.begun.elapsed();
-        self.findings(&Snapshot::take(), elapsed, rustix::param::clock_ticks_per_second() as f64)
+        self.findings(&Snapshot::take(), elapsed.as_secs_f64() * rustix::param::clock_ticks_per_second() as f64)
     }
 
-    /// Ids of ours: the roots and their descendants.
-    fn own(&self, processes: &[Process]) -> HashSet<u32> {
-        let mut own: HashSet<u32> = self.roots.iter().copied().collect();
-        // As many rounds as there are generations.
-        loop {
-            let count = own.len();
-            let children = processes.iter().filter(|process| own.contains(&process.parent)).map(|process| process.pid);
-            own.extend(children.collect::<Vec<_>>());
-            if own.len() == count {
-                return own;
+    fn findings(&self, after: &Snapshot, elapsed_ticks: f64) -> Findings {
+        let share = |ticks: u64| ticks as f64 / elapsed_ticks.max(1.0);
+        let parents: HashMap<u32, u32> = after.processes.iter().map(|(&(pid, _), one)| (pid, one.parent)).collect();
+        let is_own = |pid: u32| {
+            let ancestors = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
+            // Ids that are used again while they are read may seem to be their own ancestors.
+            ancestors.take(parents.len() + 1).any(|pid| self.roots.contains(&pid))
+        };
+        let (mut neighbours, mut seen) = (Vec::new(), 0);
+        for (&(pid, started), process) in &after.processes {
+            // Who was there at first has a past; who came later has all its time in ours. Of children that ended, likewise.
+            let earlier = self.before.processes.get(&(pid, started));
+            let since = |of: fn(&Process) -> u64| of(process).saturating_sub(earlier.map_or(0, of));
+            let time = since(|process| process.time);
+            seen += time;
+            if is_own(pid) {
+                seen += since(|process| process.children_time);
+            } else if share(time) >= NAMED_SHARE_MIN {
+                let Process { command, cpu, .. } = process.clone();
+                let is_on_measured_cpu = cpu.is_some_and(|cpu| self.measured_cpus.contains(&cpu));
+                neighbours.push(Neighbour { pid, command, share: share(time), cpu, is_on_measured_cpu });
             }
         }
-    }
-
-    fn findings(&self, after: &Snapshot, elapsed: Duration, ticks_per_s: f64) -> Findings {
-        let share = |ticks: u64| ticks as f64 / ticks_per_s / elapsed.as_secs_f64().max(1e-3);
-        // By id and start: ids are used again.
-        let before: HashMap<(u32, u64), &Process> =
-            self.before.processes.iter().map(|process| ((process.pid, process.started), process)).collect();
-        // Who was there at first has a past; who came later has all its time in ours. Of children that ended, likewise.
-        let taken = |process: &Process| {
-            let earlier = before.get(&(process.pid, process.started));
-            [
-                process.time.saturating_sub(earlier.map_or(0, |earlier| earlier.time)),
-                process.children_time.saturating_sub(earlier.map_or(0, |earlier| earlier.children_time)),
-            ]
-        };
-        let own = self.own(&after.processes);
-        let (ours, others): (Vec<&Process>, Vec<&Process>) =
-            after.processes.iter().partition(|process| own.contains(&process.pid));
-        let neighbour = |process: &&Process| {
-            let is_on_measured_cpu = process.cpu.is_some_and(|cpu| self.measured_cpus.contains(&cpu));
-            let Process { pid, command, cpu, .. } = (*process).clone();
-            Neighbour { pid, command, share: share(taken(process)[0]), cpu, is_on_measured_cpu }
-        };
-        let mut neighbours: Vec<Neighbour> =
-            others.iter().map(neighbour).filter(|neighbour| neighbour.share >= NAMED_SHARE_MIN).collect();
         neighbours.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.pid.cmp(&b.pid)));
-        let is_free = |cpu: &u32| {
-            !self.measured_cpus.contains(cpu) && neighbours.iter().all(|neighbour| neighbour.cpu != Some(*cpu))
+        let since = |cpu: &str| -> Option<CpuTimes> {
+            let (first, last) = (self.before.cpus.get(cpu)?, after.cpus.get(cpu)?);
+            Some(std::array::from_fn(|kind| last[kind].saturating_sub(first[kind])))
         };
-        let quiet_cpus = crate::allowed_cpus().into_iter().filter(is_free).collect();
-        let (Some(first), Some(last)) = (&self.before.machine, &after.machine) else {
-            return Findings { neighbours, quiet_cpus, ..Findings::without("/proc/stat could not be read") };
-        };
-        let since = |cpu: Option<u32>| Some(last.get(&cpu)?.since(*first.get(&cpu)?));
-        let all = since(None).unwrap_or_default();
-        let own_ticks: u64 = ours.iter().flat_map(|process| taken(process)).sum();
-        let others_ticks: u64 = others.iter().map(|process| taken(process)[0]).sum();
-        let unnamed = all.busy.saturating_sub(own_ticks).saturating_sub(others_ticks);
-        let parent = others.iter().map(|process| (taken(process)[1], process)).max_by_key(|(ticks, _)| *ticks);
-        let parent = parent.filter(|(ticks, _)| ticks * 2 >= unnamed.max(1));
-        let measured = self.measured_cpus.iter().filter_map(|cpu| since(Some(*cpu)));
-        let measured = measured.reduce(|a, b| CpuTimes { steal: a.steal + b.steal, total: a.total + b.total, ..a });
-        let watched = measured.unwrap_or(all);
+        let all = since("cpu").ok_or_else(|| "/proc/stat could not be read".to_string());
+        let unnamed = |[user, nice, system, ..]: CpuTimes| share((user + nice + system).saturating_sub(seen));
+        let measured = self.measured_cpus.iter().filter_map(|cpu| since(&format!("cpu{cpu}")));
+        let watched = measured.reduce(|a, b| std::array::from_fn(|kind| a[kind] + b[kind]));
+        let steal = |times: CpuTimes| times[7] as f64 / times.iter().sum::<u64>().max(1) as f64;
         Findings {
             neighbours,
-            unnamed_share: Fact::Told(share(unnamed)),
-            unnamed_parent: parent.map(|(_, process)| format!("`{}` (pid {})", process.command, process.pid)),
-            steal_share: Fact::Told(watched.steal as f64 / watched.total.max(1) as f64),
-            interrupt_share: Fact::Told(share(all.interrupts)),
-            quiet_cpus,
+            unnamed_share: all.clone().map(unnamed).into(),
+            steal_share: all.clone().map(|all| steal(watched.unwrap_or(all))).into(),
+            interrupt_share: all.map(|[.., irq, softirq, _]| share(irq + softirq)).into(),
         }
     }
 }
@@ -207,206 +154,112 @@ impl Neighbours {
 /// The fields of `/proc/PID/stat` that are needed. Times in ticks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
-    pid: u32,
     command: String,
     parent: u32,
     time: u64,
     children_time: u64,
-    started: u64,
     cpu: Option<u32>,
 }
 
-impl Process {
-    fn parse(text: &str) -> Option<Process> {
-        // The name may hold anything, parentheses too.
-        let (pid, rest) = text.split_once(" (")?;
-        let (command, rest) = rest.rsplit_once(')')?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        // Fields are numbered from 1 in proc(5); here the third is the first.
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        // Of children that have ended: signed in the kernel's print.
-        let signed = |number: usize| Some(fields.get(number - 3)?.parse::<i64>().ok()?.max(0) as u64);
-        Some(Process {
-            pid: pid.trim().parse().ok()?,
-            command: command.into(),
-            parent: field(4)? as u32,
-            time: field(14)? + field(15)?,
-            children_time: signed(16)? + signed(17)?,
-            started: field(22)?,
-            cpu: field(39).map(|cpu| cpu as u32),
-        })
-    }
-}
+/// Of a process: its id, and when it was started, since ids are used again.
+type Key = (u32, u64);
 
-/// A line `cpu…` of `/proc/stat`, in ticks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct CpuTimes {
-    busy: u64,
-    interrupts: u64,
-    steal: u64,
-    total: u64,
-}
-
-impl CpuTimes {
-    fn since(self, earlier: CpuTimes) -> CpuTimes {
-        let since = |of: fn(&CpuTimes) -> u64| of(&self).saturating_sub(of(&earlier));
-        let [busy, interrupts] = [since(|times| times.busy), since(|times| times.interrupts)];
-        CpuTimes { busy, interrupts, steal: since(|times| times.steal), total: since(|times| times.total) }
-    }
-}
-
-/// `/proc/stat`: of all processors together (`None`), and of each.
-type Machine = BTreeMap<Option<u32>, CpuTimes>;
-
-fn parse_machine(text: &str) -> Option<Machine> {
-    let line = |line: &str| {
-        let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
-        // user nice system idle iowait irq softirq steal; guests are in user. Old kernels have fewer.
-        let times: Vec<u64> = times.split_whitespace().map(|time| time.parse().unwrap_or(0)).collect();
-        let time = |index: usize| times.get(index).copied().unwrap_or(0);
-        let (busy, interrupts) = (time(0) + time(1) + time(2), time(5) + time(6));
-        Some((number.parse().ok(), CpuTimes { busy, interrupts, steal: time(7), total: (0..8).map(time).sum() }))
+fn parse_process(text: &str) -> Option<(Key, Process)> {
+    // The name may hold anything, parentheses too.
+    let (pid, rest) = text.split_once(" (")?;
+    let (command, rest) = rest.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    // Fields are numbered from 1 in proc(5); here the third is the first. Times of children are signed in the kernel's print.
+    let field = |number: usize| Some(fields.get(number - 3)?.parse::<i64>().ok()?.max(0) as u64);
+    let process = Process {
+        command: command.into(),
+        parent: field(4)? as u32,
+        time: field(14)? + field(15)?,
+        children_time: field(16)? + field(17)?,
+        cpu: field(39).map(|cpu| cpu as u32),
     };
-    Some(text.lines().filter_map(line).collect::<Machine>()).filter(|machine| machine.contains_key(&None))
+    Some(((pid.trim().parse().ok()?, field(22)?), process))
 }
 
-/// What one sample holds.
+/// Ticks of a CPU, by what it did: user, nice, system, idle, iowait, irq, softirq, steal. Guests are in user.
+type CpuTimes = [u64; 8];
+
+/// Lines of `/proc/stat`: `cpu`, all of them together, and `cpu0` and so on.
+fn parse_cpus(text: &str) -> HashMap<String, CpuTimes> {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next().filter(|name| name.starts_with("cpu"))?;
+        // Old kernels have fewer.
+        Some((name.to_string(), std::array::from_fn(|_| words.next().and_then(|time| time.parse().ok()).unwrap_or(0))))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// What one look sees.
 #[derive(Debug, Clone, Default)]
 struct Snapshot {
-    machine: Option<Machine>,
-    processes: Vec<Process>,
+    cpus: HashMap<String, CpuTimes>,
+    processes: HashMap<Key, Process>,
 }
 
 impl Snapshot {
     fn take() -> Snapshot {
         let text = |path: &str| std::fs::read_to_string(path).ok();
-        // A process may end between the two: then it is not there.
         let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let processes = pids.filter_map(|pid| Process::parse(&text(&format!("/proc/{pid}/stat"))?)).collect();
-        Snapshot { machine: text("/proc/stat").and_then(|text| parse_machine(&text)), processes }
+        // A process may end between the two: then it is not there.
+        let processes = pids.filter_map(|pid| parse_process(&text(&format!("/proc/{pid}/stat"))?)).collect();
+        Snapshot { cpus: parse_cpus(&text("/proc/stat").unwrap_or_default()), processes }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command, Stdio};
-
     use super::*;
 
-    const STAT: &str = "4711 (a (b) c) R 1 4711 4711 0 -1 4194304 117 0 0 0 250 50 7 3 20 0 1 0 1154246 3133440 382 \
-        18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 1 1 1 1 1 1 1 0";
-
-    fn machine(busy: u64, steal: u64, total: u64) -> Option<Machine> {
-        let idle = total - busy - steal;
-        let line = |name: &str| format!("{name} {busy} 0 0 {idle} 0 0 0 {steal} 0 0\n");
-        parse_machine(&format!("{}{}ctxt 5\n", line("cpu "), line("cpu1")))
+    #[test]
+    fn lines_of_the_kernel() {
+        let stat = "4711 (a (b) c) R 1 4711 4711 0 -1 4194304 117 0 0 0 250 50 7 3 20 0 1 0 1154246 3133440 382 \
+            18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 1 1 1 1 1 1 1 0";
+        let process = Process { command: "a (b) c".into(), parent: 1, time: 300, children_time: 10, cpu: Some(1) };
+        assert_eq!(parse_process(stat), Some(((4711, 1154246), process)));
+        assert_eq!([parse_process("4711 (cut"), parse_process("")], [None, None]);
+        let cpus = parse_cpus("cpu  10 1 2 30 4 5 6 7 9 0\ncpu0 1 0 0 3\nintr 99 1\n");
+        assert_eq!((cpus.len(), cpus["cpu"], cpus["cpu0"][3]), (2, [10, 1, 2, 30, 4, 5, 6, 7], 3));
     }
 
-    fn process(pid: u32, parent: u32, time: u64, children_time: u64, cpu: u32) -> Process {
-        Process { pid, command: format!("p{pid}"), parent, time, children_time, started: 1, cpu: Some(cpu) }
-    }
-
-    /// What was seen in two seconds of 100 ticks, by two looks at the machine and its processes; process 10 is ours.
-    fn findings([before, after]: [(Option<Machine>, &[Process]); 2]) -> Findings {
-        let snapshot =
-            |(machine, processes): (Option<Machine>, &[Process])| Snapshot { machine, processes: processes.to_vec() };
-        let watch =
-            Neighbours { roots: vec![10], measured_cpus: vec![1], before: snapshot(before), begun: Instant::now() };
-        watch.findings(&snapshot(after), Duration::from_secs(2), 100.0)
+    /// Of 200 ticks, in which CPUs and processes took time: id, parent, own time, that of children that ended, CPU.
+    /// Process 10 is ours, CPU 1 is measured.
+    fn notes(cpus: &str, processes: &[(u32, u32, u64, u64, u32)]) -> Vec<String> {
+        let snapshot = |cpus: &str, share: u64| {
+            let process = |&(pid, parent, time, children_time, cpu): &(u32, u32, u64, u64, u32)| {
+                let (time, children_time) = (1000 + share * time, 1000 + share * children_time);
+                ((pid, 1), Process { command: format!("p{pid}"), parent, time, children_time, cpu: Some(cpu) })
+            };
+            Snapshot { cpus: parse_cpus(cpus), processes: processes.iter().map(process).collect() }
+        };
+        let (before, begun) = (snapshot("cpu 0\ncpu1 0", 0), Instant::now());
+        let watch = Neighbours { roots: vec![10], measured_cpus: vec![1], before, begun };
+        watch.findings(&snapshot(cpus, 1), 200.0).notes()
     }
 
     #[test]
-    fn names_may_hold_anything() {
-        let process = Process::parse(STAT).expect("a line of the kernel");
-        assert_eq!((process.pid, process.command.as_str(), process.parent), (4711, "a (b) c", 1));
-        assert_eq!((process.time, process.children_time, process.started), (300, 10, 1154246));
-        assert_eq!(process.cpu, Some(1));
-        assert_eq!(Process::parse("4711 (cut"), None);
-        assert_eq!(Process::parse(""), None);
-    }
-
-    #[test]
-    fn times_of_processors() {
-        let text = "cpu  10 1 2 30 4 5 6 7 9 0\ncpu0 1 0 0 3 0 0 0 0 0 0\nintr 99 1\n";
-        let machine = parse_machine(text).expect("read");
-        assert_eq!(machine[&None], CpuTimes { busy: 13, interrupts: 11, steal: 7, total: 65 });
-        assert_eq!((machine.len(), parse_machine("nothing")), (2, None));
-    }
-
-    #[test]
-    fn a_neighbour_is_named_with_its_processor_and_ours_are_not() {
-        let first = [process(10, 1, 500, 0, 1), process(11, 10, 0, 0, 1), process(20, 1, 9000, 0, 0)];
-        let last = [process(10, 1, 500, 0, 1), process(11, 10, 200, 0, 1), process(20, 1, 9194, 0, 1)];
-        let findings = findings([(machine(0, 0, 0), &first), (machine(395, 5, 600), &last)]);
-        assert!(findings.unnamed_share.told().is_some_and(|share| *share < 0.01), "{findings:?}");
-        let notes = Findings { quiet_cpus: vec![0], ..findings }.notes();
-        let found = "noisy neighbour: `p20` (pid 20) took 97 % of a processor, on processor 1, which is measured; \
-            stop it or choose another with --cpu 0";
-        assert_eq!(notes, [found]);
-    }
-
-    #[test]
-    fn steal_and_what_cannot_be_named_are_told() {
-        let first = [process(10, 1, 0, 0, 1), process(30, 1, 0, 0, 0)];
-        // Ours took 60 ticks and its ended children 40; a `make` took nothing itself, its ended children 90.
-        let last = [process(10, 1, 60, 40, 1), process(30, 1, 0, 90, 0)];
-        let notes = findings([(machine(0, 0, 0), &first), (machine(190, 10, 400), &last)]).notes();
-        assert_eq!(notes.len(), 2, "{notes:?}");
-        assert!(notes[0].contains("45 % of a processor was used by processes too short-lived to name"), "{notes:?}");
-        assert!(notes[0].contains("mostly children of `p30` (pid 30)"), "{notes:?}");
-        assert!(notes[1].contains("gave 2.5 % of the processors' time"), "{notes:?}");
-    }
-
-    struct Busy(Child);
-
-    impl Busy {
-        fn start() -> Busy {
-            Busy(Command::new("yes").stdout(Stdio::null()).spawn().expect("yes(1) runs"))
-        }
-
-        fn ticks(&self) -> u64 {
-            let text = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
-            Process::parse(&text).map_or(0, |process| process.time)
-        }
-
-        /// Until it has had that much more of a processor: how long that takes is the machine's affair.
-        fn work(&self, ticks: u64) {
-            let (wanted, deadline) = (self.ticks() + ticks, Instant::now() + Duration::from_secs(600));
-            while self.ticks() < wanted {
-                assert!(Instant::now() < deadline, "`yes` got no processor for ten minutes");
-                // Nobody tells when a process has had its time: it is looked up, and not so often that looking takes it.
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        }
-    }
-
-    impl Drop for Busy {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    /// On a machine so loaded that a busy process gets less than a twentieth of a processor, it is watched again.
-    #[test]
-    fn a_real_neighbour_is_named_and_a_child_of_ours_is_none() {
-        let busy = Busy::start();
-        let is_busy = |neighbour: &Neighbour| neighbour.pid == busy.0.id();
-        let deadline = Instant::now() + Duration::from_secs(600);
-        loop {
-            let (others, ours) = (Neighbours::watch(&[], &[0, 1]), Neighbours::watch(&[std::process::id()], &[]));
-            busy.work(30);
-            let (mut findings, ours) = (others.stop(), ours.stop());
-            assert!(!ours.neighbours.iter().any(is_busy), "{ours:?}");
-            // There may be so many that are greedier that it has no note of its own.
-            findings.neighbours.retain(is_busy);
-            if !findings.neighbours.is_empty() {
-                let name = format!("`yes` (pid {})", busy.0.id());
-                assert!(findings.notes().iter().any(|note| note.contains(&name)), "{findings:?}");
-                return;
-            }
-            assert!(Instant::now() < deadline, "not named: {findings:?}");
-        }
+    fn others_are_named_or_summed_up_and_ours_are_not() {
+        let processes = [(10, 1, 0, 0, 1), (11, 10, 200, 0, 1), (20, 1, 194, 0, 1), (21, 1, 20, 0, 0), (1, 0, 0, 0, 0)];
+        let found = [
+            "noisy neighbour: `p20` (pid 20) took 97 % of a processor, on processor 1, which is measured; \
+                stop it, or choose another with --cpu",
+            "noisy neighbour: `p21` (pid 21) took 10 % of a processor, on processor 0; it shares caches and memory \
+                with what is measured; stop it",
+        ];
+        assert_eq!(notes("cpu 415 0 0 180 0 0 0 5\ncpu1 395 0 0 200", &processes), found);
+        assert_eq!(notes("nothing", &processes), found, "without /proc/stat");
+        // Ours took 60 ticks and its ended children 40, of 190: 45 % of a processor are nobody's.
+        let found = notes("cpu 190 0 0 180 0 0 30\ncpu1 90 0 0 100 0 0 0 10", &[(10, 1, 60, 40, 1)]);
+        assert!(
+            found.iter().zip([" 45.0 % ", " 5.0 % ", " 15.0 % "]).all(|(note, share)| note.contains(share)),
+            "{found:?}"
+        );
+        assert_eq!(found.len(), 3, "{found:?}");
     }
 }

@@ -1,17 +1,18 @@
 //! The command `dormouse-lab`, which `dormouse lab` runs: arguments in, text out.
 
-mod compare;
-mod doctor;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand};
+use dormouse_doctor::{print_findings, tracing_works};
+use dormouse_lab::compare::{Comparison, compare, load};
+use dormouse_lab::doctor::{diagnose, examine, examine_and_measure};
 use dormouse_lab::report::{self, html};
-use dormouse_lab::{EXPERIMENTS, Policy, Report, RunOptions};
-use dormouse_terminal::{EXIT_CODES, Output};
+use dormouse_lab::{EXPERIMENTS, Host, Policy, Report, RunOptions, SCHEMA};
+use dormouse_terminal::{EXIT_CODES, Output, say};
 
 /// Measure what tracing costs on this machine
 #[derive(Debug, Parser)]
@@ -36,9 +37,41 @@ enum Command {
         #[arg(short, long, value_name = "FILE.html")]
         output: Option<PathBuf>,
     },
-    Papers(Papers),
-    Compare(compare::Compare),
-    Doctor(doctor::Doctor),
+    /// Write what the papers say, and what figures say to it, as markdown
+    ///
+    /// Every statement is judged anew by the rounds in the file. Without a file, nothing was measured.
+    Papers {
+        /// The figures
+        #[arg(value_name = "RESULT.json")]
+        result: Option<PathBuf>,
+        /// Where to write it [default: standard output]
+        #[arg(short, long, value_name = "FILE.md", conflicts_with = "check")]
+        output: Option<PathBuf>,
+        /// Write nothing; fail unless this file is what would be written
+        #[arg(long, value_name = "FILE.md")]
+        check: Option<PathBuf>,
+    },
+    /// Compare two results: which figures differ, and what differs between the two machines and runs
+    #[command(after_help = "\
+First come the figures that both have, with the probability of such a difference by chance, corrected for all figures (Holm). Then what \
+was measured of both machines beside the experiments, and all facts that are not the same, which does not say that they matter.
+
+JSON is an object: `differences`, `only_in_a`, `only_in_b`, `measured` (with `there`, `here`, `ratio`, `ratio_ci95`, `differs`), \
+`facts` (`fact`, `a`, `b`), `notes`.
+
+Exit code: 0, whatever differs; 2 if a file cannot be read.")]
+    Compare {
+        /// A result of `dormouse lab run --json`
+        #[arg(value_name = "A.json")]
+        a: PathBuf,
+        /// Another one
+        #[arg(value_name = "B.json")]
+        b: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    Doctor(Doctor),
 }
 
 /// Run experiments and print their figures
@@ -46,11 +79,6 @@ enum Command {
 /// Cases take turns in every round, so that a disturbance of the machine affects all of them alike. Costs are what is added to the empty
 /// loop, with 95 % intervals. `dormouse lab doctor` says which properties of this machine make figures less certain.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  dormouse lab run imv --quick                      one experiment, a few seconds
-  dormouse lab run event --json a.json --html a.html
-  dormouse lab run event --cpu 2,3 --policy fifo    on two CPUs, before ordinary programs")]
 struct Run {
     /// Names, as `dormouse lab list` gives them [default: all]
     #[arg(value_name = "EXPERIMENT")]
@@ -73,9 +101,10 @@ struct Run {
     /// CPUs to measure on; cases of one thread use the first [default: all that are allowed, the first of them last]
     #[arg(long, value_name = "N[,N…]", value_delimiter = ',')]
     cpu: Vec<u32>,
-    /// How the kernel schedules what is measured; `fifo` needs a permission
-    #[arg(long, value_enum, default_value = "other")]
-    policy: SchedulingPolicy,
+    /// How the kernel schedules what is measured: as any other program, or before all ordinary ones, which needs a permission
+    #[arg(long, default_value = "other")]
+    #[arg(value_parser = PossibleValuesParser::new(["other", "fifo"]).try_map(|name| name.parse::<Policy>()))]
+    policy: Policy,
     /// Measure Dormouse alone
     #[arg(long)]
     no_peers: bool,
@@ -84,51 +113,59 @@ struct Run {
     project: Option<PathBuf>,
 }
 
-/// Write what the papers say, and what figures say to it, as markdown
+/// Say how far figures of this machine can be trusted, and what differs from another
 ///
-/// Every statement is judged anew by the rounds in the file. Without a file, nothing was measured.
+/// With `--compare`: measures this machine as another one was, or this one at another time, and lists what differs: the core's clock,
+/// caches, scheduler, clock source, interruptions, whether memory is there, and facts. The file is of `--save` or of `dormouse lab run
+/// --json`. A figure differs if 95 % of the ratios of a look here to a look there are on one side of 1.
 #[derive(Debug, Args)]
-struct Papers {
-    /// The figures
-    #[arg(value_name = "RESULT.json")]
-    result: Option<PathBuf>,
-    /// Where to write it [default: standard output]
-    #[arg(short, long, value_name = "FILE.md", conflicts_with = "check")]
-    output: Option<PathBuf>,
-    /// Write nothing; fail unless this file is what would be written
-    #[arg(long, value_name = "FILE.md")]
-    check: Option<PathBuf>,
-}
+#[command(after_help = "\
+JSON is an array of objects: `group` (processor, clock, kernel, memory, permissions, tracing), `fact`, `mark` (ok, note, warning), \
+`value` (starts with `not told: ` where nothing could be read), `meaning`, `remedy` (or null) and `prevents_tracing`. With --compare it \
+is an object as that of `dormouse lab compare`, in which A is there and B is here.
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum SchedulingPolicy {
-    /// As any other program
-    Other,
-    /// Before all ordinary programs
-    Fifo,
+Exit code: 0 if tracing works; 1 if it does not, or if sites cannot be patched; 2 on an error. With --compare: 0 if no figure \
+differs, 3 if one does, 2 on an error.")]
+struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also measure the machine, and write its facts and figures there, for a later --compare
+    #[arg(long, value_name = "HOST.json", conflicts_with = "compare")]
+    save: Option<PathBuf>,
+    /// Measure the machine, and tell what differs from that one
+    #[arg(long, value_name = "HOST.json")]
+    compare: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    dormouse_terminal::main(std::convert::identity, Lab::run)
+    dormouse_terminal::main(std::convert::identity, |lab: Lab, out| lab.command.run(out))
 }
 
-impl Lab {
+impl Command {
     fn run(self, out: &mut Output) -> anyhow::Result<u8> {
-        match self.command {
+        match self {
             Command::List => {
-                for known in EXPERIMENTS {
-                    writeln!(out, "{:16} {}", known.name, known.what)?;
-                }
+                EXPERIMENTS.iter().try_for_each(|known| writeln!(out, "{:16} {}", known.name, known.what))?;
             }
             Command::Run(run) => run.run(out)?,
             Command::Report { result, output } => {
-                let report = read(&result)?;
                 let output = output.unwrap_or_else(|| result.with_extension("html"));
-                write(&output, &html(&report)?)?;
+                write(&output, &html(&load(&result)?)?)?;
                 writeln!(out, "{}", output.display())?;
             }
-            Command::Papers(papers) => papers.run(out)?,
-            Command::Compare(compare) => return compare.run(out),
+            Command::Papers { result, output, check } => {
+                let text = report::papers(result.as_deref().map(load).transpose()?.as_ref());
+                match (check, output) {
+                    (Some(file), _) => check_current(&file, &text)?,
+                    (None, Some(file)) => write(&file, &text)?,
+                    (None, None) => write!(out, "{text}")?,
+                }
+            }
+            Command::Compare { a, b, json } => {
+                let (a, b) = (load(&a)?, load(&b)?);
+                print(out, &compare(&a, &b), [("A", &a.host), ("B", &b.host)], json)?;
+            }
             Command::Doctor(doctor) => return doctor.run(out),
         }
         Ok(0)
@@ -136,37 +173,27 @@ impl Lab {
 }
 
 impl Run {
-    fn options(&self) -> anyhow::Result<RunOptions> {
-        let mut options = RunOptions::new(self.quick);
-        options.rounds_max = self.rounds.map_or(usize::MAX, |rounds| rounds as usize);
-        if !self.cpu.is_empty() {
-            if let Some(cpu) = self.cpu.iter().find(|cpu| !options.cpus.contains(cpu)) {
-                bail!("this process may not use CPU {cpu}; it may use {:?}", options.cpus);
-            }
-            options.cpus = self.cpu.clone();
-        }
-        options.policy = match self.policy {
-            SchedulingPolicy::Other => Policy::Other,
-            SchedulingPolicy::Fifo => Policy::Fifo,
-        };
-        options.has_peers = !self.no_peers;
-        options.project = self.project.clone();
-        Ok(options)
-    }
-
     fn run(self, out: &mut Output) -> anyhow::Result<()> {
-        let options = self.options()?;
+        let mut options = RunOptions::new(self.quick);
+        if let Some(cpu) = self.cpu.iter().find(|cpu| !options.cpus.contains(cpu)) {
+            bail!("this process may not use CPU {cpu}; it may use {:?}", options.cpus);
+        }
+        if !self.cpu.is_empty() {
+            options.cpus = self.cpu;
+        }
+        options.rounds_max = self.rounds.map_or(usize::MAX, |rounds| rounds as usize);
+        (options.policy, options.has_peers, options.project) = (self.policy, !self.no_peers, self.project);
         let all = || EXPERIMENTS.iter().map(|known| known.name.to_string()).collect();
         let names = if self.experiments.is_empty() { all() } else { self.experiments };
         // Found out before minutes of measuring.
         for file in self.json.iter().chain(&self.html) {
-            writable(file)?;
+            let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+            opened.with_context(|| format!("cannot write {}", file.display()))?;
         }
         let report = dormouse_lab::run(&names, &options)?;
-        let text = if self.brief { report::brief(&report) } else { report::text(&report) };
-        write!(out, "{text}")?;
+        write!(out, "{}", report::text(&report, self.brief))?;
         if let Some(file) = &self.json {
-            write(file, &serde_json::to_string_pretty(&report)?)?;
+            write(file, &serde_json::to_string(&report)?)?;
         }
         if let Some(file) = &self.html {
             write(file, &html(&report)?)?;
@@ -175,39 +202,59 @@ impl Run {
     }
 }
 
-impl Papers {
-    fn run(self, out: &mut Output) -> anyhow::Result<()> {
-        let report = self.result.as_deref().map(read).transpose()?;
-        let text = report::papers(report.as_ref());
-        if let Some(file) = &self.check {
-            let there = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-            let differs = (1..).zip(there.lines().map(Some).chain([None])).zip(text.lines().map(Some).chain([None]));
-            if let Some(((line, _), _)) = { differs }.find(|((_, there), now)| there != now) {
-                bail!(
-                    "{} is not current, from line {line} on; `dormouse lab papers -o` writes it anew",
-                    file.display()
-                );
-            }
-        } else if let Some(file) = &self.output {
-            write(file, &text)?;
-        } else {
-            write!(out, "{text}")?;
+impl Doctor {
+    fn run(self, out: &mut Output) -> anyhow::Result<u8> {
+        if let Some(path) = &self.compare {
+            return self.compare(path, out);
         }
-        Ok(())
+        let host = if self.save.is_some() { examine_and_measure() } else { examine() };
+        let findings = diagnose(&host);
+        if let Some(path) = &self.save {
+            let text = serde_json::to_string_pretty(&Report { schema: SCHEMA, host, experiments: Vec::new() })?;
+            write(path, &text)?;
+            say(format_args!("measured, and written to {}", path.display()));
+        }
+        if self.json {
+            out.json(&findings)?;
+        } else {
+            print_findings(&mut out.styled(), &findings)?;
+        }
+        Ok((!tracing_works(&findings)).into())
+    }
+
+    fn compare(&self, path: &Path, out: &mut Output) -> anyhow::Result<u8> {
+        // Before seconds of measuring, what is wrong with the file.
+        let there = Report { experiments: Vec::new(), ..load(path)? };
+        if there.host.probes.figures.is_empty() {
+            let remedy = format!("write it again there, with `dormouse lab doctor --save {}`", path.display());
+            bail!("{} has no measurements of its host; {remedy}", path.display());
+        }
+        let here = Report { schema: SCHEMA, host: examine_and_measure(), experiments: Vec::new() };
+        let comparison = compare(&there, &here);
+        print(out, &comparison, [("there", &there.host), ("here", &here.host)], self.json)?;
+        let differing = comparison.differing();
+        let code = if differing.is_empty() { 0 } else { 3 };
+        if !self.json {
+            let verdict = if code == 0 { "no difference shown" } else { "differ: " };
+            writeln!(out, "\n{verdict}{}", differing.join(", "))?;
+        }
+        Ok(code)
     }
 }
 
-fn writable(file: &Path) -> anyhow::Result<()> {
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
-    opened.map(drop).with_context(|| format!("cannot write {}", file.display()))
+fn print(out: &mut Output, comparison: &Comparison, sides: [(&str, &Host); 2], is_json: bool) -> anyhow::Result<()> {
+    if is_json { out.json(comparison) } else { Ok(write!(out, "{}", comparison.text(sides))?) }
 }
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn read(result: &Path) -> anyhow::Result<Report> {
-    let text = std::fs::read(result).with_context(|| format!("cannot read {}", result.display()))?;
-    let not_ours = || format!("{} is not a result of `dormouse lab run --json`", result.display());
-    serde_json::from_slice(&text).with_context(not_ours)
+fn check_current(file: &Path, text: &str) -> anyhow::Result<()> {
+    let there = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    if there != text {
+        let line = there.lines().zip(text.lines()).take_while(|(there, now)| there == now).count() + 1;
+        bail!("{} is not current, from line {line} on; `dormouse lab papers -o` writes it anew", file.display());
+    }
+    Ok(())
 }

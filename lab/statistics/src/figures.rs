@@ -7,8 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Version of the layout of results, as JSON.
 pub const SCHEMA: u32 = 1;
 
-/// What a measurement is of, by axis: `tool` → `dormouse`, `state` → `armed`, `fields` → `u64`, `threads` → `2`,
-/// `pressure` → `L2`. Plots take their axes from here.
+/// What a measurement is of, by axis: `tool` → `dormouse`, `threads` → `2`. Plots take their axes from here.
 pub type Labels = BTreeMap<String, String>;
 
 /// A figure with its spread.
@@ -45,7 +44,7 @@ pub struct Measurement {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: Labels,
     /// Counters of the kernel and the processor, for each iteration; those that the machine refuses are not here.
-    #[serde(default, deserialize_with = "counters", skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
     /// The rounds, in the order of their measuring.
     #[serde(default, deserialize_with = "samples", skip_serializing_if = "Vec::is_empty")]
@@ -68,6 +67,20 @@ pub struct Ratio {
     pub means: Option<[f64; 2]>,
 }
 
+impl Measurement {
+    /// A count that is the same each time it is made.
+    pub fn exact(name: &str, unit: &str, value: f64) -> Measurement {
+        let (name, unit) = (name.into(), unit.into());
+        let samples = vec![value];
+        Measurement { name, unit, n: 1, median: value, mean: value, is_exact: true, samples, ..Measurement::default() }
+    }
+
+    /// Cycles of the timestamp counter in a nanosecond, as far as this measurement tells them.
+    pub fn tsc_rate(&self) -> Option<f64> {
+        Some(self.tsc_cycles? / self.median).filter(|rate| rate.is_finite() && *rate > 0.0)
+    }
+}
+
 // JSON has no word for what is no number (a ratio to nothing, say): it is written as null, and read as that.
 
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
@@ -79,32 +92,6 @@ fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Option<[f64; 2]>, D::E
     Ok(ends.and_then(|[low, high]| Some([low?, high?])))
 }
 
-impl Measurement {
-    /// A count that is the same each time it is made.
-    pub fn exact(name: &str, unit: &str, value: f64) -> Measurement {
-        Measurement {
-            name: name.into(),
-            unit: unit.into(),
-            n: 1,
-            median: value,
-            mean: value,
-            is_exact: true,
-            samples: vec![value],
-            ..Measurement::default()
-        }
-    }
-
-    /// Cycles of the timestamp counter in a nanosecond, as far as this measurement tells them.
-    pub fn tsc_rate(&self) -> Option<f64> {
-        Some(self.tsc_cycles? / self.median).filter(|rate| rate.is_finite() && *rate > 0.0)
-    }
-}
-
 fn samples<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
     Ok(Vec::<Option<f64>>::deserialize(from)?.into_iter().map(|sample| sample.unwrap_or(f64::NAN)).collect())
-}
-
-fn counters<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let counters = BTreeMap::<String, Option<f64>>::deserialize(from)?;
-    Ok(counters.into_iter().map(|(name, count)| (name, count.unwrap_or(f64::NAN))).collect())
 }

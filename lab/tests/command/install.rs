@@ -1,4 +1,4 @@
-//! The lab as `cargo xtask install --with-lab` installs it: it finds its engines there.
+//! The lab as `cargo xtask install --with-lab` installs it: it finds its engines there, and measures `relay-write` by them.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,6 +6,7 @@ use std::process::Command;
 use dormouse_install::Installation;
 
 use crate::common::{LAB, succeed};
+use crate::relay_write::assert_table_and_figures;
 
 #[test]
 fn an_installed_lab_finds_its_engines() {
@@ -20,9 +21,7 @@ fn an_installed_lab_finds_its_engines() {
         succeed(build.args(built.ends_with("release").then_some("--release")));
     }
     Installation::run(built, prefix.path(), Installation::lab).unwrap();
-    let lab = prefix.path().join("bin/dormouse-lab");
-    let text = succeed(Command::new(&lab).args(["run", "relay-write", "--quick", "--rounds", "1", "--no-peers"]));
-    assert!(String::from_utf8_lossy(&text.stdout).contains("write.memcpy.8-bytes"), "{text:?}");
+    assert_table_and_figures(&prefix.path().join("bin/dormouse-lab"));
     for text in ["man/man1/dormouse-lab-run.1", "bash-completion/completions/dormouse-lab"] {
         assert!(prefix.path().join("share").join(text).is_file(), "{text}");
     }

@@ -1,18 +1,20 @@
-//! `dormouse lab run relay-write`: every way of every record is measured, and what was written was read back.
+//! `dormouse lab run relay-write`: every way of every record is measured, and what was written was read back. The test of an installed lab
+//! is its run.
 
+use std::path::Path;
 use std::process::Command;
 
 use dormouse_lab::{Judged, Report, Verdict};
 use dormouse_testing::{Lack, skip_part};
 
-use crate::common::{LAB, succeed};
+use crate::common::succeed;
 
-#[test]
-fn relay_write_has_its_table_and_its_figures() {
+/// Runs it by this lab.
+pub fn assert_table_and_figures(lab: &Path) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let json = dir.path().join("result.json");
     let output =
-        succeed(Command::new(LAB).args(["run", "relay-write", "--quick", "--rounds", "2", "--json"]).arg(&json));
+        succeed(Command::new(lab).args(["run", "relay-write", "--quick", "--rounds", "2", "--json"]).arg(&json));
     let text = std::fs::read_to_string(&json).expect("the figures are written");
     let report: Report = serde_json::from_str(&text).expect("they are a result");
     let [experiment] = report.experiments.as_slice() else { panic!("one experiment: {text}") };
@@ -29,7 +31,7 @@ fn relay_write_has_its_table_and_its_figures() {
         for pages in ["table", "large-list", "large-table", "huge-list"] {
             has(format!("write.{way}.mix.unaligned.{pages}"));
         }
-        if report.host.l2_bytes().is_some() {
+        if report.host.caches_bytes()[1].is_some() {
             has(format!("write.{way}.mix.unaligned.L2"));
         }
     }

@@ -59,9 +59,21 @@ fn papers_are_judged_anew_and_a_page_that_is_not_current_is_found() {
         assert!(papers(&[Path::new("-o"), &page]).status.success());
         let text = std::fs::read_to_string(&page).expect("the page is there");
         assert!(text.contains(verdict), "{text}");
+        assert!(text.contains("It is not in this result."), "of the other papers: {text}");
         assert_eq!(String::from_utf8_lossy(&papers(&[]).stdout), text);
         assert!(papers(&[Path::new("--check"), &page]).status.success());
     }
+    let nothing = Command::new(crate::common::LAB).arg("papers").output().expect("dormouse runs");
+    let text = String::from_utf8_lossy(&nothing.stdout);
+    assert!(
+        EXPERIMENTS
+            .iter()
+            .filter(|known| known.paper().is_some())
+            .all(|known| text.contains(&format!("`{}`", known.name))),
+        "{text}"
+    );
+    assert!(text.contains("Nothing was measured") && !text.contains("It is not in this result."), "{text}");
+    assert!(text.contains("| not measured |") && !text.contains("| holds |"), "{text}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn assert_cases(experiment: &Experiment, report: &Report) {
     if RunOptions::new(true).cpus.len() > 1 {
         cases.push("dormouse.armed.u64.2-threads");
     }
-    if report.host.l2_bytes().is_some() {
+    if report.host.caches_bytes()[1].is_some() {
         cases.push("dormouse.dormant.u64.L2");
     }
     for case in cases {
@@ -247,7 +247,7 @@ fn assert_imv_cases(experiment: &Experiment, report: &Report) {
     assert_eq!(find("getppid.none").map(|measurement| measurement.n), Some(10));
     let mut ratios = vec!["branch_hot_vs_global", "value_hot_vs_global", "update_1000_sites_vs_1"];
     let mut pressures = vec![""];
-    if report.host.l2_bytes().is_some() {
+    if report.host.caches_bytes()[1].is_some() {
         ["getppid.variable.L2", "getppid.variable.linear-L2", "branch.variable.linear-L2.16-sites"]
             .into_iter()
             .for_each(has);

@@ -27,7 +27,7 @@ fn vring_has_its_figures_and_the_models() {
     }
     assert!(has_note("each loop's buffers came to the device, and back, all of them once"), "{notes:#?}");
     // Of circumstances in which the processors hardly were there are no figures; of others, all.
-    for suffix in ["", ".crowded", ".far"] {
+    for suffix in ["", ".far"] {
         let is_measured = is_there(&format!("stream.noshadow.1{suffix}"));
         for shape in ["stream", "lockstep"] {
             for ring in [

@@ -38,7 +38,7 @@ fn plots(html: &str) -> Vec<Value> {
 #[test]
 fn in_short_there_is_what_a_paper_says_or_ratios_and_one_table() {
     let full = fixture::full();
-    let (text, brief) = (report::text(&full), report::brief(&full));
+    let (text, brief) = (report::text(&full, false), report::text(&full, true));
     let [of_event, of_builds] = brief.split("\ncompile-job\n").collect::<Vec<_>>()[..] else { panic!("{brief}") };
     assert!(full.experiments[0].ratios.iter().all(|ratio| of_event.contains(&ratio.name)), "{of_event}");
     assert!(of_event.contains("Medians, ns: plain case") && !of_event.contains("Medians, ns: threads"), "{of_event}");
@@ -49,7 +49,7 @@ fn in_short_there_is_what_a_paper_says_or_ratios_and_one_table() {
 #[test]
 fn text_and_page_say_the_same() {
     let full = fixture::full();
-    let (html, text) = (html(&full), report::text(&full));
+    let (html, text) = (html(&full), report::text(&full, false));
     for experiment in &full.experiments {
         for m in &experiment.measurements {
             assert!(text.contains(&m.name) && html.contains(&m.name.replace('.', ".<wbr>")), "{}", m.name);
@@ -64,7 +64,10 @@ fn text_and_page_say_the_same() {
     let is_told = |title: &&str| words.contains(&title.replace("&#39;", "'").replace(' ', ""));
     let titles = between(&html, "role=\"region\" aria-label=\"", "\"");
     assert!(titles.len() > 10 && titles.iter().all(|title| is_told(title) || in_a_fold.contains(title)), "{titles:?}");
-    assert!(text.find("WARNING") < text.find("Ratios"), "{text}");
+    assert!(text.find("WARNING") < text.find("Ratios") && text.find("Ratios") < text.rfind("Notes"), "{text}");
+    for title in ["plain case", "threads 2", "pressure L2", "mode discard"] {
+        assert_eq!(text.matches(&format!("\n  Medians, ns: {title}\n")).count(), 1, "{title}: {text}");
+    }
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
 }
 
@@ -85,7 +88,7 @@ fn plots_are_chosen_by_labels_and_say_what_they_show() {
     for plot in &plots {
         let (sentence, rows) = (plot["sentence"].as_str().unwrap(), plot["rows"].as_array().unwrap());
         assert!(rows.iter().any(|row| sentence.contains(row["name"].as_str().unwrap())), "{sentence}");
-        assert!(plot["kind"] == "lines" || rows.len() <= 24, "{}", rows.len());
+        assert!(plot["axis"].is_string() || rows.len() <= 24, "{}", rows.len());
         assert!(plot["values"].as_str().is_some_and(|axis| axis.len() > 4), "{plot}");
     }
 }
@@ -96,7 +99,7 @@ fn a_report_survives_its_file_and_says_what_is_missing() {
     let read: Report =
         serde_json::from_str(&serde_json::to_string(&odd).unwrap()).expect("what is no number can be read");
     assert!(read.experiments[5].measurements[0].median.is_nan());
-    for text in [between(&html(&read), "<main>", "</main>")[0], &report::text(&read)] {
+    for text in [between(&html(&read), "<main>", "</main>")[0], &report::text(&read, false)] {
         assert!(text.contains("There are no measurements of it in this result."));
         assert!(text.contains("There are no rounds in this result"));
         assert!(text.contains("too few rounds") && text.contains("exact") && !text.contains("NaN"));
@@ -186,17 +189,24 @@ fn a_browser_shows_everything() {
 }
 
 #[test]
-fn rounds_are_shown_by_size_and_in_their_order() {
+fn every_round_is_shown_beside_its_median() {
     let Some(program) = browser::program() else { return };
     let mut browser = Browser::start(&program);
-    open(&mut browser, "choose.html", &html(&fixture::full()));
+    let html = html(&fixture::full());
+    open(&mut browser, "rounds.html", &html);
     browser.wait(DRAWN);
-    let title = "document.querySelector('figure:has(button) .xtitle').textContent";
-    for (pressed, axis) in [("true", "round"), ("false", "deviation")] {
-        browser.evaluate("document.querySelector('figure button').click()");
-        assert_eq!(browser.evaluate("document.querySelector('figure button').getAttribute('aria-pressed')"), pressed);
-        assert!(browser.evaluate(title).as_str().unwrap().starts_with(axis));
+    let count = "(figure) => figure.querySelectorAll('.trace path.point').length";
+    let points = browser.evaluate(&format!("[...document.querySelectorAll('figure')].map({count})"));
+    let mut count = 0;
+    for (index, plot) in plots(&html).iter().enumerate().filter(|(_, plot)| plot["title"] == "Medians, s: plain case") {
+        let rows = plot["rows"].as_array().expect("rows");
+        let rounds: usize = rows.iter().map(|row| row["rounds"].as_array().expect("rounds").len()).sum();
+        assert_eq!(points[index], json!(rounds + rows.len()), "{plot}");
+        let sentence = plot["sentence"].as_str().expect("a sentence");
+        assert!(sentence.contains("Every round is a small point"), "{sentence}");
+        count += rounds;
     }
+    assert_eq!(count, 6 * 12);
 }
 
 /// That nothing is found says something only if something would be.

@@ -1,70 +1,76 @@
-//! The facts that are text: a table of where each is read, and those that have no file of their own.
+//! The facts that are text: a table of where each is read, those that have no file of their own, and which counters can be had.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::path::Path;
 
-use super::source::{Source, chosen, cpu_list};
-use super::{Fact, limits};
+use dormouse_lab_harness::Counters;
+
+use super::Fact;
 
 /// Facts by name, such as `memory.thp`.
 pub type Facts = BTreeMap<String, Fact<String>>;
 
-/// What is made of a file's text.
-type Form = fn(String) -> String;
+/// A text, or why there is none.
+type Text = Result<String, String>;
 
-const FILES: &[(&str, &str, Form)] = &[
-    ("clock.available", "/sys/devices/system/clocksource/clocksource0/available_clocksource", same),
-    ("kernel.address_randomisation", "/proc/sys/kernel/randomize_va_space", same),
-    ("kernel.numa_balancing", "/proc/sys/kernel/numa_balancing", same),
-    ("kernel.options", "/proc/cmdline", known_options),
-    ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid", same),
-    ("kernel.version", "/proc/version", without_builder),
-    ("memory.overcommit", "/proc/sys/vm/overcommit_memory", same),
-    ("memory.swappiness", "/proc/sys/vm/swappiness", same),
-    ("memory.thp", "/sys/kernel/mm/transparent_hugepage/enabled", one),
-    ("memory.thp_defrag", "/sys/kernel/mm/transparent_hugepage/defrag", one),
-    ("memory.thp_shmem", "/sys/kernel/mm/transparent_hugepage/shmem_enabled", one),
-    ("memory.thp_zero_page", "/sys/kernel/mm/transparent_hugepage/use_zero_page", switch),
-    ("processor.boost", "/sys/devices/system/cpu/cpufreq/boost", same),
-    ("processor.frequency_driver", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", same),
-    ("processor.frequency_khz_max", "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", same),
-    ("processor.frequency_khz_min", "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_min_freq", same),
-    ("processor.idle_driver", "/sys/devices/system/cpu/cpuidle/current_driver", same),
-    ("processor.intel_no_turbo", "/sys/devices/system/cpu/intel_pstate/no_turbo", same),
-    ("processor.isolated", "/sys/devices/system/cpu/isolated", list),
-    ("processor.nohz_full", "/sys/devices/system/cpu/nohz_full", list),
-    ("processor.numa_nodes", "/sys/devices/system/node/online", list),
-    ("processor.online", "/sys/devices/system/cpu/online", list),
-    ("uptime_s", "/proc/uptime", first),
+/// Facts with a file of their own.
+const FILES: &[(&str, &str)] = &[
+    ("clock.available", "/sys/devices/system/clocksource/clocksource0/available_clocksource"),
+    ("kernel.address_randomisation", "/proc/sys/kernel/randomize_va_space"),
+    ("kernel.numa_balancing", "/proc/sys/kernel/numa_balancing"),
+    ("kernel.options", "/proc/cmdline"),
+    ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
+    ("kernel.version", "/proc/sys/kernel/version"),
+    ("memory.overcommit", "/proc/sys/vm/overcommit_memory"),
+    ("memory.swappiness", "/proc/sys/vm/swappiness"),
+    ("memory.thp", "/sys/kernel/mm/transparent_hugepage/enabled"),
+    ("memory.thp_defrag", "/sys/kernel/mm/transparent_hugepage/defrag"),
+    ("memory.thp_shmem", "/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+    ("memory.thp_zero_page", "/sys/kernel/mm/transparent_hugepage/use_zero_page"),
+    ("processor.boost", "/sys/devices/system/cpu/cpufreq/boost"),
+    ("processor.frequency_driver", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"),
+    ("processor.frequency_khz_max", "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"),
+    ("processor.frequency_khz_min", "/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_min_freq"),
+    ("processor.idle_driver", "/sys/devices/system/cpu/cpuidle/current_driver"),
+    ("processor.intel_no_turbo", "/sys/devices/system/cpu/intel_pstate/no_turbo"),
+    ("processor.isolated", "/sys/devices/system/cpu/isolated"),
+    ("processor.nohz_full", "/sys/devices/system/cpu/nohz_full"),
+    ("processor.numa_nodes", "/sys/devices/system/node/online"),
+    ("processor.online", "/sys/devices/system/cpu/online"),
+    ("uptime_s", "/proc/uptime"),
 ];
 
-fn same(text: String) -> String {
-    text
-}
-
-fn one(text: String) -> String {
-    chosen(&text)
-}
-
-pub(super) fn first(text: String) -> String {
-    text.split_whitespace().next().unwrap_or_default().into()
-}
-
-fn switch(text: String) -> String {
-    if text == "0" { "not in use" } else { "in use" }.into()
-}
-
-/// The kernel prints `(null)` for an empty nohz_full.
-fn list(text: String) -> String {
-    if text.is_empty() || text == "(null)" { "none".into() } else { text }
-}
-
-/// `/proc/version` without the person and machine that built the kernel.
-fn without_builder(text: String) -> String {
-    let mut parts = text.splitn(3, " (");
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(release), Some(builder), Some(rest)) if builder.contains('@') => format!("{release} ({rest}"),
-        _ => text,
+/// What is made of such a file's text.
+fn form(name: &str, text: String) -> String {
+    match name {
+        "kernel.options" => known_options(&text),
+        "memory.thp_zero_page" => if text == "0" { "not in use" } else { "in use" }.into(),
+        "uptime_s" => text.split(' ').take(1).collect(),
+        // The kernel prints `(null)` for an empty nohz_full.
+        _ if text.is_empty() || text == "(null)" => "none".into(),
+        // The choice in brackets of a text such as `always [madvise] never`.
+        _ => match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
+            Some((inside, _)) => inside.into(),
+            None => text,
+        },
     }
+}
+
+/// A file's text without white space around it; `root` is that of the running machine, or of a copy of its files.
+pub(super) fn text(root: &Path, path: &str) -> Text {
+    let text = std::fs::read_to_string(root.join(path.trim_start_matches('/')));
+    text.map(|text| text.trim().into()).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => format!("the kernel has no {path}"),
+        ErrorKind::PermissionDenied => format!("{path} may not be read by this user"),
+        _ => format!("{path}: {error}"),
+    })
+}
+
+/// The names in a directory that begin so, sorted; none if it is not there.
+pub(super) fn names(root: &Path, dir: &str, start: &str) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(root.join(dir.trim_start_matches('/'))).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name.starts_with(start)).collect()
 }
 
 /// Options of the kernel's command line that bear on figures; all others are left out, because results are handed on.
@@ -73,7 +79,7 @@ const OPTIONS: &str = "amd_pstate clocksource cpufreq.default_governor cpuidle.o
     nohz nohz_full noibrs nopti nosmt nospectre_v1 nospectre_v2 notsc nowatchdog nr_cpus numa_balancing preempt processor.max_cstate pti \
     rcu_nocbs retbleed selinux skew_tick spec_store_bypass_disable spectre_v2 threadirqs transparent_hugepage tsc tsx";
 
-fn known_options(command_line: String) -> String {
+fn known_options(command_line: &str) -> String {
     let is_known = |word: &&str| OPTIONS.split(' ').any(|option| word.split('=').next() == Some(option));
     // What follows `--` is for the first process.
     let words = command_line.split_whitespace().take_while(|&word| word != "--").filter(is_known);
@@ -82,148 +88,176 @@ fn known_options(command_line: String) -> String {
 }
 
 /// The value of a line `name : value` of `/proc/cpuinfo` or `/proc/meminfo`.
-pub(super) fn field(text: &Fact<String>, name: &str) -> Fact<String> {
-    text.clone().and_then(|text| {
-        let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-        let field = fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_string());
-        Fact::from_option(field, || format!("the kernel tells no `{name}`"))
-    })
+pub(super) fn field(text: &Text, name: &str) -> Text {
+    let mut fields = text.as_ref()?.lines().filter_map(|line| line.split_once(':'));
+    let field = fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_string());
+    field.ok_or_else(|| format!("the kernel tells no `{name}`"))
 }
 
-fn flag(cpuinfo: &Fact<String>, name: &str) -> Fact<String> {
-    let has = |flags: String| flags.split_whitespace().any(|flag| flag == name);
-    field(cpuinfo, "flags").map(|flags| if has(flags) { "yes" } else { "no" }.into())
+/// Whether a flag is in `/proc/cpuinfo`.
+pub(super) fn flag(cpuinfo: &Text, name: &str) -> Text {
+    let flags = field(cpuinfo, "flags")?;
+    Ok(if flags.split_whitespace().any(|flag| flag == name) { "yes" } else { "no" }.into())
 }
 
-/// The different texts that a file has for the processors that are online.
-fn of_each(source: &Source, file: &str) -> Option<BTreeSet<String>> {
-    let online = cpu_list(source.text("/sys/devices/system/cpu/online").told()?)?;
-    let text = |cpu: u32| source.text(&format!("/sys/devices/system/cpu/cpu{cpu}/{file}")).told().cloned();
-    Some(online.into_iter().filter_map(text).collect::<BTreeSet<_>>()).filter(|texts| !texts.is_empty())
+/// The different texts that a file has for the processors.
+fn of_each(root: &Path, file: &str) -> Option<BTreeSet<String>> {
+    let cpus = names(root, "/sys/devices/system/cpu", "cpu");
+    let text = |cpu: String| text(root, &format!("/sys/devices/system/cpu/{cpu}/{file}")).ok();
+    Some(cpus.into_iter().filter_map(text).collect::<BTreeSet<_>>()).filter(|texts| !texts.is_empty())
+}
+
+/// What the control group of this process allows (version 2): the tightest limit from its group up to the root, `none` where there is none.
+/// `size` says how loose a limit is.
+fn limit(root: &Path, file: &str, size: fn(&str) -> Option<f64>, shown: fn(f64, String) -> String) -> Text {
+    let texts = group_dirs(root)?.into_iter().filter_map(|dir| text(root, &format!("{dir}/{file}")).ok());
+    let limits = texts.filter_map(|text| Some((size(&text)?, text)));
+    let tightest = limits.min_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(tightest.map_or_else(|| "none".into(), |(size, text)| shown(size, text)))
+}
+
+/// Directories of the process's group, innermost first.
+fn group_dirs(root: &Path) -> Result<Vec<String>, String> {
+    let mut mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter();
+    let mount = mounts.find(|mount| text(root, &format!("{mount}/cgroup.controllers")).is_ok());
+    let mount = mount.ok_or("no control groups of version 2 are mounted at /sys/fs/cgroup")?;
+    let groups = text(root, "/proc/self/cgroup")?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    let path = path.ok_or("/proc/self/cgroup names no group of version 2")?;
+    // In a container the path may be that of the host, of which only the end is mounted.
+    let ancestors = Path::new(path).ancestors();
+    Ok(ancestors.map(|dir| format!("{mount}{}", dir.display())).collect())
 }
 
 /// Reads all of them.
-pub(super) fn read(source: &Source, cpuinfo: &Fact<String>) -> Facts {
-    let meminfo = source.text("/proc/meminfo");
-    let mut facts: Facts =
-        FILES.iter().map(|(name, path, form)| (name.to_string(), source.text(path).map(form))).collect();
-    let mut add = |name: &str, fact: Fact<String>| _ = facts.insert(name.into(), fact);
-    for name in ["stepping", "microcode"] {
-        add(&format!("processor.{name}"), field(cpuinfo, name));
+pub(super) fn read(root: &Path, cpuinfo: &Text) -> Facts {
+    let mut facts = Facts::new();
+    let mut add = |name: &str, text: Text| _ = facts.insert(name.into(), text.into());
+    for (name, path) in FILES {
+        add(name, text(root, path).map(|text| form(name, text)));
     }
-    add("processor.allowed", allowed());
-    let joined = |texts: BTreeSet<String>| texts.into_iter().collect::<Vec<_>>().join(", ");
-    let governor = of_each(source, "cpufreq/scaling_governor").map(joined);
-    let cause = || "the kernel drives no frequency here (no cpufreq): the host or the firmware does".into();
-    add("processor.governor", Fact::from_option(governor, cause));
-    let no_topology = || "the kernel has no cpuN/topology".into();
-    let siblings = of_each(source, "topology/thread_siblings_list");
-    let threads = siblings.and_then(|all| all.iter().filter_map(|text| Some(cpu_list(text)?.len())).max());
-    add("processor.threads_per_core", Fact::from_option(threads.map(|count| count.to_string()), no_topology));
-    let sockets = of_each(source, "topology/physical_package_id").map(|ids| ids.len().to_string());
-    add("processor.sockets", Fact::from_option(sockets, no_topology));
-    let hypervisor = flag(cpuinfo, "hypervisor");
-    add(
-        "processor.hypervisor",
-        hypervisor.and_then(|is| if is == "yes" { hypervisor_name() } else { Fact::Told("none".into()) }),
-    );
-    let constant = flag(cpuinfo, "constant_tsc");
-    let hz = |constant| if constant == "yes" { tsc_mhz() } else { Fact::NotTold("the counter is not constant".into()) };
-    add("clock.tsc_mhz", constant.clone().and_then(hz));
-    add("clock.tsc_constant", constant);
+    let meminfo = text(root, "/proc/meminfo");
+    for (name, text, key) in [
+        ("memory.huge_pages", &meminfo, "HugePages_Total"),
+        ("memory.total", &meminfo, "MemTotal"),
+        ("processor.microcode", cpuinfo, "microcode"),
+        ("processor.stepping", cpuinfo, "stepping"),
+    ] {
+        add(name, field(text, key));
+    }
+    let mhz = |is: String| match is.as_str() {
+        "yes" => Ok(format!("{:.1}", dormouse_lab_harness::cycles_per_ns() * 1e3)),
+        _ => Err("the counter is not constant".into()),
+    };
+    add("clock.tsc_mhz", flag(cpuinfo, "constant_tsc").and_then(mhz));
+    add("clock.tsc_constant", flag(cpuinfo, "constant_tsc"));
     add("clock.tsc_nonstop", flag(cpuinfo, "nonstop_tsc"));
-    let vulnerabilities = "/sys/devices/system/cpu/vulnerabilities";
-    for name in source.names(vulnerabilities) {
-        add(&format!("mitigations.{name}"), source.text(&format!("{vulnerabilities}/{name}")));
+    add("processor.hypervisor", flag(cpuinfo, "hypervisor").and_then(hypervisor));
+    let allowed = crate::allowed_cpus().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let allowed = Some(allowed).filter(|allowed| !allowed.is_empty());
+    add("processor.allowed", allowed.ok_or_else(|| "sched_getaffinity fails".into()));
+    let governors = of_each(root, "cpufreq/scaling_governor").map(|all| Vec::from_iter(all).join(", "));
+    let cause = || "the kernel drives no frequency here (no cpufreq): the host or the firmware does".to_string();
+    add("processor.governor", governors.ok_or_else(cause));
+    let siblings = of_each(root, "topology/thread_siblings");
+    let ones = |mask: &String| mask.chars().filter_map(|digit| digit.to_digit(16)).map(u32::count_ones).sum::<u32>();
+    let threads = siblings.and_then(|masks| masks.iter().map(ones).max());
+    let sockets = of_each(root, "topology/physical_package_id").map(|ids| ids.len() as u32);
+    for (name, count) in [("processor.threads_per_core", threads), ("processor.sockets", sockets)] {
+        add(name, count.map(|count| count.to_string()).ok_or_else(|| "the kernel has no cpuN/topology".into()));
     }
-    add("kernel.libc", libc_version());
-    add("memory.total", field(&meminfo, "MemTotal"));
-    add("memory.huge_pages", field(&meminfo, "HugePages_Total"));
-    add("memory.os_page_bytes", Fact::Told(rustix::param::page_size().to_string()));
-    add(
-        "memory.thp_process",
-        match rustix::thread::transparent_huge_pages_are_disabled() {
-            Ok(is_disabled) => Fact::Told(if is_disabled { "disabled" } else { "allowed" }.into()),
-            Err(errno) => Fact::NotTold(format!("prctl(PR_GET_THP_DISABLE): {errno}")),
-        },
-    );
-    limits::read(source).into_iter().for_each(|(name, limit)| add(name, limit));
+    let vulnerabilities = "/sys/devices/system/cpu/vulnerabilities";
+    for name in names(root, vulnerabilities, "") {
+        add(&format!("mitigations.{name}"), text(root, &format!("{vulnerabilities}/{name}")));
+    }
+    let share = |text: &str| {
+        let (quota, period) = text.split_once(' ')?;
+        Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok()?)
+    };
+    let processors = |share: f64, text: String| format!("{share:.2} processors ({} µs)", text.replace(' ', " of "));
+    add("limits.cpu", limit(root, "cpu.max", share, processors));
+    let bytes = |text: &str| text.parse::<f64>().ok();
+    add("limits.memory", limit(root, "memory.max", bytes, |_, text| format!("{text} bytes")));
+    let is_some = |text: &str| (!text.is_empty()).then_some(0.0);
+    add("limits.cpuset", limit(root, "cpuset.cpus.effective", is_some, |_, text| text));
+    let is_disabled = rustix::thread::transparent_huge_pages_are_disabled();
+    let thp_process = is_disabled.map(|is_disabled| if is_disabled { "disabled" } else { "allowed" }.to_string());
+    add("memory.thp_process", thp_process.map_err(|errno| format!("prctl(PR_GET_THP_DISABLE): {errno}")));
     let tracing = dormouse_doctor::Tracing::read();
-    add("tracing.patching", tracing.patching.map_or_else(Fact::NotTold, |patching| Fact::Told(patching.writer)));
-    add("tracing.rseq", tried(tracing.rseq));
-    add("tracing.membarrier", tried(tracing.membarrier));
-    add("tracing.pagemap_scan", tried(dormouse_backing::try_pagemap_scan().map_err(|error| error.to_string())));
-    add("tracing.glibc_tunables", Fact::Told(std::env::var("GLIBC_TUNABLES").unwrap_or_else(|_| "not set".into())));
-    add("fifo_scheduling", tried(fifo_scheduling()));
-    add("dormouse.version", Fact::Told(env!("CARGO_PKG_VERSION").into()));
-    add("dormouse.build", Fact::Told(if cfg!(debug_assertions) { "debug" } else { "release" }.into()));
+    let pagemap_scan = dormouse_backing::try_pagemap_scan().map_err(|error| error.to_string());
+    for (name, tried) in [
+        ("tracing.rseq", tracing.rseq),
+        ("tracing.membarrier", tracing.membarrier),
+        ("tracing.pagemap_scan", pagemap_scan),
+        ("fifo_scheduling", fifo_scheduling()),
+    ] {
+        add(name, Ok(tried.map_or_else(|cause| format!("not available: {cause}"), |()| "available".into())));
+    }
+    add("tracing.patching", tracing.patching.map(|patching| patching.writer));
+    add("tracing.glibc_tunables", Ok(std::env::var("GLIBC_TUNABLES").unwrap_or_else(|_| "not set".into())));
+    add("kernel.libc", libc_version());
+    add("memory.os_page_bytes", Ok(dormouse_backing::os_page_size().to_string()));
+    add("dormouse.version", Ok(env!("CARGO_PKG_VERSION").into()));
+    add("dormouse.build", Ok(if cfg!(debug_assertions) { "debug" } else { "release" }.into()));
     facts
-}
-
-/// What was tried: `available`, or why it is not.
-fn tried(tried: Result<(), String>) -> Fact<String> {
-    Fact::Told(tried.map_or_else(|cause| format!("not available: {cause}"), |()| "available".into()))
-}
-
-/// The processors of this process's affinity.
-fn allowed() -> Fact<String> {
-    let cpus = crate::allowed_cpus().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-    Fact::from_option(Some(cpus).filter(|cpus| !cpus.is_empty()), || "sched_getaffinity fails".into())
 }
 
 /// Tried by a thread that ends at once: the limit, the capability and the control group all have their say.
 fn fifo_scheduling() -> Result<(), String> {
     let tried = std::thread::spawn(|| dormouse_lab_harness::set_scheduler(libc::SCHED_FIFO, 1)).join();
-    let error = match tried {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(error)) => error,
-        Err(_) => return Err("the thread that tried it failed".into()),
-    };
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Rtprio).current;
-    let limit = limit.map_or("unlimited".into(), |limit| limit.to_string());
-    Err(match error.raw_os_error() {
-        Some(libc::EPERM) => format!(
-            "not permitted: RLIMIT_RTPRIO is {limit}, and there is no CAP_SYS_NICE (or the control group gives no real-time share)"
-        ),
-        _ => error.to_string(),
+    let tried = tried.map_err(|_| "the thread that tried it failed")?;
+    tried.map_err(|error| {
+        format!("{error} (it takes RLIMIT_RTPRIO or CAP_SYS_NICE, and a control group that gives such time)")
     })
 }
 
 /// Who virtualises, by CPUID leaf 0x4000_0000.
-#[cfg(target_arch = "x86_64")]
-fn hypervisor_name() -> Fact<String> {
-    let name = raw_cpuid::CpuId::new().get_hypervisor_info().map(|info| format!("{:?}", info.identify()));
-    Fact::from_option(name, || "the hypervisor gives no name".into())
+fn hypervisor(is_there: String) -> Text {
+    if is_there == "no" {
+        return Ok("none".into());
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let Some(info) = raw_cpuid::CpuId::new().get_hypervisor_info() {
+        return Ok(format!("{:?}", info.identify()));
+    }
+    Err("the hypervisor gives no name".into())
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn hypervisor_name() -> Fact<String> {
-    Fact::NotTold("only known on x86-64".into())
+fn libc_version() -> Text {
+    let output = std::process::Command::new("getconf").arg("GNU_LIBC_VERSION").output();
+    let output = output.map_err(|error| format!("getconf: {error}"))?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_string();
+    if version.is_empty() { Err("not glibc".into()) } else { Ok(version) }
 }
 
-/// As the engines measure it.
-#[cfg(target_arch = "x86_64")]
-fn tsc_mhz() -> Fact<String> {
-    Fact::Told(format!("{:.1}", dormouse_lab_harness::cycles_per_ns() * 1e3))
+/// Why a counter that opens is of no use, by what all of them counted.
+fn cause_of(name: &str, counts: &BTreeMap<String, f64>, is_virtualised: bool) -> Option<&'static str> {
+    let is_zero = |name: &str| counts.get(name).is_none_or(|count| *count == 0.0);
+    // Zero may be true of what the kernel counts, and of misses where the processor counts at all: no work takes no cycles.
+    let is_dead = is_zero(name) && is_zero("cycles") && !["page_faults", "context_switches"].contains(&name);
+    match (counts.contains_key(name), is_virtualised) {
+        (false, _) => Some("it opens but never runs: other counters (the NMI watchdog, a profiler) hold the hardware"),
+        (true, _) if !is_dead => None,
+        (true, true) => Some("it opens but stays at zero: the hypervisor of this virtual machine does not count"),
+        (true, false) => Some("it opens but stays at zero"),
+    }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-fn tsc_mhz() -> Fact<String> {
-    Fact::NotTold("no timestamp counter on this architecture".into())
-}
-
-#[cfg(target_env = "gnu")]
-fn libc_version() -> Fact<String> {
-    // SAFETY: gnu_get_libc_version(3) takes nothing and returns a constant string.
-    let version = unsafe { libc::gnu_get_libc_version() };
-    // SAFETY: that string is NUL-terminated and never freed.
-    let version = unsafe { std::ffi::CStr::from_ptr(version) };
-    Fact::Told(format!("glibc {}", version.to_string_lossy()))
-}
-
-#[cfg(not(target_env = "gnu"))]
-fn libc_version() -> Fact<String> {
-    Fact::NotTold("not glibc".into())
+/// Tries each counter of the processor and the kernel on the calling thread. One that opens is not yet one that counts: under some
+/// hypervisors it stays at zero, and where all hardware counters are in use it never gets its turn.
+pub(super) fn counters(is_virtualised: bool) -> Facts {
+    let mut opened = Counters::open();
+    opened.start();
+    let mut memory = vec![0_u8; 1 << 20];
+    memory.iter_mut().step_by(64).for_each(|byte| *byte = 1);
+    std::hint::black_box(&memory);
+    let counts = opened.stop();
+    let refused: BTreeMap<&str, &str> = opened.refused().iter().map(|(name, cause)| (*name, cause.as_str())).collect();
+    let fact = |name: &str| {
+        let cause = refused.get(name).copied().or_else(|| cause_of(name, &counts, is_virtualised));
+        cause.map_or_else(|| Fact::Told("available".into()), |cause| Fact::NotTold(cause.into()))
+    };
+    dormouse_lab_harness::counters().iter().map(|(name, _)| (name.to_string(), fact(name))).collect()
 }
 
 #[cfg(test)]
@@ -233,45 +267,56 @@ mod tests {
     #[test]
     fn a_machine_of_files() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let cpu = "sys/devices/system/cpu";
         for (file, text) in [
-            ("online", "0-1\n"),
-            ("nohz_full", "(null)\n"),
-            ("cpu0/topology/thread_siblings_list", "0-1\n"),
-            ("cpu1/topology/thread_siblings_list", "0-1\n"),
-            ("cpu1/topology/physical_package_id", "0\n"),
-            ("cpu0/cpufreq/scaling_governor", "powersave\n"),
-            ("cpu1/cpufreq/scaling_governor", "performance\n"),
-            ("intel_pstate/no_turbo", "1\n"),
-            ("vulnerabilities/meltdown", "Mitigation: PTI\n"),
+            ("proc/self/cgroup", "0::/outer/inner"),
+            ("proc/cmdline", "root=UUID=secret isolcpus=1 mitigations=off password=x -- nosmt"),
+            ("sys/devices/system/cpu/nohz_full", "(null)"),
+            ("sys/devices/system/cpu/cpu0/topology/thread_siblings", "1,00000003"),
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave"),
+            ("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "performance"),
+            ("sys/fs/cgroup/cgroup.controllers", "cpu memory"),
+            ("sys/fs/cgroup/outer/cpu.max", "150000 100000"),
+            ("sys/fs/cgroup/outer/inner/cpu.max", "max 100000"),
+            ("sys/fs/cgroup/outer/memory.max", "max"),
+            ("sys/fs/cgroup/cpuset.cpus.effective", "0-1"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never"),
         ] {
-            let path = dir.path().join(cpu).join(file);
+            let path = dir.path().join(file);
             std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-            std::fs::write(path, text).expect("written");
+            std::fs::write(path, format!("{text}\n")).expect("written");
         }
-        let facts = read(&Source::at(dir.path()), &Fact::Told("microcode : 0x1d\nflags : constant_tsc fpu".into()));
+        let facts = read(dir.path(), &Ok("microcode : 0x1d\nflags : constant_tsc fpu".into()));
         for (name, value) in [
-            ("processor.threads_per_core", "2"),
-            ("processor.sockets", "1"),
-            ("processor.nohz_full", "none"),
-            ("processor.intel_no_turbo", "1"),
-            ("processor.microcode", "0x1d"),
-            ("processor.stepping", "not told: the kernel tells no `stepping`"),
+            ("clock.tsc_nonstop", "no"),
+            ("kernel.options", "isolcpus=1 mitigations=off"),
+            ("limits.cpu", "1.50 processors (150000 of 100000 µs)"),
+            ("limits.cpuset", "0-1"),
+            ("limits.memory", "none"),
+            ("memory.thp", "madvise"),
             ("processor.governor", "performance, powersave"),
             ("processor.hypervisor", "none"),
-            ("clock.tsc_nonstop", "no"),
-            ("mitigations.meltdown", "Mitigation: PTI"),
-            ("memory.thp", "not told: the kernel has no /sys/kernel/mm/transparent_hugepage/enabled"),
+            ("processor.microcode", "0x1d"),
+            ("processor.nohz_full", "none"),
+            ("processor.stepping", "not told: the kernel tells no `stepping`"),
+            ("processor.threads_per_core", "3"),
         ] {
             assert_eq!(facts[name].to_string(), value, "{name}");
         }
     }
 
     #[test]
-    fn only_options_that_bear_on_figures_are_told() {
-        let line = "root=UUID=secret isolcpus=1 mitigations=off password=x -- nosmt";
-        assert_eq!(known_options(line.into()), "isolcpus=1 mitigations=off");
-        let version = "Linux version 6.1.0 (someone@somewhere) (gcc 12) #1 SMP PREEMPT_DYNAMIC";
-        assert_eq!(without_builder(version.into()), "Linux version 6.1.0 (gcc 12) #1 SMP PREEMPT_DYNAMIC");
+    fn causes_name_who_is_to_blame() {
+        for (name, count, cycles, is_virtualised, cause) in [
+            ("llc_loads", None, 0.0, true, "it opens but never runs: other counters (the NMI watchdog"),
+            ("llc_loads", Some(0.0), 0.0, true, "it opens but stays at zero: the hypervisor"),
+            ("llc_loads", Some(0.0), 0.0, false, "it opens but stays at zero"),
+            ("llc_loads", Some(0.0), 9.0, true, "available"),
+            ("page_faults", Some(0.0), 0.0, true, "available"),
+        ] {
+            let counted = count.map(|count| (name.to_string(), count));
+            let counts = counted.into_iter().chain([("cycles".to_string(), cycles)]).collect();
+            let found = cause_of(name, &counts, is_virtualised).unwrap_or("available");
+            assert!(found.starts_with(cause), "{name}: {found}");
+        }
     }
 }

@@ -1,66 +1,109 @@
-//! Memory to measure with: mapped anew, so that nobody has touched it.
+//! The caches, and whether memory is there.
 
-use std::ffi::c_void;
-use std::ops::Range;
-use std::ptr::{NonNull, null_mut};
+use std::hint::black_box;
+use std::time::Instant;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use dormouse_backing::{Huge, MemoryOptions, PrivatePool};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
-/// Bytes where a huge page may begin.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+use super::{Looks, SAMPLES};
 
-/// A mapping of its own, unmapped when dropped.
-#[derive(Debug)]
-pub(super) struct Buffer {
-    mapped: NonNull<c_void>,
-    start: NonNull<u64>,
-    bytes: usize,
+/// The words of memory that is nobody else's.
+pub(super) fn words(memory: &mut PrivatePool) -> &mut [u64] {
+    let start = memory.base().cast();
+    // SAFETY: all of the mapping, which is as old as `memory` and begins with a page; zeroes are words, and nobody else has `memory`.
+    unsafe { std::slice::from_raw_parts_mut(start, memory.size_bytes() / 8) }
 }
 
-impl Buffer {
-    /// Zeroes that nobody has touched, in small pages or, where the kernel has some, huge ones. `None`: there is no memory.
-    pub(super) fn new(bytes: usize, is_huge: bool) -> Option<Buffer> {
-        let bytes = bytes.next_multiple_of(4096);
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping at an address that the kernel chooses (mmap(2)).
-        let mapped = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes + HUGE_PAGE_BYTES, access, flags) };
-        let mapped = NonNull::new(mapped.ok()?)?;
-        let skipped = mapped.addr().get().next_multiple_of(HUGE_PAGE_BYTES) - mapped.addr().get();
-        let start = NonNull::new(mapped.as_ptr().wrapping_byte_add(skipped))?;
-        let advice = if is_huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: inside the mapping; a matter of speed alone (madvise(2)). A kernel without huge pages refuses it.
-        let _ = unsafe { rustix::mm::madvise(start.as_ptr(), bytes, advice) };
-        Some(Buffer { mapped, start: start.cast(), bytes })
-    }
+/// Adds the words up. The compiler is not to know what they hold, nor that nobody needs the sum.
+fn sum(words: &[u64]) {
+    black_box(black_box(words).iter().fold(0, |sum, word| sum ^ word));
+}
 
-    /// Its words, as they are read.
-    pub(super) fn words(&self) -> &[u64] {
-        // The compiler is not to know what they hold.
-        let start = std::hint::black_box(self.start).as_ptr();
-        // SAFETY: inside the mapping, which is as old as this value; zeroes are words.
-        unsafe { std::slice::from_raw_parts(start, self.bytes / 8) }
-    }
+/// Bytes of a cache line, for all that matters here, and words in it.
+const LINE: usize = 64;
+const STRIDE: usize = LINE / 8;
 
-    pub(super) fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: inside the mapping, which is as old as this value; zeroes are words, and nobody else has this value.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes / 8) }
+/// Makes one circle through all lines of the buffer, in an order drawn at random (Sattolo 1986).
+fn link_lines(words: &mut [u64]) {
+    let mut order: Vec<u32> = (0..(words.len() / STRIDE) as u32).collect();
+    let mut random = SmallRng::seed_from_u64(1);
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.random_range(0..last));
     }
+    words.iter_mut().step_by(STRIDE).zip(order).for_each(|(word, next)| *word = next.into());
+}
 
-    /// Where it is.
-    pub(super) fn addresses(&self) -> Range<usize> {
-        let start = self.start.addr().get();
-        start..start + self.bytes
+/// Goes so many lines on from one. Returns where it is then.
+fn walk(words: &[u64], at: u64, steps: usize) -> u64 {
+    (0..steps).fold(at, |at, _| words[at as usize * STRIDE])
+}
+
+/// What a step of a walk at random takes, and bytes read in a nanosecond, in buffers of half of each level and beyond the last.
+/// Each look has buffers of its own: where their pages lie is a part of what looks differ by. `between` comes before each sample.
+pub(super) fn caches(between: &mut dyn FnMut(), looks: &mut Looks) {
+    let half = |level: usize| looks.caches[level].map(|bytes| bytes as usize / 2);
+    for (name, bytes) in [("L1", half(0)), ("L2", half(1)), ("L3", half(2)), ("memory", Some(looks.memory_bytes()))] {
+        let memory = bytes.ok_or_else(|| "the machine does not tell its size".to_string()).and_then(|bytes| {
+            let memory = PrivatePool::new(bytes, MemoryOptions::new().huge(Huge::Prefer));
+            let mut memory = memory.map_err(|error| error.to_string())?;
+            link_lines(words(&mut memory));
+            match memory.mapping().unbacked_os_pages(0..memory.size_bytes()) {
+                Ok(1..) => Err("pages of its buffer are not there".into()),
+                _ => Ok(memory),
+            }
+        });
+        let mut memory = match memory {
+            Ok(memory) => memory,
+            Err(cause) => {
+                looks.note(format!("caches: {name} is not measured: {cause}"));
+                continue;
+            }
+        };
+        let (bytes, buffer) = (memory.size_bytes(), &*words(&mut memory));
+        let (steps, passes) = ((2 * bytes / LINE).clamp(4096, 32 << 10), (1_usize << 20).div_ceil(bytes));
+        // As it is after the first sample.
+        sum(buffer);
+        let mut at = walk(buffer, 0, steps);
+        let latencies = [(); SAMPLES].map(|()| {
+            between();
+            let begun = Instant::now();
+            at = black_box(walk(black_box(buffer), at, steps));
+            begun.elapsed().as_nanos() as f64 / steps as f64
+        });
+        let bandwidths = [(); SAMPLES].map(|()| {
+            between();
+            let begun = Instant::now();
+            (0..passes).for_each(|_| sum(buffer));
+            (passes * bytes) as f64 / begun.elapsed().as_nanos() as f64
+        });
+        looks.add(&format!("caches.{name}_latency"), "ns", &latencies);
+        looks.add(&format!("caches.{name}_reading"), "B/ns", &bandwidths);
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: this value's own mapping; slices of it have ended.
-        let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr(), self.bytes + HUGE_PAGE_BYTES) };
+/// What the first touch of a small page costs, and bytes read in a nanosecond of what nobody has written and of what somebody has.
+/// That nobody has written the latter either is a mistake, as the paper's: tests make it.
+pub(super) fn backing(is_written: bool, looks: &mut Looks) {
+    let untouched = MemoryOptions::new().prefault(false).huge(Huge::Never);
+    let mut memory = match PrivatePool::new(looks.memory_bytes(), untouched) {
+        Ok(memory) => memory,
+        Err(error) => return looks.note(format!("page backing: {error}")),
+    };
+    let (bytes, buffer) = (memory.size_bytes(), words(&mut memory));
+    let read = |buffer: &[u64]| {
+        let begun = Instant::now();
+        sum(buffer);
+        begun.elapsed().as_nanos() as f64
+    };
+    let first = read(buffer);
+    let later = read(buffer).min(read(buffer));
+    looks.add("page backing.first_touch", "ns", &[(first - later) / (bytes / dormouse_backing::os_page_size()) as f64]);
+    looks.add("page backing.reading_unwritten", "B/ns", &[bytes as f64 / later]);
+    if is_written {
+        buffer.fill(1);
     }
-}
-
-/// Adds the words up.
-pub(super) fn sum(words: &[u64]) -> u64 {
-    words.iter().fold(0, |sum, word| sum ^ word)
+    let later = read(buffer).min(read(buffer));
+    looks.add("page backing.reading", "B/ns", &[bytes as f64 / later]);
 }

@@ -1,29 +1,16 @@
-//! What a machine does to figures, measured on the spot: the list of Xinyu Chen (2008), each with figures that would come out otherwise if it
-//! were the cause.
+//! What a machine does to figures, measured on the spot: the list of Xinyu Chen, "ZERO PAGE removal influence: Codec Performance
+//! Differences between 2.6.19 and 2.6.24 kernel" (2008), each with figures that would come out otherwise if it were the cause.
 //!
 //! ```text
-//!   measure ─▶ a thread on one processor ─▶ core clock      a chain of additions
-//!     looks, one after another              caches          a walk at random, and reading, in buffers as large as half of each level
-//!                                           scheduler       what share of the time a thread that spins has, by policy; how late it wakes
-//!                                           clock source    what reading it costs, and its smallest step
-//!                                           interruptions   what share of its time a loop keeps that reads the timestamp counter alone
-//!                                           page backing    reading memory that is there, and that is not; its first touch
+//!   measure ─▶ a thread on one processor ─▶ core clock, caches, scheduler, clock source, interruptions, page backing: once in each look
 //!                                              │
 //!   Probes of a machine, or of a moment ◀──────┘        compare(there, here) ─▶ the ratio of each figure, with its interval
 //! ```
-//! A look is all of this once, and gives each figure one sample. Looks at one calm machine differ; by how much is in the samples, and so in
-//! the interval of a ratio (`dormouse_lab_statistics::intervals::ratio_of_looks`).
-//!
-//! # Limits
-//! What takes seconds sees seconds. A cause that comes and goes is seen while it is there: measure when figures are bad.
-//!
-//! # Source
-//! Xinyu Chen, "ZERO PAGE removal influence: Codec Performance Differences between 2.6.19 and 2.6.24 kernel" (2008): the list, and the method.
+//! Looks at one calm machine differ; by how much is in the samples, and so in the interval of a ratio. What takes seconds sees seconds:
+//! a cause that comes and goes is seen while it is there.
 
 mod arch;
 mod memory;
-mod pages;
-mod processor;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -33,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use dormouse_lab_statistics::intervals::ratio_of_looks;
 use dormouse_lab_statistics::{Measurement, measurement, median};
 
-/// Looks for `dormouse lab doctor`, and before a run.
+/// Looks for `dormouse lab doctor`.
 pub const LOOKS: usize = 12;
-/// As few as have an interval.
+/// Looks before a run: as few as have an interval.
 pub const LOOKS_BEFORE_RUN: usize = dormouse_lab_statistics::ROUNDS_MIN;
 /// Samples of each figure in a look, which is their median.
 const SAMPLES: usize = 3;
@@ -53,9 +40,8 @@ pub struct Probes {
 }
 
 /// What is being measured.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Looks {
-    cpu: u32,
     /// Bytes of the levels' caches, as far as they are known.
     caches: [Option<u64>; 3],
     /// Name, unit, and a sample for each look.
@@ -72,9 +58,6 @@ impl Looks {
 
     /// A look's samples.
     fn add(&mut self, name: &str, unit: &'static str, samples: &[f64]) {
-        if samples.is_empty() {
-            return;
-        }
         match self.figures.iter_mut().find(|(known, ..)| known == name) {
             Some((.., looks)) => looks.push(median(samples)),
             None => self.figures.push((name.into(), unit, vec![median(samples)])),
@@ -86,37 +69,43 @@ impl Looks {
             self.notes.push(note);
         }
     }
-
-    fn probes(self) -> Probes {
-        let figures = self.figures.iter().map(|(name, unit, looks)| measurement(name, unit, looks)).collect();
-        Probes { cpu: self.cpu, figures, notes: self.notes }
-    }
 }
 
 /// Measures everything so many times on processor `cpu`, whose `caches` have so many bytes.
 pub fn measure(cpu: u32, count: usize, caches: [Option<u64>; 3]) -> Probes {
-    on_processor(cpu, move || {
-        let mut looks = Looks { cpu, caches, figures: Vec::new(), notes: Vec::new() };
+    looks(cpu, count, caches, move |looks| {
         if crate::allowed_cpus() != [cpu] {
             looks.note(format!("the probing thread could not be pinned to processor {cpu}"));
         }
-        for _ in 0..count {
-            processor::core_clock(arch::adds, &mut looks);
-            processor::caches(&mut || {}, &mut looks);
-            time::scheduler(&mut looks);
-            time::clock_source(rustix::time::ClockId::Monotonic, &mut looks);
-            time::interruptions(&mut looks);
-            pages::backing(true, &mut looks);
-        }
-        looks.probes()
+        time::core_clock(arch::adds, looks);
+        memory::caches(&mut || {}, looks);
+        time::scheduler(cpu, looks);
+        time::clock_source(rustix::time::ClockId::Monotonic, looks);
+        time::interruptions(looks);
+        memory::backing(true, looks);
     })
-    .unwrap_or_default()
+}
+
+/// Takes so many looks on a processor.
+fn looks(
+    cpu: u32,
+    count: usize,
+    caches: [Option<u64>; 3],
+    mut look: impl FnMut(&mut Looks) + Send + 'static,
+) -> Probes {
+    let all = on_processor(cpu, move || {
+        let mut looks = Looks { caches, ..Looks::default() };
+        (0..count).for_each(|_| look(&mut looks));
+        let figures = looks.figures.iter().map(|(name, unit, samples)| measurement(name, unit, samples)).collect();
+        Probes { cpu, figures, notes: looks.notes }
+    });
+    all.unwrap_or_default()
 }
 
 /// Runs on a thread of its own that is pinned, where that is allowed. `None`: it has panicked.
 fn on_processor<T: Send + 'static>(cpu: u32, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let pinned = move || {
-        crate::keep_on(&[cpu]);
+        crate::keep_on(cpu);
         work()
     };
     std::thread::spawn(pinned).join().ok()

@@ -1,49 +1,61 @@
-//! Who takes time away: the scheduler, the clock that is read, and interruptions.
+//! The core's clock, and who takes time away: the scheduler, the clock that is read, and interruptions.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use dormouse_lab_harness::set_scheduler;
-use rustix::thread::clock_nanosleep_absolute;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 
+use super::arch::LINKS;
 use super::{Looks, SAMPLES, on_processor};
 
-fn ns(time: Timespec) -> i64 {
+/// Nanoseconds of one link of a chain: the quickest of some short runs, so that interruptions do not count as a slow clock.
+pub(super) fn core_clock(chain: fn(u64, u64) -> u64, looks: &mut Looks) {
+    const RUNS: u64 = 100;
+    let samples = [(); SAMPLES].map(|()| {
+        let tries = (0..8).map(|_| {
+            let begun = Instant::now();
+            black_box((0..RUNS).fold(1, |x, number| chain(black_box(x), number | 1)));
+            begun.elapsed().as_nanos() as f64 / (RUNS as usize * LINKS) as f64
+        });
+        tries.fold(f64::INFINITY, f64::min)
+    });
+    looks.add("core clock.addition", "ns", &samples);
+}
+
+fn ns(clock: ClockId) -> i64 {
+    let time = clock_gettime(clock);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// Shares of the time that a spinning thread has, on the calling thread.
-fn shares() -> [f64; SAMPLES] {
-    [(); SAMPLES].map(|()| {
-        let (begun, cpu) = (Instant::now(), ns(clock_gettime(ClockId::ThreadCPUTime)));
-        while begun.elapsed() < Duration::from_millis(10) {
-            std::hint::spin_loop();
-        }
-        let cpu = ns(clock_gettime(ClockId::ThreadCPUTime)) - cpu;
-        cpu as f64 / begun.elapsed().as_nanos() as f64
-    })
-}
-
-/// Shares by policy, and how late a thread wakes from a timer.
-pub(super) fn scheduler(looks: &mut Looks) {
-    looks.add("scheduler.other", "share", &shares());
-    for (name, policy) in [("fifo", libc::SCHED_FIFO), ("rr", libc::SCHED_RR)] {
+/// Shares of the time that a spinning thread has, by policy, and how late a thread wakes from a timer.
+pub(super) fn scheduler(cpu: u32, looks: &mut Looks) {
+    for (name, policy) in [("other", libc::SCHED_OTHER), ("fifo", libc::SCHED_FIFO), ("rr", libc::SCHED_RR)] {
         // A thread of its own, so that this one stays what it is.
-        match on_processor(looks.cpu, move || set_scheduler(policy, 1).map(|()| shares())) {
+        let shares = on_processor(cpu, move || -> std::io::Result<_> {
+            set_scheduler(policy, i32::from(policy != libc::SCHED_OTHER))?;
+            Ok([(); SAMPLES].map(|()| {
+                let (begun, cpu) = (Instant::now(), ns(ClockId::ThreadCPUTime));
+                while begun.elapsed() < Duration::from_millis(10) {
+                    std::hint::spin_loop();
+                }
+                (ns(ClockId::ThreadCPUTime) - cpu) as f64 / begun.elapsed().as_nanos() as f64
+            }))
+        });
+        match shares {
             Some(Ok(samples)) => looks.add(&format!("scheduler.{name}"), "share", &samples),
             Some(Err(error)) => looks.note(format!("scheduler: SCHED_{} not available: {error}", name.to_uppercase())),
             None => {}
         }
     }
-    looks.add("scheduler.wake", "us", &[(); 8 * SAMPLES].map(|()| wake()));
-}
-
-/// By how many microseconds a thread that sleeps wakes too late.
-fn wake() -> f64 {
-    let due = ns(clock_gettime(ClockId::Monotonic)) + 200_000;
-    let until = Timespec { tv_sec: due / 1_000_000_000, tv_nsec: due % 1_000_000_000 };
-    while clock_nanosleep_absolute(ClockId::Monotonic, &until) == Err(rustix::io::Errno::INTR) {}
-    (ns(clock_gettime(ClockId::Monotonic)) - due) as f64 / 1e3
+    const SLEEP: Duration = Duration::from_micros(200);
+    let late = [(); 8 * SAMPLES].map(|()| {
+        let begun = Instant::now();
+        // It sleeps to be woken late.
+        std::thread::sleep(SLEEP);
+        begun.elapsed().saturating_sub(SLEEP).as_nanos() as f64 / 1e3
+    });
+    looks.add("scheduler.wake", "us", &late);
 }
 
 /// What reading a clock costs, and the smallest step that is seen of it.
@@ -51,56 +63,52 @@ pub(super) fn clock_source(clock: ClockId, looks: &mut Looks) {
     const READS: usize = 2000;
     let costs = [(); SAMPLES].map(|()| {
         let begun = Instant::now();
-        (0..READS).for_each(|_| _ = std::hint::black_box(clock_gettime(clock)));
+        (0..READS).for_each(|_| _ = black_box(clock_gettime(clock)));
         begun.elapsed().as_nanos() as f64 / READS as f64
     });
     looks.add("clock source.read", "ns", &costs);
     // A coarse clock stands still for a tick, 10 ms at most; and this thread may be put aside for longer.
-    let (begun, mut last) = (Instant::now(), ns(clock_gettime(clock)));
+    let (begun, mut last) = (Instant::now(), ns(clock));
     let mut steps = Vec::new();
     while steps.is_empty() || (steps.len() < 200 && begun.elapsed() < Duration::from_millis(12)) {
-        let now = ns(clock_gettime(clock));
+        let now = ns(clock);
         steps.extend((now > last).then_some((now - last) as f64));
         last = now;
     }
-    looks.add("clock source.step", "ns", steps.into_iter().reduce(f64::min).as_slice());
+    looks.add("clock source.step", "ns", &[steps.into_iter().fold(f64::INFINITY, f64::min)]);
 }
 
 /// The time, as cheaply as it can be read: ns.
+#[cfg(target_arch = "x86_64")]
 fn now() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // SAFETY: reads a counter that every processor of this architecture has.
-        let cycles = unsafe { core::arch::x86_64::_rdtsc() };
-        cycles as f64 / dormouse_lab_harness::cycles_per_ns()
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        ns(clock_gettime(ClockId::Monotonic)) as f64
-    }
+    // SAFETY: reads a counter that every processor of this architecture has.
+    let cycles = unsafe { core::arch::x86_64::_rdtsc() };
+    cycles as f64 / dormouse_lab_harness::cycles_per_ns()
 }
 
-/// Nanoseconds from which on a pause is one, and not the loop itself.
-const GAP_NS_MIN: f64 = 500.0;
-
-/// Runs a loop for so many ns that does nothing but read the clock. Tells what share of that it kept, and how many gaps were in it.
-pub(super) fn watch(ns: f64, mut clock: impl FnMut() -> f64) -> (f64, usize) {
-    let begun = clock();
-    let (mut last, mut lost, mut count) = (begun, 0.0, 0);
-    while last - begun < ns {
-        let time = clock();
-        if time - last >= GAP_NS_MIN {
-            lost += time - last;
-            count += 1;
-        }
-        last = time;
-    }
-    (1.0 - lost / (last - begun), count)
+#[cfg(not(target_arch = "x86_64"))]
+fn now() -> f64 {
+    ns(ClockId::Monotonic) as f64
 }
 
-/// What share of its time a loop keeps, and how many gaps in it there are.
+/// What share of its time a loop keeps that does nothing but read the clock, and how many gaps in it there are.
 pub(super) fn interruptions(looks: &mut Looks) {
-    let seen = [(); SAMPLES].map(|()| watch(20e6, now));
+    /// From which on a pause is one, and not the loop itself.
+    const GAP_NS_MIN: f64 = 500.0;
+    const RUN_NS: f64 = 20e6;
+    let seen = [(); SAMPLES].map(|()| {
+        let begun = now();
+        let (mut last, mut lost, mut count) = (begun, 0.0, 0.0);
+        while last - begun < RUN_NS {
+            let time = now();
+            if time - last >= GAP_NS_MIN {
+                lost += time - last;
+                count += 1.0;
+            }
+            last = time;
+        }
+        (1.0 - lost / (last - begun), count * 1e9 / RUN_NS)
+    });
     looks.add("interruptions.kept", "share", &seen.map(|(kept, _)| kept));
-    looks.add("interruptions.gaps", "1/s", &seen.map(|(_, count)| count as f64 / 0.02));
+    looks.add("interruptions.gaps", "1/s", &seen.map(|(_, gaps)| gaps));
 }
