@@ -45,30 +45,16 @@ pub(crate) fn test(tally: &mut Tally) -> Result<()> {
     }
     let qemu = if crate::system::has(QEMU.program) { QEMU.program } else { QEMU.others[0] };
     let runner = format!("{qemu} -L /usr/aarch64-linux-gnu");
-    tally.run(
-        cargo(["test", "--no-fail-fast", "--target", TARGET, "-p", "dormouse-imv"])
-            .args(["--test", "values", "--test", "answers", "--test", "gate", "--test", "stress"])
-            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program)
-            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
-            // For what the tests start themselves.
-            .env("DORMOUSE_TEST_RUNNER", &runner)
-            .env("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES),
-    )?;
+    let emulated = |arguments: &[&str]| {
+        let mut tests = cargo(["test", "--no-fail-fast", "--target", TARGET]);
+        tests.args(arguments).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program);
+        tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner);
+        // For what the tests start themselves.
+        tests.env("DORMOUSE_TEST_RUNNER", &runner).env("DORMOUSE_STRESS_UPDATES", STRESS_UPDATES);
+        tests
+    };
+    let of_imv = ["--test", "values", "--test", "answers", "--test", "gate", "--test", "stress"];
+    tally.run(emulated(&[&["-p", "dormouse-imv"][..], &of_imv].concat()))?;
     // The emulator has no rseq(2): the fallback is what runs, and the sections with a handler in the kernel's place.
-    tally.run(
-        cargo([
-            "test",
-            "--no-fail-fast",
-            "--target",
-            TARGET,
-            "-p",
-            "dormouse-percpu",
-            "--lib",
-            "--test",
-            "ops_sections",
-        ])
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", CROSS_CC.program)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner)
-        .env("DORMOUSE_TEST_RUNNER", &runner),
-    )
+    tally.run(emulated(&["-p", "dormouse-percpu", "--lib", "--test", "ops_sections"]))
 }

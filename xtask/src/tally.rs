@@ -1,4 +1,4 @@
-//! Runs `cargo test` and counts: what passed, what failed, what was skipped, and how long each test program took.
+//! Runs test programs, or `cargo test`, and counts: what passed, what failed, what was skipped, and how long each program took.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -52,8 +53,7 @@ impl fmt::Display for Counts {
 struct Program {
     /// For people.
     name: String,
-    /// Its file name; empty for documentation tests.
-    file: String,
+    is_documentation: bool,
     started: Instant,
     took: Duration,
     /// What it said of itself at its end; `None`: it ended early.
@@ -62,6 +62,19 @@ struct Program {
     failed_names: BTreeSet<String>,
     /// With what is said of each.
     ignored: BTreeMap<String, String>,
+}
+
+/// Runs tests.
+pub(crate) struct Job {
+    pub(crate) command: Command,
+    /// The source of a program that is run by itself; none of `cargo test`, which names what it runs.
+    pub(crate) source: Option<String>,
+}
+
+impl From<Command> for Job {
+    fn from(command: Command) -> Job {
+        Job { command, source: None }
+    }
 }
 
 /// One run of tests.
@@ -90,26 +103,34 @@ impl Tally {
         Tally { sources, echo: Box::new(echo), path, programs: Vec::new(), left_out: Vec::new(), broken: Vec::new() }
     }
 
-    /// Runs several `cargo test` at the same time and counts. What the first one prints is shown as it comes, the others' after it.
+    /// Runs jobs, so many at a time, in their order, and counts. What one prints is shown when it ends.
     ///
     /// # Errors
     /// See [`Tally::run`].
-    pub(crate) fn run_together(&mut self, mut commands: Vec<Command>) -> Result<()> {
-        let others = commands.split_off(commands.len().min(1));
+    pub(crate) fn run_all(&mut self, jobs: Vec<Job>, at_once: usize) -> Result<()> {
+        let jobs = Mutex::new(jobs.into_iter());
+        let (sender, ended) = channel();
         std::thread::scope(|scope| {
-            let mut runs = Vec::new();
-            for mut command in others {
-                let (sender, lines) = channel();
-                let echo = move |line: &str| drop(sender.send(line.to_owned()));
-                let mut tally = Tally::empty(self.path.clone(), self.sources.clone(), echo);
-                runs.push((scope.spawn(move || tally.run(&mut command).map(|()| tally)), lines));
+            for _ in 0..at_once {
+                let (jobs, sender) = (&jobs, sender.clone());
+                let (path, sources) = (&self.path, &self.sources);
+                scope.spawn(move || {
+                    let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    while let Some(job) = next() {
+                        let (echo, lines) = channel();
+                        let echo = move |line: &str| drop(echo.send(line.to_owned()));
+                        let mut tally = Tally::empty(path.clone(), sources.clone(), echo);
+                        let found = tally.run(job).map(|()| (tally.programs, tally.broken));
+                        drop(sender.send((found, lines)));
+                    }
+                });
             }
-            commands.iter_mut().try_for_each(|command| self.run(command))?;
-            for (run, lines) in runs {
-                let tally = run.join().expect("a run does not panic")?;
-                self.programs.extend(tally.programs);
-                self.broken.extend(tally.broken);
+            drop(sender);
+            for (found, lines) in ended {
                 lines.try_iter().for_each(|line| (self.echo)(&line));
+                let (programs, broken) = found?;
+                self.programs.extend(programs);
+                self.broken.extend(broken);
             }
             Ok(())
         })
@@ -120,11 +141,13 @@ impl Tally {
         self.left_out.push(format!("{what}: {reason} ({remedy})"));
     }
 
-    /// Runs a `cargo test`, shows what it prints and counts.
+    /// Runs a job, shows what it prints and counts.
     ///
     /// # Errors
     /// It cannot be run. That tests fail is no error.
-    pub(crate) fn run(&mut self, command: &mut Command) -> Result<()> {
+    pub(crate) fn run(&mut self, job: impl Into<Job>) -> Result<()> {
+        let Job { mut command, source } = job.into();
+        let command = &mut command;
         (self.echo)(&format!("$ {}", line(command)));
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
         let error_writer = writer.try_clone().context("cannot make a pipe")?;
@@ -142,6 +165,9 @@ impl Tally {
         });
         let failed_before = self.failed_count();
         let first = self.programs.len();
+        if let Some(source) = source {
+            self.begin_program(source, false, first, Instant::now());
+        }
         loop {
             match lines.recv_timeout(GRACE) {
                 Ok(bytes) => {
@@ -170,15 +196,15 @@ impl Tally {
     fn read(&mut self, text: &str, first: usize, now: Instant) {
         if let Some(rest) = text.strip_prefix("     Running ").and_then(|rest| rest.strip_suffix(')')) {
             if let Some((target, path)) = rest.rsplit_once(" (") {
-                let file = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let name = match self.sources.get(&file) {
+                let file = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
+                let name = match self.sources.get(&*file) {
                     Some(source) => source.clone(),
                     None => format!("{target} ({path})"),
                 };
-                self.begin_program(name, file, first, now);
+                self.begin_program(name, false, first, now);
             }
         } else if let Some(package) = text.strip_prefix("   Doc-tests ") {
-            self.begin_program(format!("documentation of {package}"), String::new(), first, now);
+            self.begin_program(format!("documentation of {package}"), true, first, now);
         }
         let Some(program) = self.programs.get_mut(first..).and_then(<[Program]>::last_mut) else { return };
         if let Some(result) = text.strip_prefix("test result: ") {
@@ -187,7 +213,7 @@ impl Tally {
                 before.and_then(|number| number.parse::<usize>().ok()).unwrap_or(0)
             };
             let (passed, failed) = (number(" passed"), number(" failed"));
-            if program.file.is_empty() {
+            if program.is_documentation {
                 // Documentation tests are run in groups.
                 program.passed = Some(program.passed.unwrap_or(0) + passed);
                 program.failed += failed;
@@ -204,11 +230,11 @@ impl Tally {
         }
     }
 
-    fn begin_program(&mut self, name: String, file: String, first: usize, now: Instant) {
+    fn begin_program(&mut self, name: String, is_documentation: bool, first: usize, now: Instant) {
         self.end_program(first, now);
         let (failed_names, ignored) = (BTreeSet::new(), BTreeMap::new());
-        let program =
-            Program { name, file, started: now, took: Duration::ZERO, passed: None, failed: 0, failed_names, ignored };
+        let (passed, failed, took) = (None, 0, Duration::ZERO);
+        let program = Program { name, is_documentation, started: now, took, passed, failed, failed_names, ignored };
         self.programs.push(program);
     }
 
@@ -315,8 +341,8 @@ use dormouse_testing::{Lack, skip, skip_part};
         let dir = tempfile::tempdir().unwrap();
         let mut tally = Tally::new(dir.path().join("skips"), BTreeMap::new(), |_| ());
         let place = |index: usize| dir.path().join(index.to_string());
-        let commands = packages.iter().enumerate().map(|(index, tests)| package(&place(index), tests));
-        tally.run_together(commands.collect()).unwrap();
+        let jobs = packages.iter().enumerate().map(|(index, tests)| package(&place(index), tests).into());
+        tally.run_all(jobs.collect(), 2).unwrap();
         tally.leave_out("tests on the moon", "too far", "fly");
         tally.finish().unwrap()
     }

@@ -1,6 +1,8 @@
 //! `cargo xtask test`.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -9,12 +11,12 @@ use cargo_metadata::{Message, MetadataCommand};
 
 use crate::aarch64;
 use crate::load::Load;
-use crate::run::{LAB, WORKSPACES, cargo, line, root, target_dir};
+use crate::run::{WORKSPACES, cargo, line, root, target_dir};
 use crate::system::{
     self, BABELTRACE2, CC, CHROMIUM, CLANG, CMAKE, CPP, DPDK, GIT, GROFF, LLD, MAKE, MUSL_GCC, PKG_CONFIG,
     STORAGE_DAEMON, Tool, VALGRIND,
 };
-use crate::tally::{Counts, Tally, show};
+use crate::tally::{Counts, Job, Tally, show};
 
 /// What the tests run. Where all of it is there, a test that misses some of it fails.
 const TOOLS: [Tool; 17] = [
@@ -37,8 +39,8 @@ const TOOLS: [Tool; 17] = [
     aarch64::CROSS_CC,
 ];
 
-/// Parts of the product's tests that run at the same time, since many of them wait: about as long each.
-const PARTS: [&[&str]; 3] = [&["--test", "[a-k]*"], &["--lib", "--bins", "--test", "[l-z]*"], &["--doc"]];
+/// Test programs at a time: one more than CPUs, since many of them wait.
+const AT_ONCE: usize = 3;
 
 /// Which tests, how often, and beside what.
 #[derive(Debug, Default, clap::Args)]
@@ -88,28 +90,39 @@ pub(crate) fn tools() -> Result<()> {
     system::ensure(&TOOLS)
 }
 
-/// Builds all that tests run (commands, libraries) and the tests. The source of each test program, by its file name.
-fn build() -> Result<BTreeMap<String, String>> {
-    let mut sources = BTreeMap::new();
+/// A program of tests.
+struct Program {
+    file: PathBuf,
+    /// Its first source file, below the project's root.
+    source: String,
+    /// Its package's, where cargo would start it.
+    dir: PathBuf,
+}
+
+/// Builds all that tests run (commands, libraries) and the tests.
+fn build() -> Result<Vec<Program>> {
+    let mut programs = Vec::new();
     for manifest in WORKSPACES {
         // All at once: tests have features of libraries that programs alone have not, and apart these would be compiled twice.
         let what = ["build", "--workspace", "--lib", "--bins", "--tests", "--examples"];
-        build_workspace(cargo(what).args(["--manifest-path", manifest]), &mut sources)?;
+        build_workspace(cargo(what).args(["--manifest-path", manifest]), &mut programs)?;
     }
-    Ok(sources)
+    // Large ones first, which take longest as a rule.
+    programs.sort_by_key(|program| Reverse(program.file.metadata().map_or(0, |metadata| metadata.len())));
+    Ok(programs)
 }
 
-fn build_workspace(command: &mut Command, sources: &mut BTreeMap<String, String>) -> Result<()> {
+fn build_workspace(command: &mut Command, programs: &mut Vec<Program>) -> Result<()> {
     command.arg("--message-format=json-render-diagnostics");
     show(&format!("$ {}", line(command)));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
         let Message::CompilerArtifact(artifact) = message.context("cannot read what cargo says")? else { continue };
-        let file = artifact.executable.as_ref().filter(|_| artifact.profile.test).and_then(|path| path.file_name());
-        if let Some(file) = file {
+        if let Some(file) = artifact.executable.filter(|_| artifact.profile.test) {
             let source = artifact.target.src_path.strip_prefix(root()).unwrap_or(&artifact.target.src_path);
-            sources.insert(file.to_owned(), source.to_string());
+            let dir = artifact.manifest_path.parent().context("a manifest is in a directory")?;
+            programs.push(Program { file: file.into(), source: source.to_string(), dir: dir.into() });
         }
     }
     let status = child.wait().context("cannot wait for cargo")?;
@@ -151,7 +164,9 @@ impl Test {
     pub(crate) fn run(&self) -> Result<()> {
         self.check_names()?;
         tools()?;
-        let sources = build()?;
+        let programs = build()?;
+        let name = |program: &Program| program.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let sources: BTreeMap<_, _> = programs.iter().map(|one| (name(one), one.source.clone())).collect();
         let is_required = TOOLS.iter().all(Tool::is_installed);
         let _load = Load::start(self.load)?;
         let (mut counts, mut failed_runs) = (Counts::default(), Vec::new());
@@ -160,7 +175,7 @@ impl Test {
             let started = Instant::now();
             let path = target_dir()?.join(format!("skips-{}", std::process::id()));
             let mut tally = Tally::new(path, sources.clone(), show);
-            self.run_once(&mut tally, is_required)?;
+            self.run_once(&mut tally, &programs, is_required)?;
             let (found, text) = tally.finish()?;
             show(&text);
             if self.repeat.is_some() {
@@ -205,9 +220,17 @@ impl Test {
         Ok(())
     }
 
-    fn run_once(&self, tally: &mut Tally, is_required: bool) -> Result<()> {
+    fn run_once(&self, tally: &mut Tally, programs: &[Program], is_required: bool) -> Result<()> {
         let is_all = self.packages.is_empty() && self.targets.is_empty() && self.filters.is_empty();
-        let mut commands = Vec::new();
+        let mut jobs = Vec::new();
+        if is_all {
+            // Program by program: cargo would start the next one only when the one before has ended.
+            jobs.extend(programs.iter().map(|Program { file, source, dir }| {
+                let mut command = Command::new(file);
+                command.current_dir(dir);
+                Job { command, source: Some(source.clone()) }
+            }));
+        }
         for manifest in WORKSPACES {
             let (packages, targets) = contents(manifest, &self.packages)?;
             // What is not in this workspace is in the other one: `check_names` has refused all else.
@@ -216,26 +239,28 @@ impl Test {
             if packages.is_empty() != self.packages.is_empty() || targets.is_empty() != self.targets.is_empty() {
                 continue;
             }
-            let is_whole = packages.is_empty() && targets.is_empty();
-            let parts: &[&[&str]] = if is_whole && manifest != LAB { &PARTS } else { &[&[]] };
-            for kinds in parts {
-                let mut tests = cargo(["test", "--no-fail-fast", "--manifest-path", manifest]);
-                if packages.is_empty() {
-                    tests.arg("--workspace");
-                }
-                tests.args(packages.iter().flat_map(|package| ["--package", package.as_str()]));
-                tests.args(targets.iter().flat_map(|target| ["--test", target.as_str()])).args(*kinds);
-                tests.arg("--").args(&self.filters);
-                tests.envs(self.variable);
-                // Those that run other packages' programs need not build them.
-                tests.env("DORMOUSE_BUILT", "1");
-                if is_required {
-                    tests.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
-                }
-                commands.push(tests);
+            let mut tests = cargo(["test", "--no-fail-fast", "--manifest-path", manifest]);
+            if packages.is_empty() {
+                tests.arg("--workspace");
+            }
+            tests.args(packages.into_iter().flat_map(|package| ["--package", package]));
+            tests.args(targets.into_iter().flat_map(|target| ["--test", target]));
+            // Only tests of the documentation have such names. `--doc` would have cargo compile again, with fewer features.
+            tests.arg("--").args(&self.filters).args(is_all.then_some("(line "));
+            jobs.push(tests.into());
+        }
+        for Job { command, .. } in &mut jobs {
+            // Tests that run other packages' programs need not build them.
+            command.envs(self.variable).env("DORMOUSE_BUILT", "1");
+            if is_required {
+                command.env(dormouse_testing::ENV_REQUIRE_TOOLS, "1");
             }
         }
-        tally.run_together(commands)?;
+        match jobs.len() {
+            // What it prints can be seen as it comes.
+            1 => jobs.into_iter().try_for_each(|job| tally.run(job))?,
+            _ => tally.run_all(jobs, AT_ONCE)?,
+        }
         if is_all {
             aarch64::test(tally)?;
         }
