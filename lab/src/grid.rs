@@ -144,7 +144,7 @@ impl Grid {
         lines.iter().map(|line| format!("|{line}\n")).collect()
     }
 
-    /// For a browser: a table in a box of its own, whose rows are cards on a phone where it has sentences.
+    /// For a browser: a table in a box of its own, whose rows are cards on a phone; as high as it is where it has sentences.
     pub fn html(&self, label: &str) -> String {
         let columns = self.columns();
         let place = |kind| columns.iter().position(|column| column.kind == kind);
@@ -173,7 +173,7 @@ impl Grid {
         format!(
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\">\n<table{}>{}</table>\n</div>",
             escaped(label),
-            if place(Kind::Sentences).is_some() { " class=\"cards\"" } else { "" },
+            if place(Kind::Sentences).is_some() { " class=\"whole\"" } else { "" },
             (0..=self.rows.len()).map(row).collect::<String>()
         )
     }

@@ -70,7 +70,9 @@ fn command(profile: &str) -> Result<Command> {
     let project = target.join("lab/lua");
     lua::fetch(&project)?;
     let mut command = Command::new(target.join(profile).join("dormouse-lab"));
-    command.arg("run").env("DORMOUSE_LAB_PROJECT", &project);
+    // Its path is in results: the shorter one says nothing of where the project is.
+    command.arg("run").current_dir(run::root());
+    command.env("DORMOUSE_LAB_PROJECT", project.strip_prefix(run::root()).unwrap_or(&project));
     Ok(command)
 }
 

@@ -146,7 +146,7 @@ const FAULTS: &str = r#"(() => {
     for (const box of document.querySelectorAll(".scroll:has(table)")) {
         const table = box.querySelector("table");
         const isWide = table.scrollWidth > box.clientWidth + 1;
-        if (isNarrow && table.classList.contains("cards") && isWide) faults.push(`cards are wider than ${box.clientWidth}`);
+        if (isNarrow && isWide) faults.push(`a table is wider than ${box.clientWidth}`);
         if (isWide && getComputedStyle(box).overflowX !== "auto") faults.push("a table leaves its box");
     }
     if (document.querySelectorAll("table").length !== document.querySelectorAll(".scroll > table").length) faults.push("a table has no box");
@@ -230,7 +230,7 @@ fn faults_are_found() {
     for (from, to, fault) in [
         ("<main>", "<main><div style=\"width: 2000px\">.</div>", "the page is"),
         ("automargin: true", "automargin: false", "is cut"),
-        (".cards thead { display: none; }", "td { white-space: nowrap !important; }", "cards are wider"),
+        (".scroll thead { display: none; }", "td { white-space: nowrap !important; }", "a table is wider"),
     ] {
         assert!(whole.contains(from), "{from}");
         open(&mut browser, "planted-fault.html", &whole.replace(from, to));
