@@ -192,7 +192,7 @@ pub fn run_zero_page(options: &RunOptions, host: &Host) -> Result<Experiment, La
     let runs = runs(cpu, whole, options.is_quick);
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); runs.len()];
     let mut samples = Samples::new();
-    let rounds = options.rounds(8, 60);
+    let rounds = options.rounds(7, 60);
     let bar = progress(NAME, (rounds + 1) * runs.len());
     for round in 0..=rounds as u32 {
         for index in order(runs.len(), round) {
