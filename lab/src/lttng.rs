@@ -101,7 +101,7 @@ impl LttngSession {
                     if is_root() { "; as root it needs a user namespace, which containers may refuse" } else { "" };
                 return Err(format!("lttng-sessiond does not answer{hint}"));
             }
-            std::thread::sleep(INTERVAL);
+            std::thread::sleep(INTERVAL); // Nothing tells of its first answer: it is asked again.
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Drop for LttngSession {
         let _ = rustix::process::kill_process(rustix::process::Pid::from_child(daemon), rustix::process::Signal::TERM);
         let started = Instant::now();
         while matches!(daemon.try_wait(), Ok(None)) && started.elapsed() < PATIENCE {
-            std::thread::sleep(INTERVAL);
+            std::thread::sleep(INTERVAL); // A child is waited for with a deadline by asking alone.
         }
         // It has ended, and this is in vain, or it never will by itself.
         let _ = daemon.kill();

@@ -24,7 +24,7 @@ const STEPS: [Step; 11] = [
     ("doc", doc),
     ("fuzz", fuzz::ci),
     ("peers", peers),
-    ("lab", lab),
+    ("lab", lab::trial),
     ("demo", demo::run),
 ];
 
@@ -63,11 +63,6 @@ fn peers() -> Result<()> {
     // Those that are built answer, and what they emit arrives.
     // Of the whole workspace, as it is built already.
     succeed(cargo(["test", "--quiet", "--workspace", "--test", "peers"]).args(["--manifest-path", LAB]))
-}
-
-/// Runs every experiment once, quickly, as the tests have built them, with every peer.
-fn lab() -> Result<()> {
-    lab::trial()
 }
 
 /// Runs every step and prints a table.

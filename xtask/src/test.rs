@@ -39,7 +39,7 @@ const TOOLS: [Tool; 17] = [
     aarch64::CROSS_CC,
 ];
 
-/// Test programs at a time: one more than CPUs, since many of them wait.
+/// Test programs at a time. Many of them wait, and each of them runs tests on all CPUs by itself.
 const AT_ONCE: usize = 3;
 
 /// Which tests, how often, and beside what.
