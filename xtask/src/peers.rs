@@ -86,7 +86,7 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
     let (are_built, in_c) = std::thread::scope(|scope| {
         let in_c = scope.spawn(|| {
             C.map(|(name, source, package, libraries)| {
-                timed(name, &|| build_c(name, source, package, libraries, &target))
+                timed(name, &|| build_c(name, source, package, libraries, &target, "release"))
             })
         });
         (build_rust(&["--workspace", "--keep-going"], &target).is_ok(), in_c.join().expect("a build does not panic"))
@@ -117,16 +117,16 @@ pub(crate) fn build() -> Result<Vec<&'static str>> {
     Ok(failed)
 }
 
-/// Builds those in C whose libraries are installed; the others stay as they are.
+/// Builds those in C whose libraries are installed, with the harness of a profile, into that profile's `peers`.
 ///
 /// # Errors
 /// Files cannot be written.
-pub(crate) fn build_installed() -> Result<()> {
+pub(crate) fn build_installed(profile: &str) -> Result<()> {
     let target = run::target_dir()?;
-    let dir = target.join("release/peers");
+    let dir = target.join(profile).join("peers");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     for (name, source, package, libraries) in C {
-        match build_c(name, source, package, libraries, &target) {
+        match build_c(name, source, package, libraries, &target, profile) {
             Ok(program) => install(&program, &dir.join(name))?,
             Err(error) => println!("peer {name} is left out: {error:#}"),
         }
@@ -171,11 +171,18 @@ fn build_rust_peer(name: &str, is_built: bool, target: &Path) -> Result<PathBuf>
     Ok(target.join("peers/release").join(program))
 }
 
-fn build_c(name: &str, source: &str, package: &str, libraries: &[&str], target: &Path) -> Result<PathBuf> {
+fn build_c(
+    name: &str,
+    source: &str,
+    package: &str,
+    libraries: &[&str],
+    target: &Path,
+    profile: &str,
+) -> Result<PathBuf> {
     let dir = run::root().join("lab/peers/c");
     let include = run::root().join("lab/harness/include");
-    let library = target.join("release/libdormouse_lab_harness.a");
-    let program = target.join("peers").join(name);
+    let library = target.join(profile).join("libdormouse_lab_harness.a");
+    let program = target.join("peers").join(format!("{name}-{profile}"));
     let inputs = || -> Result<Vec<PathBuf>> {
         let files =
             [&dir, &include].map(|dir| fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display())));

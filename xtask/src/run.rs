@@ -80,6 +80,18 @@ pub(crate) fn build_lab() -> Result<()> {
     succeed(&mut cargo(["build", "--quiet", "--release", "--workspace", "--manifest-path", LAB]))
 }
 
+/// Builds what five papers and the event need, as the tests build it.
+///
+/// # Errors
+/// It does not build.
+pub(crate) fn build_tour() -> Result<()> {
+    let mut build = cargo(["build", "--quiet", "--manifest-path", LAB]);
+    succeed(build.args(TOUR.iter().flat_map(|package| ["--package", *package])))
+}
+
+/// The lab's command, its engines, what it preloads, and what its peers in C are linked with.
+const TOUR: [&str; 4] = ["dormouse-lab", "dormouse-lab-engines", "dormouse-lab-account", "dormouse-lab-harness"];
+
 /// Builds the harness of the lab's peers alone.
 ///
 /// # Errors

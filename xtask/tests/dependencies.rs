@@ -30,7 +30,7 @@ const E2E: [&str; 11] = {
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
-const LAB: [&str; 10] = [
+const LAB: [&str; 11] = [
     "dormouse-abi",
     "dormouse-consumer",
     "dormouse-doctor",
@@ -40,6 +40,8 @@ const LAB: [&str; 10] = [
     "dormouse-lab-rings",
     "dormouse-lab-statistics",
     "dormouse-terminal",
+    // For the features that it asks of libraries.
+    "dormouse-testing",
     "dormouse-vring",
 ];
 

@@ -208,7 +208,7 @@ pub(super) fn run_event(options: &RunOptions, host: &Host) -> Result<Experiment,
     let mut notes = engines.add_peers("event");
     let walks = plan::walks_or_note(host, &mut notes);
     let slots = slots(&engines, &walks);
-    let measured = slots.measure(&mut engines, options.rounds(10, 80), "event")?;
+    let measured = slots.measure(&mut engines, options.rounds(12, 80), "event")?;
     let faults = record_path_faults(&mut engines)?;
 
     let found = engines.finish(host, &mut notes)?;

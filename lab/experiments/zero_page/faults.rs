@@ -27,8 +27,8 @@ use crate::{LabError, RunOptions};
 
 use super::Samples;
 
-const RECORD: &str =
-    "perf record --quiet --no-buildid --data --event exceptions:page_fault_user,exceptions:page_fault_kernel --output";
+const RECORD: &str = "perf record --quiet --no-buildid --no-bpf-event --data \
+                      --event exceptions:page_fault_user,exceptions:page_fault_kernel --output";
 const SCRIPT: &str =
     "script --show-mmap-events --show-task-events --show-lost-events --fields pid,tid,time,event,trace --input";
 const NEEDS: &str = "perf (apt-get install linux-perf; needs x86-64, and root or kernel.perf_event_paranoid = -1)";
