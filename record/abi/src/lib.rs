@@ -26,10 +26,13 @@
 //! * [`wire`]: the messages on the two Unix sockets.
 #![no_std]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod class;
 pub mod page;
 pub mod record;
+pub mod register;
 pub mod rseq;
 pub mod session;
 pub mod site;

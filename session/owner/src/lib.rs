@@ -73,6 +73,7 @@ mod options;
 mod owner;
 mod pages;
 mod program;
+mod register;
 mod registry;
 mod salvage;
 mod server;
