@@ -32,7 +32,9 @@ pub const CLASS_TEXT_SIZE_BYTES: usize = 4 << 20;
 /// Bytes of the patterns of what is armed from the beginning, each ended by NUL.
 pub const PATTERNS_SIZE_BYTES: usize = 16 << 10;
 /// Bytes of what a process says of itself.
-const PROCESS_TEXT_SIZE_BYTES: usize = 464;
+const PROCESS_TEXT_SIZE_BYTES: usize = 448;
+/// Bytes of what a process calls itself, filled up with NUL, as prctl(2) gives it.
+pub const NAME_SIZE_BYTES: usize = 16;
 
 /// A namespace of process ids that is not known.
 pub const NAMESPACE_UNKNOWN: u64 = 0;
@@ -69,6 +71,7 @@ struct ProcessEntry {
     /// Bytes of the program's path, and of the command line behind it.
     program_len: AtomicU32,
     command_line_len: AtomicU32,
+    name: [AtomicU8; NAME_SIZE_BYTES],
     text: [AtomicU8; PROCESS_TEXT_SIZE_BYTES],
 }
 
@@ -101,6 +104,8 @@ pub struct Process {
     pub namespace: u64,
     /// Its id as the session owner sees it, if that has made the entry; else zero.
     pub pid: u32,
+    /// What it called itself when its program started, as `ps` shows it.
+    pub name: String,
     /// Path of the executable.
     pub program: String,
     /// The command line, arguments separated by blanks; cut where there is no room for it.
@@ -116,6 +121,7 @@ pub struct Entrant<'a> {
     pub joined_at: u64,
     pub namespace: u64,
     pub pid: u32,
+    pub name: [u8; NAME_SIZE_BYTES],
     pub program: &'a [u8],
     pub command_line: &'a [u8],
 }
@@ -208,9 +214,10 @@ impl Register {
     #[must_use]
     pub fn enter(&self, number: u16, entrant: &Entrant<'_>) -> bool {
         let Some(entry) = self.processes.get(usize::from(number)) else { return false };
-        let Entrant { vpid, joined_ns, joined_at, namespace, pid, program, command_line } = *entrant;
+        let Entrant { vpid, joined_ns, joined_at, namespace, pid, name, program, command_line } = *entrant;
         let program = &program[..program.len().min(PROCESS_TEXT_SIZE_BYTES / 2)];
         let command_line = &command_line[..command_line.len().min(PROCESS_TEXT_SIZE_BYTES - program.len())];
+        store(&entry.name, &name);
         store(&entry.text, program);
         store(&entry.text[program.len()..], command_line);
         entry.program_len.store(program.len() as u32, Ordering::Relaxed);
@@ -250,9 +257,9 @@ impl Register {
         let len = |len: &AtomicU32| (len.load(Ordering::Relaxed) as usize).min(PROCESS_TEXT_SIZE_BYTES);
         let program_len = len(&entry.program_len);
         let end = (program_len + len(&entry.command_line_len)).min(PROCESS_TEXT_SIZE_BYTES);
-        let text = |range: core::ops::Range<usize>| match phase {
+        let text = |bytes: &[AtomicU8]| match phase {
             Phase::Claimed => String::new(),
-            _ => String::from_utf8_lossy(&load(&entry.text[range])).into_owned(),
+            _ => String::from_utf8_lossy(&load(bytes)).trim_end_matches('\0').into(),
         };
         Some(Process {
             phase,
@@ -261,8 +268,9 @@ impl Register {
             joined_at: entry.joined_at.load(Ordering::Relaxed),
             namespace: entry.namespace.load(Ordering::Relaxed),
             pid: entry.pid.load(Ordering::Relaxed),
-            program: text(0..program_len),
-            command_line: text(program_len..end),
+            name: text(&entry.name),
+            program: text(&entry.text[..program_len]),
+            command_line: text(&entry.text[program_len..end]),
         })
     }
 
@@ -389,6 +397,7 @@ mod tests {
             joined_at: 5,
             namespace: 4,
             pid: 70,
+            name: *b"x\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             program: b"/bin/x",
             command_line: b"x -y",
         };
@@ -400,6 +409,7 @@ mod tests {
             joined_at: 5,
             namespace: 4,
             pid: 70,
+            name: "x".into(),
             program: "/bin/x".into(),
             command_line: "x -y".into(),
         };
@@ -414,7 +424,7 @@ mod tests {
         let number = register.claim_process(7).unwrap();
         assert!(register.enter(number, &Entrant { program: &long, command_line: &long, ..entrant }));
         let cut = register.process(number).unwrap();
-        assert_eq!((cut.program.len(), cut.command_line.len()), (232, 232));
+        assert_eq!((cut.program.len(), cut.command_line.len()), (224, 224));
     }
 
     #[test]
@@ -467,7 +477,7 @@ mod tests {
         entry.program_len.store(u32::MAX, Ordering::Relaxed);
         entry.command_line_len.store(u32::MAX, Ordering::Relaxed);
         let process = register.process(number).unwrap();
-        assert_eq!((process.program.len(), process.command_line.len()), (PROCESS_TEXT_SIZE_BYTES, 0));
+        assert_eq!((process.program.len(), process.command_line.len()), (2, 0));
         entry.state.store(77 << 32, Ordering::Relaxed);
         assert_eq!(register.process(number), None);
         register.slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));

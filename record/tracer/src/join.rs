@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::register::{Entrant, NAMESPACE_UNKNOWN};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN};
 use dormouse_abi::wire::{FRAME_SIZE_MAX_BYTES, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
 use dormouse_backing::{BackingError, Mapping};
 use dormouse_percpu::Rseq;
@@ -16,7 +16,6 @@ use dormouse_relay::Memory;
 
 use crate::membarrier;
 use crate::session::{Attached, current, forget_users, has_users, set_current};
-#[cfg(target_arch = "x86_64")]
 use crate::thread;
 
 /// How this process joins sessions, and what it says of itself.
@@ -37,6 +36,7 @@ pub(crate) struct Joining {
 struct Identity {
     /// Inode of the namespace of process ids.
     namespace: u64,
+    name: [u8; NAME_SIZE_BYTES],
     program: Vec<u8>,
     command_line: Vec<u8>,
 }
@@ -46,6 +46,7 @@ impl Identity {
         let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         Identity {
             namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(NAMESPACE_UNKNOWN, |stat| stat.st_ino),
+            name: thread::program_name(),
             program: program.into_os_string().into_vec(),
             command_line: command_line(),
         }
@@ -114,6 +115,7 @@ impl Joining {
             joined_at: crate::clock::of_session(memory.clock()),
             namespace: identity.namespace,
             pid: 0,
+            name: identity.name,
             program: &identity.program,
             command_line: &identity.command_line,
         };

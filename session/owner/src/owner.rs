@@ -146,6 +146,7 @@ impl Session {
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
+        self.shared.trace.refuse_excess();
         let mut summary = Summary {
             processes: self.shared.processes.joined(),
             snapshots_refused: self.shared.snapshots_refused.load(Ordering::Relaxed),

@@ -50,7 +50,7 @@ fn admit(memory: &Memory, trace: &Trace, processes: &Processes, number: u16, pro
     let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok().filter(|_| is_there);
     let is_same = exe.is_some_and(|exe| exe == Path::new(&process.program));
     let name = stat.as_ref().filter(|_| is_same).map(|stat| stat.name.clone());
-    let name = name.unwrap_or_else(|| program.rsplit('/').next().unwrap_or_default().into());
+    let name = name.unwrap_or_else(|| printable(&process.name));
     let whole = is_same.then(|| command_line(pid)).flatten();
     let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
     processes.add(memory, number, Joined { pid, watch, stat });

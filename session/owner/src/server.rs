@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dormouse_abi::register::Entrant;
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES};
 use dormouse_abi::wire::{self, Message};
 
 use crate::allowance::Allowance;
@@ -21,7 +21,7 @@ use crate::program::{read_message, socket_dir, sweep};
 use crate::register;
 use crate::registry::Processes;
 use crate::snapshot::{self, Take};
-use crate::sys::boot_ns;
+use crate::sys::{boot_ns, process_name};
 use crate::trace::{Trace, refusal_of};
 
 /// How long a program may take over its hello.
@@ -194,6 +194,7 @@ impl Server {
                     joined_ns: boot_ns(),
                     joined_at: self.shared.trace.clock.now(),
                     pid,
+                    name: name_of(pid, &program),
                     program: program.as_bytes(),
                     command_line: command_line.as_bytes(),
                     ..Entrant::default()
@@ -284,6 +285,14 @@ impl Server {
         self.shared.trace.refuse([refusal_of("(all classes)", program, reason)]);
         refuse(stream, reason)
     }
+}
+
+/// What a process calls itself; where the kernel does not tell, its program's file.
+fn name_of(pid: u32, program: &str) -> [u8; NAME_SIZE_BYTES] {
+    let name = process_name(pid).unwrap_or_else(|| program.rsplit('/').next().unwrap_or_default().into());
+    let mut bytes = [0; NAME_SIZE_BYTES];
+    bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
+    bytes
 }
 
 const OTHER_VERSION: &str = "the program and dormouse are of different versions; rebuild the older one";

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT};
 use dormouse_abi::wire::{Announcement, ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals};
 use dormouse_relay::Memory;
@@ -169,6 +170,17 @@ impl Trace {
         }
         drop(inner);
         self.refuse(refused);
+    }
+
+    /// Notes what found no room in the register.
+    pub(crate) fn refuse_excess(&self) {
+        let Some(register) = self.memory.get().and_then(Memory::register) else { return };
+        let (processes, classes) = register.refused();
+        let classes_full = format!("a trace has at most {CLASS_COUNT} classes; record fewer programs at once");
+        let processes_full = format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
+        let all = [(classes, "classes", classes_full), (processes, "processes", processes_full)];
+        let refused = all.iter().filter(|(count, ..)| *count > 0);
+        self.refuse(refused.map(|(count, what, why)| refusal_of(&format!("({count} {what})"), "(any program)", why)));
     }
 
     /// Declares classes.
