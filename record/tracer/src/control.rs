@@ -12,7 +12,7 @@ use dormouse_imv::Change;
 use dormouse_locks::{Held, Rank};
 
 use crate::class::{Class, Found, read_records};
-use crate::join::Joining;
+use crate::join::{Joining, ask_for_memory};
 use crate::marks::{self, Marks};
 use crate::session::{Attached, current};
 
@@ -102,14 +102,10 @@ impl Control {
         self.found.unfit.retain(|unfit| unfit.object != start as usize);
     }
 
-    /// Joins a session in place of any other: by the memory that was inherited, or else by asking at the socket for it.
-    ///
-    /// # Errors
-    /// One line.
-    pub(crate) fn join(&mut self, socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<(), String> {
+    /// Joins a session in place of any other.
+    fn join(&mut self, join: impl FnOnce(&mut Joining) -> Result<&'static Attached, String>) -> Result<(), String> {
         self.leave();
-        let joined = inherited.and_then(|memory| self.joining.join_inherited(memory, socket).ok());
-        let attached = joined.map_or_else(|| self.joining.join(socket), Ok)?;
+        let attached = join(&mut self.joining)?;
         let mut found = core::mem::take(&mut self.found);
         self.enroll(attached, &mut found);
         self.found = found;
@@ -210,21 +206,6 @@ impl Control {
                 changed
             }
             Message::Disarm { patterns } => self.set_matching(&patterns, false).0,
-            Message::Attach { session } => {
-                if let Some(attached) = current()
-                    // (P) pairs with (P').
-                    && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
-                    // One whose owner was killed is over too: nobody drains it.
-                    && UnixStream::connect(&attached.socket).is_ok()
-                {
-                    let text = format!("the program is already in the session {}", attached.socket.display());
-                    return Message::Error { text };
-                }
-                match self.join(Path::new(&session), None) {
-                    Ok(()) => self.changed(self.armed_count(), self.armed_count()),
-                    Err(text) => Message::Error { text },
-                }
-            }
             Message::Detach => {
                 let armed = self.armed_count();
                 self.leave();
@@ -250,12 +231,47 @@ impl Control {
     }
 }
 
+/// Joins a session in place of any other: by the memory that was inherited, or else by asking at the socket for it.
+///
+/// # Errors
+/// One line.
+pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<(), String> {
+    if let Some(memory) = inherited
+        && lock().join(|joining| joining.join_inherited(memory, socket)).is_ok()
+    {
+        return Ok(());
+    }
+    // Under no lock: it may have to wait.
+    let handed = ask_for_memory(socket)?;
+    lock().join(|joining| joining.join_handed(handed, socket))
+}
+
+fn attach(session: &Path) -> Message {
+    if let Some(attached) = current()
+        // (P) pairs with (P').
+        && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
+        // One whose owner was killed is over too: nobody drains it.
+        && UnixStream::connect(&attached.socket).is_ok()
+    {
+        let text = format!("the program is already in the session {}", attached.socket.display());
+        return Message::Error { text };
+    }
+    match join(session, None) {
+        Ok(()) => {
+            let control = lock();
+            control.changed(control.armed_count(), control.armed_count())
+        }
+        Err(text) => Message::Error { text },
+    }
+}
+
 /// Answers a tool.
 pub(crate) fn answer(question: Message) -> Message {
     match question {
         // The registry of the tunables has a lock of its own, and the loader is asked where they are.
         Message::ListTunables => crate::tunable::list(),
         Message::SetTunables { values } => crate::tunable::set(&values),
+        Message::Attach { session } => attach(Path::new(&session)),
         question => lock().answer(question),
     }
 }

@@ -56,6 +56,32 @@ impl Identity {
 /// How long a program waits for a session owner at most, all in all.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// What a session's owner gives to a process that asks.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    process: u16,
+    memory: OwnedFd,
+    identity: Identity,
+}
+
+/// Asks the session's owner at `socket` for its memory. Nobody holds a lock meanwhile.
+///
+/// # Errors
+/// One line.
+pub(crate) fn ask_for_memory(socket: &Path) -> Result<Handed, String> {
+    let identity = Identity::of_this_process();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let hello = Message::Hello {
+        version: VERSION,
+        vpid: std::process::id(),
+        program: text(&identity.program),
+        command_line: text(&identity.command_line),
+    };
+    let (answer, fd) = ask(socket, &hello, PATIENCE)?;
+    let Message::Welcome { process } = answer else { return Err(refusal(answer)) };
+    Ok(Handed { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
+}
+
 impl Joining {
     /// In no session.
     pub(crate) const fn new() -> Joining {
@@ -79,23 +105,14 @@ impl Joining {
         self.attach(memory, process, socket.into())
     }
 
-    /// Joins the session at `socket`, whose owner hands out its memory.
+    /// Joins the session whose owner has handed out its memory.
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn join(&mut self, socket: &Path) -> Result<&'static Attached, String> {
-        let identity = self.identity.get_or_insert_with(Identity::of_this_process);
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let hello = Message::Hello {
-            version: VERSION,
-            vpid: std::process::id(),
-            program: text(&identity.program),
-            command_line: text(&identity.command_line),
-        };
-        let (answer, fd) = ask(socket, &hello, PATIENCE)?;
-        let Message::Welcome { process } = answer else { return Err(refusal(answer)) };
-        let fd = fd.ok_or("the session owner sent no memory")?;
-        let memory = self.adopt(fd.as_fd(), None)?;
+    pub(crate) fn join_handed(&mut self, handed: Handed, socket: &Path) -> Result<&'static Attached, String> {
+        let Handed { process, memory, identity } = handed;
+        let memory = self.adopt(memory.as_fd(), None)?;
+        self.identity = Some(identity);
         self.attach(memory, process, socket.into())
     }
 

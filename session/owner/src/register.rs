@@ -4,13 +4,13 @@ use std::io::Read;
 use std::path::Path;
 
 use dormouse_abi::register::{PROCESS_COUNT, Phase, Process, Register};
-use dormouse_abi::wire::printable;
-use dormouse_ctf::StateRecord;
+use dormouse_abi::wire::{Announcement, ClassDecl, printable};
+use dormouse_ctf::{Refusal, StateRecord};
 use dormouse_relay::Memory;
 
 use crate::registry::{Joined, Processes, Watch};
 use crate::sys::{Stat, pid_in_namespace, pid_namespace};
-use crate::trace::Trace;
+use crate::trace::{Trace, refusal_of};
 
 /// Ticks of `starttime` of proc_pid_stat(5) are hundredths of a second in all that it says to programs.
 const TICK_NS: u64 = 10_000_000;
@@ -93,6 +93,17 @@ fn command_line(pid: u32) -> Option<String> {
     let arguments = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
     let text = arguments.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ");
     (!text.is_empty()).then(|| printable(&text))
+}
+
+/// A class as it has been entered, if it can be in a trace; `None` where there is none, or none yet.
+pub(crate) fn class_of(register: &Register, id: u16) -> Option<Result<ClassDecl, Refusal>> {
+    let class = register.class(id)?;
+    let announced = Announcement::from_text(&class.text);
+    let refused = |name: &str, reason: &str| refusal_of(name, &program_of(register, class.process), reason);
+    Some(match &announced {
+        Some(announced) => announced.check().map_err(|reason| refused(&announced.full_name(), &reason)),
+        None => Err(refused("(a class)", "what it says of itself cannot be read")),
+    })
 }
 
 /// The program that a process says it is.

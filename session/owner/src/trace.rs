@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT};
-use dormouse_abi::wire::{Announcement, ClassDecl, shown};
+use dormouse_abi::wire::{ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals};
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
@@ -17,7 +17,7 @@ use rustix::fs::FallocateFlags;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::options::Plan;
-use crate::register::program_of;
+use crate::register::{class_of, program_of};
 
 /// Why a file of a trace cannot be written.
 pub(crate) fn not_written(path: &Path, error: std::io::Error) -> Error {
@@ -145,19 +145,10 @@ impl Trace {
         let ids = std::mem::take(&mut inner.unseen).into_iter().chain((inner.seen_count..count).map(|id| id as u16));
         let mut unseen = Vec::new();
         for id in ids {
-            let Some(class) = register.class(id) else {
-                unseen.push(id);
-                continue;
-            };
-            let announced = Announcement::from_text(&class.text);
-            match announced.as_ref().map(Announcement::check) {
+            match class_of(register, id) {
                 Some(Ok(decl)) => fresh.push((id, decl)),
-                wrong => {
-                    let reason = wrong.and_then(Result::err);
-                    let name = announced.map_or_else(|| "(a class)".into(), |class| class.full_name());
-                    let reason = reason.unwrap_or_else(|| "what it says of itself cannot be read".into());
-                    refused.push(refusal_of(&name, &program_of(register, class.process), &reason));
-                }
+                Some(Err(refusal)) => refused.push(refusal),
+                None => unseen.push(id),
             }
         }
         inner.seen_count = count;
