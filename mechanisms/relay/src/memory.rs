@@ -7,7 +7,7 @@ use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::Register;
 use dormouse_abi::session::{
     Geometry, LOST_CLASS_COUNT, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, SessionLayout, State,
-    StreamControl, UNIT_BYTES, VERSION, expiry, spare,
+    StreamControl, UNIT_BYTES, VERSION, claim, expiry, spare,
 };
 use dormouse_abi::txn::{Store, Txn};
 
@@ -432,6 +432,20 @@ impl Memory {
             let _ = self.change_owner(index, drawn, Owner::Free);
             // (J') pairs with (J): whoever sees the count finds the page.
             self.header().freed.0.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Releases the streams that a process has claimed, which writes no more.
+    pub fn release_claims(&self, process: u16) {
+        for stream in self.used_streams().filter(|stream| *stream >= self.geometry.cpu_count) {
+            let claimed = &self.stream(stream).claim;
+            // (H) pairs with (I), the claimant's last.
+            let word = claimed.load(Ordering::Acquire);
+            if claim::process(word) == Some(process) {
+                // What the claimant had not committed is above the stream's offset, and means nothing.
+                // (I) pairs with (H), the next claimant's.
+                let _ = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
         }
     }
 

@@ -32,7 +32,7 @@ pub const CLASS_TEXT_SIZE_BYTES: usize = 4 << 20;
 /// Bytes of the patterns of what is armed from the beginning, each ended by NUL.
 pub const PATTERNS_SIZE_BYTES: usize = 16 << 10;
 /// Bytes of what a process says of itself.
-const PROCESS_TEXT_SIZE_BYTES: usize = 448;
+const PROCESS_TEXT_SIZE_BYTES: usize = 440;
 /// Bytes of what a process calls itself, filled up with NUL, as prctl(2) gives it.
 pub const NAME_SIZE_BYTES: usize = 16;
 
@@ -66,6 +66,7 @@ struct ProcessEntry {
     joined_ns: AtomicU64,
     joined_at: AtomicU64,
     namespace: AtomicU64,
+    image: AtomicU64,
     pid: AtomicU32,
     _unused: AtomicU32,
     /// Bytes of the program's path, and of the command line behind it.
@@ -102,6 +103,8 @@ pub struct Process {
     pub joined_at: u64,
     /// The inode of its namespace of process ids, or [`NAMESPACE_UNKNOWN`].
     pub namespace: u64,
+    /// A number of the program that the process is, another one after `exec`.
+    pub image: u64,
     /// Its id as the session owner sees it, if that has made the entry; else zero.
     pub pid: u32,
     /// What it called itself when its program started, as `ps` shows it.
@@ -120,6 +123,7 @@ pub struct Entrant<'a> {
     pub joined_ns: u64,
     pub joined_at: u64,
     pub namespace: u64,
+    pub image: u64,
     pub pid: u32,
     pub name: [u8; NAME_SIZE_BYTES],
     pub program: &'a [u8],
@@ -141,7 +145,6 @@ pub struct Class {
 pub struct Register {
     /// Counts up whenever there is something new for the session owner.
     changes: AtomicU32,
-    process_next: AtomicU32,
     class_next: AtomicU32,
     text_next: AtomicU32,
     processes_refused: AtomicU64,
@@ -152,6 +155,14 @@ pub struct Register {
     processes: [ProcessEntry; PROCESS_COUNT],
     classes: [ClassEntry; CLASS_COUNT],
     text: [AtomicU8; CLASS_TEXT_SIZE_BYTES],
+}
+
+/// Entries that are looked at for [`Register::namesakes`].
+const NEAR_COUNT: usize = 16;
+
+/// All numbers of processes, from one on that goes by an id.
+fn numbers_of(vpid: u32) -> impl Iterator<Item = usize> {
+    (0..PROCESS_COUNT - 1).map(move |step| 1 + (vpid as usize + step) % (PROCESS_COUNT - 1))
 }
 
 /// FNV-1a, and its upper half again: slots are found by the lower bits, and told apart by the upper ones.
@@ -191,17 +202,17 @@ impl Register {
         patterns.map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
     }
 
-    /// Takes an entry. `None`, and counted, if all are taken. Lock-free.
+    /// Takes an entry: the first free one from a place on that goes by the id, so that processes that come after one another have others. `None`,
+    /// and counted, if all are taken. Lock-free.
     pub fn claim_process(&self, vpid: u32) -> Option<u16> {
-        let start = self.process_next.fetch_add(1, Ordering::Relaxed) as usize;
-        let numbers = (0..PROCESS_COUNT - 1).map(|step| 1 + start.wrapping_add(step) % (PROCESS_COUNT - 1));
+        let mut numbers = numbers_of(vpid);
         let is_taken = |number: &usize| {
             let state = &self.processes[*number].state;
             // (R1) Acquire pairs with (R2): what the former process had in its entry has been read.
             state.load(Ordering::Relaxed) == 0
                 && state.compare_exchange(0, word(CLAIMED, vpid), Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        let number = numbers.into_iter().find(is_taken);
+        let number = numbers.find(is_taken);
         if number.is_none() {
             self.processes_refused.fetch_add(1, Ordering::Relaxed);
             self.changed();
@@ -209,12 +220,19 @@ impl Register {
         number.map(|number| number as u16)
     }
 
+    /// Processes with this id that are near the place that goes by it: what this process was before it became another program.
+    pub fn namesakes(&self, vpid: u32) -> impl Iterator<Item = (u16, Process)> {
+        let is_ready = move |number: &usize| self.processes[*number].state.load(Ordering::Relaxed) == word(READY, vpid);
+        let near = numbers_of(vpid).take(NEAR_COUNT).filter(is_ready).map(|number| number as u16);
+        near.filter_map(|number| Some((number, self.process(number)?)))
+    }
+
     /// Fills an entry that is claimed, and shows it. Texts that are too long are cut. False if the session owner has taken the entry away:
     /// it has found the process dead. Wait-free; allocates nothing.
     #[must_use]
     pub fn enter(&self, number: u16, entrant: &Entrant<'_>) -> bool {
         let Some(entry) = self.processes.get(usize::from(number)) else { return false };
-        let Entrant { vpid, joined_ns, joined_at, namespace, pid, name, program, command_line } = *entrant;
+        let Entrant { vpid, joined_ns, joined_at, namespace, image, pid, name, program, command_line } = *entrant;
         let program = &program[..program.len().min(PROCESS_TEXT_SIZE_BYTES / 2)];
         let command_line = &command_line[..command_line.len().min(PROCESS_TEXT_SIZE_BYTES - program.len())];
         store(&entry.name, &name);
@@ -225,6 +243,7 @@ impl Register {
         entry.joined_ns.store(joined_ns, Ordering::Relaxed);
         entry.joined_at.store(joined_at, Ordering::Relaxed);
         entry.namespace.store(namespace, Ordering::Relaxed);
+        entry.image.store(image, Ordering::Relaxed);
         entry.pid.store(pid, Ordering::Relaxed);
         let (claimed, ready) = (word(CLAIMED, vpid), word(READY, vpid));
         // (R3) Release pairs with (R4): the entry is whole.
@@ -267,6 +286,7 @@ impl Register {
             joined_ns: entry.joined_ns.load(Ordering::Relaxed),
             joined_at: entry.joined_at.load(Ordering::Relaxed),
             namespace: entry.namespace.load(Ordering::Relaxed),
+            image: entry.image.load(Ordering::Relaxed),
             pid: entry.pid.load(Ordering::Relaxed),
             name: text(&entry.name),
             program: text(&entry.text[..program_len]),
@@ -396,6 +416,7 @@ mod tests {
             joined_ns: 99,
             joined_at: 5,
             namespace: 4,
+            image: 6,
             pid: 70,
             name: *b"x\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             program: b"/bin/x",
@@ -408,6 +429,7 @@ mod tests {
             joined_ns: 99,
             joined_at: 5,
             namespace: 4,
+            image: 6,
             pid: 70,
             name: "x".into(),
             program: "/bin/x".into(),
@@ -416,7 +438,9 @@ mod tests {
         assert_eq!(register.process(number), Some(expected.clone()));
         register.leave(number, 8);
         assert_eq!(register.process(number), Some(expected));
+        assert_eq!(register.namesakes(7).map(|(number, _)| number).collect::<Vec<_>>(), [number]);
         register.leave(number, 7);
+        assert_eq!(register.namesakes(7).count(), 0);
         assert_eq!(register.process(number).map(|process| process.phase), Some(Phase::Left));
         register.free(number);
         assert_eq!(register.process(number), None);
@@ -424,7 +448,7 @@ mod tests {
         let number = register.claim_process(7).unwrap();
         assert!(register.enter(number, &Entrant { program: &long, command_line: &long, ..entrant }));
         let cut = register.process(number).unwrap();
-        assert_eq!((cut.program.len(), cut.command_line.len()), (224, 224));
+        assert_eq!((cut.program.len(), cut.command_line.len()), (220, 220));
     }
 
     #[test]

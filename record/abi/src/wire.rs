@@ -306,6 +306,8 @@ messages! {
         version: u32,
         /// The program's process id as it sees it itself.
         vpid: u32,
+        /// See [`crate::register::Process::image`].
+        image: u64,
         /// Path of the executable.
         program: String,
         /// The command line, arguments separated by blanks.
@@ -690,7 +692,13 @@ mod tests {
             ],
         };
         vec![
-            Message::Hello { version: VERSION, vpid: 7, program: "/bin/true".into(), command_line: "true".into() },
+            Message::Hello {
+                version: VERSION,
+                vpid: 7,
+                image: 8,
+                program: "/bin/true".into(),
+                command_line: "true".into(),
+            },
             Message::Welcome { process: 3 },
             Message::Stop,
             Message::Stopped { summary: "done".into() },

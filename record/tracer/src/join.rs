@@ -36,9 +36,19 @@ pub(crate) struct Joining {
 struct Identity {
     /// Inode of the namespace of process ids.
     namespace: u64,
+    /// Of the random bytes that the kernel gives to each program that is executed.
+    image: u64,
     name: [u8; NAME_SIZE_BYTES],
     program: Vec<u8>,
     command_line: Vec<u8>,
+}
+
+fn image() -> u64 {
+    // SAFETY: asks for an entry of the auxiliary vector; 0 where there is none.
+    let random = unsafe { libc::getauxval(libc::AT_RANDOM) };
+    let random = core::ptr::with_exposed_provenance::<u64>(random as usize);
+    // SAFETY: what it gives is the address of 16 bytes that stay as long as the process runs (getauxval(3)).
+    if random.is_null() { 0 } else { unsafe { random.read_unaligned() } }
 }
 
 impl Identity {
@@ -46,6 +56,7 @@ impl Identity {
         let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
         Identity {
             namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(NAMESPACE_UNKNOWN, |stat| stat.st_ino),
+            image: image(),
             name: thread::program_name(),
             program: program.into_os_string().into_vec(),
             command_line: command_line(),
@@ -74,6 +85,7 @@ pub(crate) fn ask_for_memory(socket: &Path) -> Result<Handed, String> {
     let hello = Message::Hello {
         version: VERSION,
         vpid: std::process::id(),
+        image: identity.image,
         program: text(&identity.program),
         command_line: text(&identity.command_line),
     };
@@ -125,12 +137,20 @@ impl Joining {
         let identity = self.identity.get_or_insert_with(Identity::of_this_process);
         let vpid = std::process::id();
         let register = memory.register().ok_or("the session has no register")?;
+        for (number, former) in register.namesakes(vpid) {
+            // What this process was before `exec`: its threads have ended amid their writes.
+            if former.namespace == identity.namespace && former.image != identity.image {
+                memory.release_claims(number);
+                register.leave(number, vpid);
+            }
+        }
         let process = register.claim_process(vpid).ok_or("too many processes are in the session")?;
         let entrant = Entrant {
             vpid,
             joined_ns: crate::clock::boot_ns(),
             joined_at: crate::clock::of_session(memory.clock()),
             namespace: identity.namespace,
+            image: identity.image,
             pid: 0,
             name: identity.name,
             program: &identity.program,

@@ -53,7 +53,7 @@ fn admit(memory: &Memory, trace: &Trace, processes: &Processes, number: u16, pro
     let name = name.unwrap_or_else(|| printable(&process.name));
     let whole = is_same.then(|| command_line(pid)).flatten();
     let command_line = whole.unwrap_or_else(|| printable(&process.command_line));
-    processes.add(memory, number, Joined { pid, watch, stat });
+    processes.add(memory, number, Joined { pid, image: process.image, watch, stat });
     let record = StateRecord::Process {
         process: number.into(),
         pid,

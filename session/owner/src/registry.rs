@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::session::claim;
 use dormouse_abi::wire::Message;
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
@@ -39,8 +37,10 @@ struct Table {
 struct Process {
     pid: u32,
     watch: Watch,
-    /// See [`image`].
-    image: String,
+    /// See [`dormouse_abi::register::Process::image`].
+    image: u64,
+    /// See [`layout`].
+    layout: String,
     /// See [`crate::process_name`].
     name: String,
 }
@@ -79,6 +79,8 @@ impl Watch {
 pub(crate) struct Joined {
     /// As the owner sees it, or, if it does not see it, as it sees itself.
     pub(crate) pid: u32,
+    /// See [`Process::image`].
+    pub(crate) image: u64,
     pub(crate) watch: Watch,
     /// Of the process, while it lives.
     pub(crate) stat: Option<Stat>,
@@ -107,20 +109,19 @@ impl Processes {
     /// A process that has become another program leaves its former number behind, and what that held is taken back: its
     /// threads ended amid their writes, as those of a killed process do, but its pidfd does not say so.
     pub(crate) fn add(&self, memory: &Memory, number: u16, joined: Joined) {
-        let Joined { pid, watch, stat } = joined;
-        let image = stat.as_ref().map(image).unwrap_or_default();
+        let Joined { pid, image, watch, stat } = joined;
+        let layout = stat.as_ref().map(layout).unwrap_or_default();
         let name = stat.map(|stat| stat.name).unwrap_or_default();
-        let is_there = !matches!(watch, Watch::Dead);
         let mut table = self.lock();
         table.claimed.remove(&number);
         table.live.retain(|number, process| {
-            let is_former = is_there && process.pid == pid && process.image != image;
+            let is_former = process.pid == pid && process.image != image;
             if is_former {
                 take_back(memory, *number);
             }
             !is_former
         });
-        table.live.insert(number, Process { pid, watch, image, name });
+        table.live.insert(number, Process { pid, watch, image, layout, name });
         table.joined += 1;
     }
 
@@ -179,7 +180,7 @@ impl Processes {
             *last_named = number;
             let Some(process) = live.get_mut(&number) else { continue };
             // A program that it has become by `exec` joins by itself, or is none of the session's.
-            let stat = Stat::of(process.pid).filter(|stat| image(stat) == process.image && stat.name != process.name);
+            let stat = Stat::of(process.pid).filter(|stat| layout(stat) == process.layout && stat.name != process.name);
             if let Some(Stat { name, .. }) = stat {
                 process.name.clone_from(&name);
                 renamed.push((number, name));
@@ -201,26 +202,14 @@ impl Processes {
     }
 }
 
-/// Tells the programs apart that a process becomes one after the other by `exec`, also where they are the same file: where
-/// code, stack and arguments start, as the kernel has placed them. Where it does not tell, or places everything alike, all
-/// are one, and what a former program held comes back at the end of the process.
-fn image(stat: &Stat) -> String {
+/// Where code, stack and arguments start, as the kernel has placed them: otherwise for most programs that a process becomes by `exec`.
+fn layout(stat: &Stat) -> String {
     [26, 28, 48].map(|number| stat.field(number)).join(" ")
 }
 
 /// Takes back what a process held that writes no more, its number last.
 fn take_back(memory: &Memory, number: u16) {
-    let geometry = memory.geometry();
-    for stream in memory.used_streams().filter(|stream| *stream >= geometry.cpu_count) {
-        let claimed = &memory.stream(stream).claim;
-        // (H) pairs with (I), the claimant's last.
-        let word = claimed.load(Ordering::Acquire);
-        if claim::process(word) == Some(number) {
-            // What the dead claimant had not committed is above the stream's offset, and means nothing.
-            // (I) pairs with (H), the next claimant's.
-            let _ = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
+    memory.release_claims(number);
     memory.reclaim_drawn(number);
     if let Some(register) = memory.register() {
         register.free(number);

@@ -187,10 +187,11 @@ impl Server {
             Message::Hello { version, program, .. } if version != wire::VERSION => {
                 self.refuse_program(&mut stream, &program, OTHER_VERSION)
             }
-            Message::Hello { vpid, program, command_line, .. } => {
+            Message::Hello { vpid, image, program, command_line, .. } => {
                 let memory = self.shared.memory.view();
                 let entrant = Entrant {
                     vpid,
+                    image,
                     joined_ns: boot_ns(),
                     joined_at: self.shared.trace.clock.now(),
                     pid,

@@ -94,7 +94,7 @@ fn crowd() {
 }
 
 fn hello(version: u32) -> Message {
-    Message::Hello { version, vpid: 1, program: "/bin/older".into(), command_line: "older".into() }
+    Message::Hello { version, vpid: 1, image: 1, program: "/bin/older".into(), command_line: "older".into() }
 }
 
 fn ask(frame: &[u8]) -> Message {
