@@ -207,7 +207,7 @@ impl Record {
         let command_line: Vec<_> = self.command.iter().map(|argument| argument.to_string_lossy()).collect();
         let options = self.options(dir, command_line.join(" "));
         let session = Session::create(&options)?;
-        let traced = match Traced::start(&self.command, session.socket(), preload.as_deref(), &self.snapshot_on) {
+        let traced = match Traced::start(&self.command, &session, preload.as_deref(), &self.snapshot_on) {
             Ok(traced) => traced,
             Err(error) => {
                 session.abandon();

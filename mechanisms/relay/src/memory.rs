@@ -4,9 +4,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use dormouse_abi::page;
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::register::Register;
 use dormouse_abi::session::{
     Geometry, LOST_CLASS_COUNT, MAGIC, MODE_OVERWRITE, Owner, STREAM_STRIDE_BYTES, SessionHeader, SessionLayout, State,
-    StreamControl, UNIT_BYTES, VERSION, expiry, spare,
+    StreamControl, UNIT_BYTES, VERSION, claim, expiry, spare,
 };
 use dormouse_abi::txn::{Store, Txn};
 
@@ -141,7 +142,7 @@ impl Memory {
             stream_count: geometry.stream_count,
             ring_size: geometry.ring_size(),
             clock: setup.clock,
-            owners_offset: geometry.owners_offset() as u64,
+            register_offset: geometry.register_offset().unwrap_or(0) as u64,
             streams_offset: geometry.streams_offset() as u64,
             rings_offset: geometry.rings_offset() as u64,
             ring_stride_bytes: geometry.ring_stride_bytes() as u64,
@@ -192,6 +193,13 @@ impl Memory {
     pub fn header(&self) -> &SessionHeader {
         // SAFETY: there is room for a header where the geometry begins, mapped by the word of who made the view; it is atomics.
         unsafe { &*self.base.cast::<SessionHeader>() }
+    }
+
+    /// Where programs enter themselves, if the session has such a place.
+    pub fn register(&self) -> Option<&Register> {
+        let offset = self.geometry.register_offset()?;
+        // SAFETY: inside the memory by the geometry, aligned as a register is, and all of it is atomics.
+        Some(unsafe { &*self.at(offset).cast::<Register>() })
     }
 
     /// Whether full pages stay with the producer.
@@ -424,6 +432,20 @@ impl Memory {
             let _ = self.change_owner(index, drawn, Owner::Free);
             // (J') pairs with (J): whoever sees the count finds the page.
             self.header().freed.0.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Releases the streams that a process has claimed, which writes no more.
+    pub fn release_claims(&self, process: u16) {
+        for stream in self.used_streams().filter(|stream| *stream >= self.geometry.cpu_count) {
+            let claimed = &self.stream(stream).claim;
+            // (H) pairs with (I), the claimant's last.
+            let word = claimed.load(Ordering::Acquire);
+            if claim::process(word) == Some(process) {
+                // What the claimant had not committed is above the stream's offset, and means nothing.
+                // (I) pairs with (H), the next claimant's.
+                let _ = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
         }
     }
 

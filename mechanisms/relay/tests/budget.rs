@@ -11,7 +11,8 @@ use dormouse_percpu::{Commit, apply_exclusive};
 use dormouse_relay::{Census, Memory, Setup};
 
 /// Two of the streams belong to CPUs that are online.
-const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 32, cpu_count: 200, stream_count: 216 };
+const GEOMETRY: Geometry =
+    Geometry { page_size_bytes: 4096, page_count: 32, cpu_count: 200, stream_count: 216, has_register: false };
 const ONLINE: [u32; 2] = [3, 130];
 const PROCESS: u16 = 7;
 

@@ -15,7 +15,8 @@ use dormouse_abi::txn::Txn;
 use dormouse_relay::{Memory, Record, Segment, Setup, Written, write_exclusive};
 use proptest::prelude::*;
 
-const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 7, cpu_count: 0, stream_count: 3 };
+const GEOMETRY: Geometry =
+    Geometry { page_size_bytes: 4096, page_count: 7, cpu_count: 0, stream_count: 3, has_register: false };
 const PROCESS: u16 = 9;
 
 fn setup(mode: u32, clock: u32) -> Setup<'static> {

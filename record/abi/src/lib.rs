@@ -2,7 +2,7 @@
 //!
 //! The write side (traced programs) and the read side (the session owner) are separate programs, often of separate
 //! versions. They meet only in this crate: constants, `repr(C)` structures whose sizes are proven by const asserts, and
-//! pure encoders and decoders. No system call, no allocation outside [`wire`], no policy.
+//! pure encoders and decoders. No system call, no allocation outside [`wire`] and by readers of [`register`], no policy.
 //!
 //! ```text
 //!   one memfd, made by the session owner, sealed against shrinking
@@ -17,6 +17,7 @@
 //! * [`site`]: the 16-byte record of a patchable site, and the section names.
 //! * [`tunable`]: which names and values a tunable may have.
 //! * [`class`]: event classes as C programs lay them out, and the kinds of a field.
+//! * [`register`]: where programs enter themselves and their classes, behind the pages.
 //! * [`session`]: header, state word, owner word, control block of a stream.
 //! * [`page`]: the header of a page, which is a CTF packet header and context.
 //! * [`record`]: the header of an event record.
@@ -26,10 +27,13 @@
 //! * [`wire`]: the messages on the two Unix sockets.
 #![no_std]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod class;
 pub mod page;
 pub mod record;
+pub mod register;
 pub mod rseq;
 pub mod session;
 pub mod site;

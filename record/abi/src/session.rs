@@ -30,12 +30,13 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::record::{PACKET_SPAN_BITS, RecordKind};
+use crate::register::Register;
 use crate::vring::RingLayout;
 
 /// "DORMOUSE", little-endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DORMOUSE");
 /// Layout version; a producer that does not know it does not join.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of the session header.
 pub const HEADER_SIZE_BYTES: usize = 4096;
 /// Bytes from one stream's control block to the next.
@@ -85,8 +86,8 @@ pub struct SessionLayout {
     pub ring_size: u32,
     /// [`CLOCK_TSC`] or [`CLOCK_MONOTONIC`].
     pub clock: u32,
-    /// Offset of the owner words.
-    pub owners_offset: u64,
+    /// Offset of the [`Register`], or zero: there is none.
+    pub register_offset: u64,
     /// Offset of the first control block.
     pub streams_offset: u64,
     /// Offset of the first ring region.
@@ -351,6 +352,8 @@ pub struct Geometry {
     pub cpu_count: u32,
     /// All streams.
     pub stream_count: u32,
+    /// Whether a [`Register`] follows the pages.
+    pub has_register: bool,
 }
 
 impl Geometry {
@@ -400,10 +403,23 @@ impl Geometry {
         let below = if fills_huge_pages { HUGE_PAGE_SIZE_BYTES } else { page_size_bytes } - 1;
         (self.rings_offset() + self.ring_stride_bytes() * self.stream_count as usize + below) & !below
     }
+    /// Where the last page ends.
+    #[inline]
+    pub const fn pages_end(&self) -> usize {
+        self.pages_offset() + self.page_size_bytes as usize * self.page_count as usize
+    }
+    /// Offset of the register, if there is one: behind the pages, for most of it has no memory.
+    #[inline]
+    pub const fn register_offset(&self) -> Option<usize> {
+        if self.has_register { Some(self.pages_end().next_multiple_of(align_of::<Register>())) } else { None }
+    }
     /// Bytes of all the memory.
     #[inline]
     pub const fn size_bytes(&self) -> usize {
-        self.pages_offset() + self.page_size_bytes as usize * self.page_count as usize
+        match self.register_offset() {
+            Some(offset) => offset + size_of::<Register>(),
+            None => self.pages_end(),
+        }
     }
     /// Unit of page number `index`.
     #[inline]
@@ -430,7 +446,7 @@ impl Geometry {
             && self.cpu_count <= self.stream_count
             && self.stream_count >= 1
             && self.stream_count <= STREAM_COUNT_MAX
-            && self.size_bytes() / UNIT_BYTES < 1 << STATE_UNIT_BITS
+            && self.pages_end() / UNIT_BYTES < 1 << STATE_UNIT_BITS
     }
 
     /// The geometry that a session's layout states.
@@ -449,6 +465,7 @@ impl Geometry {
             page_count: layout.page_count,
             cpu_count: layout.cpu_count,
             stream_count: layout.stream_count,
+            has_register: layout.register_offset != 0,
         };
         let agrees = geometry.is_valid()
             && layout.mode <= MODE_OVERWRITE
@@ -456,7 +473,7 @@ impl Geometry {
             && layout.clock <= CLOCK_MONOTONIC
             && RecordKind::from_u32(layout.record_kind).is_some()
             && layout.ring_size == geometry.ring_size()
-            && layout.owners_offset == geometry.owners_offset() as u64
+            && layout.register_offset == geometry.register_offset().unwrap_or(0) as u64
             && layout.streams_offset == geometry.streams_offset() as u64
             && layout.rings_offset == geometry.rings_offset() as u64
             && layout.ring_stride_bytes == geometry.ring_stride_bytes() as u64
@@ -494,7 +511,8 @@ mod tests {
 
     #[test]
     fn every_page_has_one_unit() {
-        let geometry = Geometry { page_size_bytes: 8192, page_count: 100, cpu_count: 4, stream_count: 12 };
+        let geometry =
+            Geometry { page_size_bytes: 8192, page_count: 100, cpu_count: 4, stream_count: 12, has_register: false };
         assert!(geometry.is_valid());
         for index in 0..100 {
             assert_eq!(geometry.page_of_unit(geometry.unit_of_page(index)), Some(index));

@@ -12,13 +12,15 @@ use crate::site::TunableType;
 use crate::tunable::{TUNABLE_SET_COUNT_MAX, TunableRange, TunableValue, is_tunable_name};
 
 /// Protocol version, first in [`Message::Hello`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest frame body in bytes.
 pub const FRAME_SIZE_MAX_BYTES: usize = 4 << 20;
 /// Most bytes of a session's memory in one [`Message::MemoryPart`]: a program can allocate that much to answer.
 pub const MEMORY_PART_SIZE_BYTES_MAX: u32 = 256 << 10;
 /// Environment variable: path of the session's socket.
 pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
+/// Environment variable: the session's memory, for programs that inherit it: a descriptor's number, `:`, and the session's uuid in hexadecimal.
+pub const ENV_MEMORY: &str = "DORMOUSE_MEMORY";
 /// Environment variable: `0` keeps a program from listening.
 pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
 /// Environment variable: `1` forces the path for machines without rseq.
@@ -30,6 +32,23 @@ pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
         Some(dir) => format!("{dir}/dormouse"),
         None => format!("/tmp/dormouse-{uid}"),
     }
+}
+
+/// What [`ENV_MEMORY`] says.
+pub fn memory_name(descriptor: i32, uuid: &[u8; 16]) -> String {
+    let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{descriptor}:{uuid}")
+}
+
+/// Reads [`memory_name`]; `None` for anything else.
+pub fn parse_memory_name(name: &str) -> Option<(i32, [u8; 16])> {
+    let (descriptor, uuid) = name.split_once(':')?;
+    let digits = (uuid.len() == 32 && uuid.is_ascii()).then_some(uuid)?;
+    let mut bytes = [0; 16];
+    for (byte, at) in bytes.iter_mut().zip((0..32).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some((descriptor.parse().ok().filter(|descriptor| *descriptor >= 0)?, bytes))
 }
 
 /// File name of a program's socket. A process has several if several of its loaded objects contain a tracer of their own.
@@ -109,11 +128,20 @@ impl Announcement {
         Ok(ClassDecl { provider, name, fields: self.fields.iter().map(field).collect::<Result<_, _>>()? })
     }
 
-    /// Bytes that it takes in a frame.
-    pub fn size_bytes(&self) -> usize {
-        let names = [&self.provider, &self.name].into_iter().map(|name| 2 + name.len());
-        let fields = self.fields.iter().map(|(name, _)| 2 + name.len() + 1);
-        names.chain(fields).sum::<usize>() + 4
+    /// The class as the session's register has it: provider, NUL, name, NUL, and for each field its type byte, its name, NUL.
+    pub fn to_text(&self) -> Vec<u8> {
+        let names = [&self.provider, &self.name].into_iter().flat_map(|name| name.bytes().chain([0]));
+        let fields = self.fields.iter().flat_map(|(name, byte)| [*byte].into_iter().chain(name.bytes()).chain([0]));
+        names.chain(fields).collect()
+    }
+
+    /// Reads [`Announcement::to_text`]; `None` for anything else.
+    pub fn from_text(text: &[u8]) -> Option<Announcement> {
+        let mut parts = text.strip_suffix(&[0])?.split(|byte| *byte == 0);
+        let name = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (provider, event) = (name(parts.next()?), name(parts.next()?));
+        let field = |part: &[u8]| part.split_first().map(|(byte, bytes)| (name(bytes), *byte));
+        Some(Announcement { provider, name: event, fields: parts.map(field).collect::<Option<_>>()? })
     }
 }
 
@@ -150,15 +178,6 @@ pub struct ClassStatus {
     pub site_count: u32,
     /// How many of these are patched (the others read the variable).
     pub patched_count: u32,
-}
-
-/// The owner's answer for one announced class, in the order of the announcement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
-    /// The class's id in the trace, or `u32::MAX` for one that is refused.
-    pub id: u32,
-    /// Whether to arm it now.
-    pub armed: bool,
 }
 
 /// A tunable as a program lists it.
@@ -287,26 +306,17 @@ messages! {
         version: u32,
         /// The program's process id as it sees it itself.
         vpid: u32,
+        /// See [`crate::register::Process::image`].
+        image: u64,
         /// Path of the executable.
         program: String,
         /// The command line, arguments separated by blanks.
         command_line: String,
-        /// Classes known so far: as many as fit into a frame; the others follow as [`Message::MoreClasses`].
-        classes: Vec<Announcement>,
     },
     /// Owner → program.
     2 => Welcome {
         /// The session's number for the process.
         process: u16,
-        /// One grant for each class.
-        grants: Vec<Grant>,
-    },
-    /// Program → owner: classes that came later (`dlopen`). The answer is [`Message::Welcome`] without a descriptor.
-    3 => MoreClasses {
-        /// The session's number for the process.
-        process: u16,
-        /// The new classes.
-        classes: Vec<Announcement>,
     },
     /// Tool → owner of an attached session: ends it. The answer is [`Message::Stopped`] once the trace is complete.
     4 => Stop,
@@ -601,7 +611,6 @@ macro_rules! structures {
 }
 structures! {
     Announcement { provider, name, fields }
-    Grant { id, armed }
     ClassStatus { decl, armed, site_count, patched_count }
     BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
     Snapshot { dir, events, bytes, span_ns, pages_missed, pages_refused }
@@ -686,12 +695,11 @@ mod tests {
             Message::Hello {
                 version: VERSION,
                 vpid: 7,
+                image: 8,
                 program: "/bin/true".into(),
                 command_line: "true".into(),
-                classes: vec![(&decl).into()],
             },
-            Message::Welcome { process: 3, grants: vec![Grant { id: 5, armed: true }] },
-            Message::MoreClasses { process: 3, classes: vec![] },
+            Message::Welcome { process: 3 },
             Message::Stop,
             Message::Stopped { summary: "done".into() },
             Message::Snapshot { dir: "/tmp/x".into(), last_ns: 5, bytes_max: 0, trigger: "command".into() },
@@ -777,9 +785,19 @@ mod tests {
         let class = announcement("e", "second", SEQUENCE | Kind::U16 as u8);
         let decl = class.check().unwrap();
         assert_eq!((decl.full_name().as_str(), Announcement::from(&decl)), ("p:e", class.clone()));
-        let frame = Message::MoreClasses { process: 1, classes: vec![class.clone(), class.clone()] }.encode();
-        let one = Message::MoreClasses { process: 1, classes: vec![class.clone()] }.encode();
-        assert_eq!(frame.len() - one.len(), class.size_bytes());
+        assert_eq!(Announcement::from_text(&class.to_text()), Some(class.clone()));
+        assert_eq!(
+            Announcement::from_text(b"p\0e\0"),
+            Some(Announcement { fields: vec![], name: "e".into(), ..class.clone() })
+        );
+        for wrong in [&b""[..], b"p", b"p\0", b"p\0e", b"p\0e\0\0", b"p\0e\0\x01f"] {
+            assert_eq!(Announcement::from_text(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(parse_memory_name(&memory_name(9, &[0xAB; 16])), Some((9, [0xAB; 16])));
+        for wrong in ["", "9", "9:", ":00", "-1:000102030405060708090a0b0c0d0e0f", "9:000102030405060708090a0b0c0d0eßx"]
+        {
+            assert_eq!(parse_memory_name(wrong), None, "{wrong}");
+        }
 
         let long = "n".repeat(NAME_LEN_MAX + 1);
         for name in ["größe", "", "9", "a b", "\u{1b}[2J", &long] {

@@ -224,14 +224,6 @@ pub(crate) struct Found {
     pub(crate) unfit: Vec<UnfitClass>,
 }
 
-impl Found {
-    /// As the session owner hears of them, the classes first.
-    pub(crate) fn announcements(&self) -> Vec<Announcement> {
-        let classes = self.classes.iter().map(|class| Announcement::from(&class.decl));
-        classes.chain(self.unfit.iter().map(|unfit| unfit.announcement.clone())).collect()
-    }
-}
-
 /// Reads an object's event records and gives the classes that are not in `known`.
 ///
 /// Records repeat where code was inlined or instantiated.

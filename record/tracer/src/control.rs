@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dormouse_abi::class::CLASS_ID_NONE;
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{self, ClassStatus, Grant, Message};
+use dormouse_abi::wire::{self, Announcement, ClassStatus, Message};
 use dormouse_imv::Change;
 use dormouse_locks::{Held, Rank};
 
 use crate::class::{Class, Found, read_records};
-use crate::join::{Joining, announce};
+use crate::join::{Joining, ask_for_memory};
 use crate::marks::{self, Marks};
 use crate::session::{Attached, current};
 
@@ -89,10 +89,8 @@ impl Control {
     pub(crate) unsafe fn register(&mut self, start: *const EventRecord, stop: *const EventRecord) {
         // SAFETY: the caller's word.
         let mut fresh = unsafe { read_records(start, stop, &self.found) };
-        if let Some(attached) = current()
-            && let Ok(grants) = announce(&attached.socket, attached.process, &fresh.announcements())
-        {
-            grant(&mut fresh.classes, &grants, &self.marks);
+        if let Some(attached) = current() {
+            self.enroll(attached, &mut fresh);
         }
         self.found.classes.append(&mut fresh.classes);
         self.found.unfit.append(&mut fresh.unfit);
@@ -105,14 +103,40 @@ impl Control {
     }
 
     /// Joins a session in place of any other.
-    ///
-    /// # Errors
-    /// One line.
-    pub(crate) fn join(&mut self, socket: &Path) -> Result<(), String> {
+    fn join(&mut self, join: impl FnOnce(&mut Joining) -> Result<&'static Attached, String>) -> Result<(), String> {
         self.leave();
-        let (_, grants) = self.joining.join(socket, &self.found.announcements())?;
-        grant(&mut self.found.classes, &grants, &self.marks);
+        let attached = join(&mut self.joining)?;
+        let mut found = core::mem::take(&mut self.found);
+        self.enroll(attached, &mut found);
+        self.found = found;
         Ok(())
+    }
+
+    /// Enters classes in the session's register, and arms those that the session wants armed. These come first, because small ids take fewer bytes
+    /// in records without context. A class for which there is no room keeps no id, and the register counts it.
+    fn enroll(&self, attached: &Attached, found: &mut Found) {
+        let Some(register) = attached.memory.register() else { return };
+        let patterns = register.patterns();
+        let is_wanted = |class: &Class| {
+            let name = class.decl.full_name();
+            patterns.iter().any(|pattern| wire::matches(pattern, &name))
+        };
+        let wanted: Vec<bool> = found.classes.iter().map(is_wanted).collect();
+        let mut granted = vec![CLASS_ID_NONE; wanted.len()];
+        for is_wanted in [true, false] {
+            for index in (0..wanted.len()).filter(|index| wanted[*index] == is_wanted) {
+                let text = Announcement::from(&found.classes[index].decl).to_text();
+                granted[index] = register.class_id(attached.process, &text).map_or(CLASS_ID_NONE, u32::from);
+            }
+        }
+        for unfit in &found.unfit {
+            let _ = register.class_id(attached.process, &unfit.announcement.to_text());
+        }
+        // Ids first, so that no event is written with another session's.
+        for (class, id) in found.classes.iter().zip(&granted) {
+            class.id.store(self.marks.id_word(*id, &class.decl), Ordering::Relaxed);
+        }
+        set_armed(&mut found.classes, |index, _| wanted[index] && granted[index] != CLASS_ID_NONE);
     }
 
     /// Disarms everything and leaves the session.
@@ -139,18 +163,6 @@ impl Control {
         let is_changed: Vec<bool> = self.found.classes.iter().map(&mut is_changed).collect();
         set_armed(&mut self.found.classes, |index, class| if is_changed[index] { armed } else { class.armed });
         (self.changed(matching.0, self.armed_count().abs_diff(armed_before)), matching.1)
-    }
-
-    /// Asks again for what has no id: the session had none left, or did not answer in time.
-    fn announce_again(&self, attached: &Attached) {
-        let has_id = |class: &&Class| class.id.load(Ordering::Relaxed) != CLASS_ID_NONE;
-        if self.found.classes.iter().all(|class| has_id(&class)) {
-            return;
-        }
-        let grants = announce(&attached.socket, attached.process, &self.found.announcements()).unwrap_or_default();
-        for (class, grant) in self.found.classes.iter().zip(grants).filter(|(class, _)| !has_id(class)) {
-            class.id.store(self.marks.id_word(grant.id, &class.decl), Ordering::Relaxed);
-        }
     }
 
     /// Gives classes other marks from now on: `patterns` are marks, and which events have them. Once a class has one, `attend` is called each
@@ -181,35 +193,19 @@ impl Control {
                 patching: patching(),
             },
             Message::Arm { patterns } => {
-                let Some(attached) = current() else {
+                if current().is_none() {
                     return Message::Error { text: "the program is in no session".into() };
-                };
-                self.announce_again(attached);
+                }
                 let (changed, without) = self.set_matching(&patterns, true);
                 if without > 0 {
                     let text = format!(
-                        "the session refuses {without} of the event classes that match; its end says why, and the others are armed"
+                        "the session has no room for {without} of the event classes that match; the others are armed"
                     );
                     return Message::Error { text };
                 }
                 changed
             }
             Message::Disarm { patterns } => self.set_matching(&patterns, false).0,
-            Message::Attach { session } => {
-                if let Some(attached) = current()
-                    // (P) pairs with (P').
-                    && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
-                    // One whose owner was killed is over too: nobody drains it.
-                    && UnixStream::connect(&attached.socket).is_ok()
-                {
-                    let text = format!("the program is already in the session {}", attached.socket.display());
-                    return Message::Error { text };
-                }
-                match self.join(Path::new(&session)) {
-                    Ok(()) => self.changed(self.armed_count(), self.armed_count()),
-                    Err(text) => Message::Error { text },
-                }
-            }
             Message::Detach => {
                 let armed = self.armed_count();
                 self.leave();
@@ -226,17 +222,46 @@ impl Control {
     /// In a forked child: a process of its own in the same session.
     pub(crate) fn after_fork(&mut self) {
         marks::after_fork();
-        self.joining.after_fork();
-        let Some(socket) = current().map(|attached| attached.socket.clone()) else { return };
-        let armed: Vec<bool> = self.found.classes.iter().map(|class| class.armed).collect();
-        match self.joining.join(&socket, &self.found.announcements()) {
-            Ok((_, grants)) => {
-                // What the parent had armed or disarmed by hand holds for the child too.
-                let ids = grants.iter().zip(armed).map(|(grant, armed)| Grant { id: grant.id, armed });
-                grant(&mut self.found.classes, &ids.collect::<Vec<_>>(), &self.marks);
-            }
-            Err(_) => self.leave(),
+        // It has its parent's ids, and what that had armed.
+        if let Some(former) = current()
+            && self.joining.join_after_fork(former).is_err()
+        {
+            self.leave();
         }
+    }
+}
+
+/// Joins a session in place of any other: by the memory that was inherited, or else by asking at the socket for it.
+///
+/// # Errors
+/// One line.
+pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<(), String> {
+    if let Some(memory) = inherited
+        && lock().join(|joining| joining.join_inherited(memory, socket)).is_ok()
+    {
+        return Ok(());
+    }
+    // Under no lock: it may have to wait.
+    let handed = ask_for_memory(socket)?;
+    lock().join(|joining| joining.join_handed(handed, socket))
+}
+
+fn attach(session: &Path) -> Message {
+    if let Some(attached) = current()
+        // (P) pairs with (P').
+        && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
+        // One whose owner was killed is over too: nobody drains it.
+        && UnixStream::connect(&attached.socket).is_ok()
+    {
+        let text = format!("the program is already in the session {}", attached.socket.display());
+        return Message::Error { text };
+    }
+    match join(session, None) {
+        Ok(()) => {
+            let control = lock();
+            control.changed(control.armed_count(), control.armed_count())
+        }
+        Err(text) => Message::Error { text },
     }
 }
 
@@ -246,6 +271,7 @@ pub(crate) fn answer(question: Message) -> Message {
         // The registry of the tunables has a lock of its own, and the loader is asked where they are.
         Message::ListTunables => crate::tunable::list(),
         Message::SetTunables { values } => crate::tunable::set(&values),
+        Message::Attach { session } => attach(Path::new(&session)),
         question => lock().answer(question),
     }
 }
@@ -279,15 +305,6 @@ fn status(class: &Class) -> ClassStatus {
         site_count: count.sites as u32,
         patched_count: count.patched as u32,
     }
-}
-
-/// Gives ids first and arms then, so that no event is written with another session's id.
-fn grant(classes: &mut [Class], grants: &[Grant], marks: &Marks) {
-    for (class, grant) in classes.iter_mut().zip(grants) {
-        class.id.store(marks.id_word(grant.id, &class.decl), Ordering::Relaxed);
-    }
-    let armed: Vec<bool> = grants.iter().map(|grant| grant.armed && grant.id != CLASS_ID_NONE).collect();
-    set_armed(classes, |index, class| armed.get(index).copied().unwrap_or(class.armed));
 }
 
 /// Arms and disarms many classes with one change of the text's protection and one synchronisation of the CPUs.

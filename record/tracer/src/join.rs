@@ -2,22 +2,23 @@
 
 use core::sync::atomic::Ordering;
 use std::io::{Error, ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::wire::{Announcement, FRAME_SIZE_MAX_BYTES, Grant, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN};
+use dormouse_abi::wire::{FRAME_SIZE_MAX_BYTES, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
 use dormouse_backing::{BackingError, Mapping};
 use dormouse_percpu::Rseq;
 use dormouse_relay::Memory;
 
 use crate::membarrier;
-use crate::session::{Attached, forget_users, has_users, set_current};
-#[cfg(target_arch = "x86_64")]
+use crate::session::{Attached, current, forget_users, has_users, set_current};
 use crate::thread;
 
-/// How this process joins sessions, found out once.
+/// How this process joins sessions, and what it says of itself.
 #[derive(Debug)]
 pub(crate) struct Joining {
     /// `DORMOUSE_NO_RSEQ=1`.
@@ -26,42 +27,144 @@ pub(crate) struct Joining {
     mapped: Option<(Mapping, Memory)>,
     /// Whether there may be threads that have written to a session before, whose next record may go the shortest way at once.
     has_threads_with_context: bool,
+    /// Found out once: a forked child is of the same program.
+    identity: Option<Identity>,
 }
 
-/// How long a program waits for a session owner at most.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// What a process says of itself in a session's register.
+#[derive(Debug)]
+struct Identity {
+    /// Inode of the namespace of process ids.
+    namespace: u64,
+    /// Of the random bytes that the kernel gives to each program that is executed.
+    image: u64,
+    name: [u8; NAME_SIZE_BYTES],
+    program: Vec<u8>,
+    command_line: Vec<u8>,
+}
+
+fn image() -> u64 {
+    // SAFETY: asks for an entry of the auxiliary vector; 0 where there is none.
+    let random = unsafe { libc::getauxval(libc::AT_RANDOM) };
+    let random = core::ptr::with_exposed_provenance::<u64>(random as usize);
+    // SAFETY: what it gives is the address of 16 bytes that stay as long as the process runs (getauxval(3)).
+    if random.is_null() { 0 } else { unsafe { random.read_unaligned() } }
+}
+
+impl Identity {
+    fn of_this_process() -> Identity {
+        let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        Identity {
+            namespace: rustix::fs::stat("/proc/self/ns/pid").map_or(NAMESPACE_UNKNOWN, |stat| stat.st_ino),
+            image: image(),
+            name: thread::program_name(),
+            program: program.into_os_string().into_vec(),
+            command_line: command_line(),
+        }
+    }
+}
+
+/// How long a program waits for a session owner at most, all in all.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What a session's owner gives to a process that asks.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    process: u16,
+    memory: OwnedFd,
+    identity: Identity,
+}
+
+/// Asks the session's owner at `socket` for its memory. Nobody holds a lock meanwhile.
+///
+/// # Errors
+/// One line.
+pub(crate) fn ask_for_memory(socket: &Path) -> Result<Handed, String> {
+    let identity = Identity::of_this_process();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let hello = Message::Hello {
+        version: VERSION,
+        vpid: std::process::id(),
+        image: identity.image,
+        program: text(&identity.program),
+        command_line: text(&identity.command_line),
+    };
+    let (answer, fd) = ask(socket, &hello, PATIENCE)?;
+    let Message::Welcome { process } = answer else { return Err(refusal(answer)) };
+    Ok(Handed { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
+}
 
 impl Joining {
     /// In no session.
     pub(crate) const fn new() -> Joining {
-        Joining { no_rseq: false, mapped: None, has_threads_with_context: false }
+        Joining { no_rseq: false, mapped: None, has_threads_with_context: false, identity: None }
     }
 
-    /// Joins the session at `socket`; the classes get the grants that are returned.
+    /// Joins the session whose memory this program has inherited, if that is what is at this descriptor. Waits for nobody.
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn join(
+    pub(crate) fn join_inherited(
         &mut self,
+        (descriptor, uuid): (i32, [u8; 16]),
         socket: &Path,
-        classes: &[Announcement],
-    ) -> Result<(&'static Attached, Vec<Grant>), String> {
-        let (first, rest) = part(classes);
-        let hello = Message::Hello {
-            version: VERSION,
-            vpid: std::process::id(),
-            program: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
-            command_line: command_line(),
-            classes: first.to_vec(),
+    ) -> Result<&'static Attached, String> {
+        // SAFETY: looked at while this function runs, and not closed. If the program has put another file there, or closes it at this moment,
+        // that is told from a session's memory by its seals, its header, and the identity.
+        let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let memory = self.adopt(file, Some(uuid))?;
+        let process = self.enter(&memory)?;
+        self.attach(memory, process, socket.into())
+    }
+
+    /// Joins the session whose owner has handed out its memory.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn join_handed(&mut self, handed: Handed, socket: &Path) -> Result<&'static Attached, String> {
+        let Handed { process, memory, identity } = handed;
+        let memory = self.adopt(memory.as_fd(), None)?;
+        self.identity = Some(identity);
+        self.attach(memory, process, socket.into())
+    }
+
+    /// Enters this process in the session's register.
+    fn enter(&mut self, memory: &Memory) -> Result<u16, String> {
+        // (P) pairs with (P').
+        if memory.header().stopped.0.load(Ordering::Acquire) != 0 {
+            return Err("the session is over".into());
+        }
+        let identity = self.identity.get_or_insert_with(Identity::of_this_process);
+        let vpid = std::process::id();
+        let register = memory.register().ok_or("the session has no register")?;
+        for (number, former) in register.namesakes(vpid) {
+            // What this process was before `exec`: its threads have ended amid their writes.
+            if former.namespace == identity.namespace && former.image != identity.image {
+                memory.release_claims(number);
+                register.leave(number, vpid);
+            }
+        }
+        let process = register.claim_process(vpid).ok_or("too many processes are in the session")?;
+        let entrant = Entrant {
+            vpid,
+            joined_ns: crate::clock::boot_ns(),
+            joined_at: crate::clock::of_session(memory.clock()),
+            namespace: identity.namespace,
+            image: identity.image,
+            pid: 0,
+            name: identity.name,
+            program: &identity.program,
+            command_line: &identity.command_line,
         };
-        let (answer, fd) = ask(socket, &hello, PATIENCE)?;
-        let Message::Welcome { process, mut grants } = answer else { return Err(refusal(answer)) };
-        grants.extend(announce(socket, process, rest)?);
-        let fd = fd.ok_or("the session owner sent no memory")?;
-        let memory = self.adopt(fd)?;
+        let is_entered = register.enter(process, &entrant);
+        is_entered.then_some(process).ok_or_else(|| "the session owner takes this process for dead".into())
+    }
+
+    /// The process is in the session from here on.
+    fn attach(&mut self, memory: Memory, process: u16, socket: PathBuf) -> Result<&'static Attached, String> {
         // A thread's only registration is not a guest's to take: some allocators want it where libc does not.
         let rseq = if self.no_rseq { None } else { Rseq::of_libc() };
-        let attached = Attached::new(memory, rseq, membarrier::is_ready(), process, socket.into())?;
+        let attached = Attached::new(memory, rseq, membarrier::is_ready(), process, socket)?;
         if self.has_threads_with_context {
             attached.make_ready();
         }
@@ -72,14 +175,14 @@ impl Joining {
         }
         let attached = Box::leak(Box::new(attached));
         set_current(Some(attached));
-        Ok((attached, grants))
+        Ok(attached)
     }
 
-    /// Maps the memory, or keeps the mapping when it is of the same session (in a forked child).
-    fn adopt(&mut self, fd: OwnedFd) -> Result<Memory, String> {
-        // The session's owner is this program's user or root, and has put its buffers where they are: `is_of_own_user`.
-        let fresh = Mapping::map(&fd, false).or_else(|error| match error {
-            BackingError::NotSealed | BackingError::NotMemory => Mapping::map_file(&fd),
+    /// Maps the memory, or keeps the mapping when it is of the same session. With a uuid, it has to be that session's.
+    fn adopt(&mut self, fd: BorrowedFd<'_>, uuid: Option<[u8; 16]>) -> Result<Memory, String> {
+        // The session's owner is this program's user or root, and has put its buffers where they are: `is_of_own_user`, or it has been inherited.
+        let fresh = Mapping::map(fd, false).or_else(|error| match error {
+            BackingError::NotSealed | BackingError::NotMemory => Mapping::map_file(fd),
             error => Err(error),
         });
         let fresh = fresh.map_err(|error| match error {
@@ -88,6 +191,9 @@ impl Joining {
         })?;
         // SAFETY: just mapped; kept in `self` until `leave` has waited for everybody who uses it, or dropped below.
         let memory = unsafe { Memory::from_raw(fresh.base(), fresh.len()) }?;
+        if uuid.is_some_and(|uuid| uuid != memory.uuid()) {
+            return Err("what was inherited is not the session's memory".into());
+        }
         match &self.mapped {
             Some((_, former)) if former.uuid() == memory.uuid() => Ok(*former),
             _ => {
@@ -121,6 +227,7 @@ impl Joining {
 
     /// Leaves the session, if any, and unmaps its memory once no thread uses it.
     pub(crate) fn leave(&mut self) {
+        let former = current();
         set_current(None);
         let Some((mapping, _)) = self.mapped.take() else { return };
         // Critical sections that have compared the word before are restarted, and compare it again.
@@ -132,51 +239,39 @@ impl Joining {
             }
             std::thread::yield_now();
         }
-        if !fenced || has_users() {
+        let is_left = fenced && !has_users();
+        if let Some(register) = former.filter(|_| is_left).and_then(|former| former.memory.register()) {
+            register.leave(former.map_or(0, |former| former.process), std::process::id());
+        }
+        if !is_left {
             // Better a mapping too many than one too few.
             core::mem::forget(mapping);
         }
     }
 
-    /// In a forked child: nobody else is at work, whatever the parent's threads were doing.
-    pub(crate) fn after_fork(&mut self) {
+    /// In a forked child, which has the memory: enters it as a process of its own. Waits for nobody.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn join_after_fork(&mut self, former: &Attached) -> Result<(), String> {
         forget_users();
         // The one thread has forgotten its context. The mapping is there, and its page table is empty.
         self.has_threads_with_context = false;
-    }
-}
-
-/// Announces more classes to the session in which this process has the number `process`.
-///
-/// # Errors
-/// One line.
-pub(crate) fn announce(socket: &Path, process: u16, classes: &[Announcement]) -> Result<Vec<Grant>, String> {
-    let (mut grants, mut rest) = (Vec::new(), classes);
-    while !rest.is_empty() {
-        let (classes, others) = part(rest);
-        match ask(socket, &Message::MoreClasses { process, classes: classes.to_vec() }, PATIENCE)?.0 {
-            Message::Welcome { grants: more, .. } => grants.extend(more),
-            other => return Err(refusal(other)),
+        // The first process of a namespace has no parent in it.
+        if rustix::process::getppid().is_none()
+            && let Some(identity) = &mut self.identity
+        {
+            identity.namespace = NAMESPACE_UNKNOWN;
         }
-        rest = others;
+        let process = self.enter(&former.memory)?;
+        self.attach(former.memory, process, former.socket.clone()).map(|_| ())
     }
-    Ok(grants)
 }
 
-/// As many classes as go into a frame together with what else a program says, at least one, and the others.
-fn part(classes: &[Announcement]) -> (&[Announcement], &[Announcement]) {
-    let mut size_bytes = 0;
-    let is_in = |class: &&Announcement| {
-        size_bytes += class.size_bytes();
-        size_bytes <= FRAME_SIZE_MAX_BYTES / 2
-    };
-    classes.split_at(classes.iter().take_while(is_in).count().max(1).min(classes.len()))
-}
-
-fn command_line() -> String {
+fn command_line() -> Vec<u8> {
     let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let arguments = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty());
-    arguments.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ")
+    let arguments: Vec<&[u8]> = bytes.split(|byte| *byte == 0).filter(|argument| !argument.is_empty()).collect();
+    arguments.join(&b' ')
 }
 
 pub(crate) fn refusal(answer: Message) -> String {
@@ -250,27 +345,4 @@ fn receive_with_fd(stream: &UnixStream, head: &mut [u8; 4]) -> std::io::Result<O
         filled += received.bytes;
     }
     Ok(fd)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_frame_is_longer_than_its_reader_takes() {
-        let name = "n".repeat(255);
-        let class = Announcement { provider: name.clone(), name: name.clone(), fields: vec![(name, 4); 32] };
-        let classes = vec![class; 1_000];
-        let mut rest = classes.as_slice();
-        let mut frames = 0;
-        while !rest.is_empty() {
-            let (first, others) = part(rest);
-            let len = Message::MoreClasses { process: 1, classes: first.to_vec() }.encode().len();
-            assert!(!first.is_empty() && len <= FRAME_SIZE_MAX_BYTES, "{len}");
-            (rest, frames) = (others, frames + 1);
-        }
-        assert!(frames > 1);
-        assert_eq!(part(&classes[..3]), (&classes[..3], &[][..]));
-        assert_eq!(part(&[]), (&[][..], &[][..]));
-    }
 }

@@ -153,11 +153,7 @@ impl Attached {
 
     /// The session's clock.
     pub(crate) fn now(&self) -> u64 {
-        #[cfg(target_arch = "x86_64")]
-        if self.clock == CLOCK_TSC {
-            return dormouse_relay::arch::timestamp();
-        }
-        crate::clock::monotonic_ns()
+        crate::clock::of_session(self.clock)
     }
 }
 

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::PathBuf;
 
-use dormouse_abi::wire::{ENV_LISTEN, ENV_NO_RSEQ, ENV_SESSION};
+use dormouse_abi::wire::{ENV_LISTEN, ENV_MEMORY, ENV_NO_RSEQ, ENV_SESSION, parse_memory_name};
 use dormouse_locks::call_loader;
 
 use crate::{control, fork, listen, membarrier, thread, trigger};
@@ -44,10 +44,11 @@ pub fn start(listen: Listen) -> bool {
         let (first, last) = crate::arch::own_records();
         // SAFETY: this object's own section; it is pinned.
         unsafe { control.register(first, last) };
-        if let Some(socket) = std::env::var_os(ENV_SESSION).filter(|path| !path.is_empty()) {
-            // A session that cannot be joined leaves the program as it is without one; the owner counts who came.
-            let _ = control.join(&PathBuf::from(socket));
-        }
+    }
+    if let Some(socket) = std::env::var_os(ENV_SESSION).filter(|path| !path.is_empty()) {
+        let memory = std::env::var(ENV_MEMORY).ok().and_then(|name| parse_memory_name(&name));
+        // A session that cannot be joined leaves the program as it is without one.
+        let _ = control::join(&PathBuf::from(socket), memory);
     }
     // After joining: sites are born as armed ones are, so what the session wants armed need not be written at all, let alone
     // twice. Refused only within a registration of this very thread; sites that stay unpatched read their key.

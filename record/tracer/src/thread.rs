@@ -141,3 +141,11 @@ impl Drop for Inside {
         words().busy.set(0);
     }
 }
+
+/// What the calling thread is called: of a constructor, that is what its program was executed as.
+pub(crate) fn program_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    // SAFETY: room for the 16 bytes that prctl(2) writes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}

@@ -1,13 +1,14 @@
 //! Running the traced command: its environment, its signals, its end.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
-use dormouse_abi::wire::ENV_SESSION;
+use dormouse_abi::wire::{ENV_MEMORY, ENV_SESSION, memory_name};
 use object::read::elf::ProgramHeader;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
@@ -15,6 +16,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin, Sent};
 
 use crate::error::Error;
+use crate::owner::Session;
 
 /// File name of the library that traces libc's functions in unmodified programs.
 pub const LIBC_LIBRARY: &str = "libdormouse_libc.so";
@@ -130,14 +132,14 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session at `socket`, and ask for
-    /// a snapshot at each of `triggers`, if there are any.
+    /// Starts `command` (program and arguments, not empty) so that it and its descendants join the session, and ask for a snapshot at each of
+    /// `triggers`, if there are any. They inherit the session's memory, at a descriptor so high that no program expects to get it.
     ///
     /// # Errors
     /// One line.
     pub fn start(
         command: &[OsString],
-        socket: &Path,
+        session: &Session,
         preload: Option<&Path>,
         triggers: &[Trigger],
     ) -> Result<Traced, Error> {
@@ -152,7 +154,9 @@ impl Traced {
         let signals =
             SignalsInfo::<WithOrigin>::new(forwarded).map_err(|error| format!("cannot handle signals: {error}"))?;
         let mut process = Command::new(program);
-        process.args(arguments).env(ENV_SESSION, socket);
+        let (memory, uuid) = session.memory();
+        let (memory, inherited) = (memory.as_raw_fd(), free_descriptor());
+        process.args(arguments).env(ENV_SESSION, session.socket()).env(ENV_MEMORY, memory_name(inherited, &uuid));
         if !triggers.is_empty() {
             process.env(ENV_SNAPSHOT_ON, triggers.iter().map(Trigger::to_string).collect::<Vec<_>>().join(","));
         }
@@ -166,6 +170,8 @@ impl Traced {
         }
         // SAFETY: between fork and exec only async-signal-safe functions run; `signal` is one.
         unsafe { process.pre_exec(reset_sigpipe) };
+        // SAFETY: between fork and exec only async-signal-safe functions run; `dup2` is one, and both descriptors are numbers.
+        unsafe { process.pre_exec(move || inherit(memory, inherited)) };
         let failed = |error| format!("cannot run `{}`: {error}", program.to_string_lossy());
         let child = process.spawn().map_err(failed)?;
         Ok(Traced { child, signals })
@@ -194,6 +200,26 @@ impl Traced {
         handle.close();
         let _ = forwarder.join();
         status.map(exit_code)
+    }
+}
+
+/// The highest number below the limit that nothing is open at.
+fn free_descriptor() -> RawFd {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    // SAFETY: asks for flags; at a number that nothing is open at, it fails (fcntl(2)).
+    let is_free = |number: &RawFd| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
+    (3..limit.min(DESCRIPTOR_COUNT_MAX) as RawFd).rev().find(is_free).unwrap_or(3)
+}
+
+/// Above this a program's table of descriptors would have to grow for it.
+const DESCRIPTOR_COUNT_MAX: u64 = 1024;
+
+/// Puts a file at a number at which programs that are executed have it.
+fn inherit(file: RawFd, number: RawFd) -> std::io::Result<()> {
+    // SAFETY: numbers; where there is a file at the second one, it is not this process's any more, which is about to execute another program.
+    match unsafe { libc::dup2(file, number) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 

@@ -41,7 +41,9 @@ impl Owner {
 
     /// The id of a class.
     pub fn declare(&self, class: &ClassDecl) -> u32 {
-        self.trace.class_id(class).expect("a place for the class")
+        let id = self.trace.classes().events().count() as u16;
+        self.trace.declare(&[(id, class.clone())]).expect("room on the disk");
+        id.into()
     }
 
     /// The session's memory. It stays mapped as long as the owner lives.

@@ -6,14 +6,15 @@
 //!
 //! # The picture
 //! ```text
-//!   program ── hello, classes ──▶ ┌───────────────┐ ── metadata, state ──▶ DIR/metadata, DIR/state
-//!           ◀── memfd, ids ────── │ server thread │
+//!   program ── hello ───────────▶ ┌───────────────┐
+//!           ◀── memfd ─────────── │ server thread │
 //!                                 └───────────────┘
-//!   program ── pages (memfd) ───▶ ┌───────────────┐ ── packets as they are ──▶ DIR/cpu_0, DIR/cpu_1, …
-//!           ◀── used pages ────── │ drain thread  │
-//!                                 └───────────────┘
+//!   program ── itself, classes ─▶ ┌───────────────┐ ── metadata, state ──▶ DIR/metadata, DIR/state
+//!       (in the memory) ── pages ▶│ drain thread  │ ── packets as they are ──▶ DIR/cpu_0, DIR/cpu_1, …
+//!           ◀── used pages ────── └───────────────┘
 //! ```
-//! A connection ends with the answer to its question: programs keep no descriptor of the owner, which sees their death by pidfd.
+//! Programs that the traced command starts have inherited the memfd, and say no hello. A connection ends with the answer to its question. The
+//! owner sees the death of a process by its pidfd.
 //!
 //! # The modules
 //! A module uses only those that stand above it, or to its left.
@@ -27,7 +28,7 @@
 //!   files                     a trace on disk that is read
 //!   losses                    losses by class
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
-//!   registry                  the processes that have joined
+//!   registry · register       the processes that have joined; what programs have entered in the memory
 //!   allowance · server        the socket on which programs join and tools ask
 //!   owner                     a session from its making to its end
 //!   client · command          what tools ask an owner for; the traced command
@@ -73,6 +74,7 @@ mod options;
 mod owner;
 mod pages;
 mod program;
+mod register;
 mod registry;
 mod salvage;
 mod server;

@@ -68,7 +68,7 @@ fn page_range(geometry: &Geometry, pages: Range<u32>) -> Range<usize> {
 fn filled_up(geometry: &Geometry, end: usize) -> usize {
     let whole = end.next_multiple_of(HUGE_PAGE_SIZE_BYTES);
     let is_aligned = geometry.pages_offset().is_multiple_of(HUGE_PAGE_SIZE_BYTES);
-    if is_aligned && whole <= geometry.size_bytes() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
+    if is_aligned && whole <= geometry.pages_end() && whole - end <= STREAMS_BYTES_MIN { whole } else { end }
 }
 
 /// How many pages of a stream are not needed any more.
@@ -129,6 +129,10 @@ impl SessionMemory {
         // Programs may take this part into their page tables at once. (Relaxed: nobody has the memory yet.)
         view.header().huge_begin.store(count(huge.start), Ordering::Relaxed);
         view.header().huge_end.store(count(huge.end), Ordering::Relaxed);
+        if let Some(register) = view.register() {
+            // They fit: `Options::plan`.
+            let _ = register.set_patterns(plan.options.patterns.iter().map(String::as_str));
+        }
         let budget = Budget { page_count: plan.page_limit, room_until: None };
         Ok(SessionMemory {
             pool,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::register::PATTERNS_SIZE_BYTES;
 use dormouse_abi::session::{Geometry, MODE_DISCARD, MODE_OVERWRITE, PAGE_COUNT_MAX, STREAM_COUNT_MAX};
 
 use crate::error::Error;
@@ -136,6 +137,12 @@ impl Options {
         options.cpus.online.retain(|cpu| *cpu < geometry.cpu_count);
         options.buffers = self.buffers.as_deref().map(buffers_file).transpose()?;
         let kept_each = kept_each(page_limit, options.cpus.online.len());
+        if options.patterns.iter().map(|pattern| pattern.len() + 1).sum::<usize>() > PATTERNS_SIZE_BYTES {
+            let text = format!(
+                "the patterns of events have more than {PATTERNS_SIZE_BYTES} bytes; join some by `*`, or leave some out"
+            );
+            return Err(text.into());
+        }
         Ok(Plan { options, geometry, page_limit, kept_each })
     }
 }
@@ -196,8 +203,13 @@ fn geometry(options: &Options) -> Result<(Geometry, u32), Error> {
         page_size_bytes *= 2;
     }
     let page_count = |bytes: u64| (bytes / page_size_bytes).min(u32::MAX as u64) as u32;
-    let geometry =
-        Geometry { page_size_bytes: page_size_bytes as u32, page_count: page_count(max), cpu_count, stream_count };
+    let geometry = Geometry {
+        page_size_bytes: page_size_bytes as u32,
+        page_count: page_count(max),
+        cpu_count,
+        stream_count,
+        has_register: true,
+    };
     if !geometry.is_valid() {
         return Err(format!("a budget of {max} bytes is more than a session can address; give at most 32G").into());
     }

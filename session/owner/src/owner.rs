@@ -1,6 +1,7 @@
 //! The owner of a session, from its making to its end.
 
 use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use crate::losses;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Options, Plan};
 use crate::program::Program;
+use crate::register;
 use crate::registry::NAMED_COUNT_MAX;
 use crate::server::{ServerThread, Shared, no_thread};
 use crate::session_file::OwnerFiles;
@@ -55,6 +57,7 @@ impl Session {
         })?;
         let mut files = OwnerFiles::new(plan.options.buffers.clone());
         let memory = SessionMemory::new(pool, plan, trace.clock.source, trace.uuid)?;
+        trace.follow(memory.view());
         let shared = Arc::new(Shared::new(memory, trace));
         let server = ServerThread::start(plan, Arc::clone(&shared))?;
         // Nobody joins before the session's path is known.
@@ -64,6 +67,8 @@ impl Session {
         let run = move || {
             let Shared { memory, trace, processes, .. } = &*of_drainer;
             drain::run(memory, trace, &stopped, || {
+                register::take_in(&memory.view(), trace, processes);
+                trace.take_in();
                 processes.remove_dead(&memory.view());
                 processes.record_names(trace, NAMED_COUNT_MAX);
                 memory.give_back_excess();
@@ -77,6 +82,11 @@ impl Session {
     /// Where programs join: the value of `DORMOUSE_SESSION`.
     pub fn socket(&self) -> &Path {
         &self.server.path
+    }
+
+    /// Its memory, and what names it to those who inherit it.
+    pub(crate) fn memory(&self) -> (BorrowedFd<'_>, [u8; 16]) {
+        (self.shared.memory.file(), self.shared.trace.uuid)
     }
 
     /// The names, `provider:name`, of the classes that programs have announced so far, sorted.
@@ -124,6 +134,7 @@ impl Session {
     /// Ends the session: no program can join any more, what is committed is written, the trace is complete.
     pub fn finish(mut self) -> Summary {
         self.server.close();
+        register::take_in(&self.shared.memory.view(), &self.shared.trace, &self.shared.processes);
         self.shared.processes.record_names(&self.shared.trace, usize::MAX);
         self.shared.processes.detach_all();
         // (P') pairs with (P): a producer that sees it leaves.
@@ -135,6 +146,7 @@ impl Session {
             let write_error = Some("the drain thread has failed; the trace ends where it did".into());
             Drained { summary: Summary { write_error, ..Summary::default() }, ..Drained::default() }
         });
+        self.shared.trace.refuse_excess();
         let mut summary = Summary {
             processes: self.shared.processes.joined(),
             snapshots_refused: self.shared.snapshots_refused.load(Ordering::Relaxed),

@@ -1,15 +1,16 @@
 //! Who has joined a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::session::claim;
 use dormouse_abi::wire::Message;
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
 
 use crate::program::Program;
 use crate::sys::{Stat, is_dead};
@@ -23,7 +24,10 @@ pub(crate) struct Processes(Mutex<Table>);
 struct Table {
     /// By the session's number.
     live: BTreeMap<u16, Process>,
-    last_number: u16,
+    /// Of the register, when it was looked at last.
+    changes: Option<u32>,
+    /// Entries that were claimed, and not filled, at the last look.
+    claimed: BTreeSet<u16>,
     joined: u64,
     /// The last whose name was looked at.
     last_named: u16,
@@ -32,13 +36,54 @@ struct Table {
 #[derive(Debug)]
 struct Process {
     pid: u32,
-    /// Path of the executable, as it says itself.
-    program: String,
-    pidfd: OwnedFd,
-    /// See [`image`].
-    image: String,
+    watch: Watch,
+    /// See [`dormouse_abi::register::Process::image`].
+    image: u64,
+    /// See [`layout`].
+    layout: String,
     /// See [`crate::process_name`].
     name: String,
+}
+
+/// How a process's end is noticed.
+#[derive(Debug)]
+pub(crate) enum Watch {
+    /// It was dead when the owner first looked.
+    Dead,
+    By(OwnedFd),
+    /// There is no descriptor left: by its id.
+    ById(Pid),
+}
+
+impl Watch {
+    /// Of the process that has this id now.
+    pub(crate) fn of(pid: u32) -> Watch {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Watch::Dead };
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Watch::By(pidfd),
+            Err(Errno::SRCH | Errno::INVAL) => Watch::Dead,
+            Err(_) => Watch::ById(pid),
+        }
+    }
+
+    fn is_dead(&self) -> bool {
+        match self {
+            Watch::Dead => true,
+            Watch::By(pidfd) => is_dead(pidfd),
+            Watch::ById(pid) => rustix::process::test_kill_process(*pid) == Err(Errno::SRCH),
+        }
+    }
+}
+
+/// A process that joins.
+pub(crate) struct Joined {
+    /// As the owner sees it, or, if it does not see it, as it sees itself.
+    pub(crate) pid: u32,
+    /// See [`Process::image`].
+    pub(crate) image: u64,
+    pub(crate) watch: Watch,
+    /// Of the process, while it lives.
+    pub(crate) stat: Option<Stat>,
 }
 
 /// Processes whose names are looked at in one round: a system call or three for each.
@@ -49,41 +94,51 @@ impl Processes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a process that joins: never 0, never that of one that is alive.
+    /// Whether the register has changed since the last look, or has entries that wait to be filled.
+    pub(crate) fn is_changed(&self, changes: u32) -> bool {
+        let mut table = self.lock();
+        table.changes.replace(changes) != Some(changes) || !table.claimed.is_empty()
+    }
+
+    pub(crate) fn is_known(&self, number: u16) -> bool {
+        self.lock().live.contains_key(&number)
+    }
+
+    /// Takes a process in under the number that it has in the register.
     ///
     /// A process that has become another program leaves its former number behind, and what that held is taken back: its
     /// threads ended amid their writes, as those of a killed process do, but its pidfd does not say so.
-    pub(crate) fn add(
-        &self,
-        memory: &Memory,
-        pid: u32,
-        program: &str,
-        pidfd: OwnedFd,
-        stat: Option<&Stat>,
-    ) -> Option<u16> {
-        let image = stat.map(image).unwrap_or_default();
-        let name = stat.map(|stat| stat.name.clone()).unwrap_or_default();
+    pub(crate) fn add(&self, memory: &Memory, number: u16, joined: Joined) {
+        let Joined { pid, image, watch, stat } = joined;
+        let layout = stat.as_ref().map(layout).unwrap_or_default();
+        let name = stat.map(|stat| stat.name).unwrap_or_default();
         let mut table = self.lock();
-        let is_former = |process: &Process| process.pid == pid && process.image != image;
+        table.claimed.remove(&number);
         table.live.retain(|number, process| {
-            let is_former = is_former(process);
+            let is_former = process.pid == pid && process.image != image;
             if is_former {
                 take_back(memory, *number);
             }
             !is_former
         });
-        let number = (1..=u16::MAX)
-            .map(|step| table.last_number.wrapping_add(step))
-            .find(|number| *number != 0 && !table.live.contains_key(number))?;
-        table.last_number = number;
-        table.live.insert(number, Process { pid, program: program.into(), pidfd, image, name });
+        table.live.insert(number, Process { pid, watch, image, layout, name });
         table.joined += 1;
-        Some(number)
     }
 
-    /// The program of a process.
-    pub(crate) fn program(&self, number: u16) -> String {
-        self.lock().live.get(&number).map_or_else(|| "an unknown program".into(), |process| process.program.clone())
+    /// Lets go of a process that has left.
+    pub(crate) fn remove(&self, memory: &Memory, number: u16) {
+        self.lock().live.remove(&number);
+        take_back(memory, number);
+    }
+
+    /// An entry that was claimed before the last look already, and whose process is gone, is free.
+    pub(crate) fn watch_claimed(&self, memory: &Memory, number: u16, vpid: u32) {
+        let is_gone = !Path::new(&format!("/proc/{vpid}")).exists();
+        let mut table = self.lock();
+        if !table.claimed.insert(number) && is_gone {
+            table.claimed.remove(&number);
+            take_back(memory, number);
+        }
     }
 
     pub(crate) fn joined(&self) -> u64 {
@@ -99,7 +154,7 @@ impl Processes {
     pub(crate) fn remove_dead(&self, memory: &Memory) {
         let mut dead = Vec::new();
         self.lock().live.retain(|number, process| {
-            let is_dead = is_dead(&process.pidfd);
+            let is_dead = process.watch.is_dead();
             dead.extend(is_dead.then_some(*number));
             !is_dead
         });
@@ -125,7 +180,7 @@ impl Processes {
             *last_named = number;
             let Some(process) = live.get_mut(&number) else { continue };
             // A program that it has become by `exec` joins by itself, or is none of the session's.
-            let stat = Stat::of(process.pid).filter(|stat| image(stat) == process.image && stat.name != process.name);
+            let stat = Stat::of(process.pid).filter(|stat| layout(stat) == process.layout && stat.name != process.name);
             if let Some(Stat { name, .. }) = stat {
                 process.name.clone_from(&name);
                 renamed.push((number, name));
@@ -136,7 +191,8 @@ impl Processes {
 
     /// Asks every program that listens to leave the session.
     pub(crate) fn detach_all(&self) {
-        let pids: Vec<u32> = self.lock().live.values().filter(|p| !is_dead(&p.pidfd)).map(|p| p.pid).collect();
+        let pids: Vec<u32> =
+            self.lock().live.values().filter(|process| !process.watch.is_dead()).map(|process| process.pid).collect();
         for pid in pids {
             // One that does not listen leaves at its next page switch.
             if let Ok(program) = Program::find(pid) {
@@ -146,25 +202,16 @@ impl Processes {
     }
 }
 
-/// Tells the programs apart that a process becomes one after the other by `exec`, also where they are the same file: where
-/// code, stack and arguments start, as the kernel has placed them. Where it does not tell, or places everything alike, all
-/// are one, and what a former program held comes back at the end of the process.
-fn image(stat: &Stat) -> String {
+/// Where code, stack and arguments start, as the kernel has placed them: otherwise for most programs that a process becomes by `exec`.
+fn layout(stat: &Stat) -> String {
     [26, 28, 48].map(|number| stat.field(number)).join(" ")
 }
 
-/// Takes back what a process held that writes no more.
+/// Takes back what a process held that writes no more, its number last.
 fn take_back(memory: &Memory, number: u16) {
-    let geometry = memory.geometry();
-    for stream in memory.used_streams().filter(|stream| *stream >= geometry.cpu_count) {
-        let claimed = &memory.stream(stream).claim;
-        // (H) pairs with (I), the claimant's last.
-        let word = claimed.load(Ordering::Acquire);
-        if claim::process(word) == Some(number) {
-            // What the dead claimant had not committed is above the stream's offset, and means nothing.
-            // (I) pairs with (H), the next claimant's.
-            let _ = claimed.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
+    memory.release_claims(number);
     memory.reclaim_drawn(number);
+    if let Some(register) = memory.register() {
+        register.free(number);
+    }
 }

@@ -10,18 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dormouse_abi::class::CLASS_ID_NONE;
-use dormouse_abi::wire::{self, Announcement, Grant, Message};
-use dormouse_ctf::StateRecord;
+use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES};
+use dormouse_abi::wire::{self, Message};
 
 use crate::allowance::Allowance;
 use crate::error::Error;
 use crate::memory::SessionMemory;
 use crate::options::Plan;
 use crate::program::{read_message, socket_dir, sweep};
+use crate::register;
 use crate::registry::Processes;
 use crate::snapshot::{self, Take};
-use crate::sys::Stat;
+use crate::sys::{boot_ns, process_name};
 use crate::trace::{Trace, refusal_of};
 
 /// How long a program may take over its hello.
@@ -80,7 +80,6 @@ impl ServerThread {
         let server = Server {
             shared,
             listener: Arc::clone(&listener),
-            patterns: plan.options.patterns.clone(),
             may_be_stopped: plan.options.may_be_stopped,
             answering: Vec::new(),
             allowance: Allowance::new(Instant::now()),
@@ -145,7 +144,6 @@ fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), Error> {
 struct Server {
     shared: Arc<Shared>,
     listener: Arc<UnixListener>,
-    patterns: Vec<String>,
     may_be_stopped: bool,
     /// Threads that take their time to answer.
     answering: Vec<JoinHandle<()>>,
@@ -189,33 +187,28 @@ impl Server {
             Message::Hello { version, program, .. } if version != wire::VERSION => {
                 self.refuse_program(&mut stream, &program, OTHER_VERSION)
             }
-            Message::Hello { vpid, program, command_line, classes, .. } => {
-                let pidfd = rustix::process::pidfd_open(peer.pid, rustix::process::PidfdFlags::empty())?;
-                let stat = Stat::of(pid);
-                let Some(process) =
-                    self.shared.processes.add(&self.shared.memory.view(), pid, &program, pidfd, stat.as_ref())
-                else {
+            Message::Hello { vpid, image, program, command_line, .. } => {
+                let memory = self.shared.memory.view();
+                let entrant = Entrant {
+                    vpid,
+                    image,
+                    joined_ns: boot_ns(),
+                    joined_at: self.shared.trace.clock.now(),
+                    pid,
+                    name: name_of(pid, &program),
+                    program: program.as_bytes(),
+                    command_line: command_line.as_bytes(),
+                    ..Entrant::default()
+                };
+                let entered = memory.register().and_then(|register| {
+                    let number = register.claim_process(vpid)?;
+                    register.enter(number, &entrant).then_some(number)
+                });
+                let Some(process) = entered else {
                     return self.refuse_program(&mut stream, &program, "too many processes are in the session");
                 };
-                // Where the kernel does not tell, the program's file is named after it.
-                let name = stat.map_or_else(|| program.rsplit('/').next().unwrap_or_default().into(), |stat| stat.name);
-                let record = StateRecord::Process {
-                    process: process.into(),
-                    pid,
-                    vpid,
-                    name: &name,
-                    program: &program,
-                    command_line: &command_line,
-                };
-                // Without its record the process's events are in the trace all the same, under its bare id.
-                let _ = self.shared.trace.state(&[record]);
-                let welcome = Message::Welcome { process, grants: self.grants(&classes, &program) };
-                send_with_fd(&stream, &welcome.encode(), self.shared.memory.file())
-            }
-            Message::MoreClasses { process, classes } => {
-                let grants = self.grants(&classes, &self.shared.processes.program(process));
-                let welcome = Message::Welcome { process, grants };
-                stream.write_all(&welcome.encode())
+                register::take_in(&memory, &self.shared.trace, &self.shared.processes);
+                send_with_fd(&stream, &Message::Welcome { process }.encode(), self.shared.memory.file())
             }
             Message::Stop if self.may_be_stopped => {
                 *self.shared.stopper() = Some(stream);
@@ -288,33 +281,19 @@ impl Server {
         }
     }
 
-    /// Classes that are to be armed get their ids first, because small ids take fewer bytes in records without context.
-    fn grants(&self, announced: &[Announcement], program: &str) -> Vec<Grant> {
-        let is_wanted = |class: &Announcement| {
-            let name = class.full_name();
-            self.patterns.iter().any(|pattern| wire::matches(pattern, &name))
-        };
-        let wanted: Vec<bool> = announced.iter().map(is_wanted).collect();
-        let mut grants = vec![Grant { id: CLASS_ID_NONE, armed: false }; announced.len()];
-        let mut refused = Vec::new();
-        for armed in [true, false] {
-            for index in (0..announced.len()).filter(|index| wanted[*index] == armed) {
-                let class = &announced[index];
-                match class.check().and_then(|decl| self.shared.trace.class_id(&decl)) {
-                    Ok(id) => grants[index] = Grant { id, armed },
-                    Err(reason) => refused.push(refusal_of(&class.full_name(), program, &reason)),
-                }
-            }
-        }
-        self.shared.trace.refuse(refused);
-        grants
-    }
-
     /// None of a program's classes is recorded.
     fn refuse_program(&self, stream: &mut UnixStream, program: &str, reason: &str) -> std::io::Result<()> {
         self.shared.trace.refuse([refusal_of("(all classes)", program, reason)]);
         refuse(stream, reason)
     }
+}
+
+/// What a process calls itself; where the kernel does not tell, its program's file.
+fn name_of(pid: u32, program: &str) -> [u8; NAME_SIZE_BYTES] {
+    let name = process_name(pid).unwrap_or_else(|| program.rsplit('/').next().unwrap_or_default().into());
+    let mut bytes = [0; NAME_SIZE_BYTES];
+    bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
+    bytes
 }
 
 const OTHER_VERSION: &str = "the program and dormouse are of different versions; rebuild the older one";

@@ -39,10 +39,38 @@ pub(crate) fn start_of(pid: u32) -> String {
     Stat::of(pid).map(|stat| stat.field(22).into()).unwrap_or_default()
 }
 
+/// The namespace of process ids that this process is in; 0 where the kernel does not tell.
+pub(crate) fn pid_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
+}
+
+/// The id by which this process sees the one that is `vpid` in a namespace below, of those that started at `joined` ticks after the boot or
+/// before: the last of them.
+pub(crate) fn pid_in_namespace(vpid: u32, joined: u64) -> Option<u32> {
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let innermost = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        let ids: Vec<u32> = line.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+        // In the own namespace it has one id.
+        (ids.len() > 1).then(|| ids[ids.len() - 1])
+    };
+    let started = |pid: u32| Stat::of(pid)?.field(22).parse::<u64>().ok().filter(|started| *started <= joined);
+    let found = pids.filter(|pid| innermost(pid) == Some(vpid)).filter_map(|pid| Some((started(pid)?, pid)));
+    found.max().map(|(_, pid)| pid)
+}
+
 /// A pidfd is readable once the last thread of the process has ended.
 pub(crate) fn is_dead(pidfd: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
+}
+
+/// Nanoseconds since the boot, of the clock by which processes start.
+pub(crate) fn boot_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The identity of this boot; empty where the kernel does not tell.

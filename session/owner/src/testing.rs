@@ -16,7 +16,8 @@ use dormouse_vring::split::PlannedDriver;
 use crate::clock::ticks;
 
 /// Of the memory that is written to.
-pub(crate) const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 8, cpu_count: 0, stream_count: 2 };
+pub(crate) const GEOMETRY: Geometry =
+    Geometry { page_size_bytes: 4096, page_count: 8, cpu_count: 0, stream_count: 2, has_register: false };
 
 /// Of the one class there is.
 pub(crate) const FIELDS: [(&str, FieldType); 1] = [("n", FieldType::scalar(Kind::U64))];

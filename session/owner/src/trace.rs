@@ -1,22 +1,23 @@
 //! A trace that is being written: its directory, its metadata, which grow, and its state stream.
 
-use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dormouse_abi::class::CLASS_ID_MAX;
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
+use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT};
 use dormouse_abi::wire::{ClassDecl, shown};
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals};
+use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;
 
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::options::Plan;
+use crate::register::{class_of, program_of};
 
 /// Why a file of a trace cannot be written.
 pub(crate) fn not_written(path: &Path, error: std::io::Error) -> Error {
@@ -45,13 +46,18 @@ pub(crate) struct Trace {
     pub(crate) clock: Clock,
     /// The trace's identity.
     pub(crate) uuid: [u8; 16],
+    /// Where programs enter their classes. Whoever has the trace keeps it mapped.
+    memory: OnceLock<Memory>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
     options: MetadataOptions,
-    ids: HashMap<ClassDecl, u16>,
+    /// Ids of the register that were looked at; of these, those that had no text yet.
+    seen_count: usize,
+    unseen: Vec<u16>,
+    changes: Option<u32>,
     classes: Classes,
     metadata: GrowingFile,
     state: GrowingFile,
@@ -83,7 +89,9 @@ impl Trace {
         let inner = Mutex::new(Inner {
             classes: Classes::of_records(options.record_kind),
             options,
-            ids: HashMap::new(),
+            seen_count: 0,
+            unseen: Vec::new(),
+            changes: None,
             metadata,
             state,
             state_totals: StreamTotals { stream_id: STREAM_STATE, ..StreamTotals::default() },
@@ -91,7 +99,7 @@ impl Trace {
             state_last: 0,
             refusals: Vec::new(),
         });
-        let trace = Trace { dir, clock, uuid, inner };
+        let trace = Trace { dir, clock, uuid, memory: OnceLock::new(), inner };
         let Plan { options, geometry, .. } = plan;
         trace.state(&[StateRecord::Session {
             mode: options.mode.name(),
@@ -113,35 +121,66 @@ impl Trace {
         }
     }
 
+    /// Programs enter their classes in this memory from now on.
+    pub(crate) fn follow(&self, memory: Memory) {
+        let _ = self.memory.set(memory);
+    }
+
     /// The classes as they are now.
     pub(crate) fn classes(&self) -> Classes {
+        self.take_in();
         self.lock().classes.clone()
     }
 
-    /// The id of a class, declared in the metadata before it is given out.
+    /// Declares the classes that programs have entered since the last look.
+    pub(crate) fn take_in(&self) {
+        let Some(register) = self.memory.get().and_then(Memory::register) else { return };
+        let (mut fresh, mut refused) = (Vec::new(), Vec::new());
+        let mut inner = self.lock();
+        let changes = register.changes();
+        if inner.changes.replace(changes) == Some(changes) {
+            return;
+        }
+        let count = register.class_count();
+        let ids = std::mem::take(&mut inner.unseen).into_iter().chain((inner.seen_count..count).map(|id| id as u16));
+        let mut unseen = Vec::new();
+        for id in ids {
+            match class_of(register, id) {
+                Some(Ok(decl)) => fresh.push((id, decl)),
+                Some(Err(refusal)) => refused.push(refusal),
+                None => unseen.push(id),
+            }
+        }
+        inner.seen_count = count;
+        inner.unseen = unseen;
+        if let Err(reason) = inner.declare(&fresh) {
+            let of = fresh.iter().map(|(id, decl)| (decl, register.class(*id).map_or(0, |class| class.process)));
+            refused.extend(
+                of.map(|(decl, process)| refusal_of(&decl.full_name(), &program_of(register, process), &reason)),
+            );
+        }
+        drop(inner);
+        self.refuse(refused);
+    }
+
+    /// Notes what found no room in the register.
+    pub(crate) fn refuse_excess(&self) {
+        let Some(register) = self.memory.get().and_then(Memory::register) else { return };
+        let (processes, classes) = register.refused();
+        let classes_full = format!("a trace has at most {CLASS_COUNT} classes; record fewer programs at once");
+        let processes_full = format!("a session has at most {} processes at once", PROCESS_COUNT - 1);
+        let all = [(classes, "classes", classes_full), (processes, "processes", processes_full)];
+        let refused = all.iter().filter(|(count, ..)| *count > 0);
+        self.refuse(refused.map(|(count, what, why)| refusal_of(&format!("({count} {what})"), "(any program)", why)));
+    }
+
+    /// Declares classes.
     ///
     /// # Errors
-    /// Why it is refused: ids or disk are used up.
-    pub(crate) fn class_id(&self, decl: &ClassDecl) -> Result<u32, String> {
-        let mut inner = self.lock();
-        if let Some(id) = inner.ids.get(decl) {
-            return Ok((*id).into());
-        }
-        let id = inner.ids.len();
-        if id > CLASS_ID_MAX as usize {
-            return Err(format!(
-                "a trace has at most {} classes; record fewer programs at once",
-                CLASS_ID_MAX as u32 + 1
-            ));
-        }
-        let block = Metadata::class(id as u16, decl);
-        // Half a block would make all of the metadata unreadable.
-        inner.metadata.append(block.as_bytes()).map_err(|error| {
-            format!("the metadata cannot be written: {error}; free space or give another directory with -o")
-        })?;
-        inner.classes.insert(id as u16, decl.clone());
-        inner.ids.insert(decl.clone(), id as u16);
-        Ok(id as u32)
+    /// See [`Inner::declare`].
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn declare(&self, classes: &[(u16, ClassDecl)]) -> Result<(), String> {
+        self.lock().declare(classes)
     }
 
     /// Notes what is refused, each once, in the trace too.
@@ -170,10 +209,15 @@ impl Trace {
         self.lock().refusals.clone()
     }
 
-    /// Appends a packet of state records.
+    /// Appends a packet of state records, of now.
     pub(crate) fn state(&self, records: &[StateRecord<'_>]) -> Result<(), Error> {
+        self.state_at(u64::MAX, records)
+    }
+
+    /// Appends a packet of state records of a moment that is past: not before what is there already.
+    pub(crate) fn state_at(&self, moment: u64, records: &[StateRecord<'_>]) -> Result<(), Error> {
         let mut inner = self.lock();
-        let now = self.clock.now().max(inner.state_last);
+        let now = self.clock.now().min(moment).max(inner.state_last);
         for record in records {
             inner.state_writer.push(now, record);
         }
@@ -228,6 +272,21 @@ impl Trace {
 }
 
 impl Inner {
+    /// Declares classes in the metadata too, with one write.
+    ///
+    /// # Errors
+    /// The metadata on disk lack them, and get them only if there is space at the end.
+    fn declare(&mut self, classes: &[(u16, ClassDecl)]) -> Result<(), String> {
+        let blocks: String = classes.iter().map(|(id, decl)| Metadata::class(*id, decl)).collect();
+        for (id, decl) in classes {
+            self.classes.insert(*id, decl.clone());
+        }
+        // Half a block would make all of the metadata unreadable.
+        self.metadata.append(blocks.as_bytes()).map_err(|error| {
+            format!("the metadata cannot be written: {error}; free space or give another directory with -o")
+        })
+    }
+
     /// All classes, the clock as it is known by now, and what is in the trace.
     fn metadata_with(&self, clock: &Clock, totals: Totals) -> Metadata {
         let options = MetadataOptions { clock: clock.last_calibration(), ..self.options.clone() };

@@ -101,7 +101,7 @@ impl Session {
         let count_for = |kind| if is_fast && memory.record_kind() == kind { geometry.cpu_count } else { 0 };
         Session {
             base: memory.base(),
-            last_page_offset: geometry.size_bytes() - page_size_bytes,
+            last_page_offset: geometry.pages_end() - page_size_bytes,
             streams: memory.streams_base(),
             page_limit: page_size_bytes - dormouse_abi::page::SLACK_BYTES,
             cpu_count: count_for(RecordKind::Ids),

@@ -56,7 +56,8 @@ pub unsafe extern "C" fn slow(id: *const u32, size_bytes: usize, _: MaybeUninit<
 }
 
 /// One stream of a CPU, and one of a claimant.
-pub const GEOMETRY: Geometry = Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2 };
+pub const GEOMETRY: Geometry =
+    Geometry { page_size_bytes: 4096, page_count: 9, cpu_count: 1, stream_count: 2, has_register: false };
 
 /// What the memory is made of.
 #[repr(C, align(4096))]

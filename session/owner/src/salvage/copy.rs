@@ -127,6 +127,10 @@ impl Copied {
             let seq = first.map_or(newest, |page| page.seq);
             streams_outrun += u64::from(is_late(seq, begin, moment));
         }
+        // Last: a class is entered before its events are.
+        if let Some(begin) = geometry.register_offset() {
+            copying.fill(begin..geometry.size_bytes())?;
+        }
         let Copying { mapping, .. } = copying;
         Ok(Copied { pages, _mapping: mapping, found, oldest, moment, pages_missed, pages_refused, streams_outrun })
     }

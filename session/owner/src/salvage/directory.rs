@@ -1,16 +1,18 @@
 //! The directory of a trace whose owner is dead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 
 use dormouse_abi::page::STREAM_STATE;
+use dormouse_abi::register::{PROCESS_COUNT, Phase, Process, Register};
 use dormouse_ctf::{Metadata, MetadataError, PacketHeader, StateRecord, StreamReader};
 use memmap2::Mmap;
 
 use super::packets::{Packets, Stop, content, is_whole, may_follow};
 use crate::error::Error;
 use crate::files::{is_stream_name, not_read, read_metadata};
+use crate::register::class_of;
 use crate::session_file::{FILE_NAME, SessionFile};
 
 /// A directory that an owner has left.
@@ -20,6 +22,8 @@ pub(super) struct Directory {
     pub(super) state: StateStream,
     /// Of events, by name.
     pub(super) streams: BTreeMap<String, Option<Mmap>>,
+    /// Processes that only the memory's register knows, by their numbers.
+    pub(super) entered: Vec<(u16, Process)>,
     /// What is not whole in it, one line each.
     pub(super) missing: Vec<String>,
 }
@@ -30,6 +34,8 @@ pub(super) struct StateStream {
     pub(super) bytes: Vec<u8>,
     pub(super) last: Option<PacketHeader>,
     pub(super) pids: Vec<u32>,
+    /// The processes that are named: the session's number, and the id as the process sees it.
+    pub(super) processes: BTreeSet<(u32, u32)>,
     pub(super) is_discard: bool,
 }
 
@@ -79,7 +85,22 @@ impl Directory {
         } else if state.last.is_none() {
             missing.push("the state stream".into());
         }
-        Ok(Directory { metadata, session_file, state, streams, missing })
+        Ok(Directory { metadata, session_file, state, streams, entered: Vec::new(), missing })
+    }
+
+    /// Adds what the owner was killed before it took it in: classes, and processes.
+    pub(super) fn take_in(&mut self, register: &Register) {
+        let known: BTreeSet<u16> = self.metadata.classes.events().map(|class| class.id).collect();
+        for id in (0..register.class_count() as u16).filter(|id| !known.contains(id)) {
+            if let Some(Ok(decl)) = class_of(register, id) {
+                self.metadata.classes.insert(id, decl);
+            }
+        }
+        let all = (1..PROCESS_COUNT as u16).filter_map(|number| Some((number, register.process(number)?)));
+        let is_new = |number: u16, process: &Process| {
+            process.phase != Phase::Claimed && !self.state.processes.contains(&(number.into(), process.vpid))
+        };
+        self.entered = all.filter(|(number, process)| is_new(*number, process)).collect();
     }
 
     /// What is there of a stream's file.
@@ -115,7 +136,12 @@ impl StateStream {
             state.bytes.extend_from_slice(packet);
             for event in StreamReader::new(metadata, 0, packet).flatten() {
                 match StateRecord::decode(&event) {
-                    Some(StateRecord::Process { pid, .. }) if !state.pids.contains(&pid) => state.pids.push(pid),
+                    Some(StateRecord::Process { process, pid, vpid, .. }) => {
+                        state.processes.insert((process, vpid));
+                        if !state.pids.contains(&pid) {
+                            state.pids.push(pid);
+                        }
+                    }
                     Some(StateRecord::Session { mode, .. }) => state.is_discard = mode == "discard",
                     _ => {}
                 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use dormouse_abi::page::STREAM_EVENTS;
+use dormouse_abi::register::Process;
+use dormouse_abi::wire::printable;
 use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader};
 use serde::Serialize;
 
@@ -128,7 +130,22 @@ impl Merge<'_> {
         let memory = self.result.memory.clone();
         let record =
             StateRecord::Salvage { memory: &memory, missing: &missing, packets_missing, packets_refused, pages_missed };
-        let mut records = vec![record];
+        let texts =
+            |process: &Process| [&process.name, &process.program, &process.command_line].map(|text| printable(text));
+        let entered: Vec<_> =
+            directory.entered.iter().map(|(number, process)| (number, process, texts(process))).collect();
+        let mut records: Vec<StateRecord<'_>> = entered
+            .iter()
+            .map(|(number, process, [name, program, command_line])| StateRecord::Process {
+                process: u32::from(**number),
+                pid: process.vpid,
+                vpid: process.vpid,
+                name,
+                program,
+                command_line,
+            })
+            .chain([record])
+            .collect();
         self.result.lost = self.result.lost.saturating_add(unstated);
         let by_class = copied
             .map(|copied| losses::by_class(&copied.pages.memory, &directory.metadata.classes))

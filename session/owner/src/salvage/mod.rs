@@ -20,6 +20,8 @@
 //! such events are missing, and no packet of the stream can say so. So the streams are looked at again until the current page of each was
 //! begun before the moment. If that cannot be had, the trace says so.
 //!
+//! What programs have entered in the memory's register, and the owner has not taken in, is declared too.
+//!
 //! # What is checked
 //! Everything: directory and memory may hold any bytes. Each packet is read to its end, by the reader that people will use, and has to
 //! follow the one before. What cannot be read is left out, and the trace says so (`dormouse:salvage`).
@@ -51,7 +53,11 @@ pub use merge::Salvage;
 /// # Errors
 /// One line; nothing is left behind but an empty directory.
 pub fn salvage(dir: &Path, output: &Path) -> Result<Salvage, Error> {
-    let directory = Directory::open(dir)?;
+    let mut directory = Directory::open(dir)?;
     make_dir(output)?;
-    merge::merge(&directory, Found::of(&directory), output)
+    let found = Found::of(&directory);
+    if let Some(register) = found.copied.as_ref().and_then(|copied| copied.pages.memory.register()) {
+        directory.take_in(register);
+    }
+    merge::merge(&directory, found, output)
 }

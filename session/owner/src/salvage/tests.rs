@@ -49,6 +49,7 @@ impl Bench {
             session_file: None,
             state: StateStream::default(),
             streams: BTreeMap::new(),
+            entered: Vec::new(),
             missing: Vec::new(),
         };
         Bench { directory, _backing: backing, writer }

@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 
 use dormouse_abi::class::{CClass, CLASS_ID_MAX, Kind};
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{Announcement, ENV_SESSION, Message, VERSION};
+use dormouse_abi::wire::{ENV_SESSION, Message, VERSION};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("by-library") => by_library(),
         Some("crowd") => crowd(),
-        Some("version") => drop(ask(&hello(VERSION + 1, Vec::new()).encode())),
+        Some("version") => drop(ask(&hello(VERSION + 1).encode())),
         Some("nonsense") => drop(ask(&[3, 0, 0, 0, 0xFF, 0xFF, 0xFF])),
         _ => eprintln!("by-library, crowd, version or nonsense"),
     }
@@ -56,15 +56,8 @@ fn by_library() {
         class("unfit", "\x1b[2J", &[]),
         class("unfit", "", &[]),
     ];
-    let records: &mut [EventRecord] =
-        Vec::leak((0..2 * classes.len()).map(|_| EventRecord { key: 0, describe: 0 }).collect());
     // Twice each, as code that was inlined has them.
-    for (record, class) in records.iter_mut().zip(classes.iter().chain(&classes)) {
-        record.key = (class.addr() as i64).wrapping_sub(std::ptr::from_ref(record).addr() as i64);
-    }
-    let section = records.as_ptr_range();
-    // SAFETY: records of classes that are never freed.
-    unsafe { dormouse::foreign::register(section.start, section.end) };
+    announce(&[classes, classes].concat());
     if std::env::args().nth(2).is_some_and(|option| option == "wait") {
         println!("ready {}", std::process::id());
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -81,18 +74,27 @@ fn by_library() {
     }
 }
 
-/// Three classes more than a trace has room for.
-fn crowd() {
-    let class = |number: u32| Announcement { provider: "crowd".into(), name: format!("e{number}"), fields: Vec::new() };
-    let classes: Vec<Announcement> = (0..CLASS_ID_MAX as u32 + 4).map(class).collect();
-    let Message::Welcome { process, .. } = ask(&hello(VERSION, Vec::new()).encode()) else { panic!("refused") };
-    for classes in classes.chunks(10_000) {
-        ask(&Message::MoreClasses { process, classes: classes.to_vec() }.encode());
+/// Has the library register these classes, as those of an object that is loaded.
+fn announce(classes: &[*const CClass]) {
+    let records: &mut [EventRecord] =
+        Vec::leak((0..classes.len()).map(|_| EventRecord { key: 0, describe: 0 }).collect());
+    for (record, class) in records.iter_mut().zip(classes) {
+        record.key = (class.addr() as i64).wrapping_sub(std::ptr::from_ref(record).addr() as i64);
     }
+    let section = records.as_ptr_range();
+    // SAFETY: records of classes that are never freed.
+    unsafe { dormouse::foreign::register(section.start, section.end) };
 }
 
-fn hello(version: u32, classes: Vec<Announcement>) -> Message {
-    Message::Hello { version, vpid: 1, program: "/bin/older".into(), command_line: "older".into(), classes }
+/// Three classes more than a trace has room for.
+fn crowd() {
+    let classes: Vec<_> =
+        (0..CLASS_ID_MAX as u32 + 4).map(|number| class("crowd", &format!("e{number}"), &[])).collect();
+    announce(&classes);
+}
+
+fn hello(version: u32) -> Message {
+    Message::Hello { version, vpid: 1, image: 1, program: "/bin/older".into(), command_line: "older".into() }
 }
 
 fn ask(frame: &[u8]) -> Message {

@@ -408,6 +408,8 @@ fn what_is_no_dead_session_is_refused() {
     refused(&running, running.dir(), &output, "is alive");
     refused(&running, running.place(), &output, "there is no trace");
     assert!(!output.exists());
+    let dir = running.dir().to_path_buf();
+    running.wait_until("taking the program in", || !pids(&dir).is_empty());
     running.kill_owner();
     refused(&running, running.dir(), running.place(), "is not empty");
     let pids = pids(running.dir());

@@ -1,0 +1,519 @@
+//! A session's register: its processes and its event classes, in the session's memory, where programs enter themselves.
+//!
+//! ```text
+//!   program                                       session owner
+//!     takes an entry: FREE ──▶ CLAIMED(vpid)        looks when `changes` has changed:
+//!     fills it, and says READY ───────────────────▶   opens the process, notes it in the trace
+//!     finds or adds its classes: an id each ──────▶   checks what they say, declares them in the trace
+//!     arms what matches `patterns`                    frees the entry of a process that is dead or has LEFT
+//! ```
+//! So a program that joins, forks, or loads a library waits for nobody: not for an owner that is stopped, and for no other program. It takes
+//! no lock, makes no system call, and each step is one store, so a program that is killed amid it leaves an entry that nobody has come to.
+//!
+//! A class is found by the fingerprint of its text, by open addressing. Who adds one takes the next id first, writes the text, and shows it by one
+//! compare-and-swap of a slot. Who loses that to another leaves an id that nobody uses.
+//!
+//! What is full refuses, and counts it. Whoever has the memory can scribble over all of it, so a reader loads each word once and checks it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::class::CLASS_ID_MAX;
+
+/// Entries of processes; the first is nobody's, for no process has the number 0.
+pub const PROCESS_COUNT: usize = 4096;
+/// Ids of classes.
+pub const CLASS_COUNT: usize = CLASS_ID_MAX as usize + 1;
+/// Slots by fingerprint, a power of two.
+const SLOT_COUNT: usize = 1 << 17;
+/// Bytes of all classes' texts.
+pub const CLASS_TEXT_SIZE_BYTES: usize = 4 << 20;
+/// Bytes of the patterns of what is armed from the beginning, each ended by NUL.
+pub const PATTERNS_SIZE_BYTES: usize = 16 << 10;
+/// Bytes of what a process says of itself.
+const PROCESS_TEXT_SIZE_BYTES: usize = 440;
+/// Bytes of what a process calls itself, filled up with NUL, as prctl(2) gives it.
+pub const NAME_SIZE_BYTES: usize = 16;
+
+/// A namespace of process ids that is not known.
+pub const NAMESPACE_UNKNOWN: u64 = 0;
+
+const CLAIMED: u64 = 1;
+const READY: u64 = 2;
+const LEFT: u64 = 3;
+
+/// What a process has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// It fills its entry.
+    Claimed,
+    /// It is in the session.
+    Ready,
+    /// It has left.
+    Left,
+}
+
+const fn word(phase: u64, vpid: u32) -> u64 {
+    phase << 32 | vpid as u64
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct ProcessEntry {
+    /// Zero, or phase and id.
+    state: AtomicU64,
+    joined_ns: AtomicU64,
+    joined_at: AtomicU64,
+    namespace: AtomicU64,
+    image: AtomicU64,
+    pid: AtomicU32,
+    _unused: AtomicU32,
+    /// Bytes of the program's path, and of the command line behind it.
+    program_len: AtomicU32,
+    command_line_len: AtomicU32,
+    name: [AtomicU8; NAME_SIZE_BYTES],
+    text: [AtomicU8; PROCESS_TEXT_SIZE_BYTES],
+}
+
+const _: () = assert!(size_of::<ProcessEntry>() == 512);
+
+#[repr(C)]
+#[derive(Debug)]
+struct ClassEntry {
+    /// Where its text is, plus one; zero: there is none (yet).
+    begin: AtomicU32,
+    /// Bytes of the text.
+    len: AtomicU32,
+    /// Who has added it.
+    process: AtomicU32,
+    _unused: AtomicU32,
+}
+
+/// What a process says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// How far it is.
+    pub phase: Phase,
+    /// Its id as it sees it itself.
+    pub vpid: u32,
+    /// When it joined, `CLOCK_BOOTTIME` in ns: a process of this id that started later is another.
+    pub joined_ns: u64,
+    /// The same by the session's clock.
+    pub joined_at: u64,
+    /// The inode of its namespace of process ids, or [`NAMESPACE_UNKNOWN`].
+    pub namespace: u64,
+    /// A number of the program that the process is, another one after `exec`.
+    pub image: u64,
+    /// Its id as the session owner sees it, if that has made the entry; else zero.
+    pub pid: u32,
+    /// What it called itself when its program started, as `ps` shows it.
+    pub name: String,
+    /// Path of the executable.
+    pub program: String,
+    /// The command line, arguments separated by blanks; cut where there is no room for it.
+    pub command_line: String,
+}
+
+/// A process that enters itself: the fields of [`Process`].
+#[derive(Debug, Clone, Copy, Default)]
+#[allow(missing_docs)]
+pub struct Entrant<'a> {
+    pub vpid: u32,
+    pub joined_ns: u64,
+    pub joined_at: u64,
+    pub namespace: u64,
+    pub image: u64,
+    pub pid: u32,
+    pub name: [u8; NAME_SIZE_BYTES],
+    pub program: &'a [u8],
+    pub command_line: &'a [u8],
+}
+
+/// A class as a program has entered it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// The session's number of the process that has added it.
+    pub process: u16,
+    /// What it says, as [`Announcement::to_text`](crate::wire::Announcement::to_text) writes it: to be checked.
+    pub text: Vec<u8>,
+}
+
+/// The register. All zeroes is an empty one.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Register {
+    /// Counts up whenever there is something new for the session owner.
+    changes: AtomicU32,
+    class_next: AtomicU32,
+    text_next: AtomicU32,
+    processes_refused: AtomicU64,
+    classes_refused: AtomicU64,
+    patterns_len: AtomicU32,
+    patterns: [AtomicU8; PATTERNS_SIZE_BYTES],
+    slots: [AtomicU64; SLOT_COUNT],
+    processes: [ProcessEntry; PROCESS_COUNT],
+    classes: [ClassEntry; CLASS_COUNT],
+    text: [AtomicU8; CLASS_TEXT_SIZE_BYTES],
+}
+
+/// Entries that are looked at for [`Register::namesakes`].
+const NEAR_COUNT: usize = 16;
+
+/// All numbers of processes, from one on that goes by an id.
+fn numbers_of(vpid: u32) -> impl Iterator<Item = usize> {
+    (0..PROCESS_COUNT - 1).map(move |step| 1 + (vpid as usize + step) % (PROCESS_COUNT - 1))
+}
+
+/// FNV-1a, and its upper half again: slots are found by the lower bits, and told apart by the upper ones.
+fn fingerprint(text: &[u8]) -> u64 {
+    let hash = text
+        .iter()
+        .fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3));
+    hash ^ hash >> 32
+}
+
+fn store(target: &[AtomicU8], bytes: &[u8]) {
+    target.iter().zip(bytes).for_each(|(target, byte)| target.store(*byte, Ordering::Relaxed));
+}
+
+fn load(source: &[AtomicU8]) -> Vec<u8> {
+    source.iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+}
+
+impl Register {
+    /// Adds what is armed from the beginning. False where there is no room. Only before anybody has the memory.
+    #[must_use]
+    pub fn set_patterns<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> bool {
+        let text: Vec<u8> = patterns.into_iter().flat_map(|pattern| pattern.bytes().chain([0])).collect();
+        let fits = text.len() <= PATTERNS_SIZE_BYTES;
+        if fits {
+            store(&self.patterns, &text);
+            self.patterns_len.store(text.len() as u32, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// What is armed from the beginning.
+    pub fn patterns(&self) -> Vec<String> {
+        let len = (self.patterns_len.load(Ordering::Relaxed) as usize).min(PATTERNS_SIZE_BYTES);
+        let text = load(&self.patterns[..len]);
+        let patterns = text.split(|byte| *byte == 0).filter(|pattern| !pattern.is_empty());
+        patterns.map(|pattern| String::from_utf8_lossy(pattern).into_owned()).collect()
+    }
+
+    /// Takes an entry: the first free one from a place on that goes by the id, so that processes that come after one another have others. `None`,
+    /// and counted, if all are taken. Lock-free.
+    pub fn claim_process(&self, vpid: u32) -> Option<u16> {
+        let mut numbers = numbers_of(vpid);
+        let is_taken = |number: &usize| {
+            let state = &self.processes[*number].state;
+            // (R1) Acquire pairs with (R2): what the former process had in its entry has been read.
+            state.load(Ordering::Relaxed) == 0
+                && state.compare_exchange(0, word(CLAIMED, vpid), Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let number = numbers.find(is_taken);
+        if number.is_none() {
+            self.processes_refused.fetch_add(1, Ordering::Relaxed);
+            self.changed();
+        }
+        number.map(|number| number as u16)
+    }
+
+    /// Processes with this id that are near the place that goes by it: what this process was before it became another program.
+    pub fn namesakes(&self, vpid: u32) -> impl Iterator<Item = (u16, Process)> {
+        let is_ready = move |number: &usize| self.processes[*number].state.load(Ordering::Relaxed) == word(READY, vpid);
+        let near = numbers_of(vpid).take(NEAR_COUNT).filter(is_ready).map(|number| number as u16);
+        near.filter_map(|number| Some((number, self.process(number)?)))
+    }
+
+    /// Fills an entry that is claimed, and shows it. Texts that are too long are cut. False if the session owner has taken the entry away:
+    /// it has found the process dead. Wait-free; allocates nothing.
+    #[must_use]
+    pub fn enter(&self, number: u16, entrant: &Entrant<'_>) -> bool {
+        let Some(entry) = self.processes.get(usize::from(number)) else { return false };
+        let Entrant { vpid, joined_ns, joined_at, namespace, image, pid, name, program, command_line } = *entrant;
+        let program = &program[..program.len().min(PROCESS_TEXT_SIZE_BYTES / 2)];
+        let command_line = &command_line[..command_line.len().min(PROCESS_TEXT_SIZE_BYTES - program.len())];
+        store(&entry.name, &name);
+        store(&entry.text, program);
+        store(&entry.text[program.len()..], command_line);
+        entry.program_len.store(program.len() as u32, Ordering::Relaxed);
+        entry.command_line_len.store(command_line.len() as u32, Ordering::Relaxed);
+        entry.joined_ns.store(joined_ns, Ordering::Relaxed);
+        entry.joined_at.store(joined_at, Ordering::Relaxed);
+        entry.namespace.store(namespace, Ordering::Relaxed);
+        entry.image.store(image, Ordering::Relaxed);
+        entry.pid.store(pid, Ordering::Relaxed);
+        let (claimed, ready) = (word(CLAIMED, vpid), word(READY, vpid));
+        // (R3) Release pairs with (R4): the entry is whole.
+        let is_entered = entry.state.compare_exchange(claimed, ready, Ordering::Release, Ordering::Relaxed).is_ok();
+        self.changed();
+        is_entered
+    }
+
+    /// Says that a process has left. The session owner frees its entry.
+    pub fn leave(&self, number: u16, vpid: u32) {
+        if let Some(entry) = self.processes.get(usize::from(number)) {
+            // (R5) Release pairs with (R4): what the process did in the session comes before.
+            let _ =
+                entry.state.compare_exchange(word(READY, vpid), word(LEFT, vpid), Ordering::Release, Ordering::Relaxed);
+            self.changed();
+        }
+    }
+
+    /// What a process has entered, if its entry is taken.
+    pub fn process(&self, number: u16) -> Option<Process> {
+        let entry = self.processes.get(usize::from(number))?;
+        // (R4) Acquire pairs with (R3) and (R5).
+        let state = entry.state.load(Ordering::Acquire);
+        let phase = match state >> 32 {
+            CLAIMED => Phase::Claimed,
+            READY => Phase::Ready,
+            LEFT => Phase::Left,
+            _ => return None,
+        };
+        let len = |len: &AtomicU32| (len.load(Ordering::Relaxed) as usize).min(PROCESS_TEXT_SIZE_BYTES);
+        let program_len = len(&entry.program_len);
+        let end = (program_len + len(&entry.command_line_len)).min(PROCESS_TEXT_SIZE_BYTES);
+        let text = |bytes: &[AtomicU8]| match phase {
+            Phase::Claimed => String::new(),
+            _ => String::from_utf8_lossy(&load(bytes)).trim_end_matches('\0').into(),
+        };
+        Some(Process {
+            phase,
+            vpid: state as u32,
+            joined_ns: entry.joined_ns.load(Ordering::Relaxed),
+            joined_at: entry.joined_at.load(Ordering::Relaxed),
+            namespace: entry.namespace.load(Ordering::Relaxed),
+            image: entry.image.load(Ordering::Relaxed),
+            pid: entry.pid.load(Ordering::Relaxed),
+            name: text(&entry.name),
+            program: text(&entry.text[..program_len]),
+            command_line: text(&entry.text[program_len..end]),
+        })
+    }
+
+    /// Frees the entry of a process that is not in the session any more.
+    pub fn free(&self, number: u16) {
+        if let Some(entry) = self.processes.get(usize::from(number)) {
+            // (R2) Release pairs with (R1).
+            entry.state.store(0, Ordering::Release);
+        }
+    }
+
+    /// The id of the class that says this: the one that it has, or a new one. `None`, and counted, where there is no room. Lock-free.
+    pub fn class_id(&self, process: u16, text: &[u8]) -> Option<u16> {
+        let fingerprint = fingerprint(text);
+        let tag = fingerprint >> 32 << 32;
+        let mut mine: Option<u16> = None;
+        for step in 0..SLOT_COUNT {
+            let slot = &self.slots[(fingerprint as usize).wrapping_add(step) % SLOT_COUNT];
+            // (R6) Acquire pairs with (R7): an id that a slot shows has its text.
+            let mut found = slot.load(Ordering::Acquire);
+            if found == 0 {
+                let Some(id) = mine.or_else(|| self.add_class(process, text)) else { break };
+                mine = Some(id);
+                // (R7) Release pairs with (R6); what a competitor has shown is read (R6).
+                match slot.compare_exchange(0, tag | (u64::from(id) + 1), Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => {
+                        self.changed();
+                        return Some(id);
+                    }
+                    Err(other) => found = other,
+                }
+            }
+            let id = (found as u32).wrapping_sub(1);
+            if found & !0xFFFF_FFFF == tag && self.class_text(id).is_some_and(|known| is_same(known, text)) {
+                if let Some(mine) = mine {
+                    // Nobody uses the id that was taken for it.
+                    self.classes[usize::from(mine)].begin.store(0, Ordering::Relaxed);
+                }
+                return Some(id as u16);
+            }
+        }
+        self.classes_refused.fetch_add(1, Ordering::Relaxed);
+        self.changed();
+        None
+    }
+
+    /// Takes an id and writes the class's text.
+    fn add_class(&self, process: u16, text: &[u8]) -> Option<u16> {
+        let take = |next: &AtomicU32, count: usize, limit: usize| {
+            let sum = |next: u32| next.checked_add(count as u32).filter(|sum| *sum as usize <= limit);
+            next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok()
+        };
+        let begin = take(&self.text_next, text.len(), CLASS_TEXT_SIZE_BYTES)?;
+        let id = take(&self.class_next, 1, CLASS_COUNT)?;
+        let entry = &self.classes[id as usize];
+        store(&self.text[begin as usize..], text);
+        entry.len.store(text.len() as u32, Ordering::Relaxed);
+        entry.process.store(process.into(), Ordering::Relaxed);
+        // (R8) Release pairs with (R9): the text is whole.
+        entry.begin.store(begin + 1, Ordering::Release);
+        Some(id as u16)
+    }
+
+    fn class_text(&self, id: u32) -> Option<&[AtomicU8]> {
+        let entry = self.classes.get(id as usize)?;
+        // (R9) Acquire pairs with (R8).
+        let begin = entry.begin.load(Ordering::Acquire).checked_sub(1)? as usize;
+        let len = entry.len.load(Ordering::Relaxed) as usize;
+        self.text.get(begin..begin.checked_add(len)?)
+    }
+
+    /// A class, if there is one of this id.
+    pub fn class(&self, id: u16) -> Option<Class> {
+        let text = load(self.class_text(id.into())?);
+        Some(Class { process: self.classes[usize::from(id)].process.load(Ordering::Relaxed) as u16, text })
+    }
+
+    /// Ids that have been taken: all below this.
+    pub fn class_count(&self) -> usize {
+        (self.class_next.load(Ordering::Relaxed) as usize).min(CLASS_COUNT)
+    }
+
+    fn changed(&self) {
+        // (R10) Release pairs with (R11): what has changed is there.
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Another number than before: there is something new.
+    pub fn changes(&self) -> u32 {
+        // (R11) Acquire pairs with (R10).
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// How many processes found no entry, and how many classes found no room.
+    pub fn refused(&self) -> (u64, u64) {
+        (self.processes_refused.load(Ordering::Relaxed), self.classes_refused.load(Ordering::Relaxed))
+    }
+}
+
+fn is_same(known: &[AtomicU8], text: &[u8]) -> bool {
+    known.len() == text.len() && known.iter().zip(text).all(|(known, byte)| known.load(Ordering::Relaxed) == *byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+    use alloc::format;
+    use alloc::vec;
+
+    fn register() -> Box<Register> {
+        // SAFETY: all zeroes is an empty register; it is too large for a stack.
+        unsafe { Box::<Register>::new_zeroed().assume_init() }
+    }
+
+    #[test]
+    fn a_process_is_what_it_says_until_it_is_freed() {
+        let register = register();
+        let number = register.claim_process(7).unwrap();
+        assert_eq!(register.process(number).map(|process| process.phase), Some(Phase::Claimed));
+        let entrant = Entrant {
+            vpid: 7,
+            joined_ns: 99,
+            joined_at: 5,
+            namespace: 4,
+            image: 6,
+            pid: 70,
+            name: *b"x\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            program: b"/bin/x",
+            command_line: b"x -y",
+        };
+        assert!(register.enter(number, &entrant) && !register.enter(number, &entrant));
+        let expected = Process {
+            phase: Phase::Ready,
+            vpid: 7,
+            joined_ns: 99,
+            joined_at: 5,
+            namespace: 4,
+            image: 6,
+            pid: 70,
+            name: "x".into(),
+            program: "/bin/x".into(),
+            command_line: "x -y".into(),
+        };
+        assert_eq!(register.process(number), Some(expected.clone()));
+        register.leave(number, 8);
+        assert_eq!(register.process(number), Some(expected));
+        assert_eq!(register.namesakes(7).map(|(number, _)| number).collect::<Vec<_>>(), [number]);
+        register.leave(number, 7);
+        assert_eq!(register.namesakes(7).count(), 0);
+        assert_eq!(register.process(number).map(|process| process.phase), Some(Phase::Left));
+        register.free(number);
+        assert_eq!(register.process(number), None);
+        let long = vec![b'a'; 1_000];
+        let number = register.claim_process(7).unwrap();
+        assert!(register.enter(number, &Entrant { program: &long, command_line: &long, ..entrant }));
+        let cut = register.process(number).unwrap();
+        assert_eq!((cut.program.len(), cut.command_line.len()), (220, 220));
+    }
+
+    #[test]
+    fn a_full_register_refuses_and_counts() {
+        let register = register();
+        let numbers: Vec<u16> = core::iter::from_fn(|| register.claim_process(1)).collect();
+        assert_eq!((numbers.len(), register.refused()), (PROCESS_COUNT - 1, (1, 0)));
+        assert!(!numbers.contains(&0));
+        register.free(numbers[5]);
+        assert_eq!(register.claim_process(1), Some(numbers[5]));
+        let large = vec![b'x'; CLASS_TEXT_SIZE_BYTES];
+        assert_eq!(register.class_id(1, &large), Some(0));
+        assert_eq!((register.class_id(1, b"a"), register.class_id(1, &large)), (None, Some(0)));
+        assert_eq!(register.refused(), (1, 1));
+    }
+
+    #[test]
+    fn programs_that_add_the_same_classes_at_once_get_the_same_ids() {
+        let register = register();
+        let texts: Vec<Vec<u8>> = (0..500).map(|number| format!("provider\0name{number}\0").into_bytes()).collect();
+        let add = || texts.iter().map(|text| register.class_id(3, text).unwrap()).collect::<Vec<_>>();
+        let all: Vec<Vec<u16>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(add)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|ids| *ids == all[0]));
+        for (text, id) in texts.iter().zip(&all[0]) {
+            assert_eq!(register.class(*id), Some(Class { process: 3, text: text.clone() }));
+        }
+        let shown: Vec<usize> = (0..register.class_count()).filter(|id| register.class(*id as u16).is_some()).collect();
+        assert_eq!(shown.len(), texts.len());
+    }
+
+    #[test]
+    fn scribbled_words_lead_nowhere() {
+        let register = register();
+        let id = register.class_id(1, b"class").unwrap();
+        let entry = &register.classes[usize::from(id)];
+        for (begin, len) in [(u32::MAX, 5), (1, u32::MAX), (CLASS_TEXT_SIZE_BYTES as u32, 5)] {
+            entry.begin.store(begin, Ordering::Relaxed);
+            entry.len.store(len, Ordering::Relaxed);
+            assert_eq!(register.class(id), None);
+        }
+        register.class_next.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(register.class_count(), CLASS_COUNT);
+        assert_eq!(register.class_id(1, b"other"), None);
+        let number = register.claim_process(1).unwrap();
+        assert!(register.enter(number, &Entrant { vpid: 1, program: b"p", command_line: b"c", ..Entrant::default() }));
+        let entry = &register.processes[usize::from(number)];
+        entry.program_len.store(u32::MAX, Ordering::Relaxed);
+        entry.command_line_len.store(u32::MAX, Ordering::Relaxed);
+        let process = register.process(number).unwrap();
+        assert_eq!((process.program.len(), process.command_line.len()), (2, 0));
+        entry.state.store(77 << 32, Ordering::Relaxed);
+        assert_eq!(register.process(number), None);
+        register.slots.iter().for_each(|slot| slot.store(u64::MAX, Ordering::Relaxed));
+        assert_eq!(register.class_id(1, b"third"), None);
+    }
+
+    #[test]
+    fn patterns_come_back() {
+        let register = register();
+        assert!(register.patterns().is_empty());
+        assert!(register.set_patterns(["http:*", "db:?"]));
+        assert_eq!(register.patterns(), ["http:*", "db:?"]);
+        assert!(!register.set_patterns([&*"x".repeat(PATTERNS_SIZE_BYTES)]));
+    }
+}
