@@ -10,9 +10,10 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room but the command.
-const EVERYTHING: [&str; 10] = [
+const EVERYTHING: [&str; 11] = [
     "dormouse",
     "dormouse-abi",
+    "dormouse-transport",
     "dormouse-imv",
     "dormouse-percpu",
     "dormouse-relay",
@@ -24,9 +25,9 @@ const EVERYTHING: [&str; 10] = [
 ];
 
 /// Every room, and what tests share.
-const E2E: [&str; 11] = {
-    let [a, b, c, d, e, f, g, h, i, j] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, "dormouse-testing"]
+const E2E: [&str; 12] = {
+    let [a, b, c, d, e, f, g, h, i, j, k] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, "dormouse-testing"]
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
@@ -45,8 +46,10 @@ const LAB: [&str; 11] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 38] = [
+const RULES: [Rule; 39] = [
     ("dormouse-abi", &[]),
+    // How both sides talk.
+    ("dormouse-transport", &["dormouse-abi"]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
     ("dormouse-testing", &[]),
@@ -66,6 +69,7 @@ const RULES: [Rule; 38] = [
         "dormouse",
         &[
             "dormouse-abi",
+            "dormouse-transport",
             "dormouse-locks",
             "dormouse-imv",
             "dormouse-percpu",
@@ -94,7 +98,10 @@ const RULES: [Rule; 38] = [
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),
-    ("dormouse-consumer", &["dormouse-abi", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"]),
+    (
+        "dormouse-consumer",
+        &["dormouse-abi", "dormouse-transport", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"],
+    ),
     // Beside both too: what stands behind any process's memory.
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
     // The command. What is large or apart is a program of its own, which it runs.
@@ -326,7 +333,7 @@ fn the_write_side_asks_libc_for_what_the_auxiliary_vector_tells() {
     let mut wrong = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mechanisms = ["backing", "imv", "percpu", "relay", "vring"].map(|room| format!("mechanisms/{room}"));
-    let record = ["abi", "capi", "locks", "preload", "tracer"].map(|room| format!("record/{room}"));
+    let record = ["abi", "capi", "locks", "preload", "tracer", "transport"].map(|room| format!("record/{room}"));
     for room in mechanisms.iter().chain(&record) {
         visit(&root.join(room).join("src"), &mut wrong);
     }

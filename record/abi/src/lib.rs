@@ -2,7 +2,8 @@
 //!
 //! The write side (traced programs) and the read side (the session owner) are separate programs, often of separate
 //! versions. They meet only in this crate: constants, `repr(C)` structures whose sizes are proven by const asserts, and
-//! pure encoders and decoders. No system call, no allocation outside [`wire`] and by readers of [`register`], no policy.
+//! pure encoders and decoders. No system call, no allocation outside [`message`], [`class`], [`text`], [`environment`] and by readers of
+//! [`register`], no policy.
 //!
 //! ```text
 //!   one memfd, made by the session owner, sealed against shrinking
@@ -24,21 +25,25 @@
 //! * [`vring`]: the split virtqueue (VirtIO 1.2, clause 2.7).
 //! * [`rseq`]: the kernel's rseq structure and descriptor.
 //! * [`txn`]: a list of stores that becomes visible by its final store.
-//! * [`wire`]: the messages on the two Unix sockets.
+//! * [`message`]: what programs, session owners and tools tell one another, over Unix sockets.
+//! * [`environment`]: where they find one another.
+//! * [`text`]: what of a text may be printed.
 #![no_std]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 pub mod class;
+pub mod environment;
+pub mod message;
 pub mod page;
 pub mod record;
 pub mod register;
 pub mod rseq;
 pub mod session;
 pub mod site;
+pub mod text;
 pub mod trigger;
 pub mod tunable;
 pub mod txn;
 pub mod vring;
-pub mod wire;

@@ -135,7 +135,7 @@ pub struct Entrant<'a> {
 pub struct Class {
     /// The session's number of the process that has added it.
     pub process: u16,
-    /// What it says, as [`Announcement::to_text`](crate::wire::Announcement::to_text) writes it: to be checked.
+    /// What it says, as [`Announcement::to_text`](crate::class::Announcement::to_text) writes it: to be checked.
     pub text: Vec<u8>,
 }
 

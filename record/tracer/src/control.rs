@@ -1,13 +1,12 @@
 //! The process's own affairs, all under one lock: the registry of classes, the session, what is armed, fork.
 
 use core::sync::atomic::Ordering;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dormouse_abi::class::CLASS_ID_NONE;
+use dormouse_abi::class::{Announcement, CLASS_ID_NONE, matches};
+use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{self, Announcement, ClassStatus, Message};
 use dormouse_imv::Change;
 use dormouse_locks::{Held, Rank};
 
@@ -119,7 +118,7 @@ impl Control {
         let patterns = register.patterns();
         let is_wanted = |class: &Class| {
             let name = class.decl.full_name();
-            patterns.iter().any(|pattern| wire::matches(pattern, &name))
+            patterns.iter().any(|pattern| matches(pattern, &name))
         };
         let wanted: Vec<bool> = found.classes.iter().map(is_wanted).collect();
         let mut granted = vec![CLASS_ID_NONE; wanted.len()];
@@ -149,12 +148,12 @@ impl Control {
     }
 
     /// What has changed, and how many that match cannot be armed because the session has given them no id.
-    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (Message, u32) {
+    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (ProgramToTool, u32) {
         let armed_before = self.armed_count();
         let mut matching = (0, 0);
         let mut is_changed = |class: &Class| {
             let name = class.decl.full_name();
-            let is_match = patterns.iter().any(|pattern| wire::matches(pattern, &name));
+            let is_match = patterns.iter().any(|pattern| matches(pattern, &name));
             let has_id = class.id.load(Ordering::Relaxed) != CLASS_ID_NONE;
             matching.0 += u32::from(is_match);
             matching.1 += u32::from(is_match && !has_id);
@@ -181,42 +180,35 @@ impl Control {
         self.found.classes.iter().filter(|class| class.armed).count() as u32
     }
 
-    fn changed(&self, matched: u32, changed: u32) -> Message {
-        Message::Changed { matched, changed, armed: self.armed_count(), session: session_name() }
+    fn changed(&self, matched: u32, changed: u32) -> ProgramToTool {
+        ProgramToTool::Changed { matched, changed, armed: self.armed_count(), session: session_name() }
     }
 
-    fn answer(&mut self, question: Message) -> Message {
-        match question {
-            Message::List => Message::Classes {
-                session: session_name(),
-                classes: self.found.classes.iter().map(status).collect(),
-                patching: patching(),
-            },
-            Message::Arm { patterns } => {
-                if current().is_none() {
-                    return Message::Error { text: "the program is in no session".into() };
-                }
-                let (changed, without) = self.set_matching(&patterns, true);
-                if without > 0 {
-                    let text = format!(
-                        "the session has no room for {without} of the event classes that match; the others are armed"
-                    );
-                    return Message::Error { text };
-                }
-                changed
-            }
-            Message::Disarm { patterns } => self.set_matching(&patterns, false).0,
-            Message::Detach => {
-                let armed = self.armed_count();
-                self.leave();
-                self.changed(armed, armed)
-            }
-            Message::ReadMemory { uuid, offset, size_bytes } => {
-                let part = self.joining.read_memory(uuid, offset, size_bytes);
-                part.unwrap_or_else(|text| Message::Error { text })
-            }
-            _ => Message::Error { text: "a program does not answer this".into() },
+    fn list(&self) -> ProgramToTool {
+        ProgramToTool::Classes {
+            session: session_name(),
+            classes: self.found.classes.iter().map(status).collect(),
+            patching: patching(),
         }
+    }
+
+    fn arm(&mut self, patterns: &[String]) -> ProgramToTool {
+        if current().is_none() {
+            return ProgramToTool::Error { text: "the program is in no session".into() };
+        }
+        let (changed, without) = self.set_matching(patterns, true);
+        if without > 0 {
+            let text =
+                format!("the session has no room for {without} of the event classes that match; the others are armed");
+            return ProgramToTool::Error { text };
+        }
+        changed
+    }
+
+    fn detach(&mut self) -> ProgramToTool {
+        let armed = self.armed_count();
+        self.leave();
+        self.changed(armed, armed)
     }
 
     /// In a forked child: a process of its own in the same session.
@@ -246,33 +238,40 @@ pub(crate) fn join(socket: &Path, inherited: Option<(i32, [u8; 16])>) -> Result<
     lock().join(|joining| joining.join_handed(handed, socket))
 }
 
-fn attach(session: &Path) -> Message {
+fn attach(session: &Path) -> ProgramToTool {
     if let Some(attached) = current()
         // (P) pairs with (P').
         && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
         // One whose owner was killed is over too: nobody drains it.
-        && UnixStream::connect(&attached.socket).is_ok()
+        && dormouse_transport::is_answered(&attached.socket)
     {
         let text = format!("the program is already in the session {}", attached.socket.display());
-        return Message::Error { text };
+        return ProgramToTool::Error { text };
     }
     match join(session, None) {
         Ok(()) => {
             let control = lock();
             control.changed(control.armed_count(), control.armed_count())
         }
-        Err(text) => Message::Error { text },
+        Err(text) => ProgramToTool::Error { text },
     }
 }
 
 /// Answers a tool.
-pub(crate) fn answer(question: Message) -> Message {
+pub(crate) fn answer(question: ToolToProgram) -> ProgramToTool {
     match question {
+        ToolToProgram::List => lock().list(),
+        ToolToProgram::Arm { patterns } => lock().arm(&patterns),
+        ToolToProgram::Disarm { patterns } => lock().set_matching(&patterns, false).0,
+        ToolToProgram::Attach { session } => attach(Path::new(&session)),
+        ToolToProgram::Detach => lock().detach(),
         // The registry of the tunables has a lock of its own, and the loader is asked where they are.
-        Message::ListTunables => crate::tunable::list(),
-        Message::SetTunables { values } => crate::tunable::set(&values),
-        Message::Attach { session } => attach(Path::new(&session)),
-        question => lock().answer(question),
+        ToolToProgram::ListTunables => crate::tunable::list(),
+        ToolToProgram::SetTunables { values } => crate::tunable::set(&values),
+        ToolToProgram::ReadMemory { uuid, offset, size_bytes } => {
+            let part = lock().joining.read_memory(uuid, offset, size_bytes);
+            part.unwrap_or_else(|text| ProgramToTool::Error { text })
+        }
     }
 }
 

@@ -1,18 +1,17 @@
 //! Joining and leaving a session.
 
 use core::sync::atomic::Ordering;
-use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dormouse_abi::message::{Edge, MEMORY_PART_SIZE_BYTES_MAX, OwnerToProgram, ProgramToOwner, ProgramToTool};
 use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES, NAMESPACE_UNKNOWN};
-use dormouse_abi::wire::{FRAME_SIZE_MAX_BYTES, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
 use dormouse_backing::{BackingError, Mapping};
 use dormouse_percpu::Rseq;
 use dormouse_relay::Memory;
+use dormouse_transport::{Conversation, Deadline};
 
 use crate::membarrier;
 use crate::session::{Attached, current, forget_users, has_users, set_current};
@@ -64,7 +63,7 @@ impl Identity {
     }
 }
 
-/// How long a program waits for a session owner at most, all in all.
+/// How long a program waits for its session's owner at most, in all that it asks to join.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What a session's owner gives to a process that asks.
@@ -82,16 +81,20 @@ pub(crate) struct Handed {
 pub(crate) fn ask_for_memory(socket: &Path) -> Result<Handed, String> {
     let identity = Identity::of_this_process();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let hello = Message::Hello {
-        version: VERSION,
+    let hello = ProgramToOwner::Hello {
         vpid: std::process::id(),
         image: identity.image,
         program: text(&identity.program),
         command_line: text(&identity.command_line),
     };
-    let (answer, fd) = ask(socket, &hello, PATIENCE)?;
-    let Message::Welcome { process } = answer else { return Err(refusal(answer)) };
+    let (answer, fd) = ask(socket, &hello, deadline())?;
+    let OwnerToProgram::Welcome { process } = answer else { return Err(refusal(answer)) };
     Ok(Handed { process, memory: fd.ok_or("the session owner sent no memory")?, identity })
+}
+
+/// By when that is over which begins now.
+pub(crate) fn deadline() -> Deadline<'static> {
+    Deadline::after(PATIENCE)
 }
 
 impl Joining {
@@ -186,7 +189,10 @@ impl Joining {
             error => Err(error),
         });
         let fresh = fresh.map_err(|error| match error {
-            BackingError::System { purpose, errno } => format!("{purpose}: {}", told(&errno.into())),
+            // Not in libc's words, for which it may call the loader, under the tracer's lock.
+            BackingError::System { purpose, errno } => {
+                format!("{purpose}: {}", dormouse_transport::Error::System(errno))
+            }
             error => error.to_string(),
         })?;
         // SAFETY: just mapped; kept in `self` until `leave` has waited for everybody who uses it, or dropped below.
@@ -209,7 +215,7 @@ impl Joining {
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<Message, String> {
+    pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<ProgramToTool, String> {
         // Not of a former session whose mapping could not be taken down: nobody would know its identity.
         let mapped = self.mapped.as_ref().filter(|(_, memory)| memory.uuid() == uuid);
         let (mapping, memory) = mapped.ok_or("the program is not in that session")?;
@@ -222,7 +228,7 @@ impl Joining {
         // Others write meanwhile: bytes that are committed do not change, others are not interpreted here. Sealed, so no access is a SIGBUS.
         let words = &memory.words()[begin / 8..(begin + len).div_ceil(8)];
         let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).skip(begin % 8).take(len);
-        Ok(Message::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
+        Ok(ProgramToTool::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
     }
 
     /// Leaves the session, if any, and unmaps its memory once no thread uses it.
@@ -274,75 +280,23 @@ fn command_line() -> Vec<u8> {
     arguments.join(&b' ')
 }
 
-pub(crate) fn refusal(answer: Message) -> String {
+pub(crate) fn refusal(answer: OwnerToProgram) -> String {
     match answer {
-        Message::Error { text } => text,
-        _ => "the session owner speaks another language".into(),
-    }
-}
-
-/// What went wrong, not in libc's words: for these it may load a translation and a converter of character sets, and so call the loader,
-/// under the tracer's lock.
-fn told(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) => format!("{} (os error {code})", error.kind()),
-        None => error.to_string(),
+        OwnerToProgram::Error { text } => text,
+        _ => "the session owner answered something else".into(),
     }
 }
 
 /// One question, one answer, perhaps with a descriptor.
-pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<(Message, Option<OwnedFd>), String> {
-    let converse = || -> std::io::Result<(Message, Option<OwnedFd>)> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        if !is_of_own_user(&stream)? {
-            return Err(Error::other("the session belongs to another user"));
-        }
-        stream.write_all(&question.encode())?;
-        let mut head = [0u8; 4];
-        let fd = receive_with_fd(&stream, &mut head)?;
-        Ok((read_message(&mut stream, head)?, fd))
-    };
-    converse().map_err(|error| format!("session {}: {}", socket.display(), told(&error)))
-}
-
-/// Reads the rest of a frame that begins so. What is no message is [`ErrorKind::InvalidData`].
-pub(crate) fn read_message(stream: &mut UnixStream, head: [u8; 4]) -> std::io::Result<Message> {
-    let len = u32::from_le_bytes(head) as usize;
-    if len > FRAME_SIZE_MAX_BYTES {
-        return Err(Error::new(ErrorKind::InvalidData, "the message is too long"));
+pub(crate) fn ask(
+    socket: &Path,
+    question: &ProgramToOwner,
+    deadline: Deadline<'_>,
+) -> Result<(OwnerToProgram, Option<OwnedFd>), String> {
+    let told = |error| format!("session {}: {error}", socket.display());
+    let mut conversation = Conversation::connect(socket, Edge::ProgramOwner, deadline).map_err(told)?;
+    if !conversation.peer().map_err(told)?.is_own_user_or_root() {
+        return Err(format!("session {}: it belongs to another user", socket.display()));
     }
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body)?;
-    Message::decode(&body).map_err(|error| Error::new(ErrorKind::InvalidData, error))
-}
-
-/// Whether the other side is the same user or root: only these may own a session that a program joins, or talk to the program.
-pub(crate) fn is_of_own_user(stream: &UnixStream) -> std::io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(peer.uid.is_root() || peer.uid == rustix::process::geteuid())
-}
-
-/// Fills `head`, and takes a descriptor that comes with it.
-fn receive_with_fd(stream: &UnixStream, head: &mut [u8; 4]) -> std::io::Result<Option<OwnedFd>> {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut fd = None;
-    let mut filled = 0;
-    while filled < head.len() {
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [std::io::IoSliceMut::new(&mut head[filled..])];
-        let received = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                fd = descriptors.into_iter().next().or(fd);
-            }
-        }
-        if received.bytes == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        filled += received.bytes;
-    }
-    Ok(fd)
+    conversation.ask_with_fd(question).map_err(told)
 }

@@ -4,19 +4,26 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::wire::{BudgetState, Message, Snapshot};
+use dormouse_abi::message::{
+    BudgetState, OwnerToTool, ProgramToTool, Snapshot, SnapshotRequest, ToolToOwner, ToolToProgram,
+};
 
 use crate::error::Error;
-use crate::program::{Program, ask, socket_dir};
+use crate::program::{self, Program, socket_dir};
 use crate::snapshot::Take;
 
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn refusal(answer: Message) -> Error {
+fn ask(session: &Path, question: &ToolToOwner) -> Result<OwnerToTool, Error> {
+    program::ask(session, question, PATIENCE)
+        .map_err(|failure| format!("session {}: {failure}", session.display()).into())
+}
+
+fn refusal(answer: OwnerToTool) -> Error {
     Error::from(match answer {
-        Message::Error { text } => text,
-        _ => "the session owner answered something else; is it of the same version?".into(),
+        OwnerToTool::Error { text } => text,
+        _ => "the session owner answered something else than it was asked".into(),
     })
 }
 
@@ -25,8 +32,8 @@ fn refusal(answer: Message) -> Error {
 /// # Errors
 /// One line.
 pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState, Error> {
-    match ask(session, &Message::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) }, PATIENCE)? {
-        Message::BudgetIs { state } => Ok(state),
+    match ask(session, &ToolToOwner::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) })? {
+        OwnerToTool::BudgetIs { state } => Ok(state),
         other => Err(refusal(other)),
     }
 }
@@ -36,8 +43,8 @@ pub fn ask_for_budget(session: &Path, bytes: Option<u64>) -> Result<BudgetState,
 /// # Errors
 /// One line.
 pub fn stop_session(socket: &Path) -> Result<String, Error> {
-    match ask(socket, &Message::Stop, PATIENCE)? {
-        Message::Stopped { summary } => Ok(summary),
+    match ask(socket, &ToolToOwner::Stop)? {
+        OwnerToTool::Stopped { summary } => Ok(summary),
         other => Err(refusal(other)),
     }
 }
@@ -49,14 +56,14 @@ pub fn stop_session(socket: &Path) -> Result<String, Error> {
 pub fn ask_for_snapshot(session: &Path, wanted: &Take) -> Result<Snapshot, Error> {
     let absolute = |dir: &PathBuf| std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()));
     let dir = wanted.dir.as_ref().map(absolute).transpose()?.unwrap_or_default();
-    let question = Message::Snapshot {
+    let request = SnapshotRequest {
         dir: dir.to_str().ok_or_else(|| "the directory's name is not UTF-8".to_string())?.into(),
         last_ns: wanted.last.map_or(0, |last| (last.as_nanos().min(u64::MAX.into()) as u64).max(1)),
         bytes_max: wanted.bytes_max.map_or(0, |bytes| bytes.max(1)),
         trigger: wanted.trigger.clone(),
     };
-    match ask(session, &question, PATIENCE)? {
-        Message::Snapshotted { snapshot } => Ok(snapshot),
+    match ask(session, &ToolToOwner::Snapshot { request })? {
+        OwnerToTool::Snapshotted { snapshot } => Ok(snapshot),
         other => Err(refusal(other)),
     }
 }
@@ -83,9 +90,9 @@ pub fn find_session(target: Option<&str>) -> Result<PathBuf, Error> {
     if let Some(session) = sessions(Some(pid)).into_iter().next() {
         return Ok(session);
     }
-    let answers = Program::find(pid)?.ask(&Message::List)?;
+    let answers = Program::find(pid)?.ask(&ToolToProgram::List)?;
     let session = answers.into_iter().find_map(|answer| match answer {
-        Message::Classes { session, .. } if !session.is_empty() => Some(PathBuf::from(session)),
+        ProgramToTool::Classes { session, .. } if !session.is_empty() => Some(PathBuf::from(session)),
         _ => None,
     });
     session.ok_or_else(|| format!("process {pid} is in no session{}", hint()).into())

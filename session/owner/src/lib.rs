@@ -42,7 +42,7 @@
 //!
 //! # What is checked
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
-//! the metadata, frames by `abi::wire`, and who connects by peer credentials. A packet that fails is counted, not written.
+//! the metadata, messages by `abi::message`, and who connects by peer credentials. A packet that fails is counted, not written.
 //!
 //! # Cost
 //! The owner runs on the CPUs of the programs that it records. The drain thread is woken for several pages of a stream at a time
@@ -88,7 +88,7 @@ mod testing;
 mod trace;
 mod tunable;
 
-pub use dormouse_abi::wire::{BudgetState, Snapshot, Tunables};
+pub use dormouse_abi::message::{BudgetState, Snapshot, Tunables};
 
 pub use client::{ask_for_budget, ask_for_snapshot, find_session, stop_session};
 pub use command::{LIBC_LIBRARY, Traced, find_libc_library, why_not_preloaded};

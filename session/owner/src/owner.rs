@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dormouse_abi::wire::Message;
+use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_ctf::StateRecord;
 
 use crate::clock::Clock;
@@ -102,9 +102,9 @@ impl Session {
     pub fn attach(&self, program: &Program) -> Result<u32, Error> {
         let session = self.socket().to_string_lossy().into_owned();
         let mut total = 0;
-        for answer in program.ask(&Message::Attach { session })? {
+        for answer in program.ask(&ToolToProgram::Attach { session })? {
             match answer {
-                Message::Changed { armed, .. } => total += armed,
+                ProgramToTool::Changed { armed, .. } => total += armed,
                 other => return Err(program.refusal(other)),
             }
         }

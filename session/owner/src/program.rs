@@ -1,19 +1,21 @@
 //! Talking to a program that runs: finding its sockets, asking it.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dormouse_abi::wire::{self, FRAME_SIZE_MAX_BYTES, Message};
+use dormouse_abi::environment::{self, is_program_socket};
+use dormouse_abi::message::{ProgramToTool, Question, ToolToProgram};
+use dormouse_transport::{Conversation, Deadline, Error as Failure};
 
 use crate::error::Error;
 
 /// The directory of the sockets of the calling user's programs.
 pub fn socket_dir() -> PathBuf {
     let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
-    wire::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
+    environment::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
 }
 
 /// A process that listens, perhaps on several sockets: one for each of its objects that carries a tracer of its own.
@@ -48,7 +50,7 @@ impl Program {
             .flat_map(std::fs::read_dir)
             .flatten()
             .flatten()
-            .filter(|entry| wire::is_program_socket(&entry.file_name().to_string_lossy(), pid))
+            .filter(|entry| is_program_socket(&entry.file_name().to_string_lossy(), pid))
             .map(|entry| entry.path())
             .filter(|path| UnixStream::connect(path).is_ok())
             .collect();
@@ -69,26 +71,28 @@ impl Program {
     ///
     /// # Errors
     /// One line, if it does not answer.
-    pub(crate) fn ask_one(&self, index: usize, question: &Message) -> Result<Message, Error> {
+    pub(crate) fn ask_one(&self, index: usize, question: &ToolToProgram) -> Result<ProgramToTool, Error> {
         let answer = ask(&self.sockets[index], question, Duration::from_secs(5));
-        answer.map_err(|reason| format!("process {} did not answer: {reason}; is it stopped?", self.pid).into())
+        answer.map_err(|failure| match failure {
+            Failure::TimedOut => format!("process {} did not answer in time; is it stopped?", self.pid).into(),
+            failure => format!("process {}: {failure}", self.pid).into(),
+        })
     }
 
     /// Asks every tracer in the process, and gives the answers in the order of its sockets.
     ///
     /// # Errors
     /// One line, if it does not answer.
-    pub fn ask(&self, question: &Message) -> Result<Vec<Message>, Error> {
+    pub fn ask(&self, question: &ToolToProgram) -> Result<Vec<ProgramToTool>, Error> {
         (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
     }
 
     /// What it says instead of the answer that was asked for.
-    pub fn refusal(&self, answer: Message) -> Error {
+    pub fn refusal(&self, answer: ProgramToTool) -> Error {
         let pid = self.pid;
         match answer {
-            // What a program says to a question that it cannot read.
-            Message::Error { text } if text != wire::Malformed.to_string() => format!("process {pid}: {text}").into(),
-            _ => format!("process {pid} answered something else; are it and dormouse of the same version?").into(),
+            ProgramToTool::Error { text } => format!("process {pid}: {text}").into(),
+            _ => format!("process {pid} answered something else than it was asked").into(),
         }
     }
 }
@@ -118,30 +122,10 @@ fn program_socket_dir(proc: &Path, uid: u32) -> PathBuf {
     let xdg = environment
         .split(|byte| *byte == 0)
         .find_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR="));
-    wire::socket_dir(xdg, uid).into()
+    environment::socket_dir(xdg, uid).into()
 }
 
 /// One question, one answer.
-pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<Message, String> {
-    let converse = || -> std::io::Result<Message> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        stream.write_all(&question.encode())?;
-        read_message(&mut stream)
-    };
-    converse().map_err(|error| error.to_string())
-}
-
-/// Reads one frame.
-pub(crate) fn read_message(stream: &mut impl Read) -> std::io::Result<Message> {
-    let mut head = [0u8; 4];
-    stream.read_exact(&mut head)?;
-    let len = u32::from_le_bytes(head) as usize;
-    if len > FRAME_SIZE_MAX_BYTES {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "the message is too long"));
-    }
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body)?;
-    Message::decode(&body).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+pub(crate) fn ask<Q: Question>(socket: &Path, question: &Q, patience: Duration) -> Result<Q::Answer, Failure> {
+    Conversation::connect(socket, Q::EDGE, Deadline::after(patience))?.ask(question)
 }

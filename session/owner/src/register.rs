@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::path::Path;
 
+use dormouse_abi::class::{Announcement, ClassDecl};
 use dormouse_abi::register::{PROCESS_COUNT, Phase, Process, Register};
-use dormouse_abi::wire::{Announcement, ClassDecl, printable};
+use dormouse_abi::text::printable;
 use dormouse_ctf::{Refusal, StateRecord};
 use dormouse_relay::Memory;
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::wire::Message;
+use dormouse_abi::message::ToolToProgram;
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 use rustix::io::Errno;
@@ -196,7 +196,7 @@ impl Processes {
         for pid in pids {
             // One that does not listen leaves at its next page switch.
             if let Ok(program) = Program::find(pid) {
-                let _ = program.ask(&Message::Detach);
+                let _ = program.ask(&ToolToProgram::Detach);
             }
         }
     }

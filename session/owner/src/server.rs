@@ -1,7 +1,5 @@
 //! The session's socket, on which programs join and tools ask.
 
-use std::io::{IoSlice, Write};
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,21 +8,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use dormouse_abi::message::{
+    Edge, Message, Mismatch, OwnerToProgram, OwnerToTool, ProgramToOwner, Snapshot, SnapshotRequest, ToolToOwner,
+};
 use dormouse_abi::register::{Entrant, NAME_SIZE_BYTES};
-use dormouse_abi::wire::{self, Message};
+use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
 
 use crate::allowance::Allowance;
 use crate::error::Error;
 use crate::memory::SessionMemory;
 use crate::options::Plan;
-use crate::program::{read_message, socket_dir, sweep};
+use crate::program::{socket_dir, sweep};
 use crate::register;
 use crate::registry::Processes;
 use crate::snapshot::{self, Take};
 use crate::sys::{boot_ns, process_name};
 use crate::trace::{Trace, refusal_of};
 
-/// How long a program may take over its hello.
+/// How long a peer may take over its question, and over the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the session's threads share.
@@ -34,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) trace: Trace,
     pub(crate) processes: Processes,
     /// A tool that has asked for the session's end, and waits for it.
-    stopper: Mutex<Option<UnixStream>>,
+    stopper: Mutex<Option<Conversation<'static>>>,
     /// Snapshots that events asked for and that were too many.
     pub(crate) snapshots_refused: AtomicU64,
 }
@@ -46,7 +47,7 @@ impl Shared {
         Shared { memory, trace, processes, stopper, snapshots_refused: AtomicU64::new(0) }
     }
 
-    fn stopper(&self) -> MutexGuard<'_, Option<UnixStream>> {
+    fn stopper(&self) -> MutexGuard<'_, Option<Conversation<'static>>> {
         self.stopper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,8 +58,8 @@ impl Shared {
     /// Tells the tool that asked for the end how it ended.
     pub(crate) fn answer_stop(&self, summary: String) {
         let stopper = self.stopper().take();
-        if let Some(mut stream) = stopper {
-            let _ = stream.write_all(&Message::Stopped { summary }.encode());
+        if let Some(conversation) = stopper {
+            let _ = conversation.until(Deadline::after(PATIENCE)).send(&OwnerToTool::Stopped { summary });
         }
     }
 }
@@ -140,6 +141,14 @@ fn session_socket(dir: &Path) -> Result<(UnixListener, PathBuf), Error> {
     Err(no_socket(dir)(std::io::ErrorKind::AddrInUse.into()))
 }
 
+/// What a process calls itself; where the kernel does not tell, its program's file.
+fn name_of(pid: u32, program: &str) -> [u8; NAME_SIZE_BYTES] {
+    let name = process_name(pid).unwrap_or_else(|| program.rsplit('/').next().unwrap_or_default().into());
+    let mut bytes = [0; NAME_SIZE_BYTES];
+    bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
+    bytes
+}
+
 /// What the server's thread has.
 struct Server {
     shared: Arc<Shared>,
@@ -168,26 +177,53 @@ impl Server {
         }
     }
 
-    fn converse(&mut self, mut stream: UnixStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-        if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-            return refuse(&mut stream, "the session belongs to another user");
-        }
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
-        let message = match read_message(&mut stream) {
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-                return self.refuse_program(&mut stream, &program.to_string_lossy(), OTHER_VERSION);
+    fn converse(&mut self, stream: UnixStream) -> Result<(), Failure> {
+        let peer = Peer::of(&stream)?;
+        let served = [Edge::ProgramOwner, Edge::ToolOwner];
+        let mut conversation = match Conversation::answer(stream.into(), &served, Deadline::after(PATIENCE)) {
+            Err(Failure::Mismatch(mismatch)) => {
+                let is_tool =
+                    matches!(mismatch, Mismatch::Version { edge: Some(Edge::ToolOwner), .. } | Mismatch::Edge);
+                if !is_tool && peer.is_own_user_or_root() {
+                    self.tell_refused(&program_of(peer), &mismatch.to_string());
+                }
+                return Err(mismatch.into());
             }
-            message => message?,
+            conversation => conversation?,
         };
-        match message {
-            Message::Hello { version, program, .. } if version != wire::VERSION => {
-                self.refuse_program(&mut stream, &program, OTHER_VERSION)
+        if !peer.is_own_user_or_root() {
+            return refuse(conversation, "the session belongs to another user");
+        }
+        if conversation.edge() == Edge::ToolOwner {
+            return match conversation.receive() {
+                Ok(question) => self.answer_tool(conversation, question),
+                Err(Failure::Malformed(malformed)) => refuse(conversation, &malformed.to_string()),
+                Err(failure) => Err(failure),
+            };
+        }
+        match conversation.receive() {
+            Ok(question) => self.answer_program(conversation, peer, question),
+            Err(Failure::Malformed(malformed)) => {
+                self.refuse_program(conversation, &program_of(peer), &malformed.to_string())
             }
-            Message::Hello { vpid, image, program, command_line, .. } => {
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn answer_program(
+        &mut self,
+        mut conversation: Conversation<'static>,
+        peer: Peer,
+        question: ProgramToOwner,
+    ) -> Result<(), Failure> {
+        match question {
+            ProgramToOwner::Hello { vpid, image, program, command_line } => {
+                let Some(peer_pid) = peer.pid else {
+                    let reason =
+                        "it runs in another PID namespace, where its process has no id here; record it from within";
+                    return self.refuse_program(conversation, &program, reason);
+                };
+                let pid = peer_pid.as_raw_nonzero().get() as u32;
                 let memory = self.shared.memory.view();
                 let entrant = Entrant {
                     vpid,
@@ -205,111 +241,123 @@ impl Server {
                     register.enter(number, &entrant).then_some(number)
                 });
                 let Some(process) = entered else {
-                    return self.refuse_program(&mut stream, &program, "too many processes are in the session");
+                    return self.refuse_program(conversation, &program, "too many processes are in the session");
                 };
                 register::take_in(&memory, &self.shared.trace, &self.shared.processes);
-                send_with_fd(&stream, &Message::Welcome { process }.encode(), self.shared.memory.file())
+                conversation.send_with_fd(&OwnerToProgram::Welcome { process }, self.shared.memory.file())
             }
-            Message::Stop if self.may_be_stopped => {
-                *self.shared.stopper() = Some(stream);
+            ProgramToOwner::Snapshot { request } => self.snapshot(conversation, request, |taken| match taken {
+                Ok(snapshot) => OwnerToProgram::Snapshotted { snapshot },
+                Err(error) => OwnerToProgram::Error { text: error.into() },
+            }),
+        }
+    }
+
+    fn answer_tool(&mut self, conversation: Conversation<'static>, question: ToolToOwner) -> Result<(), Failure> {
+        match question {
+            ToolToOwner::Stop if self.may_be_stopped => {
+                *self.shared.stopper() = Some(conversation);
                 Ok(())
             }
-            Message::Stop => refuse(&mut stream, "the session ends with its command"),
-            Message::Snapshot { dir, last_ns, bytes_max, trigger } => {
-                let wanted = Take {
-                    dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
-                    last: Some(Duration::from_nanos(last_ns)).filter(|last| !last.is_zero()),
-                    bytes_max: Some(bytes_max).filter(|bytes| *bytes != 0),
-                    trigger,
-                };
-                self.snapshot(stream, wanted)
-            }
-            Message::Budget { bytes } => self.budget(stream, bytes),
-            _ => refuse(&mut stream, "a session owner does not answer this"),
+            ToolToOwner::Stop => refuse(conversation, "the session ends with its command"),
+            ToolToOwner::Snapshot { request } => self.snapshot(conversation, request, |taken| match taken {
+                Ok(snapshot) => OwnerToTool::Snapshotted { snapshot },
+                Err(error) => OwnerToTool::Error { text: error.into() },
+            }),
+            ToolToOwner::Budget { bytes } => self.budget(conversation, bytes),
         }
     }
 
     /// One after another, for each has room for all that is retained.
-    fn snapshot(&mut self, mut stream: UnixStream, wanted: Take) -> std::io::Result<()> {
+    fn snapshot<A: Message + 'static>(
+        &mut self,
+        conversation: Conversation<'static>,
+        request: SnapshotRequest,
+        answer: fn(Result<Snapshot, Error>) -> A,
+    ) -> Result<(), Failure> {
+        let SnapshotRequest { dir, last_ns, bytes_max, trigger } = request;
+        let wanted = Take {
+            dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
+            last: Some(Duration::from_nanos(last_ns)).filter(|last| !last.is_zero()),
+            bytes_max: Some(bytes_max).filter(|bytes| *bytes != 0),
+            trigger,
+        };
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
-            return refuse(&mut stream, "a snapshot's directory has to be an absolute path");
+            return refuse(conversation, "a snapshot's directory has to be an absolute path");
         }
         let is_by_event = ["event:", "duration:"].iter().any(|kind| wanted.trigger.starts_with(kind));
         if is_by_event && !self.allowance.take(Instant::now()) {
             self.shared.snapshots_refused.fetch_add(1, Ordering::Relaxed);
-            return refuse(&mut stream, "events have asked for too many snapshots; `dormouse snapshot` takes one");
+            return refuse(conversation, "events have asked for too many snapshots; `dormouse snapshot` takes one");
         }
         let shared = Arc::clone(&self.shared);
-        self.answer_from_thread("dormouse-snapshot", stream, move || {
+        self.answer_from_thread("dormouse-snapshot", conversation, move || {
             let _turn = shared.memory.turn();
-            match snapshot::take(&shared.memory, &shared.trace, &wanted) {
-                Ok(snapshot) => Message::Snapshotted { snapshot },
-                Err(error) => Message::Error { text: error.to_string() },
-            }
+            answer(snapshot::take(&shared.memory, &shared.trace, &wanted))
         })
     }
 
     /// Sets the budget, unless `bytes` is 0, and tells what is where.
-    fn budget(&mut self, stream: UnixStream, bytes: u64) -> std::io::Result<()> {
+    fn budget(&mut self, conversation: Conversation<'static>, bytes: u64) -> Result<(), Failure> {
         let shared = Arc::clone(&self.shared);
-        self.answer_from_thread("dormouse-budget", stream, move || {
+        self.answer_from_thread("dormouse-budget", conversation, move || {
             let resized = if bytes == 0 { Ok(()) } else { shared.memory.resize(bytes) };
             match resized {
-                Ok(()) => Message::BudgetIs { state: shared.memory.describe() },
-                Err(error) => Message::Error { text: error.to_string() },
+                Ok(()) => OwnerToTool::BudgetIs { state: shared.memory.describe() },
+                Err(error) => OwnerToTool::Error { text: error.to_string() },
             }
         })
     }
 
     /// Programs that join must not wait for a disk, or for memory.
-    fn answer_from_thread(
+    fn answer_from_thread<A: Message>(
         &mut self,
         name: &str,
-        mut stream: UnixStream,
-        answer: impl FnOnce() -> Message + Send + 'static,
-    ) -> std::io::Result<()> {
-        let mut refused = stream.try_clone()?;
-        // Whoever has asked may be gone.
-        let run = move || drop(stream.write_all(&answer().encode()));
+        conversation: Conversation<'static>,
+        answer: impl FnOnce() -> A + Send + 'static,
+    ) -> Result<(), Failure> {
+        // Handed over once the thread is there: who has asked is told if it is not.
+        let (hand_over, handed_over) = std::sync::mpsc::channel::<Conversation<'static>>();
+        let run = move || {
+            if let Ok(conversation) = handed_over.recv() {
+                let answer = answer();
+                // Whoever has asked may be gone.
+                let _ = conversation.until(Deadline::after(PATIENCE)).send(&answer);
+            }
+        };
         match std::thread::Builder::new().name(name.into()).spawn(run) {
             Ok(thread) => {
+                let _ = hand_over.send(conversation);
                 self.answering.retain(|thread| !thread.is_finished());
                 self.answering.push(thread);
                 Ok(())
             }
-            Err(error) => refuse(&mut refused, &String::from(no_thread(error))),
+            Err(error) => refuse(conversation, &String::from(no_thread(error))),
         }
     }
 
     /// None of a program's classes is recorded.
-    fn refuse_program(&self, stream: &mut UnixStream, program: &str, reason: &str) -> std::io::Result<()> {
+    fn refuse_program(&self, conversation: Conversation<'_>, program: &str, reason: &str) -> Result<(), Failure> {
+        self.tell_refused(program, reason);
+        refuse(conversation, reason)
+    }
+
+    /// The session's end names the program.
+    fn tell_refused(&self, program: &str, reason: &str) {
         self.shared.trace.refuse([refusal_of("(all classes)", program, reason)]);
-        refuse(stream, reason)
     }
 }
 
-/// What a process calls itself; where the kernel does not tell, its program's file.
-fn name_of(pid: u32, program: &str) -> [u8; NAME_SIZE_BYTES] {
-    let name = process_name(pid).unwrap_or_else(|| program.rsplit('/').next().unwrap_or_default().into());
-    let mut bytes = [0; NAME_SIZE_BYTES];
-    bytes.iter_mut().zip(name.bytes()).for_each(|(target, byte)| *target = byte);
-    bytes
+/// The program of a peer that has not said which it is.
+fn program_of(peer: Peer) -> String {
+    let pid = peer.pid.map_or(0, |pid| pid.as_raw_nonzero().get());
+    std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default().to_string_lossy().into_owned()
 }
 
-const OTHER_VERSION: &str = "the program and dormouse are of different versions; rebuild the older one";
-
-fn refuse(stream: &mut UnixStream, text: &str) -> std::io::Result<()> {
-    stream.write_all(&Message::Error { text: text.into() }.encode())
-}
-
-/// The descriptor goes with the first bytes.
-fn send_with_fd(stream: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>) -> std::io::Result<()> {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [fd];
-    control.push(SendAncillaryMessage::ScmRights(&fds));
-    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    let mut stream = stream;
-    stream.write_all(&bytes[sent..])
+fn refuse(mut conversation: Conversation<'_>, text: &str) -> Result<(), Failure> {
+    let text = text.into();
+    match conversation.edge() {
+        Edge::ProgramOwner => conversation.send(&OwnerToProgram::Error { text }),
+        _ => conversation.send(&OwnerToTool::Error { text }),
+    }
 }

@@ -25,7 +25,7 @@ impl Stat {
         // The name in parentheses may hold anything, parentheses too.
         let (before, fields) = stat.rsplit_once(')')?;
         let (_, name) = before.split_once('(')?;
-        Some(Stat { name: dormouse_abi::wire::printable(name), fields: fields.into() })
+        Some(Stat { name: dormouse_abi::text::printable(name), fields: fields.into() })
     }
 
     /// A field, from the third on; empty where there is none.

@@ -6,10 +6,11 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use dormouse_abi::class::ClassDecl;
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::register::{CLASS_COUNT, PROCESS_COUNT};
-use dormouse_abi::wire::{ClassDecl, shown};
+use dormouse_abi::text::shown;
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals};
 use dormouse_relay::Memory;
 use rustix::fs::FallocateFlags;

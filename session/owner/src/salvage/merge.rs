@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use dormouse_abi::page::STREAM_EVENTS;
 use dormouse_abi::register::Process;
-use dormouse_abi::wire::printable;
+use dormouse_abi::text::printable;
 use dormouse_ctf::{Metadata, PacketHeader, PacketWriter, StateRecord, StreamReader};
 use serde::Serialize;
 

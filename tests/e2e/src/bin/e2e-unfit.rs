@@ -2,18 +2,24 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use dormouse_abi::class::{CClass, CLASS_ID_MAX, Kind};
+use dormouse_abi::environment::ENV_SESSION;
+use dormouse_abi::message::{Edge, Preamble, VERSION};
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{ENV_SESSION, Message, VERSION};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("by-library") => by_library(),
         Some("crowd") => crowd(),
-        Some("version") => drop(ask(&hello(VERSION + 1).encode())),
-        Some("nonsense") => drop(ask(&[3, 0, 0, 0, 0xFF, 0xFF, 0xFF])),
-        _ => eprintln!("by-library, crowd, version or nonsense"),
+        Some("newer") => say(&Preamble { version: VERSION + 1, ..Preamble::of(Edge::ProgramOwner) }.encode()),
+        Some("older") => say(&Preamble { version: VERSION - 1, ..Preamble::of(Edge::ProgramOwner) }.encode()),
+        Some("stranger") => say(b"GET / HTTP/1.1\r\n\r\n"),
+        Some("nonsense") => {
+            say(&[&Preamble::of(Edge::ProgramOwner).encode()[..], &[1, 3, 0, 0, 0, 0xFF, 0xFF, 0xFF]].concat())
+        }
+        _ => eprintln!("by-library, crowd, newer, older, stranger or nonsense"),
     }
 }
 
@@ -93,16 +99,13 @@ fn crowd() {
     announce(&classes);
 }
 
-fn hello(version: u32) -> Message {
-    Message::Hello { version, vpid: 1, image: 1, program: "/bin/older".into(), command_line: "older".into() }
+fn session() -> PathBuf {
+    std::env::var_os(ENV_SESSION).expect("a session").into()
 }
 
-fn ask(frame: &[u8]) -> Message {
-    let mut stream = UnixStream::connect(std::env::var(ENV_SESSION).expect("a session")).expect("an owner");
-    stream.write_all(frame).expect("it listens");
-    let mut head = [0; 4];
-    stream.read_exact(&mut head).expect("an answer");
-    let mut body = vec![0; u32::from_le_bytes(head) as usize];
-    stream.read_exact(&mut body).expect("all of it");
-    Message::decode(&body).expect("a message")
+/// Says something else, and waits until the owner hangs up.
+fn say(bytes: &[u8]) {
+    let mut stream = UnixStream::connect(session()).expect("an owner");
+    stream.write_all(bytes).expect("it listens");
+    let _ = stream.read_to_end(&mut Vec::new());
 }

@@ -1,0 +1,63 @@
+//! Where programs, session owners and tools find one another: environment variables and the names of sockets.
+
+use alloc::format;
+use alloc::string::String;
+
+/// Environment variable: path of the session's socket.
+pub const ENV_SESSION: &str = "DORMOUSE_SESSION";
+/// Environment variable: the session's memory, for programs that inherit it: a descriptor's number, `:`, and the session's uuid in hexadecimal.
+pub const ENV_MEMORY: &str = "DORMOUSE_MEMORY";
+/// Environment variable: `0` keeps a program from listening.
+pub const ENV_LISTEN: &str = "DORMOUSE_LISTEN";
+/// Environment variable: `1` forces the path for machines without rseq.
+pub const ENV_NO_RSEQ: &str = "DORMOUSE_NO_RSEQ";
+
+/// The directory of a user's sockets, given `$XDG_RUNTIME_DIR` (if set and not empty) and the user's id.
+pub fn socket_dir(xdg_runtime_dir: Option<&str>, uid: u32) -> String {
+    match xdg_runtime_dir.filter(|dir| !dir.is_empty()) {
+        Some(dir) => format!("{dir}/dormouse"),
+        None => format!("/tmp/dormouse-{uid}"),
+    }
+}
+
+/// What [`ENV_MEMORY`] says.
+pub fn memory_name(descriptor: i32, uuid: &[u8; 16]) -> String {
+    let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{descriptor}:{uuid}")
+}
+
+/// Reads [`memory_name`]; `None` for anything else.
+pub fn parse_memory_name(name: &str) -> Option<(i32, [u8; 16])> {
+    let (descriptor, uuid) = name.split_once(':')?;
+    let digits = (uuid.len() == 32 && uuid.is_ascii()).then_some(uuid)?;
+    let mut bytes = [0; 16];
+    for (byte, at) in bytes.iter_mut().zip((0..32).step_by(2)) {
+        *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
+    }
+    Some((descriptor.parse().ok().filter(|descriptor| *descriptor >= 0)?, bytes))
+}
+
+/// File name of a program's socket. A process has several if several of its loaded objects contain a tracer of their own.
+pub fn program_socket_name(pid: u32, number: u32) -> String {
+    format!("{pid}.{number}.sock")
+}
+
+/// Whether a file name is that of a socket of process `pid`.
+pub fn is_program_socket(file_name: &str, pid: u32) -> bool {
+    let number = file_name.strip_prefix(&format!("{pid}.")).and_then(|rest| rest.strip_suffix(".sock"));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_named() {
+        assert_eq!(parse_memory_name(&memory_name(9, &[0xAB; 16])), Some((9, [0xAB; 16])));
+        for wrong in ["", "9", "9:", ":00", "-1:000102030405060708090a0b0c0d0e0f", "9:000102030405060708090a0b0c0d0eßx"]
+        {
+            assert_eq!(parse_memory_name(wrong), None, "{wrong}");
+        }
+    }
+}
