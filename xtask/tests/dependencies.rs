@@ -10,7 +10,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room but the command.
-const EVERYTHING: [&str; 10] = [
+const EVERYTHING: [&str; 11] = [
     "dormouse",
     "dormouse-abi",
     "dormouse-imv",
@@ -19,14 +19,15 @@ const EVERYTHING: [&str; 10] = [
     "dormouse-relay-chain",
     "dormouse-vring",
     "dormouse-backing",
+    "dormouse-control",
     "dormouse-consumer",
     "dormouse-ctf",
 ];
 
 /// Every room, and what tests share.
-const E2E: [&str; 11] = {
-    let [a, b, c, d, e, f, g, h, i, j] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, "dormouse-testing"]
+const E2E: [&str; 12] = {
+    let [a, b, c, d, e, f, g, h, i, j, k] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, "dormouse-testing"]
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
@@ -45,7 +46,7 @@ const LAB: [&str; 11] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 38] = [
+const RULES: [Rule; 39] = [
     ("dormouse-abi", &[]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
@@ -94,7 +95,12 @@ const RULES: [Rule; 38] = [
     ("dormouse-preload", &["dormouse", "dormouse-abi"]),
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),
-    ("dormouse-consumer", &["dormouse-abi", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"]),
+    // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
+    ("dormouse-control", &["dormouse-abi"]),
+    (
+        "dormouse-consumer",
+        &["dormouse-abi", "dormouse-control", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"],
+    ),
     // Beside both too: what stands behind any process's memory.
     ("dormouse-pages", &["dormouse-backing", "dormouse-terminal"]),
     // The command. What is large or apart is a program of its own, which it runs.

@@ -248,6 +248,47 @@ pub struct BudgetState {
     pub is_overwrite: bool,
 }
 
+/// What a session has of everything that is bounded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Process id of the owner, as it sees it itself.
+    pub owner: u32,
+    /// The trace's directory.
+    pub dir: String,
+    /// Descriptors that the owner has open.
+    pub descriptors: u64,
+    /// Descriptors that it may open.
+    pub descriptors_max: u64,
+    /// Processes in the session.
+    pub processes: u32,
+    /// Processes that there may be at once.
+    pub processes_max: u32,
+    /// Processes that have joined so far.
+    pub processes_joined: u64,
+    /// Programs that asked to join and were refused.
+    pub programs_refused: u64,
+    /// Connections that are being served.
+    pub clients: u32,
+    /// Connections that may be served at once.
+    pub clients_max: u32,
+    /// Connections that were ended because they were slow.
+    pub clients_dropped: u64,
+    /// Event classes.
+    pub classes: u32,
+    /// Event classes that a trace can have.
+    pub classes_max: u32,
+    /// Event classes that were refused, as many as are named.
+    pub classes_refused: u32,
+    /// Snapshots that were written.
+    pub snapshots_taken: u64,
+    /// Snapshots that were refused because there were too many.
+    pub snapshots_refused: u64,
+    /// Bytes on disk of the trace.
+    pub disk_bytes: u64,
+    /// Bytes that it may have; 0: as many as the disk has.
+    pub disk_bytes_max: u64,
+}
+
 /// The messages: the enumeration, and both directions of each, from one table. A message is its number and its fields in their order.
 macro_rules! messages {
     ($(
@@ -309,7 +350,10 @@ messages! {
         classes: Vec<Announcement>,
     },
     /// Tool → owner of an attached session: ends it. The answer is [`Message::Stopped`] once the trace is complete.
-    4 => Stop,
+    4 => Stop {
+        /// A process that is in the session. Another session's owner refuses: it was named by somebody who is not believed.
+        pid: u32,
+    },
     /// Owner → tool: the summary line.
     5 => Stopped {
         /// The line that `record` prints at its end.
@@ -342,6 +386,13 @@ messages! {
         /// The session's memory.
         state: BudgetState,
     },
+    /// Tool → owner: asks how much of everything there is, and how much there may be. The answer is [`Message::StatusIs`].
+    26 => Status,
+    /// Owner → tool.
+    27 => StatusIs {
+        /// The session's.
+        status: Status,
+    },
     /// Tool → program. The answer is [`Message::Classes`].
     6 => List,
     /// Program → tool.
@@ -363,7 +414,8 @@ messages! {
         /// Patterns.
         patterns: Vec<String>,
     },
-    /// Owner → program: join the session at this socket, then arm what its grants say. The answer is [`Message::Changed`].
+    /// Owner → program: join the session at this socket, then arm what its grants say. The session's memory comes with it as a descriptor: the
+    /// program may not be able to open what the owner can. The answer is [`Message::Changed`].
     10 => Attach {
         /// Path of the session's socket.
         session: String,
@@ -604,6 +656,10 @@ structures! {
     Grant { id, armed }
     ClassStatus { decl, armed, site_count, patched_count }
     BudgetState { page_size_bytes, streams, bytes, bytes_max, room, free, drawn, queued, beyond, is_overwrite }
+    Status {
+        owner, dir, descriptors, descriptors_max, processes, processes_max, processes_joined, programs_refused, clients, clients_max,
+        clients_dropped, classes, classes_max, classes_refused, snapshots_taken, snapshots_refused, disk_bytes, disk_bytes_max
+    }
     Snapshot { dir, events, bytes, span_ns, pages_missed, pages_refused }
     TunableValue { value_type, bits }
     Tunables { writer, reason, site_count, patched_count, tunables }
@@ -692,7 +748,9 @@ mod tests {
             },
             Message::Welcome { process: 3, grants: vec![Grant { id: 5, armed: true }] },
             Message::MoreClasses { process: 3, classes: vec![] },
-            Message::Stop,
+            Message::Stop { pid: 7 },
+            Message::Status,
+            Message::StatusIs { status: Status { owner: 7, dir: "/tmp/x".into(), disk_bytes: 1 << 40, ..Status::default() } },
             Message::Stopped { summary: "done".into() },
             Message::Snapshot { dir: "/tmp/x".into(), last_ns: 5, bytes_max: 0, trigger: "command".into() },
             Message::Snapshotted {

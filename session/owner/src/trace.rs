@@ -1,6 +1,6 @@
 //! A trace that is being written: its directory, its metadata, which grow, and its state stream.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
@@ -60,6 +60,8 @@ struct Inner {
     state_last: u64,
     /// Each once, at most [`REFUSAL_COUNT_MAX`], and then one that says that there are others.
     refusals: Vec<Refusal>,
+    /// The same, to be found quickly: programs may announce as many classes as they like, again and again.
+    refused: HashSet<[String; 3]>,
 }
 
 impl Trace {
@@ -90,6 +92,7 @@ impl Trace {
             state_writer: PacketWriter::state(uuid),
             state_last: 0,
             refusals: Vec::new(),
+            refused: HashSet::new(),
         });
         let trace = Trace { dir, clock, uuid, inner };
         let Plan { options, geometry, .. } = plan;
@@ -144,13 +147,22 @@ impl Trace {
         Ok(id as u32)
     }
 
+    /// How many classes there are.
+    pub(crate) fn class_count(&self) -> u32 {
+        self.lock().ids.len() as u32
+    }
+
     /// Notes what is refused, each once, in the trace too.
     pub(crate) fn refuse(&self, refused: impl IntoIterator<Item = Refusal>) {
         let only_first = format!("only the first {REFUSAL_COUNT_MAX} are named");
         let mut inner = self.lock();
         let known = inner.refusals.len();
         for refusal in refused {
-            if inner.refusals.len() > REFUSAL_COUNT_MAX || inner.refusals.contains(&refusal) {
+            if inner.refusals.len() > REFUSAL_COUNT_MAX {
+                break;
+            }
+            let Refusal { name, program, reason } = &refusal;
+            if !inner.refused.insert([name.clone(), program.clone(), reason.clone()]) {
                 continue;
             }
             let is_last = inner.refusals.len() == REFUSAL_COUNT_MAX;

@@ -1,0 +1,232 @@
+//! Directories of sockets: of this user's sessions and programs, and of other users', for root.
+//!
+//! A directory is opened once, without following a symbolic link, and checked; what is done in it is done by its descriptor. So nobody can
+//! put another directory, or another user's socket, in the place of one that was checked.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use dormouse_abi::wire;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::error::Error;
+
+/// Environment variable of tools: one more directory in which they look for sockets, of programs that have another `XDG_RUNTIME_DIR`.
+pub const ENV_SOCKET_DIR: &str = "DORMOUSE_SOCKET_DIR";
+
+/// Entries of a directory that are looked at.
+const ENTRY_COUNT_MAX: usize = 10_000;
+
+/// Connections that wait until they are accepted; the kernel has a lower limit where it is configured so.
+const BACKLOG: i32 = 4_096;
+
+/// Longest path of a socket, so that any program can connect to it (unix(7): 108 bytes with the NUL).
+const PATH_LEN_MAX: usize = 107;
+
+/// The directory of the sockets of the calling user's programs.
+pub fn socket_dir() -> PathBuf {
+    let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
+    wire::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
+}
+
+/// Where sockets of a user's programs and sessions may be. What programs say, in their environment or otherwise, is not asked.
+pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
+    let named = std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let own = (uid == rustix::process::geteuid().as_raw()).then(socket_dir);
+    let usual = [PathBuf::from(format!("/run/user/{uid}/dormouse")), wire::socket_dir(None, uid).into()];
+    let mut all: Vec<PathBuf> = own.into_iter().chain(named).map(|dir| resolved(&dir)).chain(usual).collect();
+    let mut seen = Vec::new();
+    all.retain(|dir| {
+        let is_fresh = !seen.contains(dir);
+        seen.push(dir.clone());
+        is_fresh
+    });
+    all
+}
+
+/// A directory that the caller names, by a path without symbolic links: of the last name too it is the directory that is checked.
+fn resolved(dir: &Path) -> PathBuf {
+    let parent = dir.parent().and_then(|parent| parent.canonicalize().ok());
+    parent.zip(dir.file_name()).map_or_else(|| dir.into(), |(parent, name)| parent.join(name))
+}
+
+/// A directory of sockets that nobody but its owner, or root, can change.
+#[derive(Debug)]
+pub(crate) struct SocketDirectory {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Whose it is.
+    pub(crate) uid: u32,
+}
+
+impl SocketDirectory {
+    /// Opens one of `uid` or of root.
+    ///
+    /// # Errors
+    /// One line. `None`: there is no such directory.
+    pub(crate) fn open(path: &Path, uid: u32) -> Result<Option<SocketDirectory>, Error> {
+        let failed =
+            |what: String| Error::from(format!("cannot use the directory of sockets {}: {what}", path.display()));
+        let fd = match walk(path) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                return Err(failed("it, or what leads to it, is a symbolic link".into()));
+            }
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(|error| failed(error.to_string()))?;
+        if stat.st_uid != uid && stat.st_uid != 0 {
+            let remedy = "remove it as that user or as root, or set XDG_RUNTIME_DIR to a directory of user";
+            return Err(failed(format!("user {} has made it; {remedy} {uid}", stat.st_uid)));
+        }
+        if stat.st_mode & 0o022 != 0 {
+            return Err(failed("others may write to it; `chmod go-w` mends that".into()));
+        }
+        Ok(Some(SocketDirectory { fd, path: path.into(), uid: stat.st_uid }))
+    }
+
+    /// The calling user's, which is made if there is none.
+    ///
+    /// # Errors
+    /// One line.
+    pub(crate) fn create(path: &Path) -> Result<SocketDirectory, Error> {
+        let failed = |error: String| {
+            let text = "set XDG_RUNTIME_DIR to a directory of your own";
+            Error::from(format!("cannot make the session's socket in {}: {error}; {text}", path.display()))
+        };
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        // What is there and is no directory, a symbolic link for example, is told of below.
+        made.or_else(|error| if path.symlink_metadata().is_ok() { Ok(()) } else { Err(failed(error.to_string())) })?;
+        let uid = rustix::process::geteuid().as_raw();
+        let directory = SocketDirectory::open(&resolved(path), uid)?.ok_or_else(|| failed("it is gone".into()))?;
+        if directory.uid == uid { Ok(directory) } else { Err(failed("it is root's".into())) }
+    }
+
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Names in it, at most [`ENTRY_COUNT_MAX`], sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = Dir::read_from(&self.fd).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_string()));
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".sock")).take(ENTRY_COUNT_MAX).collect();
+        names.sort();
+        names
+    }
+
+    /// Connects to a socket in it that belongs to one of these users and to which nobody else may connect. Each call that waits for
+    /// the other side waits for `patience` at most.
+    pub(crate) fn connect(&self, name: &str, uids: &[u32], patience: Duration) -> std::io::Result<OwnedFd> {
+        if name.contains('/') {
+            return Err(Errno::INVAL.into());
+        }
+        // The file that is checked is the one that is connected to, whatever has its name by then.
+        let file =
+            rustix::fs::openat(&self.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        check_socket(&rustix::fs::fstat(&file)?, uids).map_err(std::io::Error::other)?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // A full backlog makes connect(2) wait.
+        set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(by_descriptor(&file, ""))?)?;
+        Ok(socket)
+    }
+
+    /// Makes a socket that is listened to. From its first moment, nobody but the user may connect.
+    pub(crate) fn listen(&self, name: &str) -> std::io::Result<OwnedFd> {
+        if self.path_of(name).as_os_str().len() > PATH_LEN_MAX {
+            let text = format!("its path is longer than {PATH_LEN_MAX} bytes");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // bind(2) makes the file with the socket's own mode: there is no moment at which it has another one.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(by_descriptor(&self.fd, name))?)?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket)
+    }
+
+    /// Removes a socket.
+    pub(crate) fn remove(&self, name: &str) {
+        let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::empty());
+    }
+
+    /// Removes the sockets at which nobody answers any more, of programs and session owners that were killed or called `_exit`. Asks at
+    /// most `count_max` sockets. How many were removed.
+    pub(crate) fn sweep(&self, count_max: usize) -> usize {
+        // A program that is alive is not woken up: only one whose id nobody has here may be dead, or in another PID namespace.
+        let may_be_dead = |name: &String| owner_of(name).is_none_or(|pid| !is_there(pid));
+        let suspects = self.names().into_iter().filter(may_be_dead).take(count_max);
+        suspects.filter(|name| self.is_deserted(name)).map(|name| self.remove(&name)).count()
+    }
+
+    fn is_deserted(&self, name: &str) -> bool {
+        // One that was made just now refuses connections too, until its owner listens.
+        let Ok(stat) = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+        let is_old = now.saturating_sub(stat.st_mtime as i64) > LISTENED_TO_AFTER_S;
+        // A backlog that is full is somebody's.
+        let refuses = || {
+            let connected = self.connect(name, &[stat.st_uid], Duration::from_millis(1));
+            connected.is_err_and(|error| error.raw_os_error() == Some(libc::ECONNREFUSED))
+        };
+        is_old && FileType::from_raw_mode(stat.st_mode).is_socket() && refuses()
+    }
+}
+
+/// How many seconds old a socket is that has certainly been listened to, if it ever will be.
+const LISTENED_TO_AFTER_S: i64 = 2;
+
+fn is_there(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// Whose socket it is, as that process sees its id: `PID.….sock` or `session-PID-….sock`.
+pub(crate) fn owner_of(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix("session-").unwrap_or(name);
+    rest.split_once(['.', '-'])?.0.parse().ok()
+}
+
+fn by_descriptor(fd: &impl AsFd, name: &str) -> CString {
+    let path = format!("/proc/self/fd/{}{}{name}", fd.as_fd().as_raw_fd(), if name.is_empty() { "" } else { "/" });
+    CString::new(path).unwrap_or_default()
+}
+
+/// Whether a file is a socket of one of these users, to which nobody else may connect.
+fn check_socket(stat: &Stat, uids: &[u32]) -> Result<(), String> {
+    if !FileType::from_raw_mode(stat.st_mode).is_socket() {
+        return Err("it is no socket".into());
+    }
+    if !uids.contains(&stat.st_uid) {
+        return Err(format!("it belongs to user {}", stat.st_uid));
+    }
+    if stat.st_mode & 0o022 != 0 { Err("others may connect to it".into()) } else { Ok(()) }
+}
+
+/// Opens a directory by its absolute path, and follows no symbolic link on the way.
+fn walk(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut fd = rustix::fs::open("/", OFlags::PATH | flags, Mode::empty())?;
+    let mut components = path.components();
+    if components.next() != Some(Component::RootDir) {
+        return Err(Errno::INVAL);
+    }
+    let mut components = components.peekable();
+    while let Some(component) = components.next() {
+        let Component::Normal(name) = component else { return Err(Errno::INVAL) };
+        // The last one is read.
+        let access = if components.peek().is_some() { OFlags::PATH } else { OFlags::RDONLY };
+        fd = rustix::fs::openat(&fd, name, access | flags, Mode::empty())?;
+    }
+    Ok(fd)
+}

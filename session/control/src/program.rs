@@ -1,0 +1,236 @@
+//! Talking to a program that runs: finding its sockets, knowing that it is the program that answers, asking it.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dormouse_abi::wire::{self, Message, shown};
+
+use crate::directory::{ENV_SOCKET_DIR, SocketDirectory, directories_of};
+use crate::error::Error;
+use crate::frame::{self, Timed};
+use crate::peer::Peer;
+use crate::process::{self, Identity, is_dead};
+
+/// How long a program may take over an answer, all in all.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How the identity of a process is looked up: another way in tests.
+type Lookup = fn(u32) -> Option<Identity>;
+
+/// A process that listens, perhaps on several sockets: one for each of its objects that carries a tracer of its own.
+#[derive(Debug)]
+pub struct Program {
+    /// Its id.
+    pub pid: u32,
+    identity: Identity,
+    /// Its id stays its own as long as this is of a process that is alive.
+    pidfd: OwnedFd,
+    lookup: Lookup,
+    /// One for each tracer in it.
+    sockets: Vec<(Arc<SocketDirectory>, String)>,
+}
+
+impl Program {
+    /// Finds a process's sockets: those that the process itself listens to, in directories where its user's sockets may be.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn find(pid: u32) -> Result<Program, Error> {
+        Program::find_by(pid, Identity::of, directories_of)
+    }
+
+    fn find_by(pid: u32, lookup: Lookup, directories_of: impl Fn(u32) -> Vec<PathBuf>) -> Result<Program, Error> {
+        let none = || Error::from(format!("there is no process {pid}; `pgrep -a NAME` finds a program's id"));
+        // The pidfd first: what is looked up by the id afterwards is of the same process, as long as that is alive.
+        let pidfd = process::open(pid).map_err(|_| none())?;
+        let identity = lookup(pid).ok_or_else(none)?;
+        if is_dead(&pidfd) {
+            return Err(none());
+        }
+        let (uid, me) = (identity.uid, rustix::process::geteuid());
+        if uid != me.as_raw() && !me.is_root() {
+            let text = format!("process {pid} belongs to user {uid}; run dormouse as that user or as root");
+            return Err(text.into());
+        }
+        let mut program = Program { pid, identity, pidfd, lookup, sockets: Vec::new() };
+        let mut reasons: Vec<String> = Vec::new();
+        let paths = directories_of(uid);
+        for path in &paths {
+            let directory = match SocketDirectory::open(path, uid) {
+                Ok(Some(directory)) => Arc::new(directory),
+                Ok(None) => continue,
+                Err(error) => {
+                    reasons.push(error.into());
+                    continue;
+                }
+            };
+            let mut names = directory.names();
+            names.retain(|name| program.may_have(name));
+            for name in names {
+                let socket = (Arc::clone(&directory), name);
+                match program.connect(&socket, PATIENCE) {
+                    Ok(_) => program.sockets.push(socket),
+                    // Left by a process of this id that is dead.
+                    Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {}
+                    Err(error) => reasons
+                        .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
+                }
+            }
+        }
+        if program.sockets.is_empty() {
+            return Err(program.not_found(&paths, reasons));
+        }
+        Ok(program)
+    }
+
+    /// Whether the process may have given this name to a socket: it knows itself by its id in its own PID namespace.
+    fn may_have(&self, name: &str) -> bool {
+        let number = name.split_once('.').and_then(|(number, _)| number.parse::<u32>().ok());
+        number.is_some_and(|number| self.identity.ids.contains(&number))
+    }
+
+    fn not_found(&self, paths: &[PathBuf], reasons: Vec<String>) -> Error {
+        let pid = self.pid;
+        let looked = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        let elsewhere = self.other_directory(paths).map_or_else(
+            || format!("has another XDG_RUNTIME_DIR: {ENV_SOCKET_DIR}=DIR/dormouse names it to dormouse"),
+            |dir| format!("has its sockets elsewhere: it was started with another XDG_RUNTIME_DIR; {ENV_SOCKET_DIR}={dir} has dormouse look there"),
+        );
+        let reasons = reasons.iter().map(|reason| format!("; {reason}")).collect::<String>();
+        let text = format!(
+            "process {pid} does not listen in {looked}; it has no Dormouse tracepoints, was started with DORMOUSE_LISTEN=0 (or has \
+             libdormouse_libc.so and was started without DORMOUSE_LISTEN=1), or {elsewhere}{reasons}"
+        );
+        text.into()
+    }
+
+    /// Where the program's environment says that its sockets are: to be told, not to be believed.
+    fn other_directory(&self, paths: &[PathBuf]) -> Option<String> {
+        let environment = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
+        let xdg = environment
+            .split(|byte| *byte == 0)
+            .find_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR="))?;
+        let dir = PathBuf::from(wire::socket_dir(Some(xdg), self.identity.uid));
+        (!paths.contains(&dir)).then(|| shown(&dir.to_string_lossy()))
+    }
+
+    /// Connects, and makes sure that it is this process that listens.
+    fn connect(
+        &self,
+        (directory, name): &(Arc<SocketDirectory>, String),
+        patience: Duration,
+    ) -> std::io::Result<OwnedFd> {
+        // A program that has given up root's rights may have made its socket before.
+        let socket = directory.connect(name, &[self.identity.uid, 0], patience)?;
+        let peer = Peer::of(&socket)?;
+        let seen = Seen {
+            peer,
+            is_peer_dead: Peer::is_dead(&socket),
+            identity: (self.lookup)(self.pid),
+            is_dead: is_dead(&self.pidfd),
+        };
+        seen.check(self.pid, &self.identity).map_err(std::io::Error::other)?;
+        Ok(socket)
+    }
+
+    /// How many tracers are in it.
+    pub fn tracer_count(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Asks one of the tracers in the process, by its place in the answers of [`Program::ask`].
+    ///
+    /// # Errors
+    /// One line, if it does not answer.
+    pub fn ask_one(&self, index: usize, question: &Message) -> Result<Message, Error> {
+        self.ask_with(index, question, None, PATIENCE)
+    }
+
+    /// The same, with a descriptor for the program, and so long at most.
+    ///
+    /// # Errors
+    /// One line, if it does not answer.
+    pub fn ask_with(
+        &self,
+        index: usize,
+        question: &Message,
+        with: Option<BorrowedFd<'_>>,
+        patience: Duration,
+    ) -> Result<Message, Error> {
+        let deadline = Instant::now() + patience;
+        let answer = self
+            .connect(&self.sockets[index], patience)
+            .and_then(|socket| frame::ask(&mut Timed::new(socket, deadline), question, with));
+        answer.map_err(|reason| format!("process {} did not answer: {reason}; is it stopped?", self.pid).into())
+    }
+
+    /// Asks every tracer in the process, and gives the answers in the order of its sockets.
+    ///
+    /// # Errors
+    /// One line, if it does not answer.
+    pub fn ask(&self, question: &Message) -> Result<Vec<Message>, Error> {
+        (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
+    }
+
+    /// What it says instead of the answer that was asked for.
+    pub fn refusal(&self, answer: Message) -> Error {
+        let pid = self.pid;
+        match answer {
+            // What a program says to a question that it cannot read.
+            Message::Error { text } if text != wire::Malformed.to_string() => {
+                format!("process {pid}: {}", shown(&text)).into()
+            }
+            _ => format!("process {pid} answered something else; are it and dormouse of the same version?").into(),
+        }
+    }
+
+    /// Users whose session the program may be in: its own, and the caller, who may have armed it.
+    pub(crate) fn owners(&self) -> [u32; 2] {
+        [self.identity.uid, rustix::process::geteuid().as_raw()]
+    }
+}
+
+/// What is known of a process at the other end of a connection, after it was connected.
+struct Seen {
+    peer: Peer,
+    is_peer_dead: bool,
+    /// Of the process that has the id.
+    identity: Option<Identity>,
+    /// Whether the process that had it at first is dead.
+    is_dead: bool,
+}
+
+impl Seen {
+    /// Whether it is still the process that was looked for.
+    fn check(&self, pid: u32, identity: &Identity) -> Result<(), String> {
+        if self.is_dead || self.identity.as_ref().is_none_or(|now| now.start != identity.start) {
+            return Err("the process has ended meanwhile".into());
+        }
+        match self.peer.pid {
+            Some(other) if other != pid => return Err(format!("it is process {other} that listens there")),
+            None => return Err("a process in another PID namespace listens there".into()),
+            Some(_) if self.is_peer_dead => {
+                return Err("a process listens there that has inherited it from a dead one".into());
+            }
+            Some(_) => {}
+        }
+        let (listens, runs) = (self.peer.uid, self.identity.as_ref().map_or(identity.uid, |now| now.uid));
+        if listens != runs || runs != identity.uid {
+            return Err(format!("the process made it as user {listens}, and runs as user {runs}"));
+        }
+        Ok(())
+    }
+}
+
+/// A path that was said, as one of a directory of these and a plain name.
+pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usize, &'a str)> {
+    let (parent, name) = path.rsplit_once('/')?;
+    let is_plain = name.starts_with("session-") && name.ends_with(".sock") && !name.contains('\0');
+    // Compared as text: a path that leads to the same place by other names is not the session's own.
+    let index = directories
+        .iter()
+        .position(|directory| directory.as_path() == Path::new(parent) && directory.as_os_str() == parent)?;
+    is_plain.then_some((index, name))
+}
