@@ -230,3 +230,154 @@ fn walk(path: &Path) -> Result<OwnedFd, Errno> {
     }
     Ok(fd)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{CWD, Timespec, Timestamps};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn me() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    fn open(path: &Path) -> Result<Option<SocketDirectory>, String> {
+        SocketDirectory::open(path, me()).map_err(String::from)
+    }
+
+    #[test]
+    fn directories_of_others_and_links_are_refused_with_the_remedy() {
+        let place = tempfile::tempdir().unwrap();
+        let (real, link) = (place.path().join("real"), place.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        symlink(&real, &link).unwrap();
+        assert!(open(&real).unwrap().is_some());
+        assert!(open(&place.path().join("none")).unwrap().is_none());
+        let text = open(&link).unwrap_err();
+        assert!(text.contains("is a symbolic link"), "{text}");
+        // On the way too.
+        std::fs::create_dir(real.join("dormouse")).unwrap();
+        assert!(open(&real.join("dormouse")).unwrap().is_some());
+        assert!(open(&link.join("dormouse")).unwrap_err().contains("is a symbolic link"));
+        assert!(SocketDirectory::create(&link).unwrap_err().to_string().contains("is a symbolic link"));
+        assert!(open(Path::new("relative")).is_err() && open(&real.join("../real")).is_err());
+        std::fs::set_permissions(&real, PermissionsExt::from_mode(0o777)).unwrap();
+        let text = open(&real).unwrap_err();
+        assert!(text.contains("others may write to it; `chmod go-w` mends that"), "{text}");
+        std::fs::set_permissions(&real, PermissionsExt::from_mode(0o700)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&real, Some(65_534), None).unwrap();
+            let text = SocketDirectory::open(&real, 65_533).unwrap_err().to_string();
+            assert!(
+                text.contains("user 65534 has made it; remove it as that user or as root, or set XDG_RUNTIME_DIR"),
+                "{text}"
+            );
+            assert!(SocketDirectory::open(&real, 65_534).unwrap().is_some());
+            assert!(SocketDirectory::create(&real).unwrap_err().to_string().contains("user 65534 has made it"));
+        }
+    }
+
+    #[test]
+    fn a_socket_is_its_users_from_its_first_moment() {
+        let place = tempfile::tempdir().unwrap();
+        // As when the user has no umask: bind(2) alone would let everybody connect.
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let mode_before = rustix::fs::fstat(&socket).unwrap().st_mode & 0o777;
+        assert_eq!(mode_before, 0o777);
+        let directory = SocketDirectory::create(place.path()).unwrap();
+        let watched = place.path().to_owned();
+        let modes = std::thread::scope(|scope| {
+            let watcher = scope.spawn(move || {
+                let mut modes = std::collections::BTreeSet::new();
+                while !watched.join("199.0.sock").exists() {
+                    let entries = std::fs::read_dir(&watched).unwrap().flatten();
+                    modes.extend(entries.filter_map(|entry| Some(entry.metadata().ok()?.mode() & 0o777)));
+                }
+                modes
+            });
+            let made: Vec<OwnedFd> =
+                (0..200).map(|number| directory.listen(&format!("{number}.0.sock")).unwrap()).collect();
+            drop(made);
+            watcher.join().unwrap()
+        });
+        assert!(modes.iter().all(|mode| *mode == 0o600), "{modes:?}");
+        for name in directory.names() {
+            assert_eq!(place.path().join(name).metadata().unwrap().mode() & 0o777, 0o600);
+        }
+        let long = format!("{}.0.sock", "1".repeat(PATH_LEN_MAX));
+        assert!(directory.listen(&long).unwrap_err().to_string().contains("longer than 107 bytes"));
+    }
+
+    #[test]
+    fn only_sockets_that_are_fit_are_connected_to() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = SocketDirectory::create(place.path()).unwrap();
+        let path = |name: &str| place.path().join(name);
+        let _good = directory.listen("1.0.sock").unwrap();
+        let _open = UnixListener::bind(path("2.0.sock")).unwrap();
+        std::fs::set_permissions(path("2.0.sock"), PermissionsExt::from_mode(0o666)).unwrap();
+        symlink(path("1.0.sock"), path("3.0.sock")).unwrap();
+        std::fs::write(path("4.0.sock"), "").unwrap();
+        rustix::fs::mknodat(CWD, path("5.0.sock"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let connect =
+            |name: &str, uid| directory.connect(name, &[uid], PATIENCE).map(drop).map_err(|error| error.to_string());
+        assert_eq!(connect("1.0.sock", me()), Ok(()));
+        assert_eq!(connect("1.0.sock", me().wrapping_add(1)), Err(format!("it belongs to user {}", me())));
+        assert_eq!(connect("2.0.sock", me()), Err("others may connect to it".into()));
+        for name in ["3.0.sock", "4.0.sock", "5.0.sock"] {
+            assert_eq!(connect(name, me()), Err("it is no socket".into()), "{name}");
+        }
+        assert!(connect("../x", me()).is_err() && connect("6.0.sock", me()).is_err());
+        drop(_good);
+        assert_eq!(
+            directory.connect("1.0.sock", &[me()], PATIENCE).unwrap_err().raw_os_error(),
+            Some(libc::ECONNREFUSED)
+        );
+    }
+
+    /// As 500 children leave them that call `_exit`.
+    #[test]
+    fn sockets_of_the_dead_are_swept_so_many_at_a_time() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = SocketDirectory::create(place.path()).unwrap();
+        let old = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+        let age = |name: &str| {
+            let times = Timestamps { last_access: old, last_modification: old };
+            rustix::fs::utimensat(&directory.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        };
+        // Ids that no process has: the kernel's greatest is below.
+        let dead: Vec<String> = (0..500).map(|number| format!("{}.0.sock", 4_200_000 + number)).collect();
+        for name in &dead {
+            drop(directory.listen(name).unwrap());
+            age(name);
+        }
+        let alive =
+            [format!("{}.0.sock", std::process::id()), "4300000.0.sock".into(), "session-4300001-0.sock".into()];
+        let listeners = alive.each_ref().map(|name| directory.listen(name).unwrap());
+        alive.iter().for_each(|name| age(name));
+        drop(directory.listen("4300002.0.sock").unwrap());
+        std::fs::write(place.path().join("4300003.0.sock"), "no socket").unwrap();
+        age("4300003.0.sock");
+        assert_eq!(directory.sweep(100), 100);
+        assert_eq!(directory.sweep(1_000), 400);
+        // One that was made just now, and what is no socket, stay with those that are listened to.
+        assert_eq!(directory.names().len(), 5);
+        // Nobody whose process is alive here was woken up: nothing waits to be accepted.
+        assert_eq!(rustix::net::accept(&listeners[0]).unwrap_err(), Errno::AGAIN);
+        assert!(rustix::net::accept(&listeners[1]).is_ok());
+    }
+
+    #[test]
+    fn sockets_are_told_by_their_names() {
+        assert_eq!(owner_of("7.0.sock"), Some(7));
+        assert_eq!(owner_of("7.4026531836-1.sock"), Some(7));
+        assert_eq!(owner_of("session-8-1.sock"), Some(8));
+        assert_eq!((owner_of("x.0.sock"), owner_of("session-x-1.sock"), owner_of("")), (None, None, None));
+    }
+}

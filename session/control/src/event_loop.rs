@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use crate::directory::{SocketDirectory, socket_dir};
+use crate::directory::SocketDirectory;
 use crate::error::Error;
 use crate::frame::{Connection, Socket, send_all};
 use crate::limits::{descriptors_max, processes_max};
@@ -90,17 +90,18 @@ impl Shared {
 }
 
 impl SessionServer {
-    /// Makes the socket and the thread. `descriptors_kept` are for files that the session opens later.
+    /// Makes the socket, in a directory of this user's alone, and the thread. `descriptors_kept` are for files that the session opens later.
     ///
     /// # Errors
     /// One line.
     pub fn start(
+        dir: &Path,
         host: Arc<impl Host>,
         processes: Arc<Processes>,
         may_be_stopped: bool,
         descriptors_kept: u64,
     ) -> Result<SessionServer, Error> {
-        let directory = SocketDirectory::create(&socket_dir())?;
+        let directory = SocketDirectory::create(dir)?;
         directory.sweep(SWEPT_COUNT_MAX);
         let (listener, name) = session_socket(&directory)?;
         let failed = |error: Errno| Error::from(format!("cannot serve the session's socket: {error}"));

@@ -147,10 +147,33 @@ impl Incoming {
         }
         Ok(4 + len - self.bytes.len())
     }
+}
 
-    /// Bytes that it holds.
-    #[cfg(test)]
-    pub(crate) fn size_bytes(&self) -> usize {
-        self.bytes.capacity()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Endless;
+
+    impl Connection for Endless {
+        fn receive(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
+            target[0] = 0;
+            Ok(1)
+        }
+        fn send(&mut self, _bytes: &[u8], _with: Option<BorrowedFd<'_>>) -> std::io::Result<usize> {
+            Ok(0)
+        }
+    }
+
+    #[test]
+    fn a_length_costs_no_memory_before_its_bytes_have_come() {
+        let mut incoming = Incoming { bytes: (FRAME_SIZE_MAX_BYTES as u32).to_le_bytes().into() };
+        for _ in 0..1_000 {
+            assert!(matches!(incoming.receive(&mut Endless), Ok(None)));
+        }
+        assert!(incoming.bytes.len() == 1_004 && incoming.bytes.capacity() <= 4 * PIECE_SIZE_BYTES);
+        // One that no frame has is told at once.
+        let mut incoming = Incoming { bytes: vec![255; 3] };
+        assert!(matches!(incoming.receive(&mut Endless), Ok(Some(Err(dormouse_abi::wire::Malformed)))));
     }
 }

@@ -289,3 +289,108 @@ impl Table {
         looked_at.into_iter().filter_map(|(number, pid, name, image)| Some((number, pid?, name, image))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::process::{Child, Command};
+
+    use rustix::buffer::spare_capacity;
+
+    use super::*;
+    use crate::process;
+
+    fn sleep() -> Child {
+        Command::new("sleep").arg("infinity").spawn().unwrap()
+    }
+
+    /// Numbers of those that have ended, as the server hears of them; `count` ends are waited for.
+    fn ends(processes: &Processes, count: usize) -> Vec<u16> {
+        let mut numbers = Vec::new();
+        for _ in 0..count {
+            let mut events = Vec::with_capacity(1);
+            // No timeout: a watchdog of the test runner's ends a test that hangs.
+            epoll::wait(processes.epoll(), spare_capacity(&mut events), None).unwrap();
+            numbers.extend(processes.ended(events[0].data.u64() & !WATCHED));
+        }
+        numbers.sort();
+        numbers
+    }
+
+    #[test]
+    fn a_process_has_one_pidfd_and_its_end_is_heard_of() {
+        let processes = Processes::new().unwrap();
+        let opened = Cell::new(0);
+        let add = |pid: u32| {
+            let pidfd = || {
+                opened.set(opened.get() + 1);
+                Ok(Some(process::open(pid)?))
+            };
+            processes.add(Some(pid), "/bin/sleep", Stat::of(pid).as_ref(), 10, pidfd)
+        };
+        let mut children = [sleep(), sleep()];
+        let [first, second] = children.each_ref().map(Child::id);
+        // Until they have become what they stay: a process that becomes another program leaves its number.
+        while [first, second].iter().any(|pid| process_name(*pid).as_deref() != Some("sleep")) {
+            std::thread::yield_now();
+        }
+        let numbers: Vec<u16> =
+            [first, first, second, first].map(|pid| add(pid).unwrap()).iter().map(|added| added.number).collect();
+        assert_eq!(numbers, [1, 2, 3, 4]);
+        assert_eq!((opened.get(), processes.count(), processes.joined()), (2, 2, 4));
+        assert!(processes.has(first) && !processes.are_all_dead());
+        // Nobody's end: nothing is removed.
+        assert_eq!(processes.ended(1), []);
+        children[0].kill().unwrap();
+        assert_eq!(ends(&processes, 1), [1, 2, 4]);
+        assert!(!processes.has(first) && processes.has(second));
+        children[1].kill().unwrap();
+        assert_eq!(ends(&processes, 1), [3]);
+        assert!(processes.are_all_dead() && processes.count() == 0);
+        children.iter_mut().for_each(|child| drop(child.wait().unwrap()));
+    }
+
+    #[test]
+    fn a_process_that_becomes_another_program_leaves_its_number() {
+        let processes = Processes::new().unwrap();
+        let me = std::process::id();
+        let stat = Stat::of(me).unwrap();
+        let add = |stat: Option<&Stat>| {
+            let added = processes.add(Some(me), "/bin/x", stat, 10, || Ok(Some(process::open(me)?)));
+            let added = added.unwrap();
+            (added.number, added.former)
+        };
+        assert_eq!(add(Some(&stat)), (1, vec![]));
+        // Not looked at, for want of a descriptor: nothing is known, nothing is taken back.
+        assert_eq!(add(None), (2, vec![]));
+        assert_eq!(add(Some(&stat)), (3, vec![]));
+        let other = Stat::of(1).unwrap();
+        assert_ne!(other.image(), stat.image());
+        assert_eq!(add(Some(&other)), (4, vec![1, 3]));
+    }
+
+    #[test]
+    fn there_is_a_bound_for_processes_and_for_numbers_of_each() {
+        let processes = Processes::new().unwrap();
+        let me = std::process::id();
+        let add = |pid: Option<u32>, max: u32| {
+            processes.add(pid, "/bin/x", None, max, || Ok(Some(process::open(me)?))).map(|added| added.number)
+        };
+        for number in 1..=NUMBERS_OF_PROCESS_MAX as u16 {
+            assert_eq!(add(Some(me), 1), Ok(number));
+        }
+        assert_eq!(add(Some(me), 1), Err("too many processes are in the session".into()));
+        // One that cannot be seen is none of those that are known.
+        let error = add(None, 1).unwrap_err();
+        assert!(
+            error.starts_with("there are 1 processes in the session already") && error.ends_with("raise `ulimit -Hn`"),
+            "{error}"
+        );
+        assert_eq!(add(None, 3), Ok(NUMBERS_OF_PROCESS_MAX as u16 + 1));
+        assert_eq!(add(None, 3), Ok(NUMBERS_OF_PROCESS_MAX as u16 + 2));
+        assert_eq!(processes.count(), 3);
+        let none = processes.add(Some(1), "/bin/x", None, 9, || Err(std::io::Error::from_raw_os_error(libc::EMFILE)));
+        assert!(none.unwrap_err().starts_with("too many files are open"));
+        assert_eq!(processes.count(), 3);
+    }
+}

@@ -234,3 +234,143 @@ pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usiz
         .position(|directory| directory.as_path() == Path::new(parent) && directory.as_os_str() == parent)?;
     is_plain.then_some((index, name))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    fn directories(dir: &Path) -> impl Fn(u32) -> Vec<PathBuf> {
+        let dir = dir.to_owned();
+        move |_| vec![dir.clone()]
+    }
+
+    fn listen(dir: &Path, name: &str) -> UnixListener {
+        let listener = SocketDirectory::create(dir).unwrap().listen(name).unwrap();
+        let listener = UnixListener::from(listener);
+        listener.set_nonblocking(false).unwrap();
+        listener
+    }
+
+    /// A program's listener, which gives each question this answer; it ends with a connection that says nothing.
+    fn answer_all(listener: &UnixListener, answer: &Message) {
+        loop {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut question = [0; 5];
+            // Whoever only looks whether somebody is there asks nothing.
+            match stream.read(&mut question) {
+                Ok(1) => return,
+                Ok(5) => stream.write_all(&answer.encode()).unwrap(),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_is_found_by_any_of_its_ids_and_answers() {
+        let place = tempfile::tempdir().unwrap();
+        let me = std::process::id();
+        let listener = listen(place.path(), &format!("{me}.0.sock"));
+        // Of this process too, which has no such id in any namespace.
+        let _other = listen(place.path(), "4200000.0.sock");
+        std::thread::scope(|scope| {
+            scope.spawn(|| answer_all(&listener, &Message::Error { text: "no\u{1b}[2J".into() }));
+            let program = Program::find_by(me, Identity::of, directories(place.path())).unwrap();
+            assert_eq!(program.tracer_count(), 1);
+            let answer = program.ask(&Message::List).unwrap().remove(0);
+            assert_eq!(program.refusal(answer).to_string(), format!("process {me}: no\u{fffd}[2J"));
+            UnixStream::connect(place.path().join(format!("{me}.0.sock"))).unwrap().write_all(&[0]).unwrap();
+        });
+        // As in a container: the process knows itself by another id.
+        let inside = |pid| Identity::of(pid).map(|identity| Identity { ids: vec![pid, 4_200_000], ..identity });
+        let program = Program::find_by(me, inside, directories(place.path())).unwrap();
+        assert_eq!(program.tracer_count(), 2);
+    }
+
+    #[test]
+    fn an_id_that_is_another_process_by_now_is_refused() {
+        thread_local! {
+            static LOOKED: Cell<u32> = const { Cell::new(0) };
+        }
+        /// The process ends, and another one gets its id, after it was found.
+        fn lookup(pid: u32) -> Option<Identity> {
+            let count = LOOKED.get();
+            LOOKED.set(count + 1);
+            Identity::of(pid).map(|identity| Identity { start: if count < 2 { "1" } else { "2" }.into(), ..identity })
+        }
+        let place = tempfile::tempdir().unwrap();
+        let me = std::process::id();
+        let _listener = listen(place.path(), &format!("{me}.0.sock"));
+        let program = Program::find_by(me, lookup, directories(place.path())).unwrap();
+        let error = program.ask(&Message::List).unwrap_err().to_string();
+        assert!(error.contains("the process has ended meanwhile"), "{error}");
+        // Between its look-up and the first connection.
+        LOOKED.set(1);
+        let error = Program::find_by(me, lookup, directories(place.path())).unwrap_err().to_string();
+        assert!(error.contains("the process has ended meanwhile"), "{error}");
+    }
+
+    #[test]
+    fn somebody_else_who_listens_in_a_programs_name_is_not_asked() {
+        let place = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("infinity").spawn().unwrap();
+        let _listener = listen(place.path(), &format!("{}.0.sock", child.id()));
+        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).unwrap_err().to_string();
+        let me = std::process::id();
+        assert!(
+            error.contains("does not listen in") && error.contains(&format!("it is process {me} that listens there")),
+            "{error}"
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = Program::find(child.id()).unwrap_err().to_string();
+        assert!(error.contains("there is no process"), "{error}");
+    }
+
+    #[test]
+    fn a_program_with_another_runtime_directory_is_told_how_to_be_named() {
+        let place = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("infinity")
+            .env("XDG_RUNTIME_DIR", "/else\u{7}where")
+            .spawn()
+            .unwrap();
+        let environment = format!("/proc/{}/environ", child.id());
+        // Until it has become the other program.
+        while !std::fs::read(&environment).is_ok_and(|bytes| bytes.windows(5).any(|window| window == b"/else")) {
+            std::thread::yield_now();
+        }
+        let error = Program::find_by(child.id(), Identity::of, directories(place.path())).unwrap_err().to_string();
+        assert!(error.contains("DORMOUSE_SOCKET_DIR=/else\u{fffd}where/dormouse has dormouse look there"), "{error}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_seen_has_to_be_the_process_that_was_looked_for() {
+        let identity = Identity { uid: 7, start: "9".into(), ids: vec![5] };
+        let good = || Seen {
+            peer: Peer { pid: Some(5), uid: 7 },
+            is_peer_dead: false,
+            identity: Some(identity.clone()),
+            is_dead: false,
+        };
+        let check =
+            |seen: Seen| seen.check(5, &identity).map_err(|text| text.split(' ').take(4).collect::<Vec<_>>().join(" "));
+        assert_eq!(check(good()), Ok(()));
+        let ended = Err("the process has ended".to_string());
+        assert_eq!(check(Seen { is_dead: true, ..good() }), ended);
+        assert_eq!(check(Seen { identity: None, ..good() }), ended);
+        assert_eq!(check(Seen { identity: Some(Identity { start: "8".into(), ..identity.clone() }), ..good() }), ended);
+        assert_eq!(check(Seen { is_peer_dead: true, ..good() }), Err("a process listens there".into()));
+        assert_eq!(check(Seen { peer: Peer { pid: None, uid: 7 }, ..good() }), Err("a process in another".into()));
+        assert_eq!(check(Seen { peer: Peer { pid: Some(6), uid: 7 }, ..good() }), Err("it is process 6".into()));
+        let made_it = Err("the process made it".to_string());
+        assert_eq!(check(Seen { peer: Peer { pid: Some(5), uid: 0 }, ..good() }), made_it);
+        let dropped = Identity { uid: 8, ..identity.clone() };
+        assert_eq!(check(Seen { peer: Peer { pid: Some(5), uid: 8 }, identity: Some(dropped), ..good() }), made_it);
+    }
+}

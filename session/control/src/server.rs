@@ -27,8 +27,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// Clients that are served at once. A client beyond them takes the place of the one that has taken longest over its question.
 pub(crate) const CLIENT_COUNT_MAX: usize = 64;
 
-/// Answers that take their time, at once: each has a thread.
-pub(crate) const THREAD_COUNT_MAX: usize = 16;
+/// Answers that take their time, at once: each has a thread. More than the snapshots that events may ask for at once.
+pub(crate) const THREAD_COUNT_MAX: usize = 64;
 
 /// Threads that are kept for those who ask for the status.
 const THREAD_COUNT_FOR_STATUS: usize = 2;
@@ -326,7 +326,7 @@ impl<H: Host, C: Accepted> Server<H, C> {
             return refuse("a snapshot's directory has to be an absolute path");
         }
         let is_by_event = ["event:", "duration:"].iter().any(|kind| wanted.trigger.starts_with(kind));
-        if is_by_event && !self.allowance.take(now) {
+        if is_by_event && self.threads < THREAD_COUNT_MAX && !self.allowance.take(now) {
             add(&self.counts.snapshots_refused);
             return refuse("events have asked for too many snapshots; `dormouse snapshot` takes one");
         }

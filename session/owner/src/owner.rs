@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dormouse_abi::wire::Message;
-use dormouse_control::{Processes, Program, SessionServer, no_thread};
+use dormouse_control::{Processes, Program, SessionServer, no_thread, socket_dir};
 use dormouse_ctf::StateRecord;
 
 use crate::clock::Clock;
@@ -67,7 +67,7 @@ impl Session {
         // A file for each stream.
         let descriptors_kept = u64::from(plan.geometry.stream_count) + DESCRIPTORS_BESIDE;
         let server =
-            SessionServer::start(Arc::clone(&shared), processes, plan.options.may_be_stopped, descriptors_kept)?;
+            SessionServer::start(&socket_dir(), Arc::clone(&shared), processes, plan.options.may_be_stopped, descriptors_kept)?;
         // Nobody joins before the session's path is known.
         files.write(&shared.trace.dir, shared.trace.uuid, server.path())?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -24,7 +24,7 @@ pub struct Summary {
     pub bytes: u64,
     /// Programs that asked to join and were refused. What they would have recorded is not in the trace.
     pub programs_refused: u64,
-    /// Snapshots that events asked for and that were too many.
+    /// Snapshots that programs asked for and that were too many.
     pub snapshots_refused: u64,
     /// Classes whose events are not in the trace, each once.
     pub classes_refused: Vec<Refusal>,
@@ -47,7 +47,7 @@ impl std::fmt::Display for Summary {
             write!(f, "; {} program{plural} could not join", self.programs_refused)?;
         }
         if self.snapshots_refused > 0 {
-            write!(f, "; {} snapshots that were asked for were too many", self.snapshots_refused)?;
+            write!(f, "; {} snapshots that programs asked for were too many", self.snapshots_refused)?;
         }
         if !self.classes_refused.is_empty() {
             f.write_str("; refused event classes are named above")?;
