@@ -46,8 +46,8 @@ fn answers_of_a_program_are_made_printable() {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path().join("dormouse");
     std::fs::create_dir(&dir).expect("a directory");
-    // The session has a name like any other, for it has to be a path; what its owner says is not bound to anything.
-    let session = place.path().join(format!("session-{HOSTILE}.sock"));
+    // The session has a name like any other, for it has to be a path among sockets; what its owner says is not bound to anything.
+    let session = dir.join(format!("session-{HOSTILE}.sock"));
     let session_name = session.to_str().expect("it is text").to_string();
     serve(&session, |_| Message::Stopped { summary: format!("done {HOSTILE}") });
     // Those of classes and fields are checked as they arrive.

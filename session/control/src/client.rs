@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dormouse_abi::wire::{BudgetState, Message, Snapshot, Status, shown};
 
-use crate::directory::{SocketDirectory, directories_of, owner_of};
+use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of};
 use crate::error::Error;
 use crate::frame::{self, Timed};
 use crate::peer::Peer;
@@ -203,10 +203,12 @@ fn names(sessions: &[SessionSocket]) -> String {
     sessions.iter().map(|session| session.path().display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Sessions of this user that are alive, or of those that process `owner` has.
+/// Sessions that are alive, where the caller's environment says that they are; or those that process `owner` of this user has, wherever.
 fn sessions(owner: Option<u32>) -> Vec<SessionSocket> {
     let uid = rustix::process::geteuid().as_raw();
-    let opened = directories_of(uid).into_iter().filter_map(|path| SocketDirectory::open(&path, uid).ok()?);
+    let named = || directories_named().into_iter().flatten().collect();
+    let directories = owner.map_or_else(named, |_| directories_of(uid));
+    let opened = directories.into_iter().filter_map(|path| SocketDirectory::open(&path, uid).ok()?);
     let sessions = opened.flat_map(|directory| {
         let directory = Arc::new(directory);
         let names = directory.names().into_iter().filter(|name| name.starts_with("session-"));

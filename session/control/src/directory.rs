@@ -37,10 +37,10 @@ pub fn socket_dir() -> PathBuf {
 
 /// Where sockets of a user's programs and sessions may be. What programs say, in their environment or otherwise, is not asked.
 pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
-    let named = std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let own = (uid == rustix::process::geteuid().as_raw()).then(socket_dir);
+    let is_own = uid == rustix::process::geteuid().as_raw();
+    let [own, named] = directories_named();
     let usual = [PathBuf::from(format!("/run/user/{uid}/dormouse")), wire::socket_dir(None, uid).into()];
-    let mut all: Vec<PathBuf> = own.into_iter().chain(named).map(|dir| resolved(&dir)).chain(usual).collect();
+    let mut all: Vec<PathBuf> = own.filter(|_| is_own).into_iter().chain(named).chain(usual).collect();
     let mut seen = Vec::new();
     all.retain(|dir| {
         let is_fresh = !seen.contains(dir);
@@ -48,6 +48,12 @@ pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
         is_fresh
     });
     all
+}
+
+/// Where the caller's environment says that sockets are: its own, and those that it names besides.
+pub(crate) fn directories_named() -> [Option<PathBuf>; 2] {
+    let named = std::env::var_os(ENV_SOCKET_DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    [Some(socket_dir()), named].map(|dir| dir.map(|dir| resolved(&dir)))
 }
 
 /// A directory that the caller names, by a path without symbolic links: of the last name too it is the directory that is checked.

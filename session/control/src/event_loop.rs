@@ -26,7 +26,7 @@ use crate::frame::{Connection, Socket, send_all};
 use crate::limits::{descriptors_max, processes_max};
 use crate::peer::Peer;
 use crate::processes::{Processes, WATCHED};
-use crate::server::{Accepted, CLIENT_COUNT_MAX, Counts, Host, Job, Next, PATIENCE, Server, THREAD_COUNT_MAX};
+use crate::server::{Accepted, CLIENT_COUNT_MAX, Counts, Job, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
 
 /// Sockets of dead programs that are asked at a time: when a session begins or ends, and while it lasts.
 const SWEPT_COUNT_MAX: usize = 1_000;
@@ -96,7 +96,7 @@ impl SessionServer {
     /// One line.
     pub fn start(
         dir: &Path,
-        host: Arc<impl Host>,
+        service: Arc<impl Service>,
         processes: Arc<Processes>,
         may_be_stopped: bool,
         descriptors_kept: u64,
@@ -108,7 +108,7 @@ impl SessionServer {
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let others = descriptors_kept + (CLIENT_COUNT_MAX + THREAD_COUNT_MAX) as u64;
         let server =
-            Server::new(host, processes, may_be_stopped, processes_max(descriptors_max(), others), Instant::now());
+            Server::new(service, processes, may_be_stopped, processes_max(descriptors_max(), others), Instant::now());
         let path = directory.path_of(&name);
         let counts = Arc::clone(&server.counts);
         let shared = Arc::new(Shared { directory, name, end, counts, stopper: Mutex::default() });
@@ -192,12 +192,12 @@ fn tell(socket: OwnedFd, answer: &Message) {
     let _ = send_all(&mut Socket(socket), &answer.encode(), None);
 }
 
-struct EventLoop<H: Host> {
+struct EventLoop<H: Service> {
     server: Server<H, Connected>,
     listener: OwnedFd,
     shared: Arc<Shared>,
     processes: Arc<Processes>,
-    host: Arc<H>,
+    service: Arc<H>,
     /// The descriptor in reserve; `None` while a client has it, or nobody can have it.
     reserve: Option<OwnedFd>,
     /// Until when the socket is not looked at.
@@ -208,9 +208,9 @@ struct EventLoop<H: Host> {
     ends_at: Option<Instant>,
 }
 
-impl<H: Host> EventLoop<H> {
+impl<H: Service> EventLoop<H> {
     fn new(server: Server<H, Connected>, listener: OwnedFd, shared: Arc<Shared>) -> Result<EventLoop<H>, Errno> {
-        let (processes, host) = (server.processes(), server.host());
+        let (processes, service) = (server.processes(), server.service());
         let wait_for = |fd: &OwnedFd, token| {
             epoll::add(processes.epoll(), fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
         };
@@ -222,7 +222,7 @@ impl<H: Host> EventLoop<H> {
             listener,
             shared,
             processes,
-            host,
+            service,
             reserve,
             paused_until: None,
             answering: Vec::new(),
@@ -248,7 +248,7 @@ impl<H: Host> EventLoop<H> {
                     LISTENER => self.accept(),
                     END => self.begin_end(),
                     key if key & WATCHED != 0 => {
-                        self.processes.ended(key & !WATCHED).iter().for_each(|number| self.host.leave(*number));
+                        self.processes.ended(key & !WATCHED).iter().for_each(|number| self.service.leave(*number));
                     }
                     token => self.turn(token),
                 }

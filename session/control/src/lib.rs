@@ -16,7 +16,7 @@
 //!             one thread, one epoll:     │ event loop: accept, deadlines│◀── pidfds of processes: their ends
 //!                                        │ server: who may ask, and what│──▶ threads for answers that take their time
 //!                                        └───────────────┬──────────────┘
-//!                                                        ▼ Host: the session (memory, trace)
+//!                                                        ▼ Service: the session (memory, trace)
 //! ```
 //!
 //! # The modules
@@ -80,4 +80,4 @@ pub use peer::Peer;
 pub use process::{Stat, boot, is_dead, process_name, start_of};
 pub use processes::Processes;
 pub use program::Program;
-pub use server::{Host, Joining};
+pub use server::{Joining, Service};

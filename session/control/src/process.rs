@@ -78,7 +78,9 @@ impl Identity {
     /// Of a process; `None` if there is none, or it may not be looked at.
     pub(crate) fn of(pid: u32) -> Option<Identity> {
         // Not the owner of the directory, which is root for a process that cannot be dumped.
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+        // Its name may be any bytes.
+        let status = String::from_utf8_lossy(&status);
         let numbers = |name: &str| -> Option<Vec<u32>> {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().map(|number| number.parse().ok()).collect()

@@ -347,7 +347,9 @@ mod tests {
         children[1].kill().unwrap();
         assert_eq!(ends(&processes, 1), [3]);
         assert!(processes.are_all_dead() && processes.count() == 0);
-        children.iter_mut().for_each(|child| drop(child.wait().unwrap()));
+        for child in &mut children {
+            child.wait().unwrap();
+        }
     }
 
     #[test]

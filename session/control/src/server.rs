@@ -53,7 +53,7 @@ pub struct Joining<'a> {
 }
 
 /// The session that a server serves. Its calls come from the server's threads, several at a time.
-pub trait Host: Send + Sync + 'static {
+pub trait Service: Send + Sync + 'static {
     /// The session's memory, as programs map it.
     fn memory(&self) -> BorrowedFd<'_>;
     /// A process joins.
@@ -127,7 +127,7 @@ pub(crate) trait Accepted: Connection {
 
 /// All conversations.
 pub(crate) struct Server<H, C> {
-    host: Arc<H>,
+    service: Arc<H>,
     processes: Arc<Processes>,
     pub(crate) counts: Arc<Counts>,
     /// Whether tools may end the session.
@@ -142,16 +142,16 @@ pub(crate) struct Server<H, C> {
     pub(crate) threads: usize,
 }
 
-impl<H: Host, C: Accepted> Server<H, C> {
+impl<H: Service, C: Accepted> Server<H, C> {
     pub(crate) fn new(
-        host: Arc<H>,
+        service: Arc<H>,
         processes: Arc<Processes>,
         may_be_stopped: bool,
         processes_max: u32,
         now: Instant,
     ) -> Server<H, C> {
         Server {
-            host,
+            service,
             processes,
             counts: Arc::default(),
             may_be_stopped,
@@ -163,8 +163,8 @@ impl<H: Host, C: Accepted> Server<H, C> {
         }
     }
 
-    pub(crate) fn host(&self) -> Arc<H> {
-        Arc::clone(&self.host)
+    pub(crate) fn service(&self) -> Arc<H> {
+        Arc::clone(&self.service)
     }
 
     pub(crate) fn processes(&self) -> Arc<Processes> {
@@ -218,7 +218,7 @@ impl<H: Host, C: Accepted> Server<H, C> {
                 Ok(Some(question)) => return self.question(token, question, now),
                 Err(_) => Next::Closed,
             },
-            State::Answering { .. } => client.tell(self.host.memory()),
+            State::Answering { .. } => client.tell(self.service.memory()),
         };
         if matches!(next, Next::Closed) {
             self.clients.remove(&token);
@@ -238,7 +238,7 @@ impl<H: Host, C: Accepted> Server<H, C> {
             Answer::Stop => return Next::Stop(client.connection),
         };
         client.state = State::Answering { bytes: answer.encode(), sent: 0, with_memory };
-        let next = client.tell(self.host.memory());
+        let next = client.tell(self.service.memory());
         if matches!(next, Next::Wait { .. }) {
             self.clients.insert(token, client);
         }
@@ -262,7 +262,7 @@ impl<H: Host, C: Accepted> Server<H, C> {
                 self.join(client, vpid, &program, &command_line, &classes)
             }
             Ok(Message::MoreClasses { process, classes }) => {
-                let grants = self.host.grants(&classes, &self.processes.program(process));
+                let grants = self.service.grants(&classes, &self.processes.program(process));
                 Answer::Now(Message::Welcome { process, grants })
             }
             Ok(Message::Stop { .. }) if !self.may_be_stopped => refuse("the session ends with its command"),
@@ -280,17 +280,17 @@ impl<H: Host, C: Accepted> Server<H, C> {
                 self.snapshot(wanted, now)
             }
             Ok(Message::Budget { bytes }) => {
-                let host = Arc::clone(&self.host);
-                self.later(THREAD_COUNT_MAX, move || match host.budget(bytes) {
+                let service = Arc::clone(&self.service);
+                self.later(THREAD_COUNT_MAX, move || match service.budget(bytes) {
                     Ok(state) => Message::BudgetIs { state },
                     Err(error) => Message::Error { text: error.into() },
                 })
             }
             Ok(Message::Status) => {
-                let (host, mut status) = (Arc::clone(&self.host), self.status());
+                let (service, mut status) = (Arc::clone(&self.service), self.status());
                 self.later(THREAD_COUNT_MAX + THREAD_COUNT_FOR_STATUS, move || {
                     status.descriptors = limits::descriptors();
-                    host.describe(&mut status);
+                    service.describe(&mut status);
                     Message::StatusIs { status }
                 })
             }
@@ -313,12 +313,12 @@ impl<H: Host, C: Accepted> Server<H, C> {
             Ok(added) => added,
             Err(reason) => return self.refuse_program(program, &reason),
         };
-        added.former.iter().for_each(|number| self.host.leave(*number));
+        added.former.iter().for_each(|number| self.service.leave(*number));
         // Where the kernel does not tell, the program's file is named after it.
         let name = stat.map_or_else(|| program.rsplit('/').next().unwrap_or_default().into(), |stat| stat.name);
         let (number, pid) = (added.number, peer.pid.unwrap_or(0));
-        self.host.join(&Joining { number, pid, vpid, name: &name, program, command_line });
-        Answer::Memory(Message::Welcome { process: number, grants: self.host.grants(classes, program) })
+        self.service.join(&Joining { number, pid, vpid, name: &name, program, command_line });
+        Answer::Memory(Message::Welcome { process: number, grants: self.service.grants(classes, program) })
     }
 
     fn snapshot(&mut self, wanted: Take, now: Instant) -> Answer {
@@ -330,8 +330,8 @@ impl<H: Host, C: Accepted> Server<H, C> {
             add(&self.counts.snapshots_refused);
             return refuse("events have asked for too many snapshots; `dormouse snapshot` takes one");
         }
-        let (host, counts) = (Arc::clone(&self.host), Arc::clone(&self.counts));
-        let answer = self.later(THREAD_COUNT_MAX, move || match host.snapshot(&wanted) {
+        let (service, counts) = (Arc::clone(&self.service), Arc::clone(&self.counts));
+        let answer = self.later(THREAD_COUNT_MAX, move || match service.snapshot(&wanted) {
             Ok(snapshot) => {
                 add(&counts.snapshots_taken);
                 Message::Snapshotted { snapshot }
@@ -355,7 +355,7 @@ impl<H: Host, C: Accepted> Server<H, C> {
     /// None of a program's classes is recorded.
     pub(crate) fn refuse_program(&self, program: &str, reason: &str) -> Answer {
         add(&self.counts.programs_refused);
-        self.host.refuse(program, reason);
+        self.service.refuse(program, reason);
         refuse(reason)
     }
 

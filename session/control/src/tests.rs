@@ -21,7 +21,7 @@ use crate::peer::Peer;
 use crate::process;
 use crate::processes::Processes;
 use crate::program::within;
-use crate::server::{Accepted, CLIENT_COUNT_MAX, Host, Joining, Next, PATIENCE, Server, THREAD_COUNT_MAX};
+use crate::server::{Accepted, CLIENT_COUNT_MAX, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
 
 /// Environment variable: how many conversations are held.
 const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
@@ -47,7 +47,7 @@ struct Noted {
     refused: Mutex<Vec<String>>,
 }
 
-impl Host for Noted {
+impl Service for Noted {
     fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
@@ -171,8 +171,8 @@ impl Accepted for Shared {
 }
 
 fn server(may_be_stopped: bool, now: Instant) -> (Server<Noted, Shared>, Arc<Noted>) {
-    let (host, processes) = (noted(), Arc::new(Processes::new().unwrap()));
-    (Server::new(Arc::clone(&host), processes, may_be_stopped, 1_000, now), host)
+    let (service, processes) = (noted(), Arc::new(Processes::new().unwrap()));
+    (Server::new(Arc::clone(&service), processes, may_be_stopped, 1_000, now), service)
 }
 
 fn me() -> Peer {
@@ -295,7 +295,7 @@ fn steps(rng: &mut SmallRng) -> VecDeque<Step> {
 fn whatever_clients_do_the_others_are_answered() {
     let (count, mut rng) = generator();
     let mut now = Instant::now();
-    let (mut server, host) = server(true, now);
+    let (mut server, service) = server(true, now);
     let mut live: VecDeque<(u64, Instant, Arc<Mutex<Scripted>>, bool)> = VecDeque::new();
     let (mut answered, mut with_memory, mut honest) = (0_u64, 0_u64, 0_u64);
     for conversation in 0..count {
@@ -361,11 +361,8 @@ fn whatever_clients_do_the_others_are_answered() {
     server.expire(now);
     assert_eq!(server.client_count(), 0);
     // The test has tested something.
-    assert!(
-        answered > count / 4 && with_memory > count / 100 && honest > count / 100,
-        "{answered} {with_memory} {honest}"
-    );
-    assert!(host.joined.load(Ordering::Relaxed) > 0 && server.counts.programs_refused.load(Ordering::Relaxed) > 0);
+    assert!(answered > count / 4 && with_memory > 100 && honest > count / 100, "{answered} {with_memory} {honest}");
+    assert!(service.joined.load(Ordering::Relaxed) > 0 && server.counts.programs_refused.load(Ordering::Relaxed) > 0);
 }
 
 #[test]
@@ -408,7 +405,7 @@ fn slow_clients_hold_nobody_up() {
 #[test]
 fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
     let now = Instant::now();
-    let (mut server, host) = server(true, now);
+    let (mut server, service) = server(true, now);
     let text = |answer: Option<Message>| match answer {
         Some(Message::Error { text }) => text,
         other => panic!("{other:?}"),
@@ -434,7 +431,7 @@ fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
     let token = server.accept(Shared(Arc::new(Mutex::new(stop()))), me(), now);
     assert!(matches!(server.turn(token, now), Next::Stop(_)));
     assert_eq!(server.counts.programs_refused.load(Ordering::Relaxed), 1);
-    assert_eq!(host.refused.lock().unwrap().len(), 1);
+    assert_eq!(service.refused.lock().unwrap().len(), 1);
 }
 
 #[test]

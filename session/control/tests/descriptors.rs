@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dormouse_abi::wire::{Announcement, BudgetState, Grant, Message, Snapshot, Status, VERSION};
-use dormouse_control::{Error, Host, Joining, Processes, SessionServer, Take};
+use dormouse_control::{Error, Joining, Processes, Service, SessionServer, Take};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -19,7 +19,7 @@ struct Nothing {
     left: AtomicU64,
 }
 
-impl Host for Nothing {
+impl Service for Nothing {
     fn memory(&self) -> BorrowedFd<'_> {
         rustix::stdio::stdin()
     }
@@ -72,8 +72,8 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
     let place = tempfile::tempdir().unwrap();
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(100), ..limit }).unwrap();
-    let (host, processes) = (Arc::new(Nothing::default()), Arc::new(Processes::new().unwrap()));
-    let mut server = SessionServer::start(place.path(), Arc::clone(&host), Arc::clone(&processes), true, 0).unwrap();
+    let (service, processes) = (Arc::new(Nothing::default()), Arc::new(Processes::new().unwrap()));
+    let mut server = SessionServer::start(place.path(), Arc::clone(&service), Arc::clone(&processes), true, 0).unwrap();
     let sockets: Vec<OwnedFd> = (0..9).map(|_| socket()).collect();
     let mut taken: Vec<OwnedFd> = Vec::new();
     while let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&sockets[0], 0) {
@@ -91,7 +91,7 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
         std::mem::forget(stream);
         refused += 1;
     }
-    assert_eq!((server.counts().programs_refused, host.refused.load(Ordering::Relaxed)), (refused, refused));
+    assert_eq!((server.counts().programs_refused, service.refused.load(Ordering::Relaxed)), (refused, refused));
     let mut stream = connect(sockets.next().unwrap(), &server);
     let Message::StatusIs { status } = ask(&mut stream, &Message::Status) else { panic!("no status") };
     assert_eq!((status.programs_refused, status.descriptors_max, status.processes), (refused, 100, 0));

@@ -27,7 +27,7 @@
 //!   files                     a trace on disk that is read
 //!   losses                    losses by class
 //!   drain · snapshot · salvage          pages that are offered, that live writers retain, that have no owner → a trace
-//!   host                      what the server of `dormouse-control` serves on the session's socket
+//!   service                      what the server of `dormouse-control` serves on the session's socket
 //!   owner                     a session from its making to its end
 //!   command                   the traced command
 //! ```
@@ -64,13 +64,13 @@ mod first_touch;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod host;
 mod losses;
 mod memory;
 mod options;
 mod owner;
 mod pages;
 mod salvage;
+mod service;
 mod session_file;
 mod snapshot;
 mod streams;

@@ -14,10 +14,10 @@ use dormouse_ctf::StateRecord;
 use crate::clock::Clock;
 use crate::drain::{self, Drained};
 use crate::error::Error;
-use crate::host::{NAMED_COUNT_MAX, Shared};
 use crate::losses;
 use crate::memory::{SessionMemory, create_pool};
 use crate::options::{Options, Plan};
+use crate::service::{NAMED_COUNT_MAX, Shared};
 use crate::session_file::OwnerFiles;
 use crate::summary::Summary;
 use crate::trace::Trace;
@@ -66,8 +66,13 @@ impl Session {
         let shared = Arc::new(Shared { memory, trace, processes: Arc::clone(&processes), patterns });
         // A file for each stream.
         let descriptors_kept = u64::from(plan.geometry.stream_count) + DESCRIPTORS_BESIDE;
-        let server =
-            SessionServer::start(&socket_dir(), Arc::clone(&shared), processes, plan.options.may_be_stopped, descriptors_kept)?;
+        let server = SessionServer::start(
+            &socket_dir(),
+            Arc::clone(&shared),
+            processes,
+            plan.options.may_be_stopped,
+            descriptors_kept,
+        )?;
         // Nobody joins before the session's path is known.
         files.write(&shared.trace.dir, shared.trace.uuid, server.path())?;
         let stop = Arc::new(AtomicBool::new(false));

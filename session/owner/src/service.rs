@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
 use dormouse_abi::session::claim;
 use dormouse_abi::wire::{self, Announcement, BudgetState, Grant, Snapshot, Status};
-use dormouse_control::{Host, Joining, Processes, Take};
+use dormouse_control::{Joining, Processes, Service, Take};
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
 
@@ -40,7 +40,7 @@ impl Shared {
     }
 }
 
-impl Host for Shared {
+impl Service for Shared {
     fn memory(&self) -> BorrowedFd<'_> {
         self.memory.file()
     }
