@@ -4,9 +4,9 @@ use std::io::Write;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use dormouse_abi::message::TunableStatus;
 use dormouse_abi::site::TunableType;
 use dormouse_abi::tunable::{TunableRange, TunableValue};
-use dormouse_abi::wire::TunableStatus;
 use dormouse_consumer::{Program, Tunables};
 use serde_json::{Value, json};
 

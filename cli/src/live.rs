@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail};
 use clap::Args;
 use dormouse_abi::class::FieldType;
-use dormouse_abi::wire::{ClassStatus, Message, printable};
+use dormouse_abi::message::{ClassStatus, ProgramToTool, ToolToProgram};
+use dormouse_abi::text::printable;
 use dormouse_consumer::{Program, process_name, stop_session};
 use serde_json::{Value, json};
 
@@ -71,8 +72,8 @@ impl List {
         let program = Program::find(self.pid)?;
         let name = process_name(self.pid).unwrap_or_default();
         let mut tracers = Vec::new();
-        for answer in program.ask(&Message::List)? {
-            let Message::Classes { session, mut classes, patching } = answer else {
+        for answer in program.ask(&ToolToProgram::List)? {
+            let ProgramToTool::Classes { session, mut classes, patching } = answer else {
                 return Err(program.refusal(answer).into());
             };
             classes.sort_by(|a, b| a.decl.cmp(&b.decl));
@@ -130,10 +131,10 @@ struct Changed {
 }
 
 /// Has the program arm or disarm, and says which patterns match nothing.
-fn change(program: &Program, patterns: &[String], question: &Message) -> anyhow::Result<Changed> {
+fn change(program: &Program, patterns: &[String], question: &ToolToProgram) -> anyhow::Result<Changed> {
     let mut total = Changed::default();
     for answer in program.ask(question)? {
-        let Message::Changed { matched, changed, armed, session } = answer else {
+        let ProgramToTool::Changed { matched, changed, armed, session } = answer else {
             return Err(program.refusal(answer).into());
         };
         total.matched += matched;
@@ -163,11 +164,11 @@ fn check_matched(program: &Program, patterns: &[String], matched: u32) -> anyhow
 
 /// The names that exist, for the user whose pattern matches none.
 fn known_names(program: &Program) -> Vec<String> {
-    let answers = program.ask(&Message::List).unwrap_or_default();
+    let answers = program.ask(&ToolToProgram::List).unwrap_or_default();
     let mut names: Vec<String> = answers
         .into_iter()
         .flat_map(|answer| match answer {
-            Message::Classes { classes, .. } => classes,
+            ProgramToTool::Classes { classes, .. } => classes,
             _ => Vec::new(),
         })
         .map(|class| class.decl.full_name())
@@ -198,8 +199,8 @@ impl Arm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let (pid, program) = (self.pid, Program::find(self.pid)?);
         // Not yet in a session: one is needed, and the patterns are armed as the program joins it.
-        let session = program.ask(&Message::List)?.into_iter().find_map(|answer| match answer {
-            Message::Classes { session, .. } => program.session(&session),
+        let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
+            ProgramToTool::Classes { session, .. } => program.session(&session),
             _ => None,
         });
         let Some(session) = session else { return self.start_session(&program, out) };
@@ -213,7 +214,7 @@ impl Arm {
                 given.join(", ")
             );
         }
-        let changed = change(&program, &self.patterns, &Message::Arm { patterns: self.patterns.clone() })?;
+        let changed = change(&program, &self.patterns, &ToolToProgram::Arm { patterns: self.patterns.clone() })?;
         let notes = ["all were armed already", "the others were armed already"];
         writeln!(out, "{}, {} in all", changed_text("armed", pid, &changed, notes), changed.armed)?;
         Ok(0)
@@ -263,7 +264,7 @@ impl Arm {
 impl Disarm {
     pub(crate) fn run(self, out: &mut Output) -> anyhow::Result<u8> {
         let program = Program::find(self.pid)?;
-        let changed = change(&program, &self.patterns, &Message::Disarm { patterns: self.patterns.clone() })?;
+        let changed = change(&program, &self.patterns, &ToolToProgram::Disarm { patterns: self.patterns.clone() })?;
         let text = changed_text("disarmed", self.pid, &changed, ["none was armed", "the others were not armed"]);
         match changed {
             Changed { changed: 0, armed: 0, .. } => writeln!(out, "{text}")?,

@@ -1,6 +1,6 @@
 //! Patterns of event classes, and what is said of one that matches none.
 
-use dormouse_abi::wire::matches;
+use dormouse_abi::class::matches;
 
 use dormouse_terminal::say;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use dormouse_abi::wire::printable;
+use dormouse_abi::text::printable;
 use dormouse_consumer::salvage;
 
 use dormouse_terminal::Output;

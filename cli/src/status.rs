@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use dormouse_abi::wire::printable;
+use dormouse_abi::text::printable;
 use dormouse_consumer::{Status as Counts, ask_for_status, find_session};
 use serde_json::json;
 

@@ -1,44 +1,44 @@
 //! What programs chose moves no terminal's cursor: names of a program that runs, answers of one that lies, and what a trace holds.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind};
+use dormouse_abi::environment::program_socket_name;
+use dormouse_abi::message::{ClassStatus, Edge, OwnerToTool, ProgramToTool, Question, ToolToOwner, ToolToProgram};
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::wire::{ClassDecl, ClassStatus, Message, program_socket_name};
+use dormouse_abi::text::is_printable;
 use dormouse_ctf::metadata::MetadataOptions;
 use dormouse_ctf::{Clock, Value};
 use dormouse_traces::TraceBuilder;
+use dormouse_transport::{Conversation, Deadline};
 
 const DORMOUSE: &str = env!("CARGO_BIN_EXE_dormouse");
 
 /// Clears the screen, names the window, and both as single characters (C1).
 const HOSTILE: &str = "a\u{1b}[2J\u{1b}]0;b\u{7}\r\u{9b}2J\u{9d}c\u{7f}";
+/// What turns the text behind it round (bidirectional override) is not printed either.
+const REVERSED: &str = "\u{202e}";
 
 /// Answers every connection by what `answer` says to the question.
-fn serve(path: &Path, answer: impl Fn(Message) -> Message + Send + 'static) {
+fn serve<Q: Question>(path: &Path, edge: Edge, answer: impl Fn(Q) -> Q::Answer + Send + 'static) {
     let listener = UnixListener::bind(path).expect("a socket");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
+            let Ok(stream) = stream else { return };
             // Some only try whether anybody listens.
-            if let Some(question) = receive(&mut stream) {
-                let _ = stream.write_all(&answer(question).encode());
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let Ok(mut conversation) = Conversation::answer(stream.into(), &[edge], deadline) else { continue };
+            if let Ok(question) = conversation.receive() {
+                let _ = conversation.send(&answer(question));
             }
         }
     });
-}
-
-fn receive(stream: &mut UnixStream) -> Option<Message> {
-    let mut head = [0; 4];
-    stream.read_exact(&mut head).ok()?;
-    let mut body = vec![0; u32::from_le_bytes(head) as usize];
-    stream.read_exact(&mut body).ok()?;
-    Message::decode(&body).ok()
 }
 
 #[test]
@@ -46,32 +46,37 @@ fn answers_of_a_program_are_made_printable() {
     let place = tempfile::tempdir().expect("a directory");
     let dir = place.path().join("dormouse");
     std::fs::create_dir(&dir).expect("a directory");
-    // The session has a name like any other, for it has to be a path among sockets; what its owner says is not bound to anything.
-    let session = dir.join(format!("session-{HOSTILE}.sock"));
+    let session = dir.join("session-1-0.sock");
     let session_name = session.to_str().expect("it is text").to_string();
-    serve(&session, |_| Message::Stopped { summary: format!("done {HOSTILE}") });
+    serve(&session, Edge::ToolOwner, |_: ToolToOwner| OwnerToTool::Stopped {
+        summary: format!("done {HOSTILE}{REVERSED}"),
+    });
     // Those of classes and fields are checked as they arrive.
     let decl =
         ClassDecl { provider: "p".into(), name: "e".into(), fields: vec![("f".into(), FieldType::scalar(Kind::U8))] };
     let pid = std::process::id();
-    serve(&dir.join(program_socket_name(pid, 0)), move |question| match question {
-        Message::List => Message::Classes {
+    serve(&dir.join(program_socket_name(pid, 0)), Edge::ToolProgram, move |question| match question {
+        ToolToProgram::List => ProgramToTool::Classes {
             session: session_name.clone(),
             classes: vec![ClassStatus { decl: decl.clone(), armed: true, site_count: 1, patched_count: 1 }],
-            patching: HOSTILE.into(),
+            patching: format!("{HOSTILE}{REVERSED}"),
         },
-        Message::Disarm { patterns } => {
+        ToolToProgram::Disarm { patterns } => {
             let matched = u32::from(patterns != ["none"]);
-            Message::Changed { matched, changed: matched, armed: 0, session: session_name.clone() }
+            ProgramToTool::Changed { matched, changed: matched, armed: 0, session: session_name.clone() }
         }
-        _ => Message::Error { text: HOSTILE.into() },
+        // A path that cannot be printed is nobody's.
+        ToolToProgram::Arm { .. } => {
+            ProgramToTool::Changed { matched: 1, changed: 1, armed: 1, session: format!("/{HOSTILE}") }
+        }
+        _ => ProgramToTool::Error { text: format!("{HOSTILE}{REVERSED}") },
     });
     let pid = pid.to_string();
     for (arguments, code, part) in [
         (&["list", &pid][..], 0, "armed    p:e"),
         (&["disarm", &pid, "*"], 0, "done a"),
         (&["disarm", &pid, "none"], 2, "there is p:e"),
-        (&["arm", &pid, "*"], 2, "a\u{fffd}[2J"),
+        (&["arm", &pid, "*"], 2, "malformed message: a path has characters that cannot be printed"),
         (&["imv", "list", &pid], 2, "a\u{fffd}[2J"),
     ] {
         let output = Command::new(DORMOUSE).args(arguments).env("XDG_RUNTIME_DIR", place.path()).output();
@@ -80,7 +85,7 @@ fn answers_of_a_program_are_made_printable() {
         let text = String::from_utf8(text).expect("it prints text");
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text:?}");
         assert!(text.contains(part), "{arguments:?}: {text:?}");
-        assert!(text.lines().all(|line| !line.contains(char::is_control)), "{arguments:?}: {text:?}");
+        assert!(text.lines().all(|line| line.chars().all(is_printable)), "{arguments:?}: {text:?}");
     }
 }
 

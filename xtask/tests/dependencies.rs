@@ -10,9 +10,10 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 type Rule = (&'static str, &'static [&'static str]);
 
 /// Every room but the command.
-const EVERYTHING: [&str; 11] = [
+const EVERYTHING: [&str; 12] = [
     "dormouse",
     "dormouse-abi",
+    "dormouse-transport",
     "dormouse-imv",
     "dormouse-percpu",
     "dormouse-relay",
@@ -25,9 +26,9 @@ const EVERYTHING: [&str; 11] = [
 ];
 
 /// Every room, and what tests share.
-const E2E: [&str; 12] = {
-    let [a, b, c, d, e, f, g, h, i, j, k] = EVERYTHING;
-    [a, b, c, d, e, f, g, h, i, j, k, "dormouse-testing"]
+const E2E: [&str; 13] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = EVERYTHING;
+    [a, b, c, d, e, f, g, h, i, j, k, l, "dormouse-testing"]
 };
 
 /// What experiments drive and read: sessions, what they record, and the lab's own parts below them.
@@ -46,8 +47,10 @@ const LAB: [&str; 11] = [
     "dormouse-vring",
 ];
 
-const RULES: [Rule; 39] = [
+const RULES: [Rule; 40] = [
     ("dormouse-abi", &[]),
+    // How both sides talk.
+    ("dormouse-transport", &["dormouse-abi"]),
     ("dormouse-locks", &[]),
     // What tests of all rooms share.
     ("dormouse-testing", &[]),
@@ -67,6 +70,7 @@ const RULES: [Rule; 39] = [
         "dormouse",
         &[
             "dormouse-abi",
+            "dormouse-transport",
             "dormouse-locks",
             "dormouse-imv",
             "dormouse-percpu",
@@ -96,7 +100,7 @@ const RULES: [Rule; 39] = [
     // The read side.
     ("dormouse-ctf", &["dormouse-abi"]),
     // Who may ask a session's owner what, and who is believed: it knows no memory and no trace.
-    ("dormouse-control", &["dormouse-abi"]),
+    ("dormouse-control", &["dormouse-abi", "dormouse-transport"]),
     (
         "dormouse-consumer",
         &["dormouse-abi", "dormouse-control", "dormouse-relay", "dormouse-vring", "dormouse-backing", "dormouse-ctf"],
@@ -332,7 +336,7 @@ fn the_write_side_asks_libc_for_what_the_auxiliary_vector_tells() {
     let mut wrong = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mechanisms = ["backing", "imv", "percpu", "relay", "vring"].map(|room| format!("mechanisms/{room}"));
-    let record = ["abi", "capi", "locks", "preload", "tracer"].map(|room| format!("record/{room}"));
+    let record = ["abi", "capi", "locks", "preload", "tracer", "transport"].map(|room| format!("record/{room}"));
     for room in mechanisms.iter().chain(&record) {
         visit(&root.join(room).join("src"), &mut wrong);
     }

@@ -57,8 +57,8 @@ fn patching() -> Result<Patching, String> {
 }
 
 fn rseq() -> Result<(), String> {
-    if std::env::var(dormouse_abi::wire::ENV_NO_RSEQ).is_ok_and(|value| value == "1") {
-        return Err(format!("{}=1 is set", dormouse_abi::wire::ENV_NO_RSEQ));
+    if std::env::var(dormouse_abi::environment::ENV_NO_RSEQ).is_ok_and(|value| value == "1") {
+        return Err(format!("{}=1 is set", dormouse_abi::environment::ENV_NO_RSEQ));
     }
     if cfg!(target_arch = "x86_64") && dormouse_percpu::Rseq::of_libc().is_some() {
         return Ok(());

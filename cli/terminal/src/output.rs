@@ -8,7 +8,7 @@ use std::io::{ErrorKind, IsTerminal, StdoutLock, Write};
 
 use anstream::AutoStream;
 use anyhow::Context;
-use dormouse_abi::wire::printable;
+use dormouse_abi::text::printable;
 use serde::Serialize;
 
 /// Standard output. Writing to it never fails; [`Output::finish`] tells whether it has.

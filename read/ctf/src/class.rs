@@ -1,9 +1,8 @@
 //! The event classes of a trace by their ids.
 
-use dormouse_abi::class::CLASS_ID_MAX;
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{COMPACT_HEADER_SIZE_BYTES, HEADER_SIZE_BYTES, RecordKind};
-use dormouse_abi::wire::ClassDecl;
 
 use crate::state::StateRecord;
 

@@ -1,7 +1,6 @@
 //! The records of the state stream, which the session owner writes: whose events these are, and what was lost.
 
-use dormouse_abi::class::{CLASS_ID_MAX, FieldType, Kind};
-use dormouse_abi::wire::ClassDecl;
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FieldType, Kind};
 
 use crate::value::Value;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use dormouse_abi::page::CPU_UNKNOWN;
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::wire::printable;
+use dormouse_abi::text::printable;
 use serde::{Serialize, Serializer};
 
 use crate::merge::Merge;

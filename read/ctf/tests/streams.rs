@@ -1,9 +1,8 @@
 //! Streams against an oracle: what was written is read, and bytes that nobody wrote are survived.
 
-use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{HEADER_SIZE_BYTES, STREAM_EVENTS};
 use dormouse_abi::record::{EXTENDED_HEADER_SIZE_BYTES, RecordKind, compact_header, extended_header};
-use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::text::{ClockFormat, Formatter};
 use dormouse_ctf::{
     Metadata, PacketHeader, Problem, RecordError, Sequence, Stats, StreamReader, Value, count_records,

@@ -1,6 +1,11 @@
 //! Event classes: names, fields and their kinds.
 
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU32};
+
+use crate::text::shown;
 
 /// The kind of a field. The numbers are shared with C (`include/dormouse/abi/class.h`) and appear in messages.
 #[repr(u8)]
@@ -101,6 +106,116 @@ impl FieldType {
 pub const FIELD_COUNT_MAX: usize = 32;
 /// Longest provider, event or field name in bytes.
 pub const NAME_LEN_MAX: usize = 255;
+
+/// Whether a provider, event or field may have this name: a C identifier of at most [`NAME_LEN_MAX`] bytes.
+pub const fn is_name(name: &str) -> bool {
+    let name = name.as_bytes();
+    let mut index = 0;
+    while index < name.len() {
+        match name[index] {
+            b'_' | b'a'..=b'z' | b'A'..=b'Z' => {}
+            b'0'..=b'9' if index > 0 => {}
+            _ => return false,
+        }
+        index += 1;
+    }
+    index > 0 && index <= NAME_LEN_MAX
+}
+
+/// Whether `text` matches `pattern`, in which `*` stands for any characters and `?` for any one character.
+///
+/// `.` and `:` match each other, so `http.request` and `http:request` are the same name.
+pub fn matches(pattern: &str, text: &str) -> bool {
+    fn canonical(byte: u8) -> u8 {
+        if byte == b'.' { b':' } else { byte }
+    }
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut retry: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                retry = Some((p + 1, t));
+                p += 1;
+            }
+            Some(&byte) if byte == b'?' || canonical(byte) == canonical(text[t]) => {
+                p += 1;
+                t += 1;
+            }
+            _ => match retry {
+                Some((star, from)) => {
+                    retry = Some((star, from + 1));
+                    p = star;
+                    t = from + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+/// An event class. The types of its fields are checked, or bytes as they are announced ([`Announcement`]).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassDecl<T = FieldType> {
+    /// Provider.
+    pub provider: String,
+    /// Event name.
+    pub name: String,
+    /// Field names and types.
+    pub fields: Vec<(String, T)>,
+}
+
+impl<T> ClassDecl<T> {
+    /// `provider:name`, as patterns match it and tools print it.
+    pub fn full_name(&self) -> String {
+        format!("{}:{}", self.provider, self.name)
+    }
+}
+
+/// An event class as a program announces it, with type bytes ([`FieldType::to_u8`]), not checked yet: the session owner reports each class
+/// that it refuses.
+pub type Announcement = ClassDecl<u8>;
+
+impl Announcement {
+    /// The class, if a trace can hold it.
+    ///
+    /// # Errors
+    /// The first thing that no trace can hold, in a line.
+    pub fn check(&self) -> Result<ClassDecl, String> {
+        let check_name = |name: &String| {
+            let wrong = || {
+                let name = shown(name);
+                format!(
+                    "`{name}` is no name that a trace can hold: write ASCII letters, digits and `_`, no digit first, at most {NAME_LEN_MAX} bytes"
+                )
+            };
+            if is_name(name) { Ok(name.clone()) } else { Err(wrong()) }
+        };
+        let (provider, name) = (check_name(&self.provider)?, check_name(&self.name)?);
+        let field_count = self.fields.len();
+        if field_count > FIELD_COUNT_MAX {
+            return Err(format!("it has {field_count} fields, and a class at most {FIELD_COUNT_MAX}"));
+        }
+        let field = |(name, type_byte): &(String, u8)| -> Result<_, String> {
+            let name = check_name(name)?;
+            let field_type = FieldType::from_u8(*type_byte).ok_or_else(|| {
+                format!(
+                    "its field {name} is of the unknown type {type_byte}; build the program with the headers of its libdormouse"
+                )
+            })?;
+            Ok((name, field_type))
+        };
+        Ok(ClassDecl { provider, name, fields: self.fields.iter().map(field).collect::<Result<_, _>>()? })
+    }
+}
+
+impl From<&ClassDecl> for Announcement {
+    fn from(decl: &ClassDecl) -> Announcement {
+        let fields = decl.fields.iter().map(|(name, field_type)| (name.clone(), field_type.to_u8()));
+        Announcement { provider: decl.provider.clone(), name: decl.name.clone(), fields: fields.collect() }
+    }
+}
 
 /// An event class as a C program lays it out. The gate's count comes first, so a class's address is its key's address.
 ///

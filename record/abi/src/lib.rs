@@ -2,7 +2,7 @@
 //!
 //! The write side (traced programs) and the read side (the session owner) are separate programs, often of separate
 //! versions. They meet only in this crate: constants, `repr(C)` structures whose sizes are proven by const asserts, and
-//! pure encoders and decoders. No system call, no allocation outside [`wire`], no policy.
+//! pure encoders and decoders. No system call, no allocation outside [`message`], [`class`], [`text`] and [`environment`], no policy.
 //!
 //! ```text
 //!   one memfd, made by the session owner, sealed against shrinking
@@ -23,18 +23,22 @@
 //! * [`vring`]: the split virtqueue (VirtIO 1.2, clause 2.7).
 //! * [`rseq`]: the kernel's rseq structure and descriptor.
 //! * [`txn`]: a list of stores that becomes visible by its final store.
-//! * [`wire`]: the messages on the two Unix sockets.
+//! * [`message`]: what programs, session owners and tools tell one another, over Unix sockets.
+//! * [`environment`]: where they find one another.
+//! * [`text`]: what of a text may be printed.
 #![no_std]
 extern crate alloc;
 
 pub mod class;
+pub mod environment;
+pub mod message;
 pub mod page;
 pub mod record;
 pub mod rseq;
 pub mod session;
 pub mod site;
+pub mod text;
 pub mod trigger;
 pub mod tunable;
 pub mod txn;
 pub mod vring;
-pub mod wire;

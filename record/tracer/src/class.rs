@@ -5,9 +5,10 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeSet;
 
-use dormouse_abi::class::{CClass, CLASS_ID_NONE, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX};
+use dormouse_abi::class::{
+    Announcement, CClass, CLASS_ID_NONE, ClassDecl, FIELD_COUNT_MAX, FieldType, NAME_LEN_MAX, is_name,
+};
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{self, Announcement, ClassDecl};
 use dormouse_imv::{StaticKey, is_same_text};
 
 use crate::value::{Description, TypeList};
@@ -152,7 +153,7 @@ const fn cooked(identifier: &str) -> &str {
 
 #[track_caller]
 const fn check(identifier: &str) {
-    if !wire::is_name(cooked(identifier)) {
+    if !is_name(cooked(identifier)) {
         refuse(
             "a trace cannot hold this name (ASCII letters, digits and `_`, no digit first, at most 255 bytes)",
             identifier,

@@ -1,18 +1,17 @@
 //! The process's own affairs, all under one lock: the registry of classes, the session, what is armed, fork.
 
 use core::sync::atomic::Ordering;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use dormouse_abi::class::CLASS_ID_NONE;
+use dormouse_abi::class::{CLASS_ID_NONE, matches};
+use dormouse_abi::message::{ClassStatus, Grant, ProgramToTool, ToolToProgram};
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{self, ClassStatus, Grant, Message};
 use dormouse_imv::Change;
 use dormouse_locks::{Held, Rank};
 
 use crate::class::{Class, Found, read_records};
-use crate::join::{Joining, announce};
+use crate::join::{Joining, announce, deadline};
 use crate::marks::{self, Marks};
 use crate::session::{Attached, current};
 
@@ -90,7 +89,7 @@ impl Control {
         // SAFETY: the caller's word.
         let mut fresh = unsafe { read_records(start, stop, &self.found) };
         if let Some(attached) = current()
-            && let Ok(grants) = announce(&attached.socket, attached.process, &fresh.announcements())
+            && let Ok(grants) = announce(&attached.socket, attached.process, &fresh.announcements(), deadline())
         {
             grant(&mut fresh.classes, &grants, &self.marks);
         }
@@ -110,7 +109,7 @@ impl Control {
     /// One line.
     pub(crate) fn join(&mut self, socket: &Path) -> Result<(), String> {
         self.leave();
-        let (_, grants) = self.joining.join(socket, &self.found.announcements())?;
+        let (_, grants) = self.joining.join(socket, &self.found.announcements(), deadline())?;
         grant(&mut self.found.classes, &grants, &self.marks);
         Ok(())
     }
@@ -125,12 +124,12 @@ impl Control {
     }
 
     /// What has changed, and how many that match cannot be armed because the session has given them no id.
-    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (Message, u32) {
+    fn set_matching(&mut self, patterns: &[String], armed: bool) -> (ProgramToTool, u32) {
         let armed_before = self.armed_count();
         let mut matching = (0, 0);
         let mut is_changed = |class: &Class| {
             let name = class.decl.full_name();
-            let is_match = patterns.iter().any(|pattern| wire::matches(pattern, &name));
+            let is_match = patterns.iter().any(|pattern| matches(pattern, &name));
             let has_id = class.id.load(Ordering::Relaxed) != CLASS_ID_NONE;
             matching.0 += u32::from(is_match);
             matching.1 += u32::from(is_match && !has_id);
@@ -147,7 +146,8 @@ impl Control {
         if self.found.classes.iter().all(|class| has_id(&class)) {
             return;
         }
-        let grants = announce(&attached.socket, attached.process, &self.found.announcements()).unwrap_or_default();
+        let grants =
+            announce(&attached.socket, attached.process, &self.found.announcements(), deadline()).unwrap_or_default();
         for (class, grant) in self.found.classes.iter().zip(grants).filter(|(class, _)| !has_id(class)) {
             class.id.store(self.marks.id_word(grant.id, &class.decl), Ordering::Relaxed);
         }
@@ -169,58 +169,53 @@ impl Control {
         self.found.classes.iter().filter(|class| class.armed).count() as u32
     }
 
-    fn changed(&self, matched: u32, changed: u32) -> Message {
-        Message::Changed { matched, changed, armed: self.armed_count(), session: session_name() }
+    fn changed(&self, matched: u32, changed: u32) -> ProgramToTool {
+        ProgramToTool::Changed { matched, changed, armed: self.armed_count(), session: session_name() }
     }
 
-    fn answer(&mut self, question: Message) -> Message {
-        match question {
-            Message::List => Message::Classes {
-                session: session_name(),
-                classes: self.found.classes.iter().map(status).collect(),
-                patching: patching(),
-            },
-            Message::Arm { patterns } => {
-                let Some(attached) = current() else {
-                    return Message::Error { text: "the program is in no session".into() };
-                };
-                self.announce_again(attached);
-                let (changed, without) = self.set_matching(&patterns, true);
-                if without > 0 {
-                    let text = format!(
-                        "the session refuses {without} of the event classes that match; its end says why, and the others are armed"
-                    );
-                    return Message::Error { text };
-                }
-                changed
-            }
-            Message::Disarm { patterns } => self.set_matching(&patterns, false).0,
-            Message::Attach { session } => {
-                if let Some(attached) = current()
-                    // (P) pairs with (P').
-                    && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
-                    // One whose owner was killed is over too: nobody drains it.
-                    && UnixStream::connect(&attached.socket).is_ok()
-                {
-                    let text = format!("the program is already in the session {}", attached.socket.display());
-                    return Message::Error { text };
-                }
-                match self.join(Path::new(&session)) {
-                    Ok(()) => self.changed(self.armed_count(), self.armed_count()),
-                    Err(text) => Message::Error { text },
-                }
-            }
-            Message::Detach => {
-                let armed = self.armed_count();
-                self.leave();
-                self.changed(armed, armed)
-            }
-            Message::ReadMemory { uuid, offset, size_bytes } => {
-                let part = self.joining.read_memory(uuid, offset, size_bytes);
-                part.unwrap_or_else(|text| Message::Error { text })
-            }
-            _ => Message::Error { text: "a program does not answer this".into() },
+    fn list(&self) -> ProgramToTool {
+        ProgramToTool::Classes {
+            session: session_name(),
+            classes: self.found.classes.iter().map(status).collect(),
+            patching: patching(),
         }
+    }
+
+    fn arm(&mut self, patterns: &[String]) -> ProgramToTool {
+        let Some(attached) = current() else {
+            return ProgramToTool::Error { text: "the program is in no session".into() };
+        };
+        self.announce_again(attached);
+        let (changed, without) = self.set_matching(patterns, true);
+        if without > 0 {
+            let text = format!(
+                "the session refuses {without} of the event classes that match; its end says why, and the others are armed"
+            );
+            return ProgramToTool::Error { text };
+        }
+        changed
+    }
+
+    fn attach(&mut self, session: &Path) -> ProgramToTool {
+        if let Some(attached) = current()
+            // (P) pairs with (P').
+            && attached.memory.header().stopped.0.load(Ordering::Acquire) == 0
+            // One whose owner was killed is over too: nobody drains it.
+            && dormouse_transport::is_answered(&attached.socket)
+        {
+            let text = format!("the program is already in the session {}", attached.socket.display());
+            return ProgramToTool::Error { text };
+        }
+        match self.join(session) {
+            Ok(()) => self.changed(self.armed_count(), self.armed_count()),
+            Err(text) => ProgramToTool::Error { text },
+        }
+    }
+
+    fn detach(&mut self) -> ProgramToTool {
+        let armed = self.armed_count();
+        self.leave();
+        self.changed(armed, armed)
     }
 
     /// In a forked child: a process of its own in the same session.
@@ -229,7 +224,7 @@ impl Control {
         self.joining.after_fork();
         let Some(socket) = current().map(|attached| attached.socket.clone()) else { return };
         let armed: Vec<bool> = self.found.classes.iter().map(|class| class.armed).collect();
-        match self.joining.join(&socket, &self.found.announcements()) {
+        match self.joining.join(&socket, &self.found.announcements(), deadline()) {
             Ok((_, grants)) => {
                 // What the parent had armed or disarmed by hand holds for the child too.
                 let ids = grants.iter().zip(armed).map(|(grant, armed)| Grant { id: grant.id, armed });
@@ -241,12 +236,20 @@ impl Control {
 }
 
 /// Answers a tool.
-pub(crate) fn answer(question: Message) -> Message {
+pub(crate) fn answer(question: ToolToProgram) -> ProgramToTool {
     match question {
+        ToolToProgram::List => lock().list(),
+        ToolToProgram::Arm { patterns } => lock().arm(&patterns),
+        ToolToProgram::Disarm { patterns } => lock().set_matching(&patterns, false).0,
+        ToolToProgram::Attach { session } => lock().attach(Path::new(&session)),
+        ToolToProgram::Detach => lock().detach(),
         // The registry of the tunables has a lock of its own, and the loader is asked where they are.
-        Message::ListTunables => crate::tunable::list(),
-        Message::SetTunables { values } => crate::tunable::set(&values),
-        question => lock().answer(question),
+        ToolToProgram::ListTunables => crate::tunable::list(),
+        ToolToProgram::SetTunables { values } => crate::tunable::set(&values),
+        ToolToProgram::ReadMemory { uuid, offset, size_bytes } => {
+            let part = lock().joining.read_memory(uuid, offset, size_bytes);
+            part.unwrap_or_else(|text| ProgramToTool::Error { text })
+        }
     }
 }
 

@@ -1,16 +1,16 @@
 //! Joining and leaving a session.
 
 use core::sync::atomic::Ordering;
-use std::io::{Error, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use dormouse_abi::wire::{Announcement, FRAME_SIZE_MAX_BYTES, Grant, MEMORY_PART_SIZE_BYTES_MAX, Message, VERSION};
+use dormouse_abi::class::Announcement;
+use dormouse_abi::message::{Edge, Grant, MEMORY_PART_SIZE_BYTES_MAX, OwnerToProgram, ProgramToOwner, ProgramToTool};
 use dormouse_backing::{BackingError, Mapping};
 use dormouse_percpu::Rseq;
 use dormouse_relay::Memory;
+use dormouse_transport::{Conversation, Deadline};
 
 use crate::membarrier;
 use crate::session::{Attached, forget_users, has_users, set_current};
@@ -28,8 +28,13 @@ pub(crate) struct Joining {
     has_threads_with_context: bool,
 }
 
-/// How long a program waits for a session owner at most.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a program waits for its session's owner at most, in all that it asks to join, or to announce classes.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// By when that is over which begins now.
+pub(crate) fn deadline() -> Deadline<'static> {
+    Deadline::after(PATIENCE)
+}
 
 impl Joining {
     /// In no session.
@@ -45,18 +50,18 @@ impl Joining {
         &mut self,
         socket: &Path,
         classes: &[Announcement],
+        deadline: Deadline<'_>,
     ) -> Result<(&'static Attached, Vec<Grant>), String> {
-        let (first, rest) = part(classes);
-        let hello = Message::Hello {
-            version: VERSION,
+        let (first, rest) = part(classes, ProgramToOwner::HELLO_CLASSES_SIZE_BYTES_MAX);
+        let hello = ProgramToOwner::Hello {
             vpid: std::process::id(),
             program: std::fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
             command_line: command_line(),
             classes: first.to_vec(),
         };
-        let (answer, fd) = ask(socket, &hello, PATIENCE)?;
-        let Message::Welcome { process, mut grants } = answer else { return Err(refusal(answer)) };
-        grants.extend(announce(socket, process, rest)?);
+        let (answer, fd) = ask(socket, &hello, deadline)?;
+        let OwnerToProgram::Welcome { process, mut grants } = answer else { return Err(refusal(answer)) };
+        grants.extend(announce(socket, process, rest, deadline)?);
         let fd = fd.ok_or("the session owner sent no memory")?;
         let memory = self.adopt(fd)?;
         // A thread's only registration is not a guest's to take: some allocators want it where libc does not.
@@ -83,7 +88,10 @@ impl Joining {
             error => Err(error),
         });
         let fresh = fresh.map_err(|error| match error {
-            BackingError::System { purpose, errno } => format!("{purpose}: {}", told(&errno.into())),
+            // Not in libc's words, for which it may call the loader, under the tracer's lock.
+            BackingError::System { purpose, errno } => {
+                format!("{purpose}: {}", dormouse_transport::Error::System(errno))
+            }
             error => error.to_string(),
         })?;
         // SAFETY: just mapped; kept in `self` until `leave` has waited for everybody who uses it, or dropped below.
@@ -103,7 +111,7 @@ impl Joining {
     ///
     /// # Errors
     /// One line.
-    pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<Message, String> {
+    pub(crate) fn read_memory(&self, uuid: [u8; 16], offset: u64, size_bytes: u32) -> Result<ProgramToTool, String> {
         // Not of a former session whose mapping could not be taken down: nobody would know its identity.
         let mapped = self.mapped.as_ref().filter(|(_, memory)| memory.uuid() == uuid);
         let (mapping, memory) = mapped.ok_or("the program is not in that session")?;
@@ -116,7 +124,7 @@ impl Joining {
         // Others write meanwhile: bytes that are committed do not change, others are not interpreted here. Sealed, so no access is a SIGBUS.
         let words = &memory.words()[begin / 8..(begin + len).div_ceil(8)];
         let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).skip(begin % 8).take(len);
-        Ok(Message::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
+        Ok(ProgramToTool::MemoryPart { memory_size_bytes, bytes: bytes.collect() })
     }
 
     /// Leaves the session, if any, and unmaps its memory once no thread uses it.
@@ -150,12 +158,17 @@ impl Joining {
 ///
 /// # Errors
 /// One line.
-pub(crate) fn announce(socket: &Path, process: u16, classes: &[Announcement]) -> Result<Vec<Grant>, String> {
+pub(crate) fn announce(
+    socket: &Path,
+    process: u16,
+    classes: &[Announcement],
+    deadline: Deadline<'_>,
+) -> Result<Vec<Grant>, String> {
     let (mut grants, mut rest) = (Vec::new(), classes);
     while !rest.is_empty() {
-        let (classes, others) = part(rest);
-        match ask(socket, &Message::MoreClasses { process, classes: classes.to_vec() }, PATIENCE)?.0 {
-            Message::Welcome { grants: more, .. } => grants.extend(more),
+        let (classes, others) = part(rest, ProgramToOwner::MORE_CLASSES_SIZE_BYTES_MAX);
+        match ask(socket, &ProgramToOwner::MoreClasses { process, classes: classes.to_vec() }, deadline)?.0 {
+            OwnerToProgram::Welcome { grants: more, .. } => grants.extend(more),
             other => return Err(refusal(other)),
         }
         rest = others;
@@ -163,14 +176,14 @@ pub(crate) fn announce(socket: &Path, process: u16, classes: &[Announcement]) ->
     Ok(grants)
 }
 
-/// As many classes as go into a frame together with what else a program says, at least one, and the others.
-fn part(classes: &[Announcement]) -> (&[Announcement], &[Announcement]) {
+/// As many classes as go into so many bytes, and the others.
+fn part(classes: &[Announcement], size_bytes_max: usize) -> (&[Announcement], &[Announcement]) {
     let mut size_bytes = 0;
     let is_in = |class: &&Announcement| {
         size_bytes += class.size_bytes();
-        size_bytes <= FRAME_SIZE_MAX_BYTES / 2
+        size_bytes <= size_bytes_max
     };
-    classes.split_at(classes.iter().take_while(is_in).count().max(1).min(classes.len()))
+    classes.split_at(classes.iter().take_while(is_in).count())
 }
 
 fn command_line() -> String {
@@ -179,98 +192,64 @@ fn command_line() -> String {
     arguments.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ")
 }
 
-pub(crate) fn refusal(answer: Message) -> String {
+pub(crate) fn refusal(answer: OwnerToProgram) -> String {
     match answer {
-        Message::Error { text } => text,
-        _ => "the session owner speaks another language".into(),
-    }
-}
-
-/// What went wrong, not in libc's words: for these it may load a translation and a converter of character sets, and so call the loader,
-/// under the tracer's lock.
-fn told(error: &std::io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) => format!("{} (os error {code})", error.kind()),
-        None => error.to_string(),
+        OwnerToProgram::Error { text } => text,
+        _ => "the session owner answered something else".into(),
     }
 }
 
 /// One question, one answer, perhaps with a descriptor.
-pub(crate) fn ask(socket: &Path, question: &Message, patience: Duration) -> Result<(Message, Option<OwnedFd>), String> {
-    let converse = || -> std::io::Result<(Message, Option<OwnedFd>)> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        if !is_of_own_user(&stream)? {
-            return Err(Error::other("the session belongs to another user"));
-        }
-        stream.write_all(&question.encode())?;
-        let mut head = [0u8; 4];
-        let fd = receive_with_fd(&stream, &mut head)?;
-        Ok((read_message(&mut stream, head)?, fd))
-    };
-    converse().map_err(|error| format!("session {}: {}", socket.display(), told(&error)))
-}
-
-/// Reads the rest of a frame that begins so. What is no message is [`ErrorKind::InvalidData`].
-pub(crate) fn read_message(stream: &mut UnixStream, head: [u8; 4]) -> std::io::Result<Message> {
-    let len = u32::from_le_bytes(head) as usize;
-    if len > FRAME_SIZE_MAX_BYTES {
-        return Err(Error::new(ErrorKind::InvalidData, "the message is too long"));
+pub(crate) fn ask(
+    socket: &Path,
+    question: &ProgramToOwner,
+    deadline: Deadline<'_>,
+) -> Result<(OwnerToProgram, Option<OwnedFd>), String> {
+    let told = |error| format!("session {}: {error}", socket.display());
+    let mut conversation = Conversation::connect(socket, Edge::ProgramOwner, deadline).map_err(told)?;
+    if !conversation.peer().map_err(told)?.is_own_user_or_root() {
+        return Err(format!("session {}: it belongs to another user", socket.display()));
     }
-    let mut body = vec![0; len];
-    stream.read_exact(&mut body)?;
-    Message::decode(&body).map_err(|error| Error::new(ErrorKind::InvalidData, error))
-}
-
-/// Whether the other side is the same user or root: only these may own a session that a program joins, or talk to the program.
-pub(crate) fn is_of_own_user(stream: &UnixStream) -> std::io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(peer.uid.is_root() || peer.uid == rustix::process::geteuid())
-}
-
-/// Fills `head`, and takes a descriptor that comes with it.
-fn receive_with_fd(stream: &UnixStream, head: &mut [u8; 4]) -> std::io::Result<Option<OwnedFd>> {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut fd = None;
-    let mut filled = 0;
-    while filled < head.len() {
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [std::io::IoSliceMut::new(&mut head[filled..])];
-        let received = recvmsg(stream, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                fd = descriptors.into_iter().next().or(fd);
-            }
-        }
-        if received.bytes == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        filled += received.bytes;
-    }
-    Ok(fd)
+    conversation.ask_with_fd(question).map_err(told)
 }
 
 #[cfg(test)]
 mod tests {
+    use dormouse_abi::message::Message;
+
     use super::*;
 
     #[test]
     fn no_frame_is_longer_than_its_reader_takes() {
-        let name = "n".repeat(255);
-        let class = Announcement { provider: name.clone(), name: name.clone(), fields: vec![(name, 4); 32] };
-        let classes = vec![class; 1_000];
-        let mut rest = classes.as_slice();
+        let fits = |question: ProgramToOwner| {
+            let frame = question.encode();
+            frame.first_chunk().is_some_and(|head| ProgramToOwner::frame_size_bytes(head) == Ok(frame.len()))
+        };
+        // As long as they are sent, with more fields than any class that is taken.
+        let name = "n".repeat(1000);
+        let class = Announcement { provider: name.clone(), name: name.clone(), fields: vec![(name.clone(), 4); 255] };
+        let classes = vec![class; 100];
+        let (first, mut rest) = part(&classes, ProgramToOwner::HELLO_CLASSES_SIZE_BYTES_MAX);
+        let text = "x".repeat(10_000);
+        let hello = |classes: &[Announcement]| ProgramToOwner::Hello {
+            vpid: 1,
+            program: text.clone(),
+            command_line: text.clone(),
+            classes: classes.to_vec(),
+        };
+        assert!(first.is_empty() && fits(hello(first)));
         let mut frames = 0;
         while !rest.is_empty() {
-            let (first, others) = part(rest);
-            let len = Message::MoreClasses { process: 1, classes: first.to_vec() }.encode().len();
-            assert!(!first.is_empty() && len <= FRAME_SIZE_MAX_BYTES, "{len}");
+            let (first, others) = part(rest, ProgramToOwner::MORE_CLASSES_SIZE_BYTES_MAX);
+            assert!(!first.is_empty() && fits(ProgramToOwner::MoreClasses { process: 1, classes: first.to_vec() }));
             (rest, frames) = (others, frames + 1);
         }
         assert!(frames > 1);
-        assert_eq!(part(&classes[..3]), (&classes[..3], &[][..]));
-        assert_eq!(part(&[]), (&[][..], &[][..]));
+
+        let small = vec![Announcement { provider: "p".into(), name: "e".into(), fields: vec![] }; 100_000];
+        let (first, rest) = part(&small, ProgramToOwner::HELLO_CLASSES_SIZE_BYTES_MAX);
+        assert!(!first.is_empty() && !rest.is_empty() && fits(hello(first)));
+        assert_eq!(part(&small[..3], 1000), (&small[..3], &[][..]));
+        assert_eq!(part(&[], 1000), (&[][..], &[][..]));
     }
 }

@@ -8,9 +8,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE, CLASS_MARKS_SHIFT};
+use dormouse_abi::class::{self, CLASS_ID_MAX, CLASS_ID_NONE, CLASS_MARKS_SHIFT, ClassDecl};
 use dormouse_abi::trigger::PATTERN_COUNT_MAX;
-use dormouse_abi::wire::{self, ClassDecl};
 
 const _: () = assert!(PATTERN_COUNT_MAX as u32 + CLASS_MARKS_SHIFT <= u32::BITS);
 
@@ -53,7 +52,8 @@ impl Marks {
             return CLASS_ID_NONE;
         }
         let name = decl.full_name();
-        let is_match = |pattern: &Option<String>| pattern.as_ref().is_some_and(|pattern| wire::matches(pattern, &name));
+        let is_match =
+            |pattern: &Option<String>| pattern.as_ref().is_some_and(|pattern| class::matches(pattern, &name));
         let matching = self.0.iter().enumerate().filter(|(_, pattern)| is_match(pattern));
         let marks = matching.fold(0u32, |marks, (mark, _)| marks | 1 << mark);
         if marks != 0 {

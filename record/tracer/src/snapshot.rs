@@ -4,8 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dormouse_abi::wire::Message;
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use dormouse_abi::message::{Edge, OwnerToProgram, Preamble, ProgramToOwner, SnapshotRequest};
+use dormouse_transport::{Deadline, Outgoing, try_connect};
+use rustix::net::SendFlags;
 
 use crate::{join, session, thread};
 
@@ -97,15 +98,16 @@ impl Snapshot {
         self
     }
 
-    fn question(&self, trigger: &str) -> Message {
+    fn question(&self, trigger: &str) -> ProgramToOwner {
         // Where there is no current directory, the owner refuses a relative one.
         let dir = self.dir.as_ref().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone()));
-        Message::Snapshot {
+        let request = SnapshotRequest {
             dir: dir.map(|dir| dir.to_string_lossy().into_owned()).unwrap_or_default(),
             last_ns: self.last.map_or(0, |last| (last.as_nanos().min(u64::MAX.into()) as u64).max(1)),
             bytes_max: self.bytes_max.map_or(0, |bytes| bytes.max(1)),
             trigger: trigger.into(),
-        }
+        };
+        ProgramToOwner::Snapshot { request }
     }
 
     /// Asks the session's owner, and waits until the trace is complete. Blocking; not async-signal-safe.
@@ -115,10 +117,10 @@ impl Snapshot {
     pub fn take(&self) -> Result<Taken, SnapshotError> {
         let _inside = thread::enter_tracer();
         let session = session::current().ok_or(SnapshotError::NoSession)?;
-        let (answer, _) =
-            join::ask(&session.socket, &self.question("program"), PATIENCE).map_err(SnapshotError::Refused)?;
+        let answer = join::ask(&session.socket, &self.question("program"), Deadline::after(PATIENCE));
+        let (answer, _) = answer.map_err(SnapshotError::Refused)?;
         match answer {
-            Message::Snapshotted { snapshot } => Ok(Taken {
+            OwnerToProgram::Snapshotted { snapshot } => Ok(Taken {
                 dir: snapshot.dir.into(),
                 events: snapshot.events,
                 bytes: snapshot.bytes,
@@ -131,14 +133,18 @@ impl Snapshot {
 
     /// A request that can be sent from a signal handler. `trigger` is for the trace.
     pub fn prepare(&self, trigger: &str) -> Prepared {
-        Prepared { frame: self.question(trigger).encode() }
+        let mut outgoing = Outgoing::preamble(Preamble::of(Edge::ProgramOwner));
+        // A request is always short enough: its texts are cut.
+        let _ = outgoing.add(&self.question(trigger));
+        Prepared { bytes: outgoing.bytes().into() }
     }
 }
 
 /// A request for a snapshot, ready to be sent.
 #[derive(Debug, Clone)]
 pub struct Prepared {
-    frame: Vec<u8>,
+    /// All that is sent: preamble and frame.
+    bytes: Box<[u8]>,
 }
 
 impl Prepared {
@@ -155,12 +161,9 @@ impl Prepared {
         // rustix reaches the kernel past libc, and errno with it.
         let session = session::current().ok_or(rustix::io::Errno::NOTCONN)?;
         // A path of a session's socket is short, so no memory is allocated for it.
-        let address = SocketAddrUnix::new(&*session.socket)?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::connect(&socket, &address)?;
-        // The socket's buffer holds a frame of this size whole.
-        let len = rustix::net::send(&socket, &self.frame, SendFlags::NOSIGNAL)?;
-        if len == self.frame.len() { Ok(socket) } else { Err(rustix::io::Errno::MSGSIZE) }
+        let socket = try_connect(&session.socket)?;
+        // The socket's buffer holds as much as this whole.
+        let len = rustix::net::send(&socket, &self.bytes, SendFlags::NOSIGNAL)?;
+        if len == self.bytes.len() { Ok(socket) } else { Err(rustix::io::Errno::MSGSIZE) }
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::path::PathBuf;
 
-use dormouse_abi::wire::{ENV_LISTEN, ENV_NO_RSEQ, ENV_SESSION};
+use dormouse_abi::environment::{ENV_LISTEN, ENV_NO_RSEQ, ENV_SESSION};
 use dormouse_locks::call_loader;
 
 use crate::{control, fork, listen, membarrier, thread, trigger};

@@ -2,8 +2,8 @@
 
 use core::ops::Range;
 
+use dormouse_abi::message::{ProgramToTool, TunableChange, TunableStatus, Tunables};
 use dormouse_abi::tunable::{TUNABLE_DESCRIPTION_LEN_MAX, TunableRange, TunableValue};
-use dormouse_abi::wire::{Message, TunableChange, TunableStatus, Tunables};
 use dormouse_imv::{Assignment, SiteCount, set_tunables, visit_segment, visit_tunables};
 
 /// What [`visit_tunables`] shows, copied into memory that was there before: nothing may be allocated under the registry's lock.
@@ -92,10 +92,10 @@ fn object_of(address: usize) -> String {
     }
 }
 
-/// Answers [`Message::ListTunables`].
-pub(crate) fn list() -> Message {
+/// Answers [`ToolToProgram::ListTunables`](dormouse_abi::message::ToolToProgram::ListTunables).
+pub(crate) fn list() -> ProgramToTool {
     match dormouse_imv::status().and_then(|status| Ok((status, Snapshot::take()?))) {
-        Ok((status, snapshot)) => Message::Tunables {
+        Ok((status, snapshot)) => ProgramToTool::Tunables {
             tracer: Tunables {
                 writer: status.writer.name().into(),
                 reason: status.reason.into(),
@@ -104,12 +104,12 @@ pub(crate) fn list() -> Message {
                 tunables: snapshot.statuses(),
             },
         },
-        Err(error) => Message::Error { text: error.to_string() },
+        Err(error) => ProgramToTool::Error { text: error.to_string() },
     }
 }
 
-/// Answers [`Message::SetTunables`].
-pub(crate) fn set(values: &[(String, String)]) -> Message {
+/// Answers [`ToolToProgram::SetTunables`](dormouse_abi::message::ToolToProgram::SetTunables).
+pub(crate) fn set(values: &[(String, String)]) -> ProgramToTool {
     let mut assignments: Vec<Assignment<'_>> = values.iter().map(|(name, text)| Assignment::new(name, text)).collect();
     match set_tunables(&mut assignments) {
         Ok(()) => {
@@ -117,8 +117,8 @@ pub(crate) fn set(values: &[(String, String)]) -> Message {
                 let (former, value) = assignment.outcome()?;
                 Some(TunableChange { name: name.clone(), former, value })
             };
-            Message::TunablesSet { changes: values.iter().zip(&assignments).filter_map(change).collect() }
+            ProgramToTool::TunablesSet { changes: values.iter().zip(&assignments).filter_map(change).collect() }
         }
-        Err(error) => Message::Error { text: format!("{error}; nothing was set") },
+        Err(error) => ProgramToTool::Error { text: format!("{error}; nothing was set") },
     }
 }

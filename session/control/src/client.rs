@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use dormouse_abi::wire::{BudgetState, Message, Snapshot, Status, shown};
+use dormouse_abi::message::{
+    BudgetState, Edge, OwnerToTool, ProgramToTool, Snapshot, SnapshotRequest, Status, ToolToOwner, ToolToProgram,
+};
+use dormouse_transport::{Conversation, Deadline, Peer};
 
 use crate::directory::{SocketDirectory, directories_named, directories_of, owner_of};
 use crate::error::Error;
-use crate::frame::{self, Timed};
-use crate::peer::Peer;
 use crate::program::{Program, within};
 
 /// How long the asker waits: the owner may have to find memory, to write to a disk, and to serve those who have asked before.
@@ -68,8 +69,8 @@ impl SessionSocket {
         format!("session {}: {why}", self.path().display()).into()
     }
 
-    fn connect(&self, patience: Duration) -> Result<std::os::fd::OwnedFd, Error> {
-        let connected = self.directory.connect(&self.name, &self.owners, patience);
+    fn connect(&self, deadline: &Deadline<'_>) -> Result<std::os::fd::OwnedFd, Error> {
+        let connected = self.directory.connect(&self.name, &self.owners, deadline);
         let socket = connected.map_err(|error| self.failed(error))?;
         let peer = Peer::of(&socket).map_err(|error| self.failed(error))?;
         if !self.owners.contains(&peer.uid) {
@@ -80,20 +81,20 @@ impl SessionSocket {
 
     /// Whether an owner is there.
     pub fn is_alive(&self) -> bool {
-        self.connect(PATIENCE_TO_CONNECT).is_ok()
+        self.connect(&Deadline::after(PATIENCE_TO_CONNECT)).is_ok()
     }
 
-    fn ask(&self, question: &Message) -> Result<Message, Error> {
-        let deadline = Instant::now() + PATIENCE;
-        let socket = self.connect(PATIENCE)?;
-        frame::ask(&mut Timed::new(socket, deadline), question, None).map_err(|error| self.failed(error))
+    fn ask(&self, question: &ToolToOwner) -> Result<OwnerToTool, Error> {
+        let deadline = Deadline::after(PATIENCE);
+        let mut conversation = Conversation::begin(self.connect(&deadline)?, Edge::ToolOwner, deadline);
+        conversation.ask(question).map_err(|failure| self.failed(failure))
     }
 }
 
-fn refusal(answer: Message) -> Error {
+fn refusal(answer: OwnerToTool) -> Error {
     Error::from(match answer {
-        Message::Error { text } => shown(&text),
-        _ => "the session owner answered something else; is it of the same version?".into(),
+        OwnerToTool::Error { text } => text,
+        _ => "the session owner answered something else than it was asked".into(),
     })
 }
 
@@ -102,8 +103,8 @@ fn refusal(answer: Message) -> Error {
 /// # Errors
 /// One line.
 pub fn ask_for_budget(session: &SessionSocket, bytes: Option<u64>) -> Result<BudgetState, Error> {
-    match session.ask(&Message::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) })? {
-        Message::BudgetIs { state } => Ok(state),
+    match session.ask(&ToolToOwner::Budget { bytes: bytes.map_or(0, |bytes| bytes.max(1)) })? {
+        OwnerToTool::BudgetIs { state } => Ok(state),
         other => Err(refusal(other)),
     }
 }
@@ -113,8 +114,8 @@ pub fn ask_for_budget(session: &SessionSocket, bytes: Option<u64>) -> Result<Bud
 /// # Errors
 /// One line.
 pub fn ask_for_status(session: &SessionSocket) -> Result<Status, Error> {
-    match session.ask(&Message::Status)? {
-        Message::StatusIs { status } => Ok(status),
+    match session.ask(&ToolToOwner::Status)? {
+        OwnerToTool::StatusIs { status } => Ok(status),
         other => Err(refusal(other)),
     }
 }
@@ -125,8 +126,8 @@ pub fn ask_for_status(session: &SessionSocket) -> Result<Status, Error> {
 /// # Errors
 /// One line.
 pub fn stop_session(session: &SessionSocket, program: &Program) -> Result<String, Error> {
-    match session.ask(&Message::Stop { pid: program.pid })? {
-        Message::Stopped { summary } => Ok(summary),
+    match session.ask(&ToolToOwner::Stop { pid: program.pid })? {
+        OwnerToTool::Stopped { summary } => Ok(summary),
         other => Err(refusal(other)),
     }
 }
@@ -138,14 +139,14 @@ pub fn stop_session(session: &SessionSocket, program: &Program) -> Result<String
 pub fn ask_for_snapshot(session: &SessionSocket, wanted: &Take) -> Result<Snapshot, Error> {
     let absolute = |dir: &PathBuf| std::path::absolute(dir).map_err(|error| format!("{}: {error}", dir.display()));
     let dir = wanted.dir.as_ref().map(absolute).transpose()?.unwrap_or_default();
-    let question = Message::Snapshot {
+    let request = SnapshotRequest {
         dir: dir.to_str().ok_or_else(|| "the directory's name is not UTF-8".to_string())?.into(),
         last_ns: wanted.last.map_or(0, |last| (last.as_nanos().min(u64::MAX.into()) as u64).max(1)),
         bytes_max: wanted.bytes_max.map_or(0, |bytes| bytes.max(1)),
         trigger: wanted.trigger.clone(),
     };
-    match session.ask(&question)? {
-        Message::Snapshotted { snapshot } => Ok(snapshot),
+    match session.ask(&ToolToOwner::Snapshot { request })? {
+        OwnerToTool::Snapshotted { snapshot } => Ok(snapshot),
         other => Err(refusal(other)),
     }
 }
@@ -187,8 +188,8 @@ pub fn find_session(target: Option<&str>) -> Result<SessionSocket, Error> {
         return Ok(session);
     }
     let program = Program::find(pid)?;
-    let session = program.ask(&Message::List)?.into_iter().find_map(|answer| match answer {
-        Message::Classes { session, .. } => program.session(&session),
+    let session = program.ask(&ToolToProgram::List)?.into_iter().find_map(|answer| match answer {
+        ProgramToTool::Classes { session, .. } => program.session(&session),
         _ => None,
     });
     session.ok_or_else(|| format!("process {pid} is in no session{}", hint()).into())

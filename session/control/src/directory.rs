@@ -3,16 +3,14 @@
 //! A directory is opened once, without following a symbolic link, and checked; what is done in it is done by its descriptor. So nobody can
 //! put another directory, or another user's socket, in the place of one that was checked.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
-use std::time::Duration;
 
-use dormouse_abi::wire;
+use dormouse_abi::environment;
+use dormouse_transport::{Deadline, Error as Failure, try_connect};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::Error;
@@ -32,14 +30,14 @@ const PATH_LEN_MAX: usize = 107;
 /// The directory of the sockets of the calling user's programs.
 pub fn socket_dir() -> PathBuf {
     let xdg = std::env::var("XDG_RUNTIME_DIR").ok();
-    wire::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
+    environment::socket_dir(xdg.as_deref(), rustix::process::geteuid().as_raw()).into()
 }
 
 /// Where sockets of a user's programs and sessions may be. What programs say, in their environment or otherwise, is not asked.
 pub(crate) fn directories_of(uid: u32) -> Vec<PathBuf> {
     let is_own = uid == rustix::process::geteuid().as_raw();
     let [own, named] = directories_named();
-    let usual = [PathBuf::from(format!("/run/user/{uid}/dormouse")), wire::socket_dir(None, uid).into()];
+    let usual = [PathBuf::from(format!("/run/user/{uid}/dormouse")), environment::socket_dir(None, uid).into()];
     let mut all: Vec<PathBuf> = own.filter(|_| is_own).into_iter().chain(named).chain(usual).collect();
     let mut seen = Vec::new();
     all.retain(|dir| {
@@ -128,22 +126,21 @@ impl SocketDirectory {
         names
     }
 
-    /// Connects to a socket in it that belongs to one of these users and to which nobody else may connect. Each call that waits for
-    /// the other side waits for `patience` at most.
-    pub(crate) fn connect(&self, name: &str, uids: &[u32], patience: Duration) -> std::io::Result<OwnedFd> {
+    /// Connects to a socket in it that belongs to one of these users and to which nobody else may connect.
+    pub(crate) fn connect(&self, name: &str, uids: &[u32], deadline: &Deadline<'_>) -> Result<OwnedFd, Refusal> {
+        let file = self.find(name, uids)?;
+        Ok(dormouse_transport::connect(Path::new(&by_descriptor(&file, "")), deadline)?)
+    }
+
+    /// The file of such a socket. Whatever has its name by then, it is this one that is connected to.
+    fn find(&self, name: &str, uids: &[u32]) -> Result<OwnedFd, Refusal> {
         if name.contains('/') {
-            return Err(Errno::INVAL.into());
+            return Err(Refusal::Unfit("it is no name".into()));
         }
-        // The file that is checked is the one that is connected to, whatever has its name by then.
-        let file =
-            rustix::fs::openat(&self.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        check_socket(&rustix::fs::fstat(&file)?, uids).map_err(std::io::Error::other)?;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // A full backlog makes connect(2) wait.
-        set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(by_descriptor(&file, ""))?)?;
-        Ok(socket)
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
+        check_socket(&rustix::fs::fstat(&file)?, uids).map_err(Refusal::Unfit)?;
+        Ok(file)
     }
 
     /// Makes a socket that is listened to. From its first moment, nobody but the user may connect.
@@ -180,12 +177,12 @@ impl SocketDirectory {
         let Ok(stat) = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
         let is_old = now.saturating_sub(stat.st_mtime as i64) > LISTENED_TO_AFTER_S;
-        // A backlog that is full is somebody's.
         let refuses = || {
-            let connected = self.connect(name, &[stat.st_uid], Duration::from_millis(1));
-            connected.is_err_and(|error| error.raw_os_error() == Some(libc::ECONNREFUSED))
+            let file = self.find(name, &[stat.st_uid])?;
+            // A backlog that is full is somebody's.
+            Ok(try_connect(Path::new(&by_descriptor(&file, ""))).is_err_and(|errno| errno == Errno::CONNREFUSED))
         };
-        is_old && FileType::from_raw_mode(stat.st_mode).is_socket() && refuses()
+        is_old && FileType::from_raw_mode(stat.st_mode).is_socket() && refuses().unwrap_or_else(|_: Refusal| false)
     }
 }
 
@@ -203,9 +200,38 @@ pub(crate) fn owner_of(name: &str) -> Option<u32> {
     rest.split_once(['.', '-'])?.0.parse().ok()
 }
 
-fn by_descriptor(fd: &impl AsFd, name: &str) -> CString {
-    let path = format!("/proc/self/fd/{}{}{name}", fd.as_fd().as_raw_fd(), if name.is_empty() { "" } else { "/" });
-    CString::new(path).unwrap_or_default()
+fn by_descriptor(fd: &impl AsFd, name: &str) -> String {
+    format!("/proc/self/fd/{}{}{name}", fd.as_fd().as_raw_fd(), if name.is_empty() { "" } else { "/" })
+}
+
+/// Why a socket was not connected to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It is not what it has to be.
+    Unfit(String),
+    /// As the transport says.
+    Failed(Failure),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Unfit(text) => f.write_str(text),
+            Refusal::Failed(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        Refusal::Failed(failure)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Refusal {
+        Refusal::Failed(Failure::System(errno))
+    }
 }
 
 /// Whether a file is a socket of one of these users, to which nobody else may connect.
@@ -241,6 +267,8 @@ fn walk(path: &Path) -> Result<OwnedFd, Errno> {
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
+
+    use std::time::Duration;
 
     use rustix::fs::{CWD, Timespec, Timestamps};
 
@@ -331,8 +359,9 @@ mod tests {
         symlink(path("1.0.sock"), path("3.0.sock")).unwrap();
         std::fs::write(path("4.0.sock"), "").unwrap();
         rustix::fs::mknodat(CWD, path("5.0.sock"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let connect =
-            |name: &str, uid| directory.connect(name, &[uid], PATIENCE).map(drop).map_err(|error| error.to_string());
+        let connect = |name: &str, uid| {
+            directory.connect(name, &[uid], &Deadline::after(PATIENCE)).map(drop).map_err(|error| error.to_string())
+        };
         assert_eq!(connect("1.0.sock", me()), Ok(()));
         assert_eq!(connect("1.0.sock", me().wrapping_add(1)), Err(format!("it belongs to user {}", me())));
         assert_eq!(connect("2.0.sock", me()), Err("others may connect to it".into()));
@@ -341,10 +370,8 @@ mod tests {
         }
         assert!(connect("../x", me()).is_err() && connect("6.0.sock", me()).is_err());
         drop(_good);
-        assert_eq!(
-            directory.connect("1.0.sock", &[me()], PATIENCE).unwrap_err().raw_os_error(),
-            Some(libc::ECONNREFUSED)
-        );
+        let refusal = directory.connect("1.0.sock", &[me()], &Deadline::after(PATIENCE)).unwrap_err();
+        assert_eq!(refusal, Errno::CONNREFUSED.into());
     }
 
     /// As 500 children leave them that call `_exit`.

@@ -12,21 +12,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use dormouse_abi::wire::Message;
+use dormouse_abi::message::{Edge, OwnerToTool};
+use dormouse_transport::Peer;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::directory::SocketDirectory;
 use crate::error::Error;
-use crate::frame::{Connection, Socket, send_all};
 use crate::limits::{descriptors_max, processes_max};
-use crate::peer::Peer;
 use crate::processes::{Processes, WATCHED};
-use crate::server::{Accepted, CLIENT_COUNT_MAX, Counts, Job, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
+use crate::server::{Answer, CLIENT_COUNT_MAX, Counts, Job, Next, Server, Service, THREAD_COUNT_MAX};
 
 /// Sockets of dead programs that are asked at a time: when a session begins or ends, and while it lasts.
 const SWEPT_COUNT_MAX: usize = 1_000;
@@ -45,14 +43,6 @@ const EVENT_COUNT: usize = 64;
 
 const LISTENER: u64 = WATCHED - 1;
 const END: u64 = WATCHED - 2;
-
-type Connected = Socket<OwnedFd>;
-
-impl Accepted for Connected {
-    fn pidfd(&self, peer: &Peer) -> std::io::Result<Option<OwnedFd>> {
-        peer.pidfd(&self.0)
-    }
-}
 
 /// What a session's server counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -140,7 +130,7 @@ impl SessionServer {
     pub fn answer_stop(&self, summary: String) {
         let stopper = self.shared.stopper().take();
         if let Some(stopper) = stopper {
-            tell(stopper, &Message::Stopped { summary });
+            Answer::Tool(OwnerToTool::Stopped { summary }).tell(stopper);
         }
     }
 
@@ -185,19 +175,12 @@ fn session_socket(directory: &SocketDirectory) -> Result<(OwnedFd, String), Erro
     Err("there are too many sessions".to_string().into())
 }
 
-/// Sends an answer over a socket that nobody waits for in the loop any more. Whoever has asked may be gone, or not listen.
-fn tell(socket: OwnedFd, answer: &Message) {
-    let _ = rustix::io::ioctl_fionbio(&socket, false);
-    let _ = set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE));
-    let _ = send_all(&mut Socket(socket), &answer.encode(), None);
-}
-
-struct EventLoop<H: Service> {
-    server: Server<H, Connected>,
+struct EventLoop<S: Service> {
+    server: Server<S>,
     listener: OwnedFd,
     shared: Arc<Shared>,
     processes: Arc<Processes>,
-    service: Arc<H>,
+    service: Arc<S>,
     /// The descriptor in reserve; `None` while a client has it, or nobody can have it.
     reserve: Option<OwnedFd>,
     /// Until when the socket is not looked at.
@@ -208,8 +191,8 @@ struct EventLoop<H: Service> {
     ends_at: Option<Instant>,
 }
 
-impl<H: Service> EventLoop<H> {
-    fn new(server: Server<H, Connected>, listener: OwnedFd, shared: Arc<Shared>) -> Result<EventLoop<H>, Errno> {
+impl<S: Service> EventLoop<S> {
+    fn new(server: Server<S>, listener: OwnedFd, shared: Arc<Shared>) -> Result<EventLoop<S>, Errno> {
         let (processes, service) = (server.processes(), server.service());
         let wait_for = |fd: &OwnedFd, token| {
             epoll::add(processes.epoll(), fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
@@ -315,8 +298,8 @@ impl<H: Service> EventLoop<H> {
 
     fn take_in(&mut self, socket: OwnedFd) {
         let Ok(peer) = Peer::of(&socket) else { return };
-        let token = self.server.accept(Socket(socket), peer, Instant::now());
-        if let Some(Socket(socket)) = self.server.connection(token) {
+        let token = self.server.accept(socket, peer, Instant::now());
+        if let Some(socket) = self.server.socket(token) {
             let (epoll, data) = (self.processes.epoll(), epoll::EventData::new_u64(token));
             // One that cannot be waited for is ended by its deadline.
             let _ = epoll::add(epoll, socket, data, epoll::EventFlags::IN);
@@ -347,39 +330,37 @@ impl<H: Service> EventLoop<H> {
     fn turn(&mut self, token: u64) {
         match self.server.turn(token, Instant::now()) {
             Next::Wait { to_write } => {
-                let Some(Socket(socket)) = self.server.connection(token) else { return };
+                let Some(socket) = self.server.socket(token) else { return };
                 let flags = if to_write { epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
                 let _ = epoll::modify(self.processes.epoll(), socket, epoll::EventData::new_u64(token), flags);
             }
             Next::Closed => {}
-            Next::Later(Socket(socket), job) => {
+            Next::Later(socket, edge, job) => {
                 let _ = epoll::delete(self.processes.epoll(), &socket);
-                self.answer_from_thread(socket, job);
+                self.answer_from_thread(socket, edge, job);
             }
-            Next::Stop(Socket(socket)) => {
+            Next::Stop(socket) => {
                 let _ = epoll::delete(self.processes.epoll(), &socket);
                 *self.shared.stopper() = Some(socket);
             }
         }
     }
 
-    fn answer_from_thread(&mut self, socket: OwnedFd, job: Job) {
-        let work = Arc::new(Mutex::new(Some((socket, job))));
-        let take = |work: &Mutex<Option<(OwnedFd, Job)>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let of_thread = Arc::clone(&work);
+    fn answer_from_thread(&mut self, socket: OwnedFd, edge: Edge, job: Job) {
+        // Handed over once the thread is there: who has asked is told if it is not.
+        let (hand_over, handed_over) = std::sync::mpsc::channel::<OwnedFd>();
         let run = move || {
-            if let Some((socket, job)) = take(&of_thread) {
-                tell(socket, &job());
+            if let Ok(socket) = handed_over.recv() {
+                job().tell(socket);
             }
         };
         match std::thread::Builder::new().name("dormouse-answer".into()).spawn(run) {
-            Ok(thread) => self.answering.push(thread),
-            Err(error) => {
-                if let Some((mut socket, _)) = take(&work).map(|(socket, job)| (Socket(socket), job)) {
-                    // Not waited for: there is room for a line.
-                    let _ = socket.send(&Message::Error { text: no_thread(error).into() }.encode(), None);
-                }
+            Ok(thread) => {
+                let _ = hand_over.send(socket);
+                self.answering.push(thread);
             }
+            // Not waited for: there is room for a line.
+            Err(error) => Answer::refusal(edge, no_thread(error).into()).tell(socket),
         }
     }
 

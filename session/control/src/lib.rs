@@ -23,7 +23,7 @@
 //! A module uses only those that stand above it, or to its left.
 //! ```text
 //!   error · process · limits      why not, in a line; what the kernel tells of processes; descriptors
-//!   peer · directory · frame      who is at the other end; directories of sockets; a question and its answer
+//!   peer · directory              the process at the other end; directories of sockets
 //!   program · tunable             a program that runs: its sockets, questions to it, its variables
 //!   client                        what tools ask an owner for
 //!   allowance · processes         how many snapshots; who has joined
@@ -60,7 +60,6 @@ mod client;
 mod directory;
 mod error;
 mod event_loop;
-mod frame;
 mod limits;
 mod peer;
 mod process;
@@ -76,7 +75,6 @@ pub use directory::{ENV_SOCKET_DIR, socket_dir};
 pub use error::Error;
 pub use event_loop::{ServerCounts, SessionServer, no_thread};
 pub use limits::{raise_descriptor_limit, restore_descriptor_limit};
-pub use peer::Peer;
 pub use process::{Stat, boot, is_dead, process_name, start_of};
 pub use processes::Processes;
 pub use program::Program;

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 pub fn process_name(pid: u32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
-    Some(dormouse_abi::wire::printable(&String::from_utf8_lossy(name)))
+    Some(dormouse_abi::text::printable(&String::from_utf8_lossy(name)))
 }
 
 /// What proc_pid_stat(5) says, at one moment.
@@ -30,7 +30,7 @@ impl Stat {
         // The name in parentheses may hold anything, parentheses too.
         let (before, fields) = stat.rsplit_once(')')?;
         let (_, name) = before.split_once('(')?;
-        Some(Stat { name: dormouse_abi::wire::printable(name), fields: fields.into() })
+        Some(Stat { name: dormouse_abi::text::printable(name), fields: fields.into() })
     }
 
     /// A field, from the third on; empty where there is none.

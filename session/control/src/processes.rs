@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::wire::Message;
+use dormouse_abi::message::ToolToProgram;
 use rustix::event::epoll;
 
 use crate::process::{Stat, is_dead, process_name};
@@ -226,7 +226,7 @@ impl Processes {
                 if left.is_zero() {
                     return;
                 }
-                let _ = program.ask_with(index, &Message::Detach, None, left.min(PATIENCE_TO_LEAVE / 4));
+                let _ = program.ask_with(index, &ToolToProgram::Detach, None, left.min(PATIENCE_TO_LEAVE / 4));
             }
         }
     }

@@ -3,14 +3,17 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use dormouse_abi::wire::{self, Message, shown};
+use dormouse_abi::environment;
+use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
+use dormouse_abi::text::shown;
+use dormouse_transport::{Conversation, Deadline, Error as Failure, Peer};
+use rustix::io::Errno;
 
-use crate::directory::{ENV_SOCKET_DIR, SocketDirectory, directories_of};
+use crate::directory::{ENV_SOCKET_DIR, Refusal, SocketDirectory, directories_of};
 use crate::error::Error;
-use crate::frame::{self, Timed};
-use crate::peer::Peer;
+use crate::peer;
 use crate::process::{self, Identity, is_dead};
 
 /// How long a program may take over an answer, all in all.
@@ -70,10 +73,10 @@ impl Program {
             names.retain(|name| program.may_have(name));
             for name in names {
                 let socket = (Arc::clone(&directory), name);
-                match program.connect(&socket, PATIENCE) {
+                match program.connect(&socket, &Deadline::after(PATIENCE)) {
                     Ok(_) => program.sockets.push(socket),
                     // Left by a process of this id that is dead.
-                    Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {}
+                    Err(Refusal::Failed(Failure::System(Errno::CONNREFUSED))) => {}
                     Err(error) => reasons
                         .push(format!("its socket {} was not used: {error}", directory.path_of(&socket.1).display())),
                 }
@@ -112,7 +115,7 @@ impl Program {
         let xdg = environment
             .split(|byte| *byte == 0)
             .find_map(|entry| std::str::from_utf8(entry).ok()?.strip_prefix("XDG_RUNTIME_DIR="))?;
-        let dir = PathBuf::from(wire::socket_dir(Some(xdg), self.identity.uid));
+        let dir = PathBuf::from(environment::socket_dir(Some(xdg), self.identity.uid));
         (!paths.contains(&dir)).then(|| shown(&dir.to_string_lossy()))
     }
 
@@ -120,18 +123,19 @@ impl Program {
     fn connect(
         &self,
         (directory, name): &(Arc<SocketDirectory>, String),
-        patience: Duration,
-    ) -> std::io::Result<OwnedFd> {
+        deadline: &Deadline<'_>,
+    ) -> Result<OwnedFd, Refusal> {
         // A program that has given up root's rights may have made its socket before.
-        let socket = directory.connect(name, &[self.identity.uid, 0], patience)?;
-        let peer = Peer::of(&socket)?;
+        let socket = directory.connect(name, &[self.identity.uid, 0], deadline)?;
+        let peer = Peer::of(&socket).map_err(Failure::System)?;
         let seen = Seen {
-            peer,
-            is_peer_dead: Peer::is_dead(&socket),
+            pid: peer::process_id(&peer),
+            uid: peer.uid,
+            is_peer_dead: peer::is_dead(&socket),
             identity: (self.lookup)(self.pid),
             is_dead: is_dead(&self.pidfd),
         };
-        seen.check(self.pid, &self.identity).map_err(std::io::Error::other)?;
+        seen.check(self.pid, &self.identity).map_err(Refusal::Unfit)?;
         Ok(socket)
     }
 
@@ -144,7 +148,7 @@ impl Program {
     ///
     /// # Errors
     /// One line, if it does not answer.
-    pub fn ask_one(&self, index: usize, question: &Message) -> Result<Message, Error> {
+    pub fn ask_one(&self, index: usize, question: &ToolToProgram) -> Result<ProgramToTool, Error> {
         self.ask_with(index, question, None, PATIENCE)
     }
 
@@ -155,34 +159,44 @@ impl Program {
     pub fn ask_with(
         &self,
         index: usize,
-        question: &Message,
+        question: &ToolToProgram,
         with: Option<BorrowedFd<'_>>,
         patience: Duration,
-    ) -> Result<Message, Error> {
-        let deadline = Instant::now() + patience;
-        let answer = self
-            .connect(&self.sockets[index], patience)
-            .and_then(|socket| frame::ask(&mut Timed::new(socket, deadline), question, with));
-        answer.map_err(|reason| format!("process {} did not answer: {reason}; is it stopped?", self.pid).into())
+    ) -> Result<ProgramToTool, Error> {
+        let deadline = Deadline::after(patience);
+        let converse = || {
+            let mut conversation =
+                Conversation::begin(self.connect(&self.sockets[index], &deadline)?, Edge::ToolProgram, deadline);
+            match with {
+                None => Ok(conversation.ask(question)?),
+                Some(fd) => {
+                    conversation.send_with_fd(question, fd)?;
+                    Ok(conversation.receive()?)
+                }
+            }
+        };
+        converse().map_err(|refusal| match refusal {
+            Refusal::Failed(Failure::TimedOut) => {
+                format!("process {} did not answer in time; is it stopped?", self.pid).into()
+            }
+            refusal => format!("process {}: {refusal}", self.pid).into(),
+        })
     }
 
     /// Asks every tracer in the process, and gives the answers in the order of its sockets.
     ///
     /// # Errors
     /// One line, if it does not answer.
-    pub fn ask(&self, question: &Message) -> Result<Vec<Message>, Error> {
+    pub fn ask(&self, question: &ToolToProgram) -> Result<Vec<ProgramToTool>, Error> {
         (0..self.sockets.len()).map(|index| self.ask_one(index, question)).collect()
     }
 
     /// What it says instead of the answer that was asked for.
-    pub fn refusal(&self, answer: Message) -> Error {
+    pub fn refusal(&self, answer: ProgramToTool) -> Error {
         let pid = self.pid;
         match answer {
-            // What a program says to a question that it cannot read.
-            Message::Error { text } if text != wire::Malformed.to_string() => {
-                format!("process {pid}: {}", shown(&text)).into()
-            }
-            _ => format!("process {pid} answered something else; are it and dormouse of the same version?").into(),
+            ProgramToTool::Error { text } => format!("process {pid}: {text}").into(),
+            _ => format!("process {pid} answered something else than it was asked").into(),
         }
     }
 
@@ -194,7 +208,9 @@ impl Program {
 
 /// What is known of a process at the other end of a connection, after it was connected.
 struct Seen {
-    peer: Peer,
+    /// Its id, if it can be seen, and its user.
+    pid: Option<u32>,
+    uid: u32,
     is_peer_dead: bool,
     /// Of the process that has the id.
     identity: Option<Identity>,
@@ -208,7 +224,7 @@ impl Seen {
         if self.is_dead || self.identity.as_ref().is_none_or(|now| now.start != identity.start) {
             return Err("the process has ended meanwhile".into());
         }
-        match self.peer.pid {
+        match self.pid {
             Some(other) if other != pid => return Err(format!("it is process {other} that listens there")),
             None => return Err("a process in another PID namespace listens there".into()),
             Some(_) if self.is_peer_dead => {
@@ -216,7 +232,7 @@ impl Seen {
             }
             Some(_) => {}
         }
-        let (listens, runs) = (self.peer.uid, self.identity.as_ref().map_or(identity.uid, |now| now.uid));
+        let (listens, runs) = (self.uid, self.identity.as_ref().map_or(identity.uid, |now| now.uid));
         if listens != runs || runs != identity.uid {
             return Err(format!("the process made it as user {listens}, and runs as user {runs}"));
         }
@@ -238,7 +254,7 @@ pub(crate) fn within<'a>(path: &'a str, directories: &[PathBuf]) -> Option<(usiz
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
@@ -255,16 +271,18 @@ mod tests {
         listener
     }
 
-    /// A program's listener, which gives each question this answer; it ends with a connection that says nothing.
-    fn answer_all(listener: &UnixListener, answer: &Message) {
+    /// A program's listener, which gives each question this answer. It ends with a connection that says what no Dormouse says.
+    fn answer_all(listener: &UnixListener, answer: &ProgramToTool) {
         loop {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut question = [0; 5];
-            // Whoever only looks whether somebody is there asks nothing.
-            match stream.read(&mut question) {
-                Ok(1) => return,
-                Ok(5) => stream.write_all(&answer.encode()).unwrap(),
-                _ => {}
+            let (stream, _) = listener.accept().unwrap();
+            match Conversation::answer(stream.into(), &[Edge::ToolProgram], Deadline::after(PATIENCE)) {
+                Ok(mut conversation) => {
+                    let _question: ToolToProgram = conversation.receive().unwrap();
+                    conversation.send(answer).unwrap();
+                }
+                Err(Failure::Mismatch(_)) => return,
+                // Whoever only looks whether somebody is there asks nothing.
+                Err(_) => {}
             }
         }
     }
@@ -277,10 +295,10 @@ mod tests {
         // Of this process too, which has no such id in any namespace.
         let _other = listen(place.path(), "4200000.0.sock");
         std::thread::scope(|scope| {
-            scope.spawn(|| answer_all(&listener, &Message::Error { text: "no\u{1b}[2J".into() }));
+            scope.spawn(|| answer_all(&listener, &ProgramToTool::Error { text: "no\u{1b}[2J".into() }));
             let program = Program::find_by(me, Identity::of, directories(place.path())).unwrap();
             assert_eq!(program.tracer_count(), 1);
-            let answer = program.ask(&Message::List).unwrap().remove(0);
+            let answer = program.ask(&ToolToProgram::List).unwrap().remove(0);
             assert_eq!(program.refusal(answer).to_string(), format!("process {me}: no\u{fffd}[2J"));
             UnixStream::connect(place.path().join(format!("{me}.0.sock"))).unwrap().write_all(&[0]).unwrap();
         });
@@ -305,7 +323,7 @@ mod tests {
         let me = std::process::id();
         let _listener = listen(place.path(), &format!("{me}.0.sock"));
         let program = Program::find_by(me, lookup, directories(place.path())).unwrap();
-        let error = program.ask(&Message::List).unwrap_err().to_string();
+        let error = program.ask(&ToolToProgram::List).unwrap_err().to_string();
         assert!(error.contains("the process has ended meanwhile"), "{error}");
         // Between its look-up and the first connection.
         LOOKED.set(1);
@@ -352,12 +370,8 @@ mod tests {
     #[test]
     fn what_is_seen_has_to_be_the_process_that_was_looked_for() {
         let identity = Identity { uid: 7, start: "9".into(), ids: vec![5] };
-        let good = || Seen {
-            peer: Peer { pid: Some(5), uid: 7 },
-            is_peer_dead: false,
-            identity: Some(identity.clone()),
-            is_dead: false,
-        };
+        let good =
+            || Seen { pid: Some(5), uid: 7, is_peer_dead: false, identity: Some(identity.clone()), is_dead: false };
         let check =
             |seen: Seen| seen.check(5, &identity).map_err(|text| text.split(' ').take(4).collect::<Vec<_>>().join(" "));
         assert_eq!(check(good()), Ok(()));
@@ -366,11 +380,11 @@ mod tests {
         assert_eq!(check(Seen { identity: None, ..good() }), ended);
         assert_eq!(check(Seen { identity: Some(Identity { start: "8".into(), ..identity.clone() }), ..good() }), ended);
         assert_eq!(check(Seen { is_peer_dead: true, ..good() }), Err("a process listens there".into()));
-        assert_eq!(check(Seen { peer: Peer { pid: None, uid: 7 }, ..good() }), Err("a process in another".into()));
-        assert_eq!(check(Seen { peer: Peer { pid: Some(6), uid: 7 }, ..good() }), Err("it is process 6".into()));
+        assert_eq!(check(Seen { pid: None, uid: 7, ..good() }), Err("a process in another".into()));
+        assert_eq!(check(Seen { pid: Some(6), uid: 7, ..good() }), Err("it is process 6".into()));
         let made_it = Err("the process made it".to_string());
-        assert_eq!(check(Seen { peer: Peer { pid: Some(5), uid: 0 }, ..good() }), made_it);
+        assert_eq!(check(Seen { pid: Some(5), uid: 0, ..good() }), made_it);
         let dropped = Identity { uid: 8, ..identity.clone() };
-        assert_eq!(check(Seen { peer: Peer { pid: Some(5), uid: 8 }, identity: Some(dropped), ..good() }), made_it);
+        assert_eq!(check(Seen { pid: Some(5), uid: 8, identity: Some(dropped), ..good() }), made_it);
     }
 }

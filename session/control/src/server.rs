@@ -1,7 +1,7 @@
 //! What a session's owner answers, whatever its clients do: who may ask, what, and how much of it.
 //!
-//! Neither a socket nor a clock is in here: connections are a [`Connection`], and the time is given. So a test can hold any number of
-//! conversations, at any time, with clients that send anything.
+//! Neither a listening socket nor a clock is in here: connections are given, with who is at their other end, and so is the time. A test can hold
+//! any number of conversations, at any time, with clients that send anything.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,14 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::wire::{self, Announcement, BudgetState, Grant, Malformed, Message, Snapshot, Status};
+use dormouse_abi::class::Announcement;
+use dormouse_abi::message::{
+    BudgetState, Edge, Grant, Message, Mismatch, OwnerToProgram, OwnerToTool, Preamble, ProgramToOwner, Snapshot,
+    SnapshotRequest, Status, ToolToOwner,
+};
+use dormouse_transport::{Conversation, Deadline, Error as Failure, Incoming, Outgoing, Peer};
 
 use crate::allowance::Allowance;
 use crate::client::Take;
 use crate::error::Error;
-use crate::frame::{Connection, Incoming};
 use crate::limits;
-use crate::peer::Peer;
+use crate::peer;
 use crate::process::Stat;
 use crate::processes::Processes;
 
@@ -33,7 +37,8 @@ pub(crate) const THREAD_COUNT_MAX: usize = 64;
 /// Threads that are kept for those who ask for the status.
 const THREAD_COUNT_FOR_STATUS: usize = 2;
 
-const OTHER_VERSION: &str = "the program and dormouse are of different versions; rebuild the older one";
+/// Edges on which an owner is asked.
+const SERVED: [Edge; 2] = [Edge::ProgramOwner, Edge::ToolOwner];
 
 /// What a process says of itself as it joins.
 #[derive(Debug)]
@@ -91,43 +96,86 @@ fn add(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
+/// An answer, on either edge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Program(OwnerToProgram),
+    Tool(OwnerToTool),
+}
+
+impl Answer {
+    /// What is wrong, to whoever asks on an edge.
+    pub(crate) fn refusal(edge: Edge, text: String) -> Answer {
+        match edge {
+            Edge::ProgramOwner => Answer::Program(OwnerToProgram::Error { text }),
+            _ => Answer::Tool(OwnerToTool::Error { text }),
+        }
+    }
+
+    /// As it goes out, behind the preamble. One that is too long for a frame is replaced by the reason.
+    fn outgoing(&self) -> Outgoing {
+        fn of<M: Message>(message: &M, refusal: &M) -> Outgoing {
+            let mut outgoing = Outgoing::preamble(Preamble::of(M::EDGE));
+            let _ = outgoing.add(message).or_else(|_| outgoing.add(refusal));
+            outgoing
+        }
+        let text = Failure::TooLong.to_string();
+        match self {
+            Answer::Program(message) => of(message, &OwnerToProgram::Error { text }),
+            Answer::Tool(message) => of(message, &OwnerToTool::Error { text }),
+        }
+    }
+
+    /// Sends it over a socket that nobody waits for in the loop any more. Whoever has asked may be gone, or not listen.
+    pub(crate) fn tell(&self, socket: OwnedFd) {
+        let deadline = Deadline::after(PATIENCE);
+        let _ = match self {
+            Answer::Program(message) => Conversation::begin(socket, Edge::ProgramOwner, deadline).send(message),
+            Answer::Tool(message) => Conversation::begin(socket, Edge::ToolOwner, deadline).send(message),
+        };
+    }
+}
+
 /// An answer that takes its time.
-pub(crate) type Job = Box<dyn FnOnce() -> Message + Send>;
+pub(crate) type Job = Box<dyn FnOnce() -> Answer + Send>;
 
 /// What is to be done with a client that had its turn.
-pub(crate) enum Next<C> {
+pub(crate) enum Next {
     /// It is waited for: until there is something to read, or room to write.
     Wait { to_write: bool },
     /// Its conversation is over.
     Closed,
     /// Somebody else is to answer it.
-    Later(C, Job),
+    Later(OwnedFd, Edge, Job),
     /// It waits for the session's end.
-    Stop(C),
+    Stop(OwnedFd),
 }
 
 /// One conversation.
-struct Client<C> {
-    connection: C,
+struct Client {
+    socket: OwnedFd,
     peer: Peer,
     deadline: Instant,
+    incoming: Incoming,
     state: State,
 }
 
 enum State {
-    Asking(Incoming),
-    Answering { bytes: Vec<u8>, sent: usize, with_memory: bool },
+    /// It has not said on which edge it asks.
+    Unknown,
+    Asking(Edge),
+    Answering {
+        outgoing: Outgoing,
+        with_memory: bool,
+    },
 }
 
-/// A connection of which the kernel tells who is at its other end.
-pub(crate) trait Accepted: Connection {
-    /// A pidfd of that process; `None` if it cannot be seen.
-    fn pidfd(&self, peer: &Peer) -> std::io::Result<Option<OwnedFd>>;
-}
+/// How a pidfd of the process at the other end of a connection is had: another way in tests.
+pub(crate) type FindPidfd = fn(&OwnedFd, &Peer) -> std::io::Result<Option<OwnedFd>>;
 
 /// All conversations.
-pub(crate) struct Server<H, C> {
-    service: Arc<H>,
+pub(crate) struct Server<S> {
+    service: Arc<S>,
     processes: Arc<Processes>,
     pub(crate) counts: Arc<Counts>,
     /// Whether tools may end the session.
@@ -136,20 +184,21 @@ pub(crate) struct Server<H, C> {
     /// Of snapshots that programs ask for.
     allowance: Allowance,
     /// In the order of their deadlines.
-    clients: BTreeMap<u64, Client<C>>,
+    clients: BTreeMap<u64, Client>,
     last_token: u64,
     /// Answers under way.
     pub(crate) threads: usize,
+    pub(crate) find_pidfd: FindPidfd,
 }
 
-impl<H: Service, C: Accepted> Server<H, C> {
+impl<S: Service> Server<S> {
     pub(crate) fn new(
-        service: Arc<H>,
+        service: Arc<S>,
         processes: Arc<Processes>,
         may_be_stopped: bool,
         processes_max: u32,
         now: Instant,
-    ) -> Server<H, C> {
+    ) -> Server<S> {
         Server {
             service,
             processes,
@@ -160,10 +209,11 @@ impl<H: Service, C: Accepted> Server<H, C> {
             clients: BTreeMap::new(),
             last_token: 0,
             threads: 0,
+            find_pidfd: peer::pidfd,
         }
     }
 
-    pub(crate) fn service(&self) -> Arc<H> {
+    pub(crate) fn service(&self) -> Arc<S> {
         Arc::clone(&self.service)
     }
 
@@ -175,8 +225,8 @@ impl<H: Service, C: Accepted> Server<H, C> {
         self.clients.len()
     }
 
-    pub(crate) fn connection(&self, token: u64) -> Option<&C> {
-        self.clients.get(&token).map(|client| &client.connection)
+    pub(crate) fn socket(&self, token: u64) -> Option<&OwnedFd> {
+        self.clients.get(&token).map(|client| &client.socket)
     }
 
     /// The time until which the next client has to be done.
@@ -185,13 +235,13 @@ impl<H: Service, C: Accepted> Server<H, C> {
     }
 
     /// Takes a client in, whose turn is when there is something to read. Its token.
-    pub(crate) fn accept(&mut self, connection: C, peer: Peer, now: Instant) -> u64 {
+    pub(crate) fn accept(&mut self, socket: OwnedFd, peer: Peer, now: Instant) -> u64 {
         if self.clients.len() >= CLIENT_COUNT_MAX {
             self.drop_slowest();
         }
         self.last_token += 1;
-        let state = State::Asking(Incoming::default());
-        self.clients.insert(self.last_token, Client { connection, peer, deadline: now + PATIENCE, state });
+        let (deadline, incoming, state) = (now + PATIENCE, Incoming::new(), State::Unknown);
+        self.clients.insert(self.last_token, Client { socket, peer, deadline, incoming, state });
         self.last_token
     }
 
@@ -210,153 +260,203 @@ impl<H: Service, C: Accepted> Server<H, C> {
     }
 
     /// A client's turn.
-    pub(crate) fn turn(&mut self, token: u64, now: Instant) -> Next<C> {
-        let Some(client) = self.clients.get_mut(&token) else { return Next::Closed };
-        let next = match &mut client.state {
-            State::Asking(incoming) => match hear(incoming, &mut client.connection) {
-                Ok(None) => return Next::Wait { to_write: false },
-                Ok(Some(question)) => return self.question(token, question, now),
-                Err(_) => Next::Closed,
-            },
-            State::Answering { .. } => client.tell(self.service.memory()),
-        };
-        if matches!(next, Next::Closed) {
-            self.clients.remove(&token);
-        }
-        next
-    }
-
-    fn question(&mut self, token: u64, question: Result<Message, Malformed>, now: Instant) -> Next<C> {
+    pub(crate) fn turn(&mut self, token: u64, now: Instant) -> Next {
         let Some(mut client) = self.clients.remove(&token) else { return Next::Closed };
-        let (answer, with_memory) = match self.answer(&client, question, now) {
-            Answer::Now(answer) => (answer, false),
-            Answer::Memory(answer) => (answer, true),
-            Answer::Later(job) => {
+        let to_write = match self.advance(&mut client, now) {
+            Ok(Step::Waits { to_write }) => to_write,
+            Ok(Step::Over) | Err(_) => return Next::Closed,
+            Ok(Step::Later(edge, job)) => {
                 self.threads += 1;
-                return Next::Later(client.connection, job);
+                return Next::Later(client.socket, edge, job);
             }
-            Answer::Stop => return Next::Stop(client.connection),
+            Ok(Step::Stop) => return Next::Stop(client.socket),
         };
-        client.state = State::Answering { bytes: answer.encode(), sent: 0, with_memory };
-        let next = client.tell(self.service.memory());
-        if matches!(next, Next::Wait { .. }) {
-            self.clients.insert(token, client);
-        }
-        next
+        self.clients.insert(token, client);
+        Next::Wait { to_write }
     }
 
-    fn answer(&mut self, client: &Client<C>, question: Result<Message, Malformed>, now: Instant) -> Answer {
-        let peer = client.peer;
-        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
-            return refuse("the session belongs to another user");
+    /// As far as it goes without waiting.
+    fn advance(&mut self, client: &mut Client, now: Instant) -> Result<Step, Failure> {
+        if matches!(client.state, State::Unknown) {
+            let Some(preamble) =
+                client.incoming.preamble(&client.socket).or_else(|failure| self.strange(client, failure))?
+            else {
+                return Ok(Step::Waits { to_write: false });
+            };
+            match preamble.check_asker(&SERVED) {
+                Ok(edge) => client.state = State::Asking(edge),
+                Err(mismatch) => {
+                    // Then both can say which versions met.
+                    if matches!(mismatch, Mismatch::Version { .. }) {
+                        let own = Preamble { edge: preamble.edge, ..Preamble::of(Edge::ProgramOwner) };
+                        let _ = Outgoing::preamble(own).send(&client.socket, None);
+                    }
+                    self.strange(client, mismatch.into())?;
+                }
+            }
         }
+        if let State::Asking(edge) = client.state {
+            let is_believed = client.peer.is_own_user_or_root();
+            let question = match edge {
+                // Not even listened to.
+                _ if !is_believed => Ok(Some(refuse(edge, "the session belongs to another user"))),
+                Edge::ProgramOwner => {
+                    let asked = client.incoming.message(&client.socket);
+                    asked.map(|question| question.map(|question| self.answer_program(client, question, now)))
+                }
+                _ => {
+                    let asked = client.incoming.message(&client.socket);
+                    asked.map(|question| question.map(|question| self.answer_tool(question, now)))
+                }
+            };
+            let planned = match question {
+                Ok(None) => return Ok(Step::Waits { to_write: false }),
+                Ok(Some(planned)) => planned,
+                Err(Failure::Malformed(malformed)) if edge == Edge::ProgramOwner => {
+                    self.refuse_program(&program_of(&client.peer), &malformed.to_string())
+                }
+                Err(Failure::Malformed(malformed)) => refuse(edge, &malformed.to_string()),
+                Err(failure) => return Err(failure),
+            };
+            let (answer, with_memory) = match planned {
+                Planned::Now(answer) => (answer, false),
+                Planned::Memory(answer) => (answer, true),
+                Planned::Later(job) => return Ok(Step::Later(edge, job)),
+                Planned::Stop => return Ok(Step::Stop),
+            };
+            client.state = State::Answering { outgoing: answer.outgoing(), with_memory };
+        }
+        let State::Answering { outgoing, with_memory } = &mut client.state else { return Ok(Step::Over) };
+        let memory = Some(self.service.memory()).filter(|_| *with_memory);
+        Ok(if outgoing.send(&client.socket, memory)? { Step::Over } else { Step::Waits { to_write: true } })
+    }
+
+    /// Who speaks another version, or no version at all. A program of this user is told of at the session's end.
+    fn strange<T>(&self, client: &Client, failure: Failure) -> Result<T, Failure> {
+        if let Failure::Mismatch(mismatch) = failure {
+            let is_tool = matches!(mismatch, Mismatch::Version { edge: Some(Edge::ToolOwner), .. } | Mismatch::Edge);
+            if !is_tool && client.peer.is_own_user_or_root() {
+                add(&self.counts.programs_refused);
+                self.service.refuse(&program_of(&client.peer), &mismatch.to_string());
+            }
+        }
+        Err(failure)
+    }
+
+    fn answer_program(&mut self, client: &Client, question: ProgramToOwner, now: Instant) -> Planned {
         match question {
-            Err(Malformed) => {
-                let exe = peer.pid.map(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default());
-                self.refuse_program(&exe.unwrap_or_default().to_string_lossy(), OTHER_VERSION)
-            }
-            Ok(Message::Hello { version, program, .. }) if version != wire::VERSION => {
-                self.refuse_program(&program, OTHER_VERSION)
-            }
-            Ok(Message::Hello { vpid, program, command_line, classes, .. }) => {
+            ProgramToOwner::Hello { vpid, program, command_line, classes } => {
                 self.join(client, vpid, &program, &command_line, &classes)
             }
-            Ok(Message::MoreClasses { process, classes }) => {
+            ProgramToOwner::MoreClasses { process, classes } => {
                 let grants = self.service.grants(&classes, &self.processes.program(process));
-                Answer::Now(Message::Welcome { process, grants })
+                Planned::Now(Answer::Program(OwnerToProgram::Welcome { process, grants }))
             }
-            Ok(Message::Stop { .. }) if !self.may_be_stopped => refuse("the session ends with its command"),
-            Ok(Message::Stop { pid }) if !self.processes.has(pid) => {
-                refuse(&format!("process {pid} is not in this session, which goes on"))
+            ProgramToOwner::Snapshot { request } => self.snapshot(Edge::ProgramOwner, request, now),
+        }
+    }
+
+    fn answer_tool(&mut self, question: ToolToOwner, now: Instant) -> Planned {
+        match question {
+            ToolToOwner::Stop { .. } if !self.may_be_stopped => {
+                refuse(Edge::ToolOwner, "the session ends with its command")
             }
-            Ok(Message::Stop { .. }) => Answer::Stop,
-            Ok(Message::Snapshot { dir, last_ns, bytes_max, trigger }) => {
-                let wanted = Take {
-                    dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
-                    last: Some(Duration::from_nanos(last_ns)).filter(|last| !last.is_zero()),
-                    bytes_max: Some(bytes_max).filter(|bytes| *bytes != 0),
-                    trigger,
-                };
-                self.snapshot(wanted, now)
+            ToolToOwner::Stop { pid } if !self.processes.has(pid) => {
+                refuse(Edge::ToolOwner, &format!("process {pid} is not in this session, which goes on"))
             }
-            Ok(Message::Budget { bytes }) => {
+            ToolToOwner::Stop { .. } => Planned::Stop,
+            ToolToOwner::Snapshot { request } => self.snapshot(Edge::ToolOwner, request, now),
+            ToolToOwner::Budget { bytes } => {
                 let service = Arc::clone(&self.service);
-                self.later(THREAD_COUNT_MAX, move || match service.budget(bytes) {
-                    Ok(state) => Message::BudgetIs { state },
-                    Err(error) => Message::Error { text: error.into() },
+                self.later(Edge::ToolOwner, THREAD_COUNT_MAX, move || {
+                    Answer::Tool(match service.budget(bytes) {
+                        Ok(state) => OwnerToTool::BudgetIs { state },
+                        Err(error) => OwnerToTool::Error { text: error.into() },
+                    })
                 })
             }
-            Ok(Message::Status) => {
+            ToolToOwner::Status => {
                 let (service, mut status) = (Arc::clone(&self.service), self.status());
-                self.later(THREAD_COUNT_MAX + THREAD_COUNT_FOR_STATUS, move || {
+                self.later(Edge::ToolOwner, THREAD_COUNT_MAX + THREAD_COUNT_FOR_STATUS, move || {
                     status.descriptors = limits::descriptors();
                     service.describe(&mut status);
-                    Message::StatusIs { status }
+                    Answer::Tool(OwnerToTool::StatusIs { status })
                 })
             }
-            Ok(_) => refuse("a session owner does not answer this"),
         }
     }
 
     fn join(
         &mut self,
-        client: &Client<C>,
+        client: &Client,
         vpid: u32,
         program: &str,
         command_line: &str,
         classes: &[Announcement],
-    ) -> Answer {
-        let peer = client.peer;
-        let stat = peer.pid.and_then(Stat::of);
-        let pidfd = || client.connection.pidfd(&peer);
-        let added = match self.processes.add(peer.pid, program, stat.as_ref(), self.processes_max, pidfd) {
+    ) -> Planned {
+        let pid = peer::process_id(&client.peer);
+        let stat = pid.and_then(Stat::of);
+        let pidfd = || (self.find_pidfd)(&client.socket, &client.peer);
+        let added = match self.processes.add(pid, program, stat.as_ref(), self.processes_max, pidfd) {
             Ok(added) => added,
             Err(reason) => return self.refuse_program(program, &reason),
         };
         added.former.iter().for_each(|number| self.service.leave(*number));
         // Where the kernel does not tell, the program's file is named after it.
         let name = stat.map_or_else(|| program.rsplit('/').next().unwrap_or_default().into(), |stat| stat.name);
-        let (number, pid) = (added.number, peer.pid.unwrap_or(0));
+        let (number, pid) = (added.number, pid.unwrap_or(0));
         self.service.join(&Joining { number, pid, vpid, name: &name, program, command_line });
-        Answer::Memory(Message::Welcome { process: number, grants: self.service.grants(classes, program) })
+        let grants = self.service.grants(classes, program);
+        Planned::Memory(Answer::Program(OwnerToProgram::Welcome { process: number, grants }))
     }
 
-    fn snapshot(&mut self, wanted: Take, now: Instant) -> Answer {
+    fn snapshot(&mut self, edge: Edge, request: SnapshotRequest, now: Instant) -> Planned {
+        let SnapshotRequest { dir, last_ns, bytes_max, trigger } = request;
+        let wanted = Take {
+            dir: Some(PathBuf::from(dir)).filter(|dir| !dir.as_os_str().is_empty()),
+            last: Some(Duration::from_nanos(last_ns)).filter(|last| !last.is_zero()),
+            bytes_max: Some(bytes_max).filter(|bytes| *bytes != 0),
+            trigger,
+        };
         if wanted.dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
-            return refuse("a snapshot's directory has to be an absolute path");
+            return refuse(edge, "a snapshot's directory has to be an absolute path");
         }
         let is_by_event = ["event:", "duration:"].iter().any(|kind| wanted.trigger.starts_with(kind));
         if is_by_event && self.threads < THREAD_COUNT_MAX && !self.allowance.take(now) {
             add(&self.counts.snapshots_refused);
-            return refuse("events have asked for too many snapshots; `dormouse snapshot` takes one");
+            return refuse(edge, "events have asked for too many snapshots; `dormouse snapshot` takes one");
         }
         let (service, counts) = (Arc::clone(&self.service), Arc::clone(&self.counts));
-        let answer = self.later(THREAD_COUNT_MAX, move || match service.snapshot(&wanted) {
-            Ok(snapshot) => {
+        let planned = self.later(edge, THREAD_COUNT_MAX, move || {
+            let taken = service.snapshot(&wanted);
+            if taken.is_ok() {
                 add(&counts.snapshots_taken);
-                Message::Snapshotted { snapshot }
             }
-            Err(error) => Message::Error { text: error.into() },
+            match (taken, edge) {
+                (Ok(snapshot), Edge::ProgramOwner) => Answer::Program(OwnerToProgram::Snapshotted { snapshot }),
+                (Ok(snapshot), _) => Answer::Tool(OwnerToTool::Snapshotted { snapshot }),
+                (Err(error), edge) => Answer::refusal(edge, error.into()),
+            }
         });
-        if matches!(answer, Answer::Now(_)) {
+        if matches!(planned, Planned::Now(_)) {
             add(&self.counts.snapshots_refused);
         }
-        answer
+        planned
     }
 
     /// Programs that join must not wait for a disk, or for memory.
-    fn later(&mut self, threads_max: usize, job: impl FnOnce() -> Message + Send + 'static) -> Answer {
+    fn later(&mut self, edge: Edge, threads_max: usize, job: impl FnOnce() -> Answer + Send + 'static) -> Planned {
         if self.threads >= threads_max {
-            return refuse(&format!("its owner is at work on {} answers; try again", self.threads));
+            return refuse(edge, &format!("the session's owner is at work on {} answers; try again", self.threads));
         }
-        Answer::Later(Box::new(job))
+        Planned::Later(Box::new(job))
     }
 
     /// None of a program's classes is recorded.
-    pub(crate) fn refuse_program(&self, program: &str, reason: &str) -> Answer {
+    fn refuse_program(&self, program: &str, reason: &str) -> Planned {
         add(&self.counts.programs_refused);
         self.service.refuse(program, reason);
-        refuse(reason)
+        refuse(Edge::ProgramOwner, reason)
     }
 
     fn status(&self) -> Status {
@@ -378,53 +478,29 @@ impl<H: Service, C: Accepted> Server<H, C> {
     }
 }
 
-pub(crate) enum Answer {
-    Now(Message),
+/// What a question comes to.
+enum Planned {
+    Now(Answer),
     /// With the session's memory.
-    Memory(Message),
+    Memory(Answer),
     Later(Job),
     Stop,
 }
 
-fn refuse(text: &str) -> Answer {
-    Answer::Now(Message::Error { text: text.into() })
+/// How far a turn got.
+enum Step {
+    Waits { to_write: bool },
+    Over,
+    Later(Edge, Job),
+    Stop,
 }
 
-/// Pieces of a client that are taken in one turn, so that others have theirs.
-const PIECE_COUNT_MAX: usize = 16;
-
-/// Takes in what has come of a question.
-fn hear(
-    incoming: &mut Incoming,
-    connection: &mut impl Connection,
-) -> std::io::Result<Option<Result<Message, Malformed>>> {
-    for _ in 0..PIECE_COUNT_MAX {
-        match incoming.receive(connection) {
-            Ok(None) => {}
-            Err(error) if is_for_later(&error) => return Ok(None),
-            result => return result,
-        }
-    }
-    Ok(None)
+fn refuse(edge: Edge, text: &str) -> Planned {
+    Planned::Now(Answer::refusal(edge, text.into()))
 }
 
-fn is_for_later(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
-}
-
-impl<C: Connection> Client<C> {
-    /// Sends what there is room for.
-    fn tell(&mut self, memory: BorrowedFd<'_>) -> Next<C> {
-        let State::Answering { bytes, sent, with_memory } = &mut self.state else { return Next::Closed };
-        while let Some(rest) = bytes.get(*sent..).filter(|rest| !rest.is_empty()) {
-            match self.connection.send(rest, Some(memory).filter(|_| *with_memory)) {
-                Ok(0) => return Next::Closed,
-                // The descriptor goes with the first bytes.
-                Ok(count) => (*sent, *with_memory) = (*sent + count, false),
-                Err(error) if is_for_later(&error) => return Next::Wait { to_write: true },
-                Err(_) => return Next::Closed,
-            }
-        }
-        Next::Closed
-    }
+/// The program of a peer that has not said which it is.
+fn program_of(peer: &Peer) -> String {
+    let exe = peer::process_id(peer).and_then(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).ok());
+    exe.unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -1,27 +1,29 @@
-//! Conversations with anybody, by the million: a hostile client with the server, a hostile program with the tools.
+//! Conversations with anybody, by the million: hostile clients with the server, and hostile programs with the tools.
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::wire::{
-    Announcement, BudgetState, FRAME_SIZE_MAX_BYTES, Grant, Message, Snapshot, Status, VERSION, printable,
+use dormouse_abi::class::Announcement;
+use dormouse_abi::message::{
+    BudgetState, Edge, Grant, HEAD_SIZE_BYTES, Message, OwnerToProgram, OwnerToTool, Preamble, ProgramToOwner,
+    ProgramToTool, Snapshot, SnapshotRequest, Status, ToolToOwner, ToolToProgram,
 };
+use dormouse_transport::{Conversation, Deadline, Incoming, Peer};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::client::Take;
 use crate::error::Error;
-use crate::frame::{self, Connection};
-use crate::peer::Peer;
 use crate::process;
 use crate::processes::Processes;
 use crate::program::within;
-use crate::server::{Accepted, CLIENT_COUNT_MAX, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
+use crate::server::{CLIENT_COUNT_MAX, Joining, Next, PATIENCE, Server, Service, THREAD_COUNT_MAX};
 
 /// Environment variable: how many conversations are held.
 const ENV_CONVERSATIONS: &str = "DORMOUSE_CONVERSATIONS";
@@ -84,153 +86,57 @@ fn noted() -> Arc<Noted> {
     Arc::new(Noted { memory, joined: AtomicU64::new(0), refused: Mutex::default() })
 }
 
-/// What the other side does next.
-#[derive(Debug, Clone)]
-enum Step {
-    Bytes(Vec<u8>),
-    /// Nothing has come, or there is no room.
-    Block,
-    End,
-    Broken,
-}
-
-/// A connection whose other side follows a script, and takes answers in pieces.
-#[derive(Debug, Default)]
-struct Scripted {
-    steps: VecDeque<Step>,
-    /// How much is taken each time; 0: there is no room.
-    room: VecDeque<usize>,
-    told: Vec<u8>,
-    descriptors: usize,
-    /// The process is in another PID namespace, and the kernel is too old for a pidfd of it.
-    is_hidden: bool,
-}
-
-impl Scripted {
-    fn of(bytes: &[u8]) -> Scripted {
-        Scripted { steps: [Step::Bytes(bytes.into())].into(), ..Scripted::default() }
-    }
-
-    fn answer(&self) -> Option<Message> {
-        Message::decode(self.told.get(4..)?).ok()
-    }
-}
-
-impl Connection for Scripted {
-    fn receive(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
-        match self.steps.pop_front() {
-            Some(Step::Bytes(bytes)) => {
-                let count = bytes.len().min(target.len());
-                target[..count].copy_from_slice(&bytes[..count]);
-                if count < bytes.len() {
-                    self.steps.push_front(Step::Bytes(bytes[count..].into()));
-                }
-                // Nothing at all would be the end.
-                if count == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(count) }
-            }
-            Some(Step::Block) | None => Err(ErrorKind::WouldBlock.into()),
-            Some(Step::End) => Ok(0),
-            Some(Step::Broken) => Err(ErrorKind::ConnectionReset.into()),
-        }
-    }
-
-    fn send(&mut self, bytes: &[u8], with: Option<BorrowedFd<'_>>) -> std::io::Result<usize> {
-        let count = self.room.pop_front().unwrap_or(bytes.len()).min(bytes.len());
-        if count == 0 {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        self.descriptors += usize::from(with.is_some());
-        self.told.extend(&bytes[..count]);
-        Ok(count)
-    }
-}
-
-impl Accepted for Scripted {
-    fn pidfd(&self, _peer: &Peer) -> std::io::Result<Option<OwnedFd>> {
-        if self.is_hidden { Ok(None) } else { Ok(Some(process::open(std::process::id())?)) }
-    }
-}
-
-/// The server keeps its connections to itself: they tell the test here what they were told.
-#[derive(Debug, Default)]
-struct Shared(Arc<Mutex<Scripted>>);
-
-impl Connection for Shared {
-    fn receive(&mut self, target: &mut [u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().receive(target)
-    }
-    fn send(&mut self, bytes: &[u8], with: Option<BorrowedFd<'_>>) -> std::io::Result<usize> {
-        self.0.lock().unwrap().send(bytes, with)
-    }
-}
-
-impl Accepted for Shared {
-    fn pidfd(&self, peer: &Peer) -> std::io::Result<Option<OwnedFd>> {
-        self.0.lock().unwrap().pidfd(peer)
-    }
-}
-
-fn server(may_be_stopped: bool, now: Instant) -> (Server<Noted, Shared>, Arc<Noted>) {
+fn server(may_be_stopped: bool, now: Instant) -> (Server<Noted>, Arc<Noted>) {
     let (service, processes) = (noted(), Arc::new(Processes::new().unwrap()));
     (Server::new(Arc::clone(&service), processes, may_be_stopped, 1_000, now), service)
 }
 
 fn me() -> Peer {
-    Peer { pid: Some(std::process::id()), uid: rustix::process::geteuid().as_raw() }
+    let (socket, _other) = UnixStream::pair().unwrap();
+    Peer::of(&socket).unwrap()
 }
 
-fn hello(program: &str) -> Message {
-    Message::Hello { version: VERSION, vpid: 7, program: program.into(), command_line: "x".into(), classes: vec![] }
+fn stranger() -> Peer {
+    Peer { uid: me().uid.wrapping_add(1), ..me() }
 }
 
-/// One question of this process, at once. What it is told, and whether a descriptor came with it.
-fn ask(server: &mut Server<Noted, Shared>, peer: Peer, connection: Scripted, now: Instant) -> (Option<Message>, bool) {
-    let connection = Arc::new(Mutex::new(connection));
-    let token = server.accept(Shared(Arc::clone(&connection)), peer, now);
-    if let Next::Later(mut client, job) = server.turn(token, now) {
-        frame::send_all(&mut client, &job().encode(), None).unwrap();
+fn hello() -> ProgramToOwner {
+    ProgramToOwner::Hello { vpid: 7, program: "/bin/x".into(), command_line: "x".into(), classes: vec![] }
+}
+
+/// A connection: the server's end, and the other one, which waits for nothing.
+fn pair() -> (OwnedFd, UnixStream) {
+    let (server, client) = UnixStream::pair().unwrap();
+    client.set_nonblocking(true).unwrap();
+    (server.into(), client)
+}
+
+/// A question as it is sent.
+fn bytes<M: Message>(question: &M) -> Vec<u8> {
+    [Preamble::of(M::EDGE).encode().to_vec(), question.encode()].concat()
+}
+
+/// What has come of an answer: the message, and whether a descriptor came with it.
+fn answer<M: Message>(client: &UnixStream) -> Option<(M, bool)> {
+    let mut incoming = Incoming::new();
+    incoming.preamble(client).ok()??.check_answerer(M::EDGE).unwrap();
+    let (message, fd) = incoming.message_with_fd(client).ok()??;
+    Some((message, fd.is_some()))
+}
+
+/// One question, at once.
+fn ask<A: Message>(server: &mut Server<Noted>, peer: Peer, question: &[u8], now: Instant) -> Option<(A, bool)> {
+    let (socket, mut client) = pair();
+    client.write_all(question).unwrap();
+    let token = server.accept(socket, peer, now);
+    if let Next::Later(socket, _, job) = server.turn(token, now) {
+        job().tell(socket);
     }
-    let connection = connection.lock().unwrap();
-    (connection.answer(), connection.descriptors > 0)
+    answer(&client)
 }
 
-/// Any message, mostly one that the other side might send.
-fn message(rng: &mut SmallRng) -> Message {
-    let text = |rng: &mut SmallRng| -> String {
-        let len = rng.random_range(0..40);
-        (0..len).map(|_| char::from(rng.random_range(0..128_u8))).collect()
-    };
-    let trigger = |rng: &mut SmallRng| ["event:x", "duration:y", "command", ""][rng.random_range(0..4)].to_string();
-    let class = |rng: &mut SmallRng| Announcement {
-        provider: text(rng),
-        name: text(rng),
-        fields: (0..rng.random_range(0..4)).map(|_| (text(rng), rng.random())).collect(),
-    };
-    let classes = |rng: &mut SmallRng| (0..rng.random_range(0..20)).map(|_| class(rng)).collect::<Vec<_>>();
-    match rng.random_range(0..16) {
-        0..4 => hello("/bin/x"),
-        4 => Message::Hello {
-            version: rng.random_range(0..4),
-            vpid: rng.random(),
-            program: text(rng),
-            command_line: text(rng),
-            classes: classes(rng),
-        },
-        5 => Message::MoreClasses { process: rng.random(), classes: classes(rng) },
-        6 => Message::Stop { pid: if rng.random() { std::process::id() } else { rng.random() } },
-        7 => {
-            let dir = [String::new(), "relative".into(), "/absolute".into(), text(rng)][rng.random_range(0..4)].clone();
-            Message::Snapshot { dir, last_ns: rng.random(), bytes_max: rng.random(), trigger: trigger(rng) }
-        }
-        8 => Message::Budget { bytes: rng.random() },
-        9 => Message::Status,
-        10 => Message::List,
-        11 => Message::Error { text: text(rng) },
-        12 => Message::Changed { matched: rng.random(), changed: 0, armed: 0, session: path(rng) },
-        13 => Message::Classes { session: path(rng), classes: vec![], patching: text(rng) },
-        14 => Message::Attach { session: path(rng) },
-        _ => Message::Stopped { summary: text(rng) },
-    }
+fn text(rng: &mut SmallRng) -> String {
+    (0..rng.random_range(0..40)).map(|_| char::from(rng.random_range(0..128_u8))).collect()
 }
 
 /// Paths that somebody might like to have used.
@@ -253,42 +159,82 @@ fn path(rng: &mut SmallRng) -> String {
         "/tmp/dormouse-0",
         "é",
     ];
-    (0..rng.random_range(0..6))
-        .map(|_| pieces[rng.random_range(0..pieces.len())])
-        .collect::<Vec<_>>()
-        .join(["", "/"][rng.random_range(0..2)])
+    let chosen: Vec<&str> = (0..rng.random_range(0..5)).map(|_| pieces[rng.random_range(0..pieces.len())]).collect();
+    chosen.join(["", "/"][rng.random_range(0..2)])
 }
 
-/// What somebody might send in place of a frame, piece by piece.
-fn steps(rng: &mut SmallRng) -> VecDeque<Step> {
-    let mut bytes = message(rng).encode();
-    match rng.random_range(0..8) {
-        0 => {
+/// Any question to an owner.
+fn question(rng: &mut SmallRng) -> Vec<u8> {
+    let trigger = ["event:x", "duration:y", "command", ""][rng.random_range(0..4)].to_string();
+    let dir = ["", "relative", "/absolute", "/../x"][rng.random_range(0..4)].into();
+    let request = SnapshotRequest { dir, last_ns: rng.random(), bytes_max: rng.random(), trigger };
+    let mut classes = || -> Vec<Announcement> {
+        let class = |rng: &mut SmallRng| Announcement {
+            provider: text(rng),
+            name: text(rng),
+            fields: (0..rng.random_range(0..4)).map(|_| (text(rng), rng.random())).collect(),
+        };
+        (0..rng.random_range(0..8)).map(|_| class(rng)).collect()
+    };
+    let classes = classes();
+    match rng.random_range(0..10) {
+        0..3 => bytes(&hello()),
+        3 => {
+            let (program, command_line) = (text(rng), text(rng));
+            bytes(&ProgramToOwner::Hello { vpid: rng.random(), program, command_line, classes })
+        }
+        4 => bytes(&ProgramToOwner::MoreClasses { process: rng.random(), classes }),
+        5 => bytes(&ProgramToOwner::Snapshot { request }),
+        6 => bytes(&ToolToOwner::Stop { pid: [std::process::id(), rng.random()][rng.random_range(0..2)] }),
+        7 => bytes(&ToolToOwner::Snapshot { request }),
+        8 => bytes(&ToolToOwner::Budget { bytes: rng.random() }),
+        _ => bytes(&ToolToOwner::Status),
+    }
+}
+
+/// Damages what somebody sends, mostly not at all.
+fn damage(rng: &mut SmallRng, bytes: &mut Vec<u8>) {
+    match rng.random_range(0..10) {
+        0 | 1 => {
             let at = rng.random_range(0..bytes.len());
             bytes[at] ^= 1 << rng.random_range(0..8);
         }
-        1 => bytes.truncate(rng.random_range(0..bytes.len())),
-        2 => bytes = (0..rng.random_range(1..200)).map(|_| rng.random()).collect(),
-        3 => bytes[..4]
-            .copy_from_slice(&[0, FRAME_SIZE_MAX_BYTES as u32, u32::MAX][rng.random_range(0..3)].to_le_bytes()),
+        2 => bytes.truncate(rng.random_range(0..bytes.len())),
+        3 => *bytes = (0..rng.random_range(1..200)).map(|_| rng.random()).collect(),
+        // The frame's size.
+        4 => bytes[Preamble::SIZE_BYTES + 1..][..4]
+            .copy_from_slice(&[0, 60_000, u32::MAX][rng.random_range(0..3)].to_le_bytes()),
+        5 => bytes.extend([0; 30]),
         _ => {}
     }
-    let mut steps = VecDeque::new();
-    let mut rest = bytes.as_slice();
-    while !rest.is_empty() && steps.len() < 50 {
-        let count = if rng.random_range(0..4) == 0 { rng.random_range(1..=rest.len()) } else { rest.len() };
-        if rng.random_range(0..4) == 0 {
-            steps.push_back(Step::Block);
+}
+
+/// Somebody who has connected to the server.
+struct Other {
+    token: u64,
+    begun: Instant,
+    /// `None`: it has broken off.
+    client: Option<UnixStream>,
+    to_send: VecDeque<u8>,
+    is_stranger: bool,
+}
+
+impl Other {
+    /// Sends a part of what it has to send, or breaks off.
+    fn act(&mut self, rng: &mut SmallRng) {
+        let Some(client) = &mut self.client else { return };
+        match rng.random_range(0..20) {
+            0 => drop(client.shutdown(std::net::Shutdown::Write)),
+            1 => self.client = None,
+            _ => {
+                let count =
+                    if rng.random() { self.to_send.len() } else { rng.random_range(0..=self.to_send.len().min(30)) };
+                let piece: Vec<u8> = self.to_send.drain(..count).collect();
+                // Whoever was answered already is not listened to.
+                let _ = client.write_all(&piece);
+            }
         }
-        steps.push_back(Step::Bytes(rest[..count].into()));
-        rest = &rest[count..];
     }
-    match rng.random_range(0..4) {
-        0 => steps.push_back(Step::End),
-        1 => steps.push_back(Step::Broken),
-        _ => {}
-    }
-    steps
 }
 
 #[test]
@@ -296,39 +242,32 @@ fn whatever_clients_do_the_others_are_answered() {
     let (count, mut rng) = generator();
     let mut now = Instant::now();
     let (mut server, service) = server(true, now);
-    let mut live: VecDeque<(u64, Instant, Arc<Mutex<Scripted>>, bool)> = VecDeque::new();
+    let (me, mut others) = (me(), VecDeque::<Other>::new());
     let (mut answered, mut with_memory, mut honest) = (0_u64, 0_u64, 0_u64);
     for conversation in 0..count {
-        let room = (0..rng.random_range(0..3)).map(|_| rng.random_range(0..40)).collect();
-        let is_hidden = rng.random_range(0..8) == 0;
-        let connection =
-            Arc::new(Mutex::new(Scripted { steps: steps(&mut rng), room, is_hidden, ..Scripted::default() }));
+        let (socket, client) = pair();
+        let mut to_send = question(&mut rng);
+        damage(&mut rng, &mut to_send);
         let is_stranger = rng.random_range(0..8) == 0;
-        let peer = Peer {
-            pid: me().pid.filter(|_| !is_hidden),
-            uid: if is_stranger { me().uid.wrapping_add(1) } else { [me().uid, 0][rng.random_range(0..2)] },
-        };
-        let token = server.accept(Shared(Arc::clone(&connection)), peer, now);
-        live.push_back((token, now, connection, is_stranger && peer.uid != 0));
-        // Anybody may have a turn at any time, also one whose conversation is over.
+        let uid = if is_stranger { stranger().uid } else { [me.uid, 0][rng.random_range(0..2)] };
+        let peer = Peer { pid: me.pid.filter(|_| rng.random_range(0..8) != 0), uid, ..me };
+        server.find_pidfd =
+            |_, peer| if peer.pid.is_none() { Ok(None) } else { Ok(Some(process::open(std::process::id())?)) };
+        let token = server.accept(socket, peer, now);
+        let is_stranger = is_stranger && uid != 0;
+        others.push_back(Other { token, begun: now, client: Some(client), to_send: to_send.into(), is_stranger });
+        // Anybody may act at any time, and have a turn, also one whose conversation is over.
         for _ in 0..rng.random_range(0..8) {
-            let (token, _, connection, _) = &live[rng.random_range(0..live.len())];
-            // Nobody's turn, or that of one who has been answered.
-            if rng.random_range(0..50) == 0 {
-                assert!(matches!(server.turn(rng.random_range(1 << 40..1 << 50), now), Next::Closed));
-            }
-            let before = connection.lock().unwrap().told.len();
-            match server.turn(*token, now) {
-                Next::Wait { to_write } => assert!(!to_write || connection.lock().unwrap().told.len() >= before),
-                Next::Closed => {}
-                Next::Later(mut client, job) => {
-                    // A thread that ends at once, or is at work for some time.
-                    let answer = job();
-                    assert!(matches!(answer, Message::Error { .. } | Message::StatusIs { .. }), "{answer:?}");
-                    client.send(&answer.encode(), None).ok();
+            let index = if rng.random() { others.len() - 1 } else { rng.random_range(0..others.len()) };
+            others[index].act(&mut rng);
+            match server.turn(others[index].token, now) {
+                Next::Wait { .. } | Next::Closed | Next::Stop(_) => {}
+                Next::Later(socket, edge, job) => {
+                    assert!(edge != Edge::ToolProgram && !others[index].is_stranger);
+                    // A thread that ends at once, or others that are at work for some time.
+                    job().tell(socket);
                     server.threads = rng.random_range(0..=THREAD_COUNT_MAX);
                 }
-                Next::Stop(_) => {}
             }
         }
         assert!(server.client_count() <= CLIENT_COUNT_MAX);
@@ -337,32 +276,40 @@ fn whatever_clients_do_the_others_are_answered() {
             server.expire(now);
             assert!(server.next_deadline().is_none_or(|deadline| deadline > now && deadline <= now + PATIENCE));
         }
-        while live.front().is_some_and(|(_, begun, ..)| *begun + PATIENCE <= now) {
-            let Some((token, _, connection, is_stranger)) = live.pop_front() else { break };
-            assert!(server.connection(token).is_none(), "conversation {conversation} has not ended");
-            let connection = connection.lock().unwrap();
-            answered += u64::from(connection.answer().is_some());
-            with_memory += connection.descriptors as u64;
-            assert!(connection.descriptors <= 1 && !(is_stranger && connection.descriptors > 0));
-            if connection.descriptors == 1 && connection.answer().is_some() {
-                assert!(matches!(connection.answer(), Some(Message::Welcome { .. })));
+        while others.front().is_some_and(|other| other.begun + PATIENCE <= now) {
+            let Some(other) = others.pop_front() else { break };
+            assert!(server.socket(other.token).is_none(), "conversation {conversation} has not ended");
+            let Some(client) = other.client else { continue };
+            let mut incoming = Incoming::new();
+            let Ok(Some(preamble)) = incoming.preamble(&client) else { continue };
+            answered += 1;
+            if preamble.edge == Edge::ProgramOwner as u32
+                && let Ok(Some((message, fd))) = incoming.message_with_fd::<OwnerToProgram>(&client)
+            {
+                with_memory += u64::from(fd.is_some());
+                assert!(fd.is_none() || matches!(message, OwnerToProgram::Welcome { .. }) && !other.is_stranger);
+                assert!(!other.is_stranger || matches!(message, OwnerToProgram::Error { .. }));
             }
         }
         // Somebody who means well asks in between, in one go.
         if conversation % 64 == 0 {
             server.threads = 0;
-            let (answer, _) = ask(&mut server, me(), Scripted::of(&Message::Status.encode()), now);
-            let Some(Message::StatusIs { status }) = answer else { panic!("{answer:?}") };
+            let answer = ask(&mut server, me, &bytes(&ToolToOwner::Status), now);
+            let Some((OwnerToTool::StatusIs { status }, false)) = answer else { panic!("{answer:?}") };
             assert!(status.classes == 7 && status.clients <= status.clients_max);
             honest += 1;
         }
     }
-    now += PATIENCE;
-    server.expire(now);
+    server.expire(now + PATIENCE);
     assert_eq!(server.client_count(), 0);
-    // The test has tested something.
-    assert!(answered > count / 4 && with_memory > 100 && honest > count / 100, "{answered} {with_memory} {honest}");
-    assert!(service.joined.load(Ordering::Relaxed) > 0 && server.counts.programs_refused.load(Ordering::Relaxed) > 0);
+    // The test has tested something. This process has as many numbers as it may have, at the end.
+    let joined = service.joined.load(Ordering::Relaxed);
+    assert!(answered > count / 4 && with_memory > 50 && honest > count / 100, "{answered} {with_memory} {honest}");
+    assert!(joined >= with_memory && server.counts.programs_refused.load(Ordering::Relaxed) > 0);
+    println!(
+        "{answered} answered, {with_memory} joined, {} dropped",
+        server.counts.clients_dropped.load(Ordering::Relaxed)
+    );
 }
 
 #[test]
@@ -371,67 +318,94 @@ fn slow_clients_hold_nobody_up() {
     let (mut server, _) = server(false, begin);
     let at = |ms| begin + Duration::from_millis(ms);
     // More than may be served at once, and none of them says more than a byte.
-    for number in 0..1_000 {
-        let token = server.accept(Shared(Arc::new(Mutex::new(Scripted::of(&[5])))), me(), at(number));
+    let mut clients = Vec::new();
+    for number in 0..500 {
+        let (socket, mut client) = pair();
+        client.write_all(b"d").unwrap();
+        clients.push(client);
+        let token = server.accept(socket, me(), at(number));
         assert!(matches!(server.turn(token, at(number)), Next::Wait { to_write: false }));
         assert!(server.client_count() <= CLIENT_COUNT_MAX);
     }
-    let (answer, with_memory) = ask(&mut server, me(), Scripted::of(&hello("/bin/x").encode()), at(1_000));
-    assert!(matches!(answer, Some(Message::Welcome { process: 1, .. })) && with_memory, "{answer:?}");
+    let answer = ask::<OwnerToProgram>(&mut server, me(), &bytes(&hello()), at(500));
+    assert!(matches!(answer, Some((OwnerToProgram::Welcome { process: 1, .. }, true))), "{answer:?}");
     assert_eq!(server.client_count(), CLIENT_COUNT_MAX - 1);
     // One byte more each second does not buy more time.
-    let dribbling =
-        Scripted { steps: [5, 0, 0, 0, 26].map(|byte| Step::Bytes(vec![byte])).into(), ..Scripted::default() };
-    let dribbling = Arc::new(Mutex::new(Scripted { steps: [Step::Block].into(), ..dribbling }));
-    let token = server.accept(Shared(Arc::clone(&dribbling)), me(), at(1_001));
-    for second in 0..2 {
-        let now = at(1_001 + second * 1_000);
+    let (socket, mut client) = pair();
+    let token = server.accept(socket, me(), at(1_000));
+    for (second, byte) in (1..3).zip(b"do") {
+        let now = at(second * 1_000);
         server.expire(now);
+        client.write_all(&[*byte]).unwrap();
         assert!(matches!(server.turn(token, now), Next::Wait { .. }), "second {second}");
-        dribbling.lock().unwrap().steps.push_back(Step::Bytes(vec![5]));
     }
-    server.expire(at(3_001));
-    assert!(server.connection(token).is_none() && server.client_count() == 0);
+    server.expire(at(3_000));
+    assert!(server.socket(token).is_none() && server.client_count() == 0);
+    // Nor does a client that takes no answer: nobody waits for it.
+    let (socket, mut client) = pair();
+    let token = server.accept(socket, me(), at(4_000));
+    let class = Announcement { provider: "p".into(), name: "e".into(), fields: vec![] };
+    let many = ProgramToOwner::MoreClasses { process: 1, classes: vec![class; 60_000] };
+    let mut to_send = VecDeque::from(bytes(&many));
+    while !to_send.is_empty() {
+        let count = client.write(to_send.make_contiguous()).unwrap_or(0);
+        to_send.drain(..count);
+        assert!(matches!(server.turn(token, at(4_000)), Next::Wait { .. }));
+    }
+    while !matches!(server.turn(token, at(4_000)), Next::Wait { to_write: true }) {}
+    server.expire(at(6_000));
+    assert_eq!((server.client_count(), client.read(&mut [0; 4]).unwrap()), (0, 4));
     // Who asks a thread for its answer does so a limited number of times.
     server.threads = THREAD_COUNT_MAX;
-    let (answer, _) = ask(&mut server, me(), Scripted::of(&Message::Budget { bytes: 1 }.encode()), at(4_000));
-    assert!(matches!(&answer, Some(Message::Error { text }) if text.contains("at work on 64 answers")), "{answer:?}");
-    assert!(matches!(
-        ask(&mut server, me(), Scripted::of(&Message::Status.encode()), at(4_000)).0,
-        Some(Message::StatusIs { .. })
-    ));
+    let answer = ask::<OwnerToTool>(&mut server, me(), &bytes(&ToolToOwner::Budget { bytes: 1 }), at(7_000));
+    assert!(
+        matches!(&answer, Some((OwnerToTool::Error { text }, _)) if text.contains("at work on 64 answers")),
+        "{answer:?}"
+    );
+    let answer = ask::<OwnerToTool>(&mut server, me(), &bytes(&ToolToOwner::Status), at(7_000));
+    assert!(matches!(answer, Some((OwnerToTool::StatusIs { .. }, _))), "{answer:?}");
 }
 
 #[test]
 fn strangers_and_those_who_cannot_be_watched_are_refused_with_the_reason() {
     let now = Instant::now();
     let (mut server, service) = server(true, now);
-    let text = |answer: Option<Message>| match answer {
-        Some(Message::Error { text }) => text,
+    let of_program = |answer: Option<(OwnerToProgram, bool)>| match answer {
+        Some((OwnerToProgram::Error { text }, false)) => text,
         other => panic!("{other:?}"),
     };
-    let question = || Scripted::of(&hello("/bin/x").encode());
-    let stranger = Peer { uid: me().uid.wrapping_add(1), ..me() };
-    if stranger.uid != 0 {
-        let (answer, with_memory) = ask(&mut server, stranger, question(), now);
-        assert!(text(answer).contains("belongs to another user") && !with_memory);
+    let of_tool = |answer: Option<(OwnerToTool, bool)>| match answer {
+        Some((OwnerToTool::Error { text }, false)) => text,
+        other => panic!("{other:?}"),
+    };
+    if stranger().uid != 0 {
+        assert!(of_program(ask(&mut server, stranger(), &bytes(&hello()), now)).contains("belongs to another user"));
     }
     // A process id of 0, as the kernel gives it for another PID namespace.
     let hidden = Peer { pid: None, ..me() };
-    let (answer, _) = ask(&mut server, hidden, Scripted { is_hidden: true, ..question() }, now);
-    assert!(text(answer).contains("in a PID namespace that the session's owner cannot see"));
+    server.find_pidfd = |_, _| Ok(None);
+    let text = of_program(ask(&mut server, hidden, &bytes(&hello()), now));
+    assert!(text.contains("in a PID namespace that the session's owner cannot see"), "{text}");
     // Where there is a pidfd all the same, its end will be heard of.
-    let (answer, with_memory) = ask(&mut server, hidden, question(), now);
-    assert!(matches!(answer, Some(Message::Welcome { .. })) && with_memory);
+    server.find_pidfd = |_, _| Ok(Some(process::open(std::process::id())?));
+    let answer = ask(&mut server, hidden, &bytes(&hello()), now);
+    assert!(matches!(answer, Some((OwnerToProgram::Welcome { .. }, true))), "{answer:?}");
     // Not the session that this process is in: it has joined as one that cannot be seen.
     let pid = std::process::id();
-    let stop = || Scripted::of(&Message::Stop { pid }.encode());
-    assert!(text(ask(&mut server, me(), stop(), now).0).contains(&format!("process {pid} is not in this session")));
-    assert!(matches!(ask(&mut server, me(), question(), now).0, Some(Message::Welcome { .. })));
-    let token = server.accept(Shared(Arc::new(Mutex::new(stop()))), me(), now);
+    let stop = bytes(&ToolToOwner::Stop { pid });
+    assert!(of_tool(ask(&mut server, me(), &stop, now)).contains(&format!("process {pid} is not in this session")));
+    assert!(matches!(ask(&mut server, me(), &bytes(&hello()), now), Some((OwnerToProgram::Welcome { .. }, true))));
+    let (socket, mut client) = pair();
+    client.write_all(&stop).unwrap();
+    let token = server.accept(socket, me(), now);
     assert!(matches!(server.turn(token, now), Next::Stop(_)));
     assert_eq!(server.counts.programs_refused.load(Ordering::Relaxed), 1);
-    assert_eq!(service.refused.lock().unwrap().len(), 1);
+    // Of another version, or none at all: told of at the session's end.
+    for preamble in [Preamble { version: 1, ..Preamble::of(Edge::ProgramOwner) }.encode(), [7; 16]] {
+        assert_eq!(ask::<OwnerToProgram>(&mut server, me(), &preamble, now).map(drop), None);
+    }
+    let refused = service.refused.lock().unwrap();
+    assert!(refused.len() == 3 && refused[1].contains("version 1") || refused[1].contains('1'), "{refused:?}");
 }
 
 #[test]
@@ -440,17 +414,30 @@ fn whatever_programs_answer_no_other_place_is_used() {
     let directories = [PathBuf::from("/run/user/7/dormouse"), "/tmp/dormouse-7".into()];
     let (mut used, mut errors) = (0_u64, 0_u64);
     for _ in 0..count {
-        let mut connection = Scripted { steps: steps(&mut rng), ..Scripted::default() };
-        // The program's silence is a timeout for who asks.
-        let said = match frame::ask(&mut connection, &Message::List, None) {
-            Ok(Message::Classes { session, .. } | Message::Changed { session, .. } | Message::Attach { session }) => {
+        let (socket, mut program) = pair();
+        let session = path(&mut rng);
+        let mut answer = match rng.random_range(0..4) {
+            0 => bytes(&ProgramToTool::Changed { matched: rng.random(), changed: 0, armed: 0, session }),
+            1 => bytes(&ProgramToTool::Error { text: text(&mut rng) }),
+            _ => bytes(&ProgramToTool::Classes { session, classes: vec![], patching: text(&mut rng) }),
+        };
+        damage(&mut rng, &mut answer);
+        program.write_all(&answer).unwrap();
+        // It says no more, now or later; a program that is silent instead is waited for until the deadline, which is the transport's to test.
+        program.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut conversation = Conversation::begin(socket, Edge::ToolProgram, Deadline::after(Duration::from_secs(60)));
+        let said = match conversation.ask(&ToolToProgram::List) {
+            Ok(ProgramToTool::Classes { session, patching, .. }) => {
+                assert!(!patching.contains(|c: char| c.is_control()));
                 session
             }
-            Ok(Message::Error { text }) => {
-                assert!(!dormouse_abi::wire::shown(&text).contains(|c: char| c.is_control()));
+            Ok(ProgramToTool::Changed { session, .. }) => session,
+            Ok(ProgramToTool::Error { text }) => {
+                assert!(!text.contains(|c: char| c.is_control()));
                 continue;
             }
             Ok(_) => continue,
+            // What a message may not hold is not looked at by its type alone.
             Err(_) => {
                 errors += 1;
                 path(&mut rng)
@@ -462,8 +449,8 @@ fn whatever_programs_answer_no_other_place_is_used() {
             assert!(path.parent() == Some(&directories[index]) && path.to_str() == Some(said.as_str()), "{said:?}");
             assert!(!name.contains(['/', '\0']) && name.starts_with("session-"), "{said:?}");
         }
-        assert_eq!(Message::decode(&connection.told[4..]), Ok(Message::List));
     }
     assert!(used > 0 && errors > count / 20, "{used} {errors}");
-    assert_eq!(printable("a\u{1b}b"), "a\u{fffd}b");
+    println!("{used} paths were sockets of sessions, {errors} answers were none");
+    assert_eq!(HEAD_SIZE_BYTES, 5);
 }

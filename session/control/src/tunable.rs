@@ -1,6 +1,6 @@
 //! What operators see and set in a program that runs.
 
-use dormouse_abi::wire::{Message, TunableChange, TunableStatus, Tunables};
+use dormouse_abi::message::{ProgramToTool, ToolToProgram, TunableChange, TunableStatus, Tunables};
 
 use crate::error::Error;
 use crate::program::Program;
@@ -14,10 +14,10 @@ impl Program {
     /// # Errors
     /// One line.
     pub fn tunables(&self) -> Result<Vec<Tunables>, Error> {
-        let answers = self.ask(&Message::ListTunables)?.into_iter();
+        let answers = self.ask(&ToolToProgram::ListTunables)?.into_iter();
         answers
             .map(|answer| match answer {
-                Message::Tunables { mut tracer } => {
+                ProgramToTool::Tunables { mut tracer } => {
                     tracer.tunables.sort_by(|a, b| a.name.cmp(&b.name));
                     Ok(tracer)
                 }
@@ -46,8 +46,8 @@ impl Program {
             }
         }
         let Some((index, _)) = chosen else { return Ok(Vec::new()) };
-        match self.ask_one(index, &Message::SetTunables { values: values.to_vec() })? {
-            Message::TunablesSet { changes } => Ok(changes),
+        match self.ask_one(index, &ToolToProgram::SetTunables { values: values.to_vec() })? {
+            ProgramToTool::TunablesSet { changes } => Ok(changes),
             other => Err(self.refusal(other)),
         }
     }

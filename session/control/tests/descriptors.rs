@@ -1,14 +1,16 @@
 //! A session's server at its limit of descriptors. Alone in its process, all of whose descriptors it takes.
 
-use std::io::{Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dormouse_abi::wire::{Announcement, BudgetState, Grant, Message, Snapshot, Status, VERSION};
+use dormouse_abi::class::Announcement;
+use dormouse_abi::message::{
+    BudgetState, Grant, OwnerToProgram, OwnerToTool, ProgramToOwner, Question, Snapshot, Status, ToolToOwner,
+};
 use dormouse_control::{Error, Joining, Processes, Service, SessionServer, Take};
+use dormouse_transport::{Conversation, Deadline};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -49,22 +51,14 @@ fn socket() -> OwnedFd {
 /// A watchdog: no answer takes so long.
 const HANGS: Duration = Duration::from_secs(60);
 
-fn connect(socket: OwnedFd, server: &SessionServer) -> UnixStream {
+/// A conversation on a socket that was made before.
+fn connect<Q: Question>(socket: OwnedFd, server: &SessionServer) -> Conversation<'static> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(server.path()).unwrap()).unwrap();
-    let stream = UnixStream::from(socket);
-    stream.set_read_timeout(Some(HANGS)).unwrap();
-    stream
+    Conversation::begin(socket, Q::EDGE, Deadline::after(HANGS))
 }
 
-fn ask(stream: &mut UnixStream, question: &Message) -> Message {
-    stream.write_all(&question.encode()).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    Message::decode(&answer[4..]).unwrap()
-}
-
-fn hello() -> Message {
-    Message::Hello { version: VERSION, vpid: 7, program: "/bin/x".into(), command_line: "x".into(), classes: vec![] }
+fn hello() -> ProgramToOwner {
+    ProgramToOwner::Hello { vpid: 7, program: "/bin/x".into(), command_line: "x".into(), classes: vec![] }
 }
 
 #[test]
@@ -81,28 +75,29 @@ fn who_comes_at_the_limit_of_descriptors_is_answered_and_counted() {
     }
     let mut sockets = sockets.into_iter();
     // Says nothing, and has what was kept in reserve.
-    let slow = connect(sockets.next().unwrap(), &server);
-    let mut refused = 0;
+    let slow = connect::<ToolToOwner>(sockets.next().unwrap(), &server);
+    let (mut refused, mut kept) = (0, Vec::new());
     for socket in sockets.by_ref().take(5) {
-        // Its end gives back a descriptor that the next one is to find taken.
-        let mut stream = connect(socket, &server);
-        let Message::Error { text } = ask(&mut stream, &hello()) else { panic!("a program has joined") };
+        let mut conversation = connect::<ProgramToOwner>(socket, &server);
+        let OwnerToProgram::Error { text } = conversation.ask(&hello()).unwrap() else {
+            panic!("a program has joined")
+        };
         assert!(text.starts_with("too many files are open in the session's owner; raise `ulimit -Hn`"), "{text}");
-        std::mem::forget(stream);
+        // Its descriptor is not for the next one.
+        kept.push(conversation);
         refused += 1;
     }
     assert_eq!((server.counts().programs_refused, service.refused.load(Ordering::Relaxed)), (refused, refused));
-    let mut stream = connect(sockets.next().unwrap(), &server);
-    let Message::StatusIs { status } = ask(&mut stream, &Message::Status) else { panic!("no status") };
+    let mut conversation = connect::<ToolToOwner>(sockets.next().unwrap(), &server);
+    let answer = conversation.ask(&ToolToOwner::Status).unwrap();
+    let OwnerToTool::StatusIs { status } = answer else { panic!("{answer:?}") };
     assert_eq!((status.programs_refused, status.descriptors_max, status.processes), (refused, 100, 0));
     assert_eq!(status.processes_max, 50);
     // Once there are some again, programs join.
     taken.truncate(taken.len() / 2);
-    let mut stream = connect(sockets.next().unwrap(), &server);
-    let mut answer = [0; 7];
-    stream.write_all(&hello().encode()).unwrap();
-    stream.read_exact(&mut answer).unwrap();
-    assert!(matches!(answer, [.., 2, 1, 0]), "{answer:?}");
+    let mut conversation = connect::<ProgramToOwner>(sockets.next().unwrap(), &server);
+    let (answer, memory) = conversation.ask_with_fd(&hello()).unwrap();
+    assert!(matches!(answer, OwnerToProgram::Welcome { process: 1, .. }) && memory.is_some(), "{answer:?}");
     assert_eq!(processes.count(), 1);
     drop(slow);
     server.close();

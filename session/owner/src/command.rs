@@ -6,8 +6,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
+use dormouse_abi::environment::ENV_SESSION;
 use dormouse_abi::trigger::{ENV_SNAPSHOT_ON, Trigger};
-use dormouse_abi::wire::ENV_SESSION;
 use dormouse_control::restore_descriptor_limit;
 use object::read::elf::ProgramHeader;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};

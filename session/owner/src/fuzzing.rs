@@ -4,9 +4,10 @@
 use std::cell::RefCell;
 use std::path::Path;
 
+use dormouse_abi::class::ClassDecl;
+use dormouse_abi::message::Snapshot;
 use dormouse_abi::record::RecordKind;
 use dormouse_abi::session::Geometry;
-use dormouse_abi::wire::{ClassDecl, Snapshot};
 use dormouse_control::Take;
 use dormouse_relay::Memory;
 

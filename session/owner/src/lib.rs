@@ -40,7 +40,7 @@
 //!
 //! # What is checked
 //! Ring indices and descriptors (by `vring`), page addresses and sizes, every packet's header, class ids and field types by
-//! the metadata, frames by `abi::wire`, and who connects by peer credentials. A packet that fails is counted, not written.
+//! the metadata, messages by `abi::message`, and who connects by peer credentials. A packet that fails is counted, not written.
 //!
 //! # Cost
 //! The owner runs on the CPUs of the programs that it records. The drain thread is woken for several pages of a stream at a time
@@ -79,7 +79,7 @@ mod summary;
 mod testing;
 mod trace;
 
-pub use dormouse_abi::wire::{BudgetState, Snapshot, Status, Tunables};
+pub use dormouse_abi::message::{BudgetState, Snapshot, Status, Tunables};
 pub use dormouse_control::{
     Program, SessionSocket, Take, ask_for_budget, ask_for_snapshot, ask_for_status, find_session, process_name,
     raise_descriptor_limit, socket_dir, stop_session,

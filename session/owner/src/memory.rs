@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use dormouse_abi::message::BudgetState;
 use dormouse_abi::session::{Geometry, HUGE_PAGE_SIZE_BYTES, Owner, STREAM_STRIDE_BYTES};
-use dormouse_abi::wire::BudgetState;
 use dormouse_backing::{BackingError, MemoryOptions, Pool};
 use dormouse_relay::{Memory, Setup};
 use dormouse_vring::split::PlannedDriver;

@@ -35,7 +35,7 @@ pub struct Options {
     pub dir: PathBuf,
     /// Memory of all pages in bytes.
     pub budget_bytes: u64,
-    /// What the budget may grow to while the session is live ([`dormouse_abi::wire::Message::Budget`]). `None`: four times
+    /// What the budget may grow to while the session is live ([`dormouse_abi::message::ToolToOwner::Budget`]). `None`: four times
     /// the budget; the budget itself where there are many CPUs.
     pub budget_max_bytes: Option<u64>,
     /// The machine's CPUs, or pretended ones.
@@ -48,7 +48,7 @@ pub struct Options {
     pub patterns: Vec<String>,
     /// The command that is traced, for the trace.
     pub command_line: String,
-    /// Whether a tool may end the session ([`dormouse_abi::wire::Message::Stop`]).
+    /// Whether a tool may end the session ([`dormouse_abi::message::ToolToOwner::Stop`]).
     pub may_be_stopped: bool,
     /// Where the memory lies on a file system, so that it outlives the owner: a new file, or a directory for one. `None`: in a
     /// memory file without a name, which ends with the last process that maps it.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dormouse_abi::wire::Message;
+use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_control::{Processes, Program, SessionServer, no_thread, socket_dir};
 use dormouse_ctf::StateRecord;
 
@@ -107,10 +107,10 @@ impl Session {
     pub fn attach(&self, program: &Program) -> Result<u32, Error> {
         let session = self.socket().to_string_lossy().into_owned();
         let mut total = 0;
-        let (question, memory) = (Message::Attach { session }, self.shared.memory.file());
+        let (question, memory) = (ToolToProgram::Attach { session }, self.shared.memory.file());
         for index in 0..program.tracer_count() {
             match program.ask_with(index, &question, Some(memory), PATIENCE_TO_ATTACH)? {
-                Message::Changed { armed, .. } => total += armed,
+                ProgramToTool::Changed { armed, .. } => total += armed,
                 other => return Err(program.refusal(other)),
             }
         }

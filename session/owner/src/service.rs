@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dormouse_abi::class::{CLASS_ID_MAX, CLASS_ID_NONE};
+use dormouse_abi::class::{Announcement, CLASS_ID_MAX, CLASS_ID_NONE, matches};
+use dormouse_abi::message::{BudgetState, Grant, Snapshot, Status};
 use dormouse_abi::session::claim;
-use dormouse_abi::wire::{self, Announcement, BudgetState, Grant, Snapshot, Status};
 use dormouse_control::{Joining, Processes, Service, Take};
 use dormouse_ctf::StateRecord;
 use dormouse_relay::Memory;
@@ -55,7 +55,7 @@ impl Service for Shared {
     fn grants(&self, announced: &[Announcement], program: &str) -> Vec<Grant> {
         let is_wanted = |class: &Announcement| {
             let name = class.full_name();
-            self.patterns.iter().any(|pattern| wire::matches(pattern, &name))
+            self.patterns.iter().any(|pattern| matches(pattern, &name))
         };
         let wanted: Vec<bool> = announced.iter().map(is_wanted).collect();
         let mut grants = vec![Grant { id: CLASS_ID_NONE, armed: false }; announced.len()];

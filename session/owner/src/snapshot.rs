@@ -33,8 +33,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dormouse_abi::message::Snapshot;
 use dormouse_abi::page::{self, HEADER_SIZE_BYTES};
-use dormouse_abi::wire::Snapshot;
 use dormouse_control::Take;
 use dormouse_ctf::{Classes, PacketHeader, StateRecord, first_record_since};
 

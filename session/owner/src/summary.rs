@@ -82,8 +82,8 @@ const LOST_CLASSES_SHOWN_MAX: usize = 5;
 
 #[cfg(test)]
 mod tests {
+    use dormouse_abi::class::ClassDecl;
     use dormouse_abi::session::LOST_CLASS_COUNT;
-    use dormouse_abi::wire::ClassDecl;
     use dormouse_ctf::Classes;
 
     use super::*;

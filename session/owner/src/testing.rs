@@ -3,12 +3,11 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page;
 use dormouse_abi::record::context_word;
 use dormouse_abi::session::{Geometry, State, UNIT_BYTES};
 use dormouse_abi::txn::Txn;
-use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::{Merge, Metadata, PacketHeader, StreamReader, Value};
 use dormouse_relay::{Memory, Record, Segment, Written, write_exclusive};
 use dormouse_vring::split::PlannedDriver;

@@ -7,10 +7,10 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dormouse_abi::class::CLASS_ID_MAX;
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl};
 use dormouse_abi::page::STREAM_STATE;
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::wire::{ClassDecl, shown};
+use dormouse_abi::text::shown;
 use dormouse_ctf::{Classes, Metadata, MetadataOptions, PacketWriter, Refusal, StateRecord, StreamTotals, Totals};
 use rustix::fs::FallocateFlags;
 

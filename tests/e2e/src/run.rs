@@ -135,7 +135,7 @@ impl Record {
 
     /// Whether restartable sequences are to be used.
     pub fn rseq(self, rseq: bool) -> Record {
-        if rseq { self } else { self.env(dormouse_abi::wire::ENV_NO_RSEQ, "1") }
+        if rseq { self } else { self.env(dormouse_abi::environment::ENV_NO_RSEQ, "1") }
     }
 
     /// The control group that the command and what it traces run in.

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use dormouse_abi::wire::{self, Message};
+use dormouse_abi::environment::program_socket_name;
+use dormouse_abi::message::{Edge, ProgramToTool, ToolToProgram};
 use dormouse_e2e::run::{PATIENCE, Record, babeltrace2_count, dormouse};
 use dormouse_e2e::trace::Trace;
 use dormouse_testing::{Lack, copy_program, skip};
+use dormouse_transport::{Conversation, Deadline, Error as Failure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -417,21 +419,23 @@ fn no_session_ends_because_of_what_another_program_answers() {
     let session = listed[0]["session"].as_str().unwrap().to_string();
     // This process listens in its own name, and says that it is in that session, whose last event was disarmed just now.
     let me = std::process::id();
-    let path = live.place.path().join("dormouse").join(wire::program_socket_name(me, 0));
+    let path = live.place.path().join("dormouse").join(program_socket_name(me, 0));
     let listener = UnixListener::bind(&path).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
-    let answer = Message::Changed { matched: 1, changed: 1, armed: 0, session }.encode();
+    let answer = ProgramToTool::Changed { matched: 1, changed: 1, armed: 0, session };
     let (said, disarmed) = std::thread::scope(|scope| {
         let answering = scope.spawn(|| {
             let mut said = 0;
             loop {
-                let (mut stream, _) = listener.accept().unwrap();
-                let mut head = [0; 5];
-                match stream.read(&mut head) {
-                    // It is the test that asks nothing.
-                    Ok(1) => return said,
-                    Ok(5) => said += usize::from(stream.write_all(&answer).is_ok()),
-                    _ => {}
+                let (stream, _) = listener.accept().unwrap();
+                match Conversation::answer(stream.into(), &[Edge::ToolProgram], Deadline::after(PATIENCE)) {
+                    Ok(mut conversation) => {
+                        let _question: ToolToProgram = conversation.receive().unwrap();
+                        said += usize::from(conversation.send(&answer).is_ok());
+                    }
+                    // It is the test that is no Dormouse.
+                    Err(Failure::Mismatch(_)) => return said,
+                    Err(_) => {}
                 }
             }
         });

@@ -10,7 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use dormouse_abi::wire::{Message, program_socket_name};
+use dormouse_abi::environment::program_socket_name;
+use dormouse_abi::message::{Edge, Message, Preamble, ProgramToTool, ToolToProgram};
 use dormouse_e2e::run::{PATIENCE, dormouse, pantry, plugin};
 use dormouse_testing::{Lack, copy_program, skip};
 use serde_json::Value;
@@ -312,34 +313,48 @@ fn two_operators_at_once_leave_one_of_both_states() {
 fn hostile_questions_are_refused_and_the_next_is_answered() {
     let pantry = Pantry::start(&[]);
     let directory = pantry.place.path().join("dormouse");
-    let ask = |frame: &[u8]| {
+    let send = |bytes: &[u8]| {
         let socket = directory.join(program_socket_name(pantry.child.id(), 0));
-        answer(&socket, frame)
+        answer(&socket, bytes)
     };
-    let many = Message::SetTunables { values: vec![("pantry.batch_size".into(), "1".into()); 1025] }.encode();
-    let mut cut = Message::SetTunables { values: vec![("pantry.batch_size".into(), "5".into())] }.encode();
+    let ask = |frame: &[u8]| {
+        let answer = send(&[&Preamble::of(Edge::ToolProgram).encode(), frame].concat())?;
+        ProgramToTool::decode(answer.get(Preamble::SIZE_BYTES..)?).ok()
+    };
+    let many = ToolToProgram::SetTunables { values: vec![("pantry.batch_size".into(), "1".into()); 1025] }.encode();
+    let mut cut = ToolToProgram::SetTunables { values: vec![("pantry.batch_size".into(), "5".into())] }.encode();
     cut.pop();
-    let len = cut.len() as u32 - 4;
-    cut[..4].copy_from_slice(&len.to_le_bytes());
-    for frame in [many.as_slice(), &cut, &[5, 0, 0, 0, 16, 255, 255, 255, 255], &[1, 0, 0, 0, 200]] {
-        assert!(matches!(ask(frame), Some(Message::Error { .. })), "{:?}", &frame[..5]);
+    let len = cut.len() as u32 - 5;
+    cut[1..5].copy_from_slice(&len.to_le_bytes());
+    // Lists whose items are not there, no such message, and one that is longer than it may be: its body is not even awaited.
+    for frame in
+        [many.as_slice(), &cut, &[7, 4, 0, 0, 0, 255, 255, 255, 255], &[200, 0, 0, 0, 0], &[7, 255, 255, 255, 255]]
+    {
+        assert!(matches!(ask(frame), Some(ProgramToTool::Error { .. })), "{:?}", &frame[..5]);
     }
-    // Longer than a frame may be: not even read.
-    assert_eq!(ask(&[255, 255, 255, 255, 16]), None);
-    let huge = Message::SetTunables { values: vec![("x".repeat(60_000), "9".repeat(60_000))] };
-    assert!(matches!(ask(&huge.encode()), Some(Message::Error { .. })));
-    let good = Message::SetTunables { values: vec![("pantry.batch_size".into(), "5".into())] };
-    assert!(matches!(ask(&good.encode()), Some(Message::TunablesSet { changes }) if changes.len() == 1));
+    let huge = ToolToProgram::SetTunables { values: vec![("x".repeat(60_000), "9".repeat(60_000))] };
+    assert!(matches!(ask(&huge.encode()), Some(ProgramToTool::Error { .. })));
+    // What is no Dormouse hears nothing, and what is of another version hears of which this one is.
+    assert_eq!(send(b"GET / HTTP/1.1\r\n\r\n"), Some(Vec::new()));
+    let newer = Preamble { version: 99, ..Preamble::of(Edge::ToolProgram) };
+    let own = Preamble::of(Edge::ToolProgram).encode();
+    assert_eq!(send(&newer.encode()), Some(own.to_vec()));
+    let good = ToolToProgram::SetTunables { values: vec![("pantry.batch_size".into(), "5".into())] };
+    assert!(matches!(ask(&good.encode()), Some(ProgramToTool::TunablesSet { changes }) if changes.len() == 1));
     assert_eq!(pantry.value("pantry.batch_size"), 5);
 }
 
-fn answer(socket: &Path, frame: &[u8]) -> Option<Message> {
+/// All that comes until the program hangs up.
+fn answer(socket: &Path, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(frame).unwrap();
+    stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
-    Message::decode(answer.get(4..)?).ok()
+    // What is left unread as a program hangs up resets the connection, once all that it has sent is read.
+    match stream.read_to_end(&mut answer) {
+        Err(error) if error.kind() != std::io::ErrorKind::ConnectionReset => None,
+        _ => Some(answer),
+    }
 }
 
 #[test]

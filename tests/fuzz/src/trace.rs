@@ -2,9 +2,8 @@
 
 use std::rc::Rc;
 
-use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::class::{FieldType, Kind, ClassDecl};
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::metadata::Clock;
 use dormouse_ctf::{Metadata, MetadataOptions, Problem, StreamReader, Value};
 

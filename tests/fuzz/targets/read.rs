@@ -4,11 +4,10 @@
 use std::path::PathBuf;
 
 use arbitrary::Arbitrary;
-use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::class::{FieldType, Kind, ClassDecl};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES};
 use dormouse_abi::record::{self, RecordKind};
 use dormouse_abi::session::{MODE_DISCARD, MODE_OVERWRITE};
-use dormouse_abi::wire::ClassDecl;
 use dormouse_consumer::fuzzing::{Owner, UUID};
 use dormouse_ctf::{Merge, Metadata, PacketHeader, Stats, StreamReader, Value, count_records, first_record_since};
 use dormouse_fuzz::session::{Bench, GEOMETRY, Noise, Operation};

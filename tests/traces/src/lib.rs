@@ -17,12 +17,11 @@
 //! assert_eq!(event.fields().collect::<Vec<_>>(), [("id", Value::U64(7))]);
 //! ```
 
-use dormouse_abi::class::FieldType;
+use dormouse_abi::class::{ClassDecl, FieldType};
 use dormouse_abi::page::{CPU_UNKNOWN, HEADER_SIZE_BYTES, STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::{
     COMPACT_ID_MAX, COMPACT_TIMESTAMP_BITS, RecordKind, compact_header, context_word, extended_header, head_word,
 };
-use dormouse_abi::wire::ClassDecl;
 use dormouse_ctf::{
     Clock, Merge, Metadata, MetadataOptions, PacketHeader, PacketWriter, StateRecord, StreamReader, Value,
 };

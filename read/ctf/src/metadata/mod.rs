@@ -17,8 +17,8 @@ use std::borrow::Cow;
 use crate::class::Classes;
 pub use crate::time::Clock;
 use crate::totals::Totals;
+use dormouse_abi::class::ClassDecl;
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::wire::ClassDecl;
 
 /// What the preamble says of the session.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,10 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use dormouse_abi::class::{CLASS_ID_MAX, FIELD_COUNT_MAX, FieldType, Kind};
+use dormouse_abi::class::{CLASS_ID_MAX, ClassDecl, FIELD_COUNT_MAX, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::wire::ClassDecl;
 
 use super::write::{FIRST_LINE, identifier, type_name};
 use super::{Metadata, MetadataError, MetadataOptions};

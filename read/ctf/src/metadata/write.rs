@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use dormouse_abi::class::{FieldType, Kind};
+use dormouse_abi::class::{ClassDecl, FieldType, Kind};
 use dormouse_abi::page::{STREAM_EVENTS, STREAM_STATE};
 use dormouse_abi::record::RecordKind;
-use dormouse_abi::wire::ClassDecl;
 
 use super::{Metadata, MetadataOptions};
 use crate::state::StateRecord;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use dormouse_abi::wire::Message;
+use dormouse_abi::message::{ProgramToTool, ToolToProgram};
 use dormouse_control::Program;
 
 use super::copy::Copied;
@@ -88,14 +88,14 @@ fn processes() -> Vec<u32> {
 
 /// Whether a program that may have the memory mapped answers, and whether it still writes to the session.
 fn question(pid: u32, directory: &Directory) -> (bool, bool) {
-    let Some(answers) = Program::find(pid).ok().and_then(|program| program.ask(&Message::List).ok()) else {
+    let Some(answers) = Program::find(pid).ok().and_then(|program| program.ask(&ToolToProgram::List).ok()) else {
         // It does not say whether it writes.
         let memory = OwnerlessMemory::of_process(pid, directory.uuid(), directory.buffers());
         return (false, memory.is_ok());
     };
     let socket = directory.session_file.as_ref().map(|file| file.socket.to_string_lossy());
     let writes = answers.iter().any(|answer| match answer {
-        Message::Classes { session, classes, .. } => {
+        ProgramToTool::Classes { session, classes, .. } => {
             socket.as_deref() == Some(session) && classes.iter().any(|class| class.armed)
         }
         _ => false,

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use dormouse_abi::message::{MEMORY_PART_SIZE_BYTES_MAX, ProgramToTool, ToolToProgram};
 use dormouse_abi::session::SessionLayout;
-use dormouse_abi::wire::{MEMORY_PART_SIZE_BYTES_MAX, Message};
 use dormouse_backing::maps::{self, Map};
 use dormouse_control::Program;
 
@@ -182,8 +182,8 @@ fn part(
     offset: u64,
     size_bytes: u32,
 ) -> Result<(u64, Vec<u8>), String> {
-    match program.ask_one(index, &Message::ReadMemory { uuid, offset, size_bytes })? {
-        Message::MemoryPart { memory_size_bytes, bytes } => Ok((memory_size_bytes, bytes)),
+    match program.ask_one(index, &ToolToProgram::ReadMemory { uuid, offset, size_bytes })? {
+        ProgramToTool::MemoryPart { memory_size_bytes, bytes } => Ok((memory_size_bytes, bytes)),
         other => Err(program.refusal(other).into()),
     }
 }

@@ -2,18 +2,26 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use dormouse_abi::class::{CClass, CLASS_ID_MAX, Kind};
+use dormouse_abi::class::{Announcement, CClass, CLASS_ID_MAX, Kind};
+use dormouse_abi::environment::ENV_SESSION;
+use dormouse_abi::message::{Edge, OwnerToProgram, Preamble, ProgramToOwner, VERSION};
 use dormouse_abi::site::EventRecord;
-use dormouse_abi::wire::{Announcement, ENV_SESSION, Message, VERSION};
+use dormouse_transport::{Conversation, Deadline};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("by-library") => by_library(),
         Some("crowd") => crowd(),
-        Some("version") => drop(ask(&hello(VERSION + 1, Vec::new()).encode())),
-        Some("nonsense") => drop(ask(&[3, 0, 0, 0, 0xFF, 0xFF, 0xFF])),
-        _ => eprintln!("by-library, crowd, version or nonsense"),
+        Some("newer") => say(&Preamble { version: VERSION + 1, ..Preamble::of(Edge::ProgramOwner) }.encode()),
+        Some("older") => say(&Preamble { version: VERSION - 1, ..Preamble::of(Edge::ProgramOwner) }.encode()),
+        Some("stranger") => say(b"GET / HTTP/1.1\r\n\r\n"),
+        Some("nonsense") => {
+            say(&[&Preamble::of(Edge::ProgramOwner).encode()[..], &[1, 3, 0, 0, 0, 0xFF, 0xFF, 0xFF]].concat())
+        }
+        _ => eprintln!("by-library, crowd, newer, older, stranger or nonsense"),
     }
 }
 
@@ -85,22 +93,31 @@ fn by_library() {
 fn crowd() {
     let class = |number: u32| Announcement { provider: "crowd".into(), name: format!("e{number}"), fields: Vec::new() };
     let classes: Vec<Announcement> = (0..CLASS_ID_MAX as u32 + 4).map(class).collect();
-    let Message::Welcome { process, .. } = ask(&hello(VERSION, Vec::new()).encode()) else { panic!("refused") };
+    let hello = ProgramToOwner::Hello {
+        vpid: 1,
+        program: "/bin/older".into(),
+        command_line: "older".into(),
+        classes: Vec::new(),
+    };
+    let OwnerToProgram::Welcome { process, .. } = ask(&hello) else { panic!("refused") };
     for classes in classes.chunks(10_000) {
-        ask(&Message::MoreClasses { process, classes: classes.to_vec() }.encode());
+        ask(&ProgramToOwner::MoreClasses { process, classes: classes.to_vec() });
     }
 }
 
-fn hello(version: u32, classes: Vec<Announcement>) -> Message {
-    Message::Hello { version, vpid: 1, program: "/bin/older".into(), command_line: "older".into(), classes }
+fn session() -> PathBuf {
+    std::env::var_os(ENV_SESSION).expect("a session").into()
 }
 
-fn ask(frame: &[u8]) -> Message {
-    let mut stream = UnixStream::connect(std::env::var(ENV_SESSION).expect("a session")).expect("an owner");
-    stream.write_all(frame).expect("it listens");
-    let mut head = [0; 4];
-    stream.read_exact(&mut head).expect("an answer");
-    let mut body = vec![0; u32::from_le_bytes(head) as usize];
-    stream.read_exact(&mut body).expect("all of it");
-    Message::decode(&body).expect("a message")
+fn ask(question: &ProgramToOwner) -> OwnerToProgram {
+    let deadline = Deadline::after(Duration::from_secs(60));
+    let mut conversation = Conversation::connect(&session(), Edge::ProgramOwner, deadline).expect("an owner");
+    conversation.ask_with_fd(question).expect("an answer").0
+}
+
+/// Says something else, and waits until the owner hangs up.
+fn say(bytes: &[u8]) {
+    let mut stream = UnixStream::connect(session()).expect("an owner");
+    stream.write_all(bytes).expect("it listens");
+    let _ = stream.read_to_end(&mut Vec::new());
 }

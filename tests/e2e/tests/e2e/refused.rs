@@ -157,10 +157,20 @@ fn classes_that_find_no_disk_are_named() {
 
 #[test]
 fn programs_of_other_versions_are_named() {
-    let reason = "the program and dormouse are of different versions; rebuild the older one";
-    for (way, program) in [("version", "/bin/older"), ("nonsense", UNFIT)] {
+    for (way, reason) in [
+        (
+            "older",
+            "the program speaks version 1 of the protocol, this dormouse 2: rebuild the program, or use the dormouse that it was built with",
+        ),
+        (
+            "newer",
+            "the program speaks version 3 of the protocol, this dormouse 2: install the dormouse that the program was built with",
+        ),
+        ("stranger", "the other side speaks another protocol than Dormouse's"),
+        ("nonsense", "malformed message: it ends too early"),
+    ] {
         let recording = Record::new().run(&[UNFIT, way]).succeeded();
-        let expected = [("(all classes)".to_string(), program.to_string(), reason.to_string())];
+        let expected = [("(all classes)".to_string(), UNFIT.to_string(), reason.to_string())];
         assert_eq!(told(&recording), expected);
         assert_eq!(stated(&recording), expected);
     }

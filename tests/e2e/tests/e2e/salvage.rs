@@ -118,7 +118,7 @@ fn a_program_that_lives_has_everything() {
 
 #[test]
 fn a_program_that_does_not_listen_is_looked_into() {
-    let record = Record::new().env(dormouse_abi::wire::ENV_LISTEN, "0");
+    let record = Record::new().env(dormouse_abi::environment::ENV_LISTEN, "0");
     let mut running = abandoned(record, true);
     let pid = pids(running.dir())[0];
     let (code, json, dir) = run(&running, "salvaged", &[]);

@@ -397,7 +397,7 @@ impl Choice {
 
 /// Whether writers claim their streams, for want of rseq.
 fn is_claimed() -> bool {
-    std::env::var_os(dormouse_abi::wire::ENV_NO_RSEQ).is_some()
+    std::env::var_os(dormouse_abi::environment::ENV_NO_RSEQ).is_some()
 }
 
 /// `e2e-points die|wait step|filled|big fits|full all|first STRIDE OFFSET sections|-`

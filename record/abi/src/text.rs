@@ -1,0 +1,42 @@
+//! Text that another process chose, made fit to be printed.
+
+use alloc::string::String;
+
+/// Whether a character may reach a terminal or a log: it moves no cursor, and does not change the order in which others are shown.
+///
+/// Not so: control characters, C1 among them (general category Cc), the ends of lines and paragraphs of Unicode, and the controls of
+/// bidirectional text (Unicode Standard Annex 9, section 2).
+pub const fn is_printable(c: char) -> bool {
+    let is_control = matches!(c, '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{2028}' | '\u{2029}');
+    let is_bidi = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    !is_control && !is_bidi
+}
+
+/// Text that a program chose, to be printed for people: in one line, and nothing in it moves a terminal's cursor.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if is_printable(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
+/// The same, none too long.
+pub fn shown(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut shown = printable(&chars.by_ref().take(300).collect::<String>());
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_a_cursor_or_turns_text_round_is_not_printed() {
+        assert_eq!(shown(&"ß".repeat(301)), "ß".repeat(300) + "…");
+        assert_eq!(printable("a\nb\u{9b}2J"), "a\u{fffd}b\u{fffd}2J");
+        assert_eq!(printable("\u{202e}txt.exe\u{2066}\u{61c}"), "\u{fffd}txt.exe\u{fffd}\u{fffd}");
+        assert_eq!(printable("größe 日本 ‘a’…"), "größe 日本 ‘a’…");
+        assert!((0..=0x10ffff).filter_map(char::from_u32).all(|c| !is_printable(c) || !c.is_control()));
+    }
+}
